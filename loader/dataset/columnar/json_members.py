@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ...json_text import DamagedJson, is_text, parse_members
 from ..names import COLUMN
-from ..tables.columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
+from ..tables.any_columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
 from .column_names import MOST_TEXT_BYTES, metadata_name
 
 FIELD = "json"

@@ -87,7 +87,7 @@ def known(
     A small table costs one request; a large one costs its footer and one request per stretch of row groups.
     `READ_AHEAD` tables are read at a time.
     """
-    n_threads = max(1, min(len(files), READ_AHEAD))
+    n_threads = max(1, min(len(files), READ_AHEAD))  # a pool needs one, even without files
     with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-hashes") as pool:
         return list(pool.map(partial(_known, store, hashes), files))
 

@@ -51,7 +51,7 @@ def put_seal(
 ) -> None:
     try:
         store.put_if_absent(path, data)
-    except AlreadyExists:
+    except AlreadyExists:  # a run that was killed and repeated writes the same seal
         return
 
 
@@ -105,6 +105,7 @@ def parse_seal(
 def _content_sha256(crcs: Crcs) -> str:
     digest = hashlib.sha256()
     for field in sorted(crcs):
+        # Little-endian on every machine.
         values = np.asarray(crcs[field], "<i8")
         head = f"{field} {len(values)} "
         digest.update(head.encode())

@@ -15,7 +15,9 @@ from .parquet import TableFile, get_tables
 if TYPE_CHECKING:
     import polars
 
-BY, AT_US, REMOVED = "annotated_by", "annotated_at_us", "annotated_removed"
+BY = "annotated_by"
+AT_US = "annotated_at_us"
+REMOVED = "annotated_removed"
 EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
 """Columns of an annotation's file: author and time per row, and the columns whose value it removes."""
 
@@ -38,66 +40,119 @@ class Annotation:
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
-    together: dict[tuple[str, str, int], list[Entry]] = {}
+    files_of_annotation: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         if is_annotation(entry):
-            together.setdefault((entry["group"], entry["author"], entry["at_us"]), []).append(entry)
-    return [
-        Annotation(
-            name=files[0]["group"],
-            author=files[0]["author"],
-            at_us=files[0]["at_us"],
-            columns=tuple(sorted({name for entry in files for name in entry["columns"]})),
-            n_samples=sum(entry["n_rows"] for entry in files),
+            identity = (entry["group"], entry["author"], entry["at_us"])
+            files_of_annotation.setdefault(identity, []).append(entry)
+
+    out = []
+    for (group, author, at_us), files in files_of_annotation.items():
+        columns: set[str] = set()
+        n_samples = 0
+        for entry in files:
+            columns.update(entry["columns"])
+            n_samples += entry["n_rows"]
+        annotation = Annotation(
+            name=group,
+            author=author,
+            at_us=at_us,
+            columns=tuple(sorted(columns)),
+            n_samples=n_samples,
         )
-        for files in together.values()
-    ]
+        out.append(annotation)
+    return out
 
 
-def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:
+def files_of(
+    entries: Sequence[Entry],
+    names: Sequence[str] | None,
+    *,
+    annotations: bool,
+) -> list[Entry]:
     """Return the annotations, or all other files, with one of these columns (None: any)."""
-    return [
-        entry
-        for entry in entries
-        if is_annotation(entry) is annotations
-        and (names is None or not set(names).isdisjoint(entry["columns"]))
-    ]
+    files = []
+    for entry in entries:
+        has_column = names is None or not set(names).isdisjoint(entry["columns"])
+        if has_column and is_annotation(entry) is annotations:
+            files.append(entry)
+    return files
 
 
 def with_edits(
-    store: Store, entries: Sequence[Entry], frame: "polars.DataFrame", names: Sequence[str] | None
+    store: Store,
+    entries: Sequence[Entry],
+    frame: "polars.DataFrame",
+    names: Sequence[str] | None,
 ) -> "polars.DataFrame":
     """Return the frame, which has part and row, with annotations applied to columns `names` (None: all).
 
     O(rows + cells).
     """
-    import polars as pl
-
-    together: dict[tuple[int, ...], list[str]] = {}
     files = files_of(entries, names, annotations=True)
-    for name in dict.fromkeys(name for entry in files for name in entry["columns"]):
-        if names is None or name in names:
-            which = tuple(i for i, entry in enumerate(files) if name in entry["columns"])
-            together.setdefault(which, []).append(name)
-    for which, columns in together.items():
-        edits = last_said(store, [files[i] for i in which], columns).rename({c: _new(c) for c in columns})
-        frame = frame.join(edits, on=PLACE, how="left", maintain_order="left")
-        for name in columns:
-            there = pl.col(name) if name in frame.columns else None
-            frame = frame.with_columns(pl.when(_is_set(name)).then(_new(name)).otherwise(there).alias(name))
-        frame = frame.drop([mark for name in columns for mark in (_new(name), _is_set(name))])
+    for numbers, columns in _columns_by_files(files, names).items():
+        files_with_columns = [files[number] for number in numbers]
+        edits = last_said(store, files_with_columns, columns)
+        frame = _edited(frame, edits, columns)
     return frame
 
 
-def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
+def _columns_by_files(
+    files: Sequence[Entry],
+    names: Sequence[str] | None,
+) -> dict[tuple[int, ...], list[str]]:
+    """Return numbers of files -> the columns that exactly these files have: such columns are read together."""
+    numbers_of: dict[str, list[int]] = {}  # column -> its files
+    for number, entry in enumerate(files):
+        for name in entry["columns"]:
+            if names is None or name in names:
+                numbers_of.setdefault(name, []).append(number)
+
+    columns: dict[tuple[int, ...], list[str]] = {}
+    for name, numbers in numbers_of.items():
+        columns.setdefault(tuple(numbers), []).append(name)
+    return columns
+
+
+def _edited(
+    frame: "polars.DataFrame",
+    edits: "polars.DataFrame",
+    columns: Sequence[str],
+) -> "polars.DataFrame":
+    import polars as pl
+
+    new_names = {name: _new(name) for name in columns}
+    edits = edits.rename(new_names)
+    # The frame's order is the version's: polars promises it only if asked.
+    frame = frame.join(edits, on=PLACE, how="left", maintain_order="left")
+    for name in columns:
+        earlier = None  # a column that only annotations have is null elsewhere
+        if name in frame.columns:
+            earlier = pl.col(name)
+        value = pl.when(_is_set(name)).then(_new(name)).otherwise(earlier)
+        frame = frame.with_columns(value.alias(name))
+        frame = frame.drop(_new(name), _is_set(name))
+    return frame
+
+
+def cells(
+    store: Store,
+    entries: Sequence[Entry],
+    name: str,
+) -> "polars.DataFrame":
     """Return a table of part, row and one column, with each cell's last value in any file."""
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
         return _nothing(name)
-    return last_said(store, files, [name]).drop(_is_set(name))
+    frame = last_said(store, files, [name])
+    return frame.drop(_is_set(name))
 
 
-def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
+def edits_of(
+    store: Store,
+    entries: Sequence[Entry],
+    name: str,
+) -> "polars.DataFrame":
     """Return every edit of a column, oldest first: part, row, the column, removed and the annotation's facts.
 
     The facts are annotation, annotated_by and annotated_at (UTC).
@@ -105,80 +160,103 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
     import polars as pl
 
     def fact(what: str) -> str:
-        return f"edit_{what}" if what == name else what
+        if what == name:
+            return f"edit_{what}"
+        return what
 
     files = files_of(entries, [name], annotations=True)
-    frames = []
+    frames = [_nothing(name)]  # the result has its columns even if there is no edit
     for entry, frame in zip(files, _frames(store, files, [name]), strict=True):
-        previous = {
-            column: pl.col(column) if column in frame.columns else pl.lit(None) for column in (BY, AT_US)
-        }
-        frames.append(
-            frame.filter(_says(frame, name)).select(
-                *PLACE,
-                name,
-                pl.col(name).is_null().alias(fact("removed")),
-                pl.lit(entry["group"]).alias(fact("annotation")),
-                pl.coalesce(previous[BY], pl.lit(entry["author"])).alias(BY),
-                pl.coalesce(previous[AT_US], pl.lit(entry["at_us"]))
-                .cast(pl.Datetime("us", "UTC"))
-                .alias(fact("annotated_at")),
-            )
+        # A row's own author and time replace its file's.
+        author = pl.lit(entry["author"])
+        if BY in frame.columns:
+            author = pl.coalesce(pl.col(BY), author)
+        at_us = pl.lit(entry["at_us"])
+        if AT_US in frame.columns:
+            at_us = pl.coalesce(pl.col(AT_US), at_us)
+        edits = frame.filter(_says(frame, name))
+        edits = edits.select(
+            *PLACE,
+            name,
+            pl.col(name).is_null().alias(fact("removed")),
+            pl.lit(entry["group"]).alias(fact("annotation")),
+            author.alias(BY),
+            at_us.cast(pl.Datetime("us", "UTC")).alias(fact("annotated_at")),
         )
-    return pl.concat([_nothing(name), *frames], how="diagonal_relaxed")
+        frames.append(edits)
+    return pl.concat(frames, how="diagonal_relaxed")
 
 
-def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
+def last_said(
+    store: Store,
+    files: Sequence[Entry],
+    names: Sequence[str],
+) -> "polars.DataFrame":
     """Return one row per sample: part, row, each column, and in `<column> said` whether a file has the cell."""
     import polars as pl
 
-    layers = [
-        frame.select(
-            *PLACE,
-            *(e for n in names if n in frame.columns for e in (pl.col(n), _says(frame, n).alias(_is_set(n)))),
-        )
-        for frame in _frames(store, files, names)
-    ]
+    layers = []
+    for frame in _frames(store, files, names):
+        columns = []
+        for name in names:
+            if name in frame.columns:
+                columns.append(pl.col(name))
+                columns.append(_says(frame, name).alias(_is_set(name)))
+        layers.append(frame.select(*PLACE, *columns))
     if len(layers) == 1:
         return layers[0]
-    # Rows of a group keep manifest order.
-    return (
-        pl.concat(layers, how="diagonal_relaxed")
-        .group_by(PLACE)
-        .agg(
-            *(
-                e
-                for n in names
-                for e in (pl.col(n).filter(pl.col(_is_set(n))).last(), pl.col(_is_set(n)).any())
-            )
-        )
-    )
+
+    # Rows of a group keep manifest order, so that the last one applies.
+    cells_of_samples = []
+    for name in names:
+        is_set = pl.col(_is_set(name))
+        last_value = pl.col(name).filter(is_set).last()
+        cells_of_samples.append(last_value)
+        cells_of_samples.append(is_set.any())
+    rows = pl.concat(layers, how="diagonal_relaxed")
+    return rows.group_by(PLACE).agg(*cells_of_samples)
 
 
-def _frames(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "list[polars.DataFrame]":
+def _frames(
+    store: Store,
+    files: Sequence[Entry],
+    names: Sequence[str],
+) -> "list[polars.DataFrame]":
     import polars as pl
 
     columns = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
-    tables = get_tables(store, [TableFile.from_json(dict(entry)) for entry in files], columns)
-    frames = [pl.DataFrame(table) for table in tables]
-    # Original metadata may have columns with these names, which do not refer to other columns.
-    return [
-        frame if is_annotation(entry) else frame.drop(EDIT_COLUMNS - {*names}, strict=False)
-        for entry, frame in zip(files, frames, strict=True)
-    ]
+    table_files = [TableFile.from_json(dict(entry)) for entry in files]
+    tables = get_tables(store, table_files, columns)
+    frames = []
+    for entry, table in zip(files, tables, strict=True):
+        frame = pl.DataFrame(table)
+        # Original metadata may have columns with these names, which do not refer to other columns.
+        if not is_annotation(entry):
+            frame = frame.drop(EDIT_COLUMNS - {*names}, strict=False)
+        frames.append(frame)
+    return frames
 
 
 def _nothing(name: str) -> "polars.DataFrame":
     import polars as pl
 
-    return pl.DataFrame(schema={"part": pl.String, "row": pl.Int64, name: pl.Null})
+    schema = {
+        "part": pl.String,
+        "row": pl.Int64,
+        name: pl.Null,
+    }
+    return pl.DataFrame(schema=schema)
 
 
 def _says(frame: "polars.DataFrame", name: str) -> "polars.Expr":
+    """Return whether each row sets or removes the cell."""
     import polars as pl
 
-    value = pl.col(name).is_not_null()
-    return value | pl.col(REMOVED).list.contains(name).fill_null(False) if REMOVED in frame.columns else value
+    has_value = pl.col(name).is_not_null()
+    if REMOVED not in frame.columns:
+        return has_value
+    is_removed = pl.col(REMOVED).list.contains(name).fill_null(False)
+    return has_value | is_removed
 
 
 def _is_set(name: str) -> str:

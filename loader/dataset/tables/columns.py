@@ -3,8 +3,6 @@
 Every run of parts has the column groups `keys` (identity and provenance) and `metadata` (columns to filter on).
 """
 
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -67,18 +65,22 @@ def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
     """Return provenance as strings. Raises: InvalidField for a name outside `SOURCE_COLUMNS`."""
     unknown = sorted(set(source) - set(SOURCE_COLUMNS))
     if unknown:
+        accepted = ", ".join(SOURCE_COLUMNS)
         raise InvalidField(
-            f"source of sample {key!r} has {unknown}; accepted: {', '.join(SOURCE_COLUMNS)}. "
-            "Other facts go into metadata="
+            f"source of sample {key!r} has {unknown}; accepted: {accepted}. Other facts go into metadata="
         )
-    return {
-        name: _text(key, f"source {name!r}", str(value))
-        for name, value in source.items()
-        if value is not None
-    }
+    texts = {}
+    for name, value in source.items():
+        if value is not None:
+            texts[name] = _text(key, f"source {name!r}", str(value))
+    return texts
 
 
-def _plain(key: str, name: str, value: Any) -> Any:
+def _plain(
+    key: str,
+    name: str,
+    value: Any,
+) -> Any:
     # Subclasses (numpy's, enums, pandas' Timestamp) become the plain type: a column holds one type.
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
@@ -93,8 +95,7 @@ def _plain(key: str, name: str, value: Any) -> Any:
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return int(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
-        at = value.astimezone(UTC)
-        return datetime(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, UTC)
+        return _plain_datetime(value.astimezone(UTC))
     if isinstance(value, list | tuple | np.ndarray):
         return [_plain(key, name, item) for item in value]
     raise InvalidField(
@@ -103,7 +104,24 @@ def _plain(key: str, name: str, value: Any) -> Any:
     )
 
 
-def _text(key: str, what: str, value: str) -> str:
+def _plain_datetime(value: datetime) -> datetime:
+    return datetime(
+        value.year,
+        value.month,
+        value.day,
+        value.hour,
+        value.minute,
+        value.second,
+        value.microsecond,
+        UTC,
+    )
+
+
+def _text(
+    key: str,
+    what: str,
+    value: str,
+) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -114,74 +132,121 @@ def _text(key: str, what: str, value: str) -> str:
     return value
 
 
-def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
+def metadata_table(
+    rows: Sequence[Mapping[str, Any]],
+    part: str,
+    keys: Sequence[str],
+) -> pa.Table:
     """Return a table of part, row and one column per metadata name, sorted; absent values are null.
 
     Raises: FieldMismatch if a column mixes types; it names the first deviating sample.
     """
-    names = sorted({name for row in rows for name in row})
     columns: dict[str, pa.Array] = {
         "part": pa.array([part] * len(rows), pa.string()),
         "row": pa.array(np.arange(len(rows), dtype=np.int64)),
     }
-    for name in names:
-        columns[name] = column_of(name, [row.get(name) for row in rows], keys)
+    for name in _names(rows):
+        values = [row.get(name) for row in rows]
+        columns[name] = column_of(name, values, keys)
     return pa.table(columns)
 
 
-def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
+def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    names: set[str] = set()
+    for row in rows:
+        names.update(row)
+    return sorted(names)
+
+
+def column_of(
+    name: str,
+    values: list[Any],
+    keys: Sequence[str],
+) -> pa.Array:
     """Return Python values of one type as an Arrow column; int mixed with float becomes float64. keys: for messages.
 
     Raises: FieldMismatch for mixed types, or for an int that float64 cannot hold.
     """
-    kinds: dict[str, int] = {}
+    first_of_kind: dict[str, int] = {}  # name of a Python type -> its first position
     for position, value in enumerate(values):
         if value is not None:
-            kinds.setdefault(type(value).__name__, position)
-    if set(kinds) == {"int", "float"}:
-        floats = [None if value is None else float(value) for value in values]
-        for key, value, held in zip(keys, values, floats, strict=True):
-            if isinstance(value, int) and held != value:
-                raise FieldMismatch(
-                    f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
-                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give only "
-                    "whole numbers, or text"
-                )
-        return pa.array(floats, pa.float64())
-    if len(kinds) > 1:
-        examples = ", ".join(f"{kind} in sample {keys[at]!r}" for kind, at in kinds.items())
+            first_of_kind.setdefault(type(value).__name__, position)
+    if set(first_of_kind) == {"int", "float"}:
+        float_key = keys[first_of_kind["float"]]
+        return _float_column(name, values, keys, float_key)
+    if len(first_of_kind) > 1:
+        examples = ", ".join(f"{kind} in sample {keys[row]!r}" for kind, row in first_of_kind.items())
         raise FieldMismatch(
             f"metadata column {name!r} holds different kinds: {examples}; use one kind per column"
         )
+
+    column_type = None  # Arrow infers it
+    if "datetime" in first_of_kind:
+        column_type = pa.timestamp("us", "UTC")
     try:
-        array = pa.array(values, pa.timestamp("us", "UTC") if "datetime" in kinds else None)
+        return pa.array(values, column_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise FieldMismatch(f"metadata column {name!r}: {error}; use one kind of value per column") from error
-    return array
+
+
+def _float_column(
+    name: str,
+    values: list[Any],
+    keys: Sequence[str],
+    float_key: str,
+) -> pa.Array:
+    """Return int and float values as float64. float_key: key of a sample with a float, for messages."""
+    floats: list[float | None] = []
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            floats.append(None)
+            continue
+        as_float = float(value)  # rounds an int beyond 2^53
+        if isinstance(value, int) and as_float != value:
+            raise FieldMismatch(
+                f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
+                f"{float_key!r}; a column of both is float64, which does not hold {value}: give only "
+                "whole numbers, or text"
+            )
+        floats.append(as_float)
+    return pa.array(floats, pa.float64())
 
 
 def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
     """Return each provenance column that any sample has, with nulls. Many samples share a mapping."""
+    # By identity: comparing a million mappings would take longer than building their columns.
     distinct = {id(source): source for source in sources}
-    numbers = dict(zip(distinct, range(len(distinct)), strict=True))
-    which = pa.array([*map(numbers.__getitem__, map(id, sources))], pa.int64())
-    return {
-        name: pa.array([one.get(name) for one in distinct.values()], pa.string()).take(which)
-        for name in set[str]().union(*distinct.values())
-    }
+    number_of = {identity: number for number, identity in enumerate(distinct)}
+    numbers = [number_of[id(source)] for source in sources]  # of each sample's mapping in `distinct`
+    number_column = pa.array(numbers, pa.int64())
+
+    arrays = {}
+    names = set[str]().union(*distinct.values())
+    for name in names:
+        texts = [source.get(name) for source in distinct.values()]
+        arrays[name] = pa.array(texts, pa.string()).take(number_column)
+    return arrays
 
 
-def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
+def keys_table(
+    keys: Sequence[str],
+    sources: Sequence[Mapping[str, str]],
+    part: str,
+) -> pa.Table:
     """Return a part's `keys` column group; unused provenance columns are null."""
-    columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)} | source_arrays(
-        sources
-    )
-    arrays = [
-        pa.array(columns[field.name], field.type)
-        if field.name in columns
-        else pa.nulls(len(keys), field.type)
-        for field in KEYS_SCHEMA
-    ]
+    columns: dict[str, Any] = {
+        "part": [part] * len(keys),
+        "row": range(len(keys)),
+        "key": list(keys),
+        **source_arrays(sources),
+    }
+    arrays = []
+    for field in KEYS_SCHEMA:
+        if field.name in columns:
+            array = pa.array(columns[field.name], field.type)
+        else:
+            array = pa.nulls(len(keys), field.type)
+        arrays.append(array)
     return pa.table(arrays, schema=KEYS_SCHEMA)
 
 
@@ -204,175 +269,58 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
     for name, kind in earlier.items():
         if name not in table.column_names:
             continue
-        have = str(table.schema.field(name).type)
-        if fits(kind, have):
+        position = table.schema.get_field_index(name)
+        own_kind = str(table.schema.field(name).type)
+        if fits(kind, own_kind):
             continue
-        problem = f"a {have} is not a {kind}"
-        if _becomes(have, kind):
+        problem = f"a {own_kind} is not a {kind}"
+        if _becomes(own_kind, kind):
             try:
-                position = table.schema.get_field_index(name)
-                table = table.set_column(position, name, table[name].cast(type_named(kind), safe=True))
+                column = table[name].cast(type_named(kind), safe=True)
+                table = table.set_column(position, name, column)
                 continue
             except pa.ArrowException as error:
                 problem = str(error)
         raise FieldMismatch(
-            f"column {name!r} is {have} here and {kind} in the dataset so far ({problem}); convert it, or use another "
-            "column name: a column's type does not change"
+            f"column {name!r} is {own_kind} here and {kind} in the dataset so far ({problem}); convert it, or use "
+            "another column name: a column's type does not change"
         )
     return table
-
-
-def fits(weak: str, kind: str) -> bool:
-    """Return whether type `weak` fits `kind`: the same type, or one with only null and []."""
-    inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
-    return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
-
-
-def _becomes(have: str, type_name: str) -> bool:
-    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(type_name)
-    if inner and of:
-        return _becomes(inner[1], of[1])
-    return fits(have, type_name) or (have, type_name) == ("int64", "double")
-
-
-def type_named(name: str) -> pa.DataType:
-    """Return the Arrow type with this `str()`; list items are named as in Parquet. Raises: ValueError."""
-    if inner := _LIST.fullmatch(name):
-        return pa.list_(pa.field("element", type_named(inner[1])))
-    simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}
-    return simple[name] if name in simple else pa.type_for_alias(name)
 
 
 _LIST = re.compile(r"list<(?:element|item): (.*)>")
 
 
-MOST_COLUMNS = 64
-"""Most columns from JSON members in a dataset, including its other metadata columns."""
-EXACT = 2**53
-"""float64 represents every whole number up to here exactly."""
-_TYPES = {bool: "bool", int: "int64", float: "double", str: "string"}
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+def fits(weak: str, kind: str) -> bool:
+    """Return whether type `weak` fits `kind`: the same type, or one with only null and []."""
+    if weak in (kind, "null"):
+        return True
+    weak_item = _LIST.fullmatch(weak)
+    item = _LIST.fullmatch(kind)
+    if weak_item is None or item is None:
+        return False
+    return fits(weak_item[1], item[1])
 
 
-def column_of_any(values: Sequence[Any]) -> pa.Array:
-    """Return values as a column whose type holds them all. values: None, bool, 64-bit int, float, str."""
-    kinds = {_TYPES[type(value)] for value in values if value is not None}
-    kind = joined_type(kinds, len(kinds) < 2 or all(map(_is_exact, (v for v in values if type(v) is int))))
-    if len(kinds) > 1:
-        values = [value_as(value, kind) for value in values]
-    return pa.array(values, type_named(kind))
+def _becomes(own_kind: str, kind: str) -> bool:
+    own_item = _LIST.fullmatch(own_kind)
+    item = _LIST.fullmatch(kind)
+    if own_item and item:
+        return _becomes(own_item[1], item[1])
+    is_widened = own_kind == "int64" and kind == "double"
+    return is_widened or fits(own_kind, kind)
 
 
-def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    names = sorted({name for row in rows for name in row})
-    return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
-
-
-def joined_type(kinds: Iterable[str], exact: bool) -> str:
-    """Return the common type of several. exact: True if float64 represents every whole number."""
-    seen = set(kinds) - {"null"}
-    if len(seen) < 2:
-        return next(iter(seen), "null")
-    return "double" if seen == {"int64", "double"} and exact else "string"
-
-
-def agreed_types(
-    tables: Iterable[pa.Table], known: Mapping[str, str], most: int
-) -> tuple[dict[str, str], list[str]]:
-    """Return (column -> common type of all tables, columns beyond `most`), in table order.
-
-    known: column -> type in the dataset, kept unchanged.
-    """
-    kinds, inexact = dict[str, set[str]](), set[str]()
-    for table in tables:
-        for field in table.schema:
-            if field.name in KEYS_SCHEMA.names:
-                continue
-            kinds.setdefault(field.name, set()).add(str(field.type))
-            if field.type == pa.int64() and not _all_exact(table[field.name]):
-                inexact.add(field.name)
-    types, left_out = dict[str, str](), list[str]()
-    for name, kinds_seen in kinds.items():
-        if name in known:
-            types[name] = known[name]
-        elif most <= 0:
-            left_out.append(name)
-        else:
-            types[name] = joined_type(kinds_seen, name not in inexact)
-            most -= 1
-    return types, left_out
-
-
-def as_agreed(table: pa.Table, types: Mapping[str, str]) -> tuple[pa.Table, dict[str, tuple[int, str]]]:
-    """Return (table with only these columns, keys and provenance; column -> (values now null, example))."""
-    lost = dict[str, tuple[int, str]]()
-    for at, name in reversed([*enumerate(table.column_names)]):
-        if name in KEYS_SCHEMA.names:
-            continue
-        if name not in types:
-            table = table.remove_column(at)
-        elif str(table.schema.field(name).type) != types[name]:
-            column, wrong = _cast(table[name], types[name])
-            table = table.set_column(at, name, column)
-            if wrong:
-                lost[name] = len(wrong), _json_text(wrong[0])
-    return table, lost
-
-
-def value_as(value: Any, kind: str) -> Any:
-    """Return a value converted to a type, also from text; None if the type cannot hold it."""
-    if value is None or kind == "null":
-        return None
-    if kind == "string":
-        return _json_text(value)
-    if isinstance(value, str):
-        value = _spelled(value)
-    if isinstance(value, bool) or kind == "bool":
-        return value if isinstance(value, bool) and kind == "bool" else None
-    if isinstance(value, int):
-        return value if kind == "int64" else float(value) if kind == "double" and _is_exact(value) else None
-    if isinstance(value, float):
-        if kind == "int64":
-            return int(value) if value.is_integer() and abs(value) <= EXACT else None
-        return value if kind == "double" else None
-    return None
-
-
-def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
-    values = column.to_pylist()
-    values_cast = [value_as(value, kind) for value in values]
-    wrong = [
-        value for value, now in zip(values, values_cast, strict=True) if now is None and value is not None
-    ]
-    return pa.array(values_cast, type_named(kind)), wrong
-
-
-def _all_exact(column: pa.ChunkedArray) -> bool:
-    import pyarrow.compute as pc  # 40 ms, saved at startup
-
-    ends = pc.min_max(column)
-    return all(end is None or _is_exact(end) for end in (ends["min"].as_py(), ends["max"].as_py()))
-
-
-def _is_exact(value: int) -> bool:
-    return -EXACT <= value <= EXACT
-
-
-def _json_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
-        value = int(value)
-    return json.dumps(value)
-
-
-def _spelled(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    if _WHOLE.fullmatch(text) and -(2**63) <= int(text) < 2**63:
-        return int(text)
-    try:
-        value = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return None
-    return None if math.isnan(value) else value
+def type_named(name: str) -> pa.DataType:
+    """Return the Arrow type with this `str()`; list items are named as in Parquet. Raises: ValueError."""
+    item = _LIST.fullmatch(name)
+    if item is not None:
+        return pa.list_(pa.field("element", type_named(item[1])))
+    # `type_for_alias` reads none of these.
+    if name == "timestamp[us, tz=UTC]":
+        return pa.timestamp("us", "UTC")
+    if name == "null":
+        return pa.null()
+    if name == "bool":
+        return pa.bool_()
+    return pa.type_for_alias(name)

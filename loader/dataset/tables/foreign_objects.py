@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,8 +37,10 @@ _PATH = re.compile(rf"{FOREIGN}([0-9a-f]{{32}})/(.+)", re.DOTALL)
 _RECORD = re.compile(r"[0-9]{12}\.json")
 LAST_RECORD = 10**12 - 1
 """Highest number of a location's record: a later one would not be read."""
-PLACE_FORMAT, HERE_FORMAT = 1, 2
-"""Record formats: for a location with a URL, and for one in the root."""
+PLACE_FORMAT = 1
+"""Format of a record of a location with a URL."""
+HERE_FORMAT = 2
+"""Format of a record of a location in the root."""
 CHUNKS_FIELD = pa.field(
     "chunks",
     pa.struct(
@@ -98,15 +100,8 @@ class ForeignObject:
                 f"{table} has no {', '.join(missing)} for {record.path!r}, which every registration writes: it was "
                 "damaged or forged. Register the place again"
             )
-        path, shard = _PATH.fullmatch(record.path), _PATH.fullmatch(record.shard)
-        strays = path is None or not {"", ".", ".."}.isdisjoint(path[2].split("/"))
-        if (
-            strays
-            or path is None
-            or shard is None
-            or shard[1] != path[1]
-            or min(record.nbytes, record.offset) < 0
-        ):
+        has_valid_size = record.nbytes >= 0 and record.offset >= 0
+        if not has_valid_size or not _is_in_place_of(record.path, record.shard):
             raise Corrupt(
                 f"{table} has {record.path!r} for {record.shard!r}: a path is {FOREIGN}, the id of the shard's place "
                 "and a key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
@@ -123,71 +118,104 @@ class ForeignObject:
 
     def is_still(self, info: ObjectInfo, etag: str) -> bool:
         """Return whether a listed object is unchanged. etag: from `etag_to_keep`."""
-        modified_us = info.modified_us or 0
-        return (self.nbytes, self.etag) == (info.nbytes, etag) and bool(
-            etag or self.modified_us == modified_us
-        )
+        if self.nbytes != info.nbytes or self.etag != etag:
+            return False
+        if etag:  # equal, as compared above
+            return True
+        return self.modified_us == (info.modified_us or 0)
+
+
+def _is_in_place_of(path: str, shard: str) -> bool:
+    """Return whether an object's path is in its shard's location, and does not leave it."""
+    path_parts = _PATH.fullmatch(path)
+    shard_parts = _PATH.fullmatch(shard)
+    if path_parts is None or shard_parts is None:
+        return False
+    place, key = path_parts.groups()
+    strays = not {"", ".", ".."}.isdisjoint(key.split("/"))
+    return not strays and place == shard_parts[1]
 
 
 def etag_to_keep(store: Store, info: ObjectInfo) -> str:
     """Return an object's change token for the table; "" in a folder, where the token contains the inode number."""
-    return "" if disk_of(store) is not None else info.etag
+    if disk_of(store) is not None:
+        return ""
+    return info.etag
 
 
-def place_id(store: Store, infos: Iterable[ObjectInfo], decoded: Mapping[str, Any] | None = None) -> str:
+def place_id(
+    store: Store,
+    infos: Iterable[ObjectInfo],
+    decoded: Mapping[str, Any] | None = None,
+) -> str:
     """Return a location's id: a hash over its objects' keys, sizes and change tokens, in order.
 
     decoded: format and options for tables, which determine their decoded bytes.
     """
-    digest = hashlib.sha256(b"" if decoded is None else canonical(dict(decoded)) + b"\n")
+    digest = hashlib.sha256()
+    if decoded is not None:
+        digest.update(canonical(dict(decoded)) + b"\n")
     for info in infos:
         token = etag_to_keep(store, info) or str(info.modified_us or 0)
-        digest.update(json.dumps([info.key, info.nbytes, token]).encode() + b"\n")
+        line = json.dumps([info.key, info.nbytes, token])
+        digest.update(line.encode() + b"\n")
     return digest.hexdigest()[:32]
 
 
 def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
     schema = FOREIGN_SCHEMA
-    if any(one.chunks is not None for one in objects):
+    if any(item.chunks is not None for item in objects):
         schema = schema.append(CHUNKS_FIELD)
-    columns = {
-        name: pa.array([getattr(one, name) for one in objects], schema.field(name).type)
-        for name in schema.names
-    }
+    columns = {}
+    for field in schema:
+        values = [getattr(item, field.name) for item in objects]
+        columns[field.name] = pa.array(values, field.type)
     return pa.table(columns, schema=schema)
 
 
 def foreign_objects(
-    store: Store, files: Sequence[dict[str, Any]]
+    store: Store,
+    files: Sequence[dict[str, Any]],
 ) -> tuple[list[ForeignObject], dict[str, str]]:
     """Return (objects in a manifest's list `foreign`, in order, without chunks; facts of its last table)."""
     facts: dict[str, str] = {}
-    out: list[ForeignObject] = []
-    tables = get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names)
-    for file, table in zip(files, tables, strict=True):
-        out += [ForeignObject.of_row(row, f"{store.url}/{file['path']}") for row in table.to_pylist()]
+    objects: list[ForeignObject] = []
+    table_files = [TableFile.from_json(file) for file in files]
+    tables = get_tables(store, table_files, FOREIGN_SCHEMA.names)
+    for file, table in zip(table_files, tables, strict=True):
+        name = f"{store.url}/{file.path}"
+        objects += [ForeignObject.of_row(row, name) for row in table.to_pylist()]
         facts = table_facts(table)
-    return out, facts
+    return objects, facts
 
 
-def put_place(store: Store, place: str, url: str | None) -> None:
+def put_place(
+    store: Store,
+    place: str,
+    url: str | None,
+) -> None:
     """Record a location, unless the newest record agrees. url: None if the objects are in the root.
 
     After another user's record it adds this user's, which vouches for the location (`is_own_record`). Raises:
     StoreError; Corrupt.
     """
     while True:
-        n, known = _newest(store, place)
-        is_known = known is not None and known["url"] == url
-        if is_known and (url is None or is_own_record(store, _key(place, n), url) is not False):
+        n, record = _newest(store, place)
+        key = _key(place, n)
+        agrees = record is not None and record["url"] == url
+        if agrees and (url is None or is_own_record(store, key, url) is not False):
             return
+        # The number of a forged record may leave no room for another.
         if n >= LAST_RECORD:
             raise Corrupt(
-                f"{store.url}/{_key(place, n)} has the last number that a record of a place may have: it was forged. "
+                f"{store.url}/{key} has the last number that a record of a place may have: it was forged. "
                 "Find out who may write there, delete it, then run this again"
             )
-        number = HERE_FORMAT if url is None else PLACE_FORMAT
-        body = {"format": number, "url": url, "at_us": time.time_ns() // 1000}
+        body = {
+            "format": HERE_FORMAT if url is None else PLACE_FORMAT,
+            "url": url,
+            "at_us": time.time_ns() // 1000,
+        }
         try:
             store.put_if_absent(_key(place, n + 1), canonical(body))
         except AlreadyExists:
@@ -196,8 +224,8 @@ def put_place(store: Store, place: str, url: str | None) -> None:
 
 
 def is_adopted(store: Store, place: str) -> bool:
-    _, known = _newest(store, place)
-    return known is not None and known["url"] is None
+    _, record = _newest(store, place)
+    return record is not None and record["url"] is None
 
 
 class PlaceRecord(NamedTuple):
@@ -209,20 +237,23 @@ class PlaceRecord(NamedTuple):
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
     """Return a location's newest record; None if its objects are in the root."""
-    n, known = _newest(store, place)
-    if known is None:
+    n, record = _newest(store, place)
+    if record is None:
         raise ObjectNotFound(
             f"{store.url} has no {PLACES}{place}/: the location of these bytes is unknown. Register them again, from "
             "where they are now"
         )
-    return None if known["url"] is None else PlaceRecord(_key(place, n), known["url"])
+    if record["url"] is None:
+        return None
+    return PlaceRecord(_key(place, n), record["url"])
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
     """Return a location's record; if it was adopted, the record from before the adoption."""
     for key in sorted(_records(store, place), reverse=True):
-        if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
-            return PlaceRecord(key, str(url))
+        record = retry_corrupt(partial(_record, store, key))
+        if record["url"] is not None:
+            return PlaceRecord(key, record["url"])
     raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ with the location of these bytes")
 
 
@@ -231,12 +262,18 @@ def _key(place: str, n: int) -> str:
 
 
 def _records(store: Store, place: str) -> list[str]:
-    keys = (info.key for info in store.list(f"{PLACES}{place}/"))
-    return [key for key in keys if _RECORD.fullmatch(key.rpartition("/")[2])]
+    """Return the keys of a location's records; other files in their folder are ignored."""
+    keys = []
+    for info in store.list(f"{PLACES}{place}/"):
+        name = info.key.rpartition("/")[2]
+        if _RECORD.fullmatch(name):
+            keys.append(info.key)
+    return keys
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
-    key = max(_records(store, place), default="")
+    """Return (number, record) of a location's newest record; (0, None) if it has none."""
+    key = max(_records(store, place), default="")  # numbers have leading zeros
     if not key:
         return 0, None
     body = retry_corrupt(partial(_record, store, key))
@@ -245,7 +282,8 @@ def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
             f"{store.url}/{key} has format {body['format']}; this penstock reads up to {HERE_FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
-    return int(key.rpartition("/")[2].removesuffix(".json")), body
+    name = key.rpartition("/")[2]
+    return int(name.removesuffix(".json")), body
 
 
 def _record(store: Store, key: str) -> dict[str, Any]:
@@ -270,22 +308,42 @@ def is_foreign(path: str) -> bool:
 
 VARIABLE = "PENSTOCK_PLACES"
 MAX_RECORD_BYTES = 2**20
-_BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+_BUCKETS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "abfs": "az",
+    "abfss": "az",
+}
 """Bucket scheme -> canonical scheme. Buckets grant access only by credentials."""
 
 
-def is_vouched(store: Store, key: str, url: str) -> bool:
+def is_vouched(
+    store: Store,
+    key: str,
+    url: str,
+) -> bool:
     """Return whether the caller vouches for a location. key: store key of its record."""
-    spelled = _spelled(url)
-    return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
+    location = _canonical_location(url)
+    trusted = os.environ.get(VARIABLE, "").split()
+    if any(_lies_in(location, _canonical_location(place)) for place in trusted):
+        return True
+    return is_own_record(store, key, url) is True
 
 
 def is_bucket(url: str) -> bool:
     scheme, _, rest = url.partition("://")
-    return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
+    is_chained = "::" in url  # fsspec reads one file system through another
+    return bool(rest) and not is_chained and scheme.lower() in _BUCKETS
 
 
-def is_own_record(store: Store, key: str, url: str) -> bool | None:
+def is_own_record(
+    store: Store,
+    key: str,
+    url: str,
+) -> bool | None:
     """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner.
 
     A link on the path is treated as another user's.
@@ -294,58 +352,82 @@ def is_own_record(store: Store, key: str, url: str) -> bool | None:
     if "://" in primary.url:
         return primary.url.startswith("memory://") or None  # exists only in this process
     path = f"{primary.url}/{key}"
-    if os.path.realpath(path) != f"{os.path.realpath(primary.url)}/{key}" or not _is_own_file(path, url):
+    path_without_links = f"{os.path.realpath(primary.url)}/{key}"
+    if os.path.realpath(path) != path_without_links:
+        return False
+    if not _is_own_file(path, url):
         return False
     marker = check_root(primary)
-    return (
-        _is_of_primary(primary, str(marker[MIRROR_OF]), key, url)
-        if MIRROR_OF in marker
-        else PRIMARY not in marker
-    )
+    if MIRROR_OF in marker:
+        return _is_of_primary(primary, str(marker[MIRROR_OF]), key, url)
+    return PRIMARY not in marker
 
 
 def _is_own_file(path: str, url: str) -> bool:
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        # Without waiting for the writer of a pipe, and without following a link.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
             about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_uid not in (os.geteuid(), 0):
+            is_own = about.st_uid in (os.geteuid(), 0)
+            if not stat.S_ISREG(about.st_mode) or not is_own:
                 return False
-            return bool(parse_json_object(file.read(MAX_RECORD_BYTES)).get("url") == url)
+            record = parse_json_object(file.read(MAX_RECORD_BYTES))
+        return bool(record.get("url") == url)
     except (OSError, DamagedJson):
         return False
 
 
-def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
+def _is_of_primary(
+    mirror: Store,
+    primary: str,
+    key: str,
+    url: str,
+) -> bool:
+    """Return whether the mirror's record is a copy of the primary's, which the caller wrote."""
     if "://" in primary or os.path.realpath(primary) == os.path.realpath(mirror.url):
         return False
     source = open_store(primary)
     try:
-        is_same = bytes(source.get(key).data) == bytes(mirror.get(key).data)
-        return is_same and MIRROR_OF not in check_root(source) and is_own_record(source, key, url) is True
+        source_record = bytes(source.get(key).data)
+        mirror_record = bytes(mirror.get(key).data)
+        if source_record != mirror_record or MIRROR_OF in check_root(source):
+            return False
+        return is_own_record(source, key, url) is True
     except (ObjectNotFound, NotARoot):
         return False
 
 
-def refusal(store: Store, key: str, url: str, what: str) -> str:
+def refusal(
+    store: Store,
+    key: str,
+    url: str,
+    what: str,
+) -> str:
     return (
         f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
         f"you trust the place, run the same again with {VARIABLE}={url}"
     )
 
 
-def _named() -> Iterator[str]:
-    yield from map(_spelled, os.environ.get(VARIABLE, "").split())
-
-
-def _spelled(url: str) -> str:
+def _canonical_location(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    if not rest or scheme.lower() in ("file", "local"):
+    scheme = scheme.lower()
+    if not rest or scheme in ("file", "local"):
         return os.path.realpath(open_store(url).url)
-    return f"{_BUCKETS.get(scheme.lower(), scheme.lower())}://{rest.rstrip('/')}"
+    bucket_scheme = _BUCKETS.get(scheme, scheme)
+    path = rest.rstrip("/")
+    return f"{bucket_scheme}://{path}"
 
 
-def _lies_in(place: str, named: str) -> bool:
-    r"""Return whether a location is the named one or below it. Servers read %2e as ".", some "\\" as "/"."""
-    rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
-    path = unquote(rest) if "://" in place else rest
-    return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))
+def _lies_in(place: str, trusted: str) -> bool:
+    r"""Return whether a location is the trusted one or below it. Servers read %2e as ".", some "\\" as "/"."""
+    folder = trusted.rstrip("/") + "/"
+    # With the final slash, so that /data2 is not in /data.
+    if not f"{place}/".startswith(folder):
+        return False
+    path = f"{place}/".removeprefix(folder)
+    if "://" in place:
+        path = unquote(path)
+    parts = path.replace("\\", "/").split("/")
+    return {".", ".."}.isdisjoint(parts)

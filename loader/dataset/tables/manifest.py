@@ -46,8 +46,13 @@ class SamplesFile:
     """Time of an annotation, UTC microseconds, or 0."""
 
     def to_json(self) -> dict[str, Any]:
-        body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
-        return {**body, "author": self.author, "at_us": self.at_us} if self.author else body
+        body = self.file.to_json()
+        body["group"] = self.group
+        body["columns"] = sorted(self.columns)
+        if self.author:
+            body["author"] = self.author
+            body["at_us"] = self.at_us
+        return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +119,31 @@ def child(
     field.
     """
     base: Mapping[str, Any] = parent or _EMPTY
-    samples = [*base["samples"], *(file.to_json() for file in change.samples)]
+    if created_us is None:
+        created_us = time.time_ns() // 1000
+    samples = [*base["samples"]]
+    samples += [samples_file.to_json() for samples_file in change.samples]
+    foreign = [*base.get("foreign", ())]
+    if change.foreign is not None:
+        foreign.append({**change.foreign.to_json(), **change.chunks})
+    key_hashes = [*base.get("key_hashes", ())]
+    if change.key_hashes:
+        key_hashes.append(dict(change.key_hashes))
     groups = _groups(base["groups"], change.groups)
-    foreign = [*base.get("foreign", ()), *({**one, **change.chunks} for one in _json(change.foreign))]
-    return {
-        **_facts(base, facts or {}, groups),
-        **({"foreign": foreign} if foreign else {}),
+    field_facts = _facts(base, facts or {}, groups)
+
+    # Absent if there are none, so that such manifests have the ids that earlier releases gave them.
+    manifest: dict[str, Any] = {}
+    if field_facts:
+        manifest["facts"] = field_facts
+    if foreign:
+        manifest["foreign"] = foreign
+    manifest |= {
         "format": _format(samples, foreign),
         "dataset": dataset,
         "parent": parent_id,
         "txn": txn,
-        "created_us": time.time_ns() // 1000 if created_us is None else created_us,
+        "created_us": created_us,
         "denies": denies,
         "producer": dict(producer),
         "n_parts": base["n_parts"] + change.n_parts,
@@ -132,15 +151,13 @@ def child(
         "n_live": base["n_live"] + change.n_rows - change.n_excluded,
         "groups": groups,
         "columns": merged_columns(base["columns"], change.samples),
-        "shards": [*base["shards"], *_json(change.shards)],
+        "shards": _extended(base["shards"], change.shards),
         "samples": samples,
-        "stats": [*base["stats"], *_json(change.stats)],
-        "exclusions": [*base["exclusions"], *_json(change.exclusions)],
-        "key_hashes": [
-            *base.get("key_hashes", ()),
-            *([dict(change.key_hashes)] if change.key_hashes else ()),
-        ],
+        "stats": _extended(base["stats"], change.stats),
+        "exclusions": _extended(base["exclusions"], change.exclusions),
+        "key_hashes": key_hashes,
     }
+    return manifest
 
 
 _EMPTY: Mapping[str, Any] = {
@@ -157,20 +174,31 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str, Any]]) -> int:
+    # The lowest format that can hold the manifest: older readers still open versions without newer contents.
     if any(entry.get("chunk_rows") for entry in foreign):
         return NEWEST_FORMAT
     if foreign:
         return REGISTERED_FORMAT
-    return ANNOTATED_FORMAT if any(map(is_annotation, samples)) else FORMAT
+    if any(map(is_annotation, samples)):
+        return ANNOTATED_FORMAT
+    return FORMAT
 
 
-def _json(file: TableFile | None) -> list[dict[str, Any]]:
-    return [file.to_json()] if file else []
+def _extended(files: Sequence[Mapping[str, Any]], file: TableFile | None) -> list[Mapping[str, Any]]:
+    if file is None:
+        return [*files]
+    return [*files, file.to_json()]
 
 
 def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[str, Any]:
-    merged = {name: dict(group) for name, group in base.items()}
-    owner = {name: group for group, body in base.items() for name in body["field_nbytes"]}
+    """Return a manifest's groups, extended by a change's. Raises: FieldMismatch."""
+    merged: dict[str, Any] = {}
+    owner: dict[str, str] = {}  # field -> its group
+    for group, body in base.items():
+        merged[group] = dict(body)
+        for name in body["field_nbytes"]:
+            owner[name] = group
+
     for group, extent in added.items():
         for name in extent.field_nbytes:
             if owner.setdefault(name, group) != group:
@@ -178,47 +206,73 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
                     f"field {name!r} would be in group {group!r} and is already in group {owner[name]!r}; a field has "
                     "one group in a dataset: use the same group, or another field name"
                 )
-        old = merged.get(group)
-        if old is None:
-            old = {
+        earlier = merged.get(group)
+        if earlier is None:
+            earlier = {
                 "field_nbytes": dict.fromkeys(extent.field_nbytes, 0),
                 "n_parts": 0,
                 "n_rows": 0,
                 "nbytes": 0,
             }
-        if set(old["field_nbytes"]) != set(extent.field_nbytes):
-            raise FieldMismatch(
-                f"group {group!r} has fields {sorted(old['field_nbytes'])} in the dataset and "
-                f"{sorted(extent.field_nbytes)} in these parts; all parts of a group have the same fields: write the "
-                "others as a group of their own"
-            )
-        merged[group] = {
-            "field_nbytes": {f: n + extent.field_nbytes[f] for f, n in old["field_nbytes"].items()},
-            "n_parts": old["n_parts"] + extent.n_parts,
-            "n_rows": old["n_rows"] + extent.n_rows,
-            "nbytes": old["nbytes"] + extent.nbytes,
-        }
+        merged[group] = _grown_group(group, earlier, extent)
     return merged
 
 
-def _facts(
-    base: Mapping[str, Any], added: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]
+def _grown_group(
+    group: str,
+    earlier: Mapping[str, Any],
+    extent: GroupExtent,
 ) -> dict[str, Any]:
+    earlier_fields = sorted(earlier["field_nbytes"])
+    fields = sorted(extent.field_nbytes)
+    if earlier_fields != fields:
+        raise FieldMismatch(
+            f"group {group!r} has fields {earlier_fields} in the dataset and {fields} in these parts; all parts of a "
+            "group have the same fields: write the others as a group of their own"
+        )
+    field_nbytes = {}
+    for name, nbytes in earlier["field_nbytes"].items():
+        field_nbytes[name] = nbytes + extent.field_nbytes[name]
+    return {
+        "field_nbytes": field_nbytes,
+        "n_parts": earlier["n_parts"] + extent.n_parts,
+        "n_rows": earlier["n_rows"] + extent.n_rows,
+        "nbytes": earlier["nbytes"] + extent.nbytes,
+    }
+
+
+def _facts(
+    base: Mapping[str, Any],
+    added: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Return field -> facts, extended by a change's. Raises: FieldMismatch; FieldNotFound."""
     merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
-    there = sorted(of for group in groups.values() for of in group["field_nbytes"])
+    fields: list[str] = []
+    for group in groups.values():
+        fields.extend(group["field_nbytes"])
+
     for of, added_facts in added.items():
-        if of not in there:
-            raise FieldNotFound(f"facts of field {of!r}, which the version does not have; it has {there}")
+        if of not in fields:
+            raise FieldNotFound(
+                f"facts of field {of!r}, which the version does not have; it has {sorted(fields)}"
+            )
         for name, value in added_facts.items():
-            old = merged.setdefault(of, {}).setdefault(name, value)
-            grows = isinstance(old, list) and isinstance(value, list) and value[: len(old)] == old
-            if old != value and not grows:
+            field_facts = merged.setdefault(of, {})
+            earlier = field_facts.setdefault(name, value)
+            if earlier != value and not _is_longer_list(value, earlier):
                 raise FieldMismatch(
-                    f"field {of!r} has {name} {old!r:.200} in the dataset and {value!r:.200} in this change; a fact "
-                    "of a field does not change, but a list may get longer: write another field"
+                    f"field {of!r} has {name} {earlier!r:.200} in the dataset and {value!r:.200} in this change; a "
+                    "fact of a field does not change, but a list may get longer: write another field"
                 )
-            merged[of][name] = value
-    return {"facts": merged} if merged else {}
+            field_facts[name] = value
+    return merged
+
+
+def _is_longer_list(value: Any, earlier: Any) -> bool:
+    if not isinstance(earlier, list) or not isinstance(value, list):
+        return False
+    return value[: len(earlier)] == earlier
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
@@ -226,22 +280,27 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():
-            old = merged.setdefault(name, {"type": kind, "group": file.group})
-            if fits(kind, old["type"]):
+            column = merged.setdefault(name, {"type": kind, "group": file.group})
+            earlier_kind = column["type"]
+            if fits(kind, earlier_kind):  # such as a column of nulls
                 continue
-            if fits(old["type"], kind):
-                merged[name] = {**old, "type": kind}
-            else:
+            if not fits(earlier_kind, kind):
                 raise FieldMismatch(
-                    f"column {name!r} is {kind} in this change and {old['type']} in the dataset; a column's type does "
-                    "not change: convert the values, or use another name"
+                    f"column {name!r} is {kind} in this change and {earlier_kind} in the dataset; a column's type "
+                    "does not change: convert the values, or use another name"
                 )
+            merged[name] = {**column, "type": kind}  # a copy: the parent's manifest stays
     return merged
 
 
-def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
+def read_manifest(
+    store: Store,
+    path: str,
+    sha256: str,
+) -> dict[str, Any]:
     """Return the manifest that a commit names. Raises: Corrupt if its bytes differ; FormatTooNew."""
-    body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
+    data = retry_corrupt(partial(_manifest_bytes, store, path, sha256))
+    body: dict[str, Any] = json.loads(data)
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
             f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
@@ -259,15 +318,23 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    return [
-        f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
-        "entry was edited; restore it from a mirror"
-        for name in ("dataset", "parent", "txn", "denies")
-        if manifest.get(name) != getattr(record, name)
-    ]
+    problems = []
+    for name in ("dataset", "parent", "txn", "denies"):
+        committed = getattr(record, name)
+        value = manifest.get(name)
+        if value != committed:
+            problems.append(
+                f"it commits {record.name} with {name} {committed!r}, the manifest has {value!r}: the entry was "
+                "edited; restore it from a mirror"
+            )
+    return problems
 
 
-def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
+def _manifest_bytes(
+    store: Store,
+    path: str,
+    sha256: str,
+) -> bytes:
     data = store.get(path).data
     actual_sha256 = hashlib.sha256(data).hexdigest()
     if actual_sha256 != sha256:
@@ -293,9 +360,16 @@ class Reference:
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the tables that a manifest names, in order, including lists of newer releases. No request."""
     for kind, files in manifest.items():
-        for file in files if isinstance(files, list) else ():
+        if not isinstance(files, list):
+            continue
+        for file in files:
             if isinstance(file, dict) and "path" in file:
-                yield Reference(path=file["path"], nbytes=file["nbytes"], sha256=file["sha256"], kind=kind)
+                yield Reference(
+                    path=file["path"],
+                    nbytes=file["nbytes"],
+                    sha256=file["sha256"],
+                    kind=kind,
+                )
 
 
 def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
@@ -305,8 +379,19 @@ def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]
     """
     yield from table_references(manifest)
     files = [TableFile.from_json(file) for file in manifest["shards"]]
-    for table in get_tables(store, files, ["path", "nbytes", "sha256", "index_path", "index_nbytes"]):
-        for batch in table.to_batches(max_chunksize=4096):
+    columns = ["path", "nbytes", "sha256", "index_path", "index_nbytes"]
+    for table in get_tables(store, files, columns):
+        for batch in table.to_batches(max_chunksize=4096):  # Python's objects of few rows at a time
             for row in batch.to_pylist():
-                yield Reference(path=row["path"], nbytes=row["nbytes"], sha256=row["sha256"], kind="shard")
-                yield Reference(path=row["index_path"], nbytes=row["index_nbytes"], sha256=None, kind="index")
+                yield Reference(
+                    path=row["path"],
+                    nbytes=row["nbytes"],
+                    sha256=row["sha256"],
+                    kind="shard",
+                )
+                yield Reference(
+                    path=row["index_path"],
+                    nbytes=row["index_nbytes"],
+                    sha256=None,
+                    kind="index",
+                )

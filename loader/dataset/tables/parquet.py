@@ -52,7 +52,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
     """Return (distinct values as they first appear; int64 [n], index of each row's value). Raises: TypeError."""
     encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
+    if isinstance(encoded, pa.ChunkedArray):  # a large column has several chunks even then
         encoded = encoded.combine_chunks()
     return encoded.dictionary, integers(encoded.indices)
 
@@ -235,6 +235,7 @@ def put_named(
     data: bytes,
     n_rows: int,
 ) -> TableFile:
+    # Named by its content: a repeated write of the same table meets the same name.
     sha256 = hashlib.sha256(data).hexdigest()
     path = f"{prefix}/{kind}-{sha256[:16]}.parquet"
     return put_bytes(store, path, data, n_rows)
@@ -287,7 +288,7 @@ def get_tables(
 ) -> Iterator[pa.Table]:
     read = partial(get_table, store, columns=columns)
     if len(files) < 2:
-        yield from map(read, files)  # without a thread
+        yield from map(read, files)  # starting a thread costs more than it saves
         return
     n_threads = min(len(files), READ_AHEAD)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-table") as pool:

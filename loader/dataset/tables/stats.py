@@ -96,6 +96,7 @@ class _ColumnStats:
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
         kind = values.type
+        # Keys are all different: they have a sketch in place of counts.
         is_categorical = pa.types.is_string(kind) or pa.types.is_boolean(kind)
         if self.n == 0 and is_categorical and name != "key":
             self.categorical = True
@@ -130,7 +131,7 @@ def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> dict[str, int] 
     """Return value -> count, with earlier counts added; None if there are more than `MAX_CATEGORIES` values."""
     counts = dict(earlier)
     value_counts = pc.value_counts(values.drop_null())
-    for item in value_counts[: MAX_CATEGORIES + 1]:  # one more than fits: then they are too many
+    for item in value_counts[: MAX_CATEGORIES + 1]:  # one more than accepted shows that they are too many
         value = str(item["values"].as_py())
         n = item["counts"].as_py()
         counts[value] = counts.get(value, 0) + n
@@ -140,6 +141,7 @@ def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> dict[str, int] 
 
 
 def _numeric(numbers: Float64s) -> dict[str, Any]:
+    # NaN and infinity would make every later sum, mean and histogram useless.
     finite = numbers[np.isfinite(numbers)]
     bins, counts = np.unique(log_bins(finite), return_counts=True)
     least = None
@@ -147,6 +149,7 @@ def _numeric(numbers: Float64s) -> dict[str, Any]:
     if len(finite):
         least = float(finite.min())
         greatest = float(finite.max())
+    # Sums are stored: numpy adds pairwise, and another order of adding would give other last digits.
     return {
         "nans": int(np.isnan(numbers).sum()),
         "zeros": int((numbers == 0).sum()),
@@ -167,7 +170,7 @@ def log_bins(values: Float64s) -> Int64s:
     size = np.abs(values[is_nonzero])
     exponent = np.log10(size) * BINS_PER_DECADE
     bins = np.floor(exponent) + 1000
-    magnitude = np.zeros(len(values), np.int64)
+    magnitude = np.zeros(len(values), np.int64)  # a 0 has no logarithm, and bin 0
     magnitude[is_nonzero] = np.clip(bins, 1, 4000).astype(np.int64)
     sign = np.sign(values).astype(np.int64)
     signed: Int64s = magnitude * sign
@@ -194,7 +197,7 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:
         name = row["column"]
-        if name in merged and not row.get(WHOLE):
+        if name in merged and not row.get(WHOLE):  # tables of earlier releases have no such column
             merged[name] = _merged(merged[name], row)
         else:
             merged[name] = _plain_row(row)
@@ -235,7 +238,7 @@ def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
 def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     b = _plain_row(row)
     out = dict(a)
-    if a["type"] == "null":
+    if a["type"] == "null":  # a run without a value does not decide the type
         out["type"] = b["type"]
     for name in ("n", "nulls", "nans", "zeros", "sum", "sum_squares"):
         out[name] = _sum(a[name], b[name])
@@ -244,6 +247,7 @@ def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     out["categories_complete"] = _both(a["categories_complete"], b["categories_complete"])
     out["histogram"] = _added(a["histogram"], b["histogram"])
     out["categories"] = _merged_categories(a, b)
+    # The smallest hashes of a union are among the smallest of its parts.
     sketch = set(a["bottom_k"] or ())
     sketch.update(b["bottom_k"] or ())
     out["bottom_k"] = sorted(sketch)[:BOTTOM_K] or None

@@ -90,6 +90,7 @@ def _footer(
     blob = store.get_range(file.path, start, file.nbytes - start)
     data = blob.data
     nbytes = footer_nbytes(data)
+    # A size beyond the file is damage, which the hash shows.
     if len(data) < nbytes <= file.nbytes:
         start = file.nbytes - nbytes
         front = store.get_range(file.path, start, nbytes - len(data), etag=blob.etag)
@@ -110,6 +111,7 @@ def _row_groups(
     """Yield (row group, its bytes, its first byte) of these row groups."""
     name = f"{store.url}/{file.path}"
     hashes = part_hashes(metadata).row_groups
+    # A few at a time: all row groups of a large table do not fit in memory.
     for first in range(0, len(groups), GROUPS_AT_ONCE):
         batch = groups[first : first + GROUPS_AT_ONCE]
         spans = []

@@ -27,7 +27,7 @@ from ..shards.shard import (
     payload_bytes,
 )
 from ..tables import columns
-from ..tables.columns import table_of_any
+from ..tables.any_columns import table_of_any
 from ..tables.parquet import put_table
 from .spill import Sample, Spill
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
-from loader.dataset.tables.columns import table_of_any
+from loader.dataset.tables.any_columns import table_of_any
 from loader.errors import FieldMismatch, InvalidField, InvalidKey, InvalidSample
 from loader.storage import ObjectInfo
 

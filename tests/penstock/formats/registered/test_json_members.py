@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.dataset.columnar import json_members
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.tables import columns
+from loader.dataset.tables import any_columns
 from penstock.cli import main
 from penstock.formats.reading import object_file
 from penstock.formats.registration.register import register
@@ -163,7 +163,7 @@ def test_texts_that_no_column_takes_are_null_and_counted(root, fill):
 
 
 def test_columns_are_bounded_in_number_and_the_rest_is_counted(root, fill):
-    most = columns.MOST_COLUMNS
+    most = any_columns.MOST_COLUMNS
     documents = [{f"c{i}_{k}": k for k in range(10)} for i in range(20)]
     done = version_of(root, fill(documents[:12], documents[12:], [{"late": 1}]))
     assert len(kinds(done.version)) == most

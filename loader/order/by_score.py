@@ -18,12 +18,15 @@ from .weights import Weight, exact_fraction, smallest_integers
 RESOLUTION = 4096
 """Largest sum of a view's integer shares; leaves room for other sources."""
 
+BandWeights = Mapping[str, Weight] | Sequence[Weight]
+"""Band -> weight, or a weight per range of the edges."""
+
 
 def by_score(
     name: str,
     view: OrderView,
     by: str,
-    weights: Mapping[str, Weight] | Sequence[Weight],
+    weights: BandWeights,
     *,
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
@@ -49,8 +52,9 @@ def by_score(
     draws: dict[str, Fraction] = {}  # band -> samples times weight, zeros left out
     for label, band in bands.items():
         weight = _exact_weight(by, label, band_weights[label])
-        if weight and len(band):
-            draws[label] = weight * len(band)
+        n_draws = weight * len(band)
+        if n_draws:
+            draws[label] = n_draws
     if not draws:
         labels = first_few(list(bands))
         raise InvalidPlan(f"by_score({by!r}): no band with samples has a weight above 0; bands are {labels}")
@@ -67,7 +71,7 @@ def by_score(
 
 def _band_weights(
     by: str,
-    weights: Mapping[str, Weight] | Sequence[Weight],
+    weights: BandWeights,
     edges: Sequence[str] | None,
     bands: Mapping[str, OrderView],
 ) -> Mapping[str, Weight]:
@@ -86,7 +90,9 @@ def _band_weights(
         raise InvalidPlan(
             f"by_score({by!r}, weights={weights!r}): a mapping of each value to its weight is needed, or edges="
         )
-    band_weights = {str(value): weight for value, weight in weights.items()}
+    band_weights = {}
+    for value, weight in weights.items():
+        band_weights[str(value)] = weight
     if band_weights.keys() != bands.keys():
         weighted = first_few(sorted(band_weights))
         values = first_few(sorted(bands))

@@ -18,6 +18,9 @@ ORDER_VERSION = 1  # version of the formulas: raised if any batch changes; old f
 
 MAX_POSITIONS = 2**63  # stream positions are int64
 
+ViewKey = tuple[str, int, bool]
+"""(stream, growth, whether the view is a delta view): one of a plan's views."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanContent:
@@ -45,8 +48,8 @@ class PlanContent:
     """Growths, in order of step, then source."""
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
     """Stream -> its views and their positions."""
-    view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
-    """(stream, growth, whether the view is a delta view) -> index of the view in `source_names`."""
+    view_index: Mapping[ViewKey, int] = field(init=False, repr=False)
+    """View -> its index in `source_names`."""
     hash: str = field(init=False)
     """Content hash of the plan, "p-" and sha256 hex."""
 
@@ -63,15 +66,16 @@ class PlanContent:
             is_bucketed,
         )
 
-        view_index = {}
-        sizes = {}  # (stream, growth, is delta view) -> samples
-        streams: dict[str, dict[str, None]] = {}  # source -> its streams, a set in order
+        view_index: dict[ViewKey, int] = {}
+        sizes: dict[ViewKey, int] = {}  # samples of each view
+        streams: dict[str, list[str]] = {}  # source -> its stream, or its buckets' streams
         for index, source in enumerate(self.sources.values()):
             view = (source.stream, source.growth, source.delta)
             view_index[view] = index
             sizes[view] = source.shape.n
-            own_streams = streams.setdefault(source.source, {})
-            own_streams[source.stream] = None
+            own_streams = streams.setdefault(source.source, [])
+            if source.stream not in own_streams:  # several views share a stream
+                own_streams.append(source.stream)
         grown = grown_streams(
             self.grown,
             streams,
@@ -91,18 +95,24 @@ class PlanContent:
         """Raise BatchTooLarge if a source, or one of its buckets, is smaller than a batch that draws from it."""
         largest: dict[str, int] = {}  # stream of a source -> slots of the largest batch that may draw from it
         for stream in self.streams.values():
-            for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):
+            for segment in stream.segments:
+                batch = stream.batch_in(segment)
                 for name in segment.weights:
-                    largest[name] = max(batch, largest.get(name, 0))
+                    former = largest.get(name, 0)
+                    largest[name] = max(batch, former)
         small: list[PlannedSource] = []
         for source in self.sources.values():
+            if source.delta:
+                continue
             batch = largest.get(source.stream, 0)
-            if source.shape.n < batch and not source.delta:
+            if source.shape.n < batch:
                 small.append(source)
         if not small:
             return
 
         first = small[0]
+        n = first.shape.n
+        batch = largest[first.stream]
         if first.bucket is None:
             which_batch = "global_batch"
             remedy = "use a smaller global batch, more samples, or allow_repeats=True"
@@ -114,9 +124,8 @@ class PlanContent:
         others = ""
         if len(small) > 1:
             others = f" (and {len(small) - 1} more are too small)"
-        batch = largest[first.stream]
         raise BatchTooLarge(
-            f"source {first.name!r} has {first.shape.n} samples, fewer than {which_batch} = {batch}{others}, "
+            f"source {first.name!r} has {n} samples, fewer than {which_batch} = {batch}{others}, "
             f"so one batch could hold a sample twice: {remedy}"
         )
 
@@ -125,7 +134,10 @@ class PlanContent:
         """Bucket label -> the bucket's mixture of sources; without buckets None -> the plan's only one."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
-        names = [name for name, source in self.sources.items() if not source.growth]
+        names = []  # of the first versions: later views continue the same streams
+        for name, source in self.sources.items():
+            if not source.growth:
+                names.append(name)
         stream = Stream(
             names=tuple(names),
             batch=self.global_batch,
@@ -143,7 +155,12 @@ class PlanContent:
         if source in self.grown_streams:
             return self.grown_streams[source]
         n = self.sources[source].shape.n
-        only_stage = Stage(start=0, origin=0, epoch=0, n=n)
+        only_stage = Stage(
+            start=0,
+            origin=0,
+            epoch=0,
+            n=n,
+        )
         return GrownStream((only_stage,))
 
     def growths_of(self, source: str) -> list[Growth]:
@@ -155,8 +172,9 @@ class PlanContent:
         number = len(begun)  # growths count from 1; 0 is the first version
         views = []
         for planned in self.sources.values():
-            is_in_force = planned.source == source and planned.growth == number
-            if is_in_force and not planned.delta:
+            if planned.source != source or planned.delta:
+                continue
+            if planned.growth == number:
                 views.append(planned)
         return views
 
@@ -179,11 +197,12 @@ class PlanContent:
 
         stream = self.streams[source.bucket]
         step = stream.step_of(source.stream, position)
-        if step is None or self.buckets is None or source.bucket is None:
+        if step is None:
+            return None
+        if self.buckets is None or source.bucket is None:
             return step
-        return self.buckets.turns.step_of(
-            source.bucket, step
-        )  # the bucket's own step, as a position of the turns
+        turns = self.buckets.turns  # in these the bucket's own steps are positions
+        return turns.step_of(source.bucket, step)
 
     @property
     def batch_range(self) -> tuple[int, int]:
@@ -199,7 +218,9 @@ class PlanContent:
         return tuple(self.sources)
 
     def to_json(self) -> dict[str, Any]:
-        sources = {name: planned.to_json() for name, planned in self.sources.items()}
+        sources = {}
+        for name, planned in self.sources.items():
+            sources[name] = planned.to_json()
         segments = [segment.to_json() for segment in self.segments]
         out: dict[str, Any] = {
             "format": PLAN_FORMAT,
@@ -226,7 +247,9 @@ class PlanContent:
         """Return the JSON of growths, each with the stream position at which it takes effect."""
         out: list[dict[str, Any]] = []
         for growth in growths:
-            entry: dict[str, Any] = {"step": growth.step, "source": growth.source}
+            entry: dict[str, Any] = {}
+            entry["step"] = growth.step
+            entry["source"] = growth.source
             if self.buckets is None:
                 stages = self.grown_streams[growth.source].stages
                 entry["position"] = stages[growth.number].start

@@ -74,24 +74,42 @@ class Interleaving:
             **self.dealt_json(self.streams),
         }
 
-    def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
+    def dealt_json(
+        self,
+        labels: Collection[str],
+        before: int | None = None,
+    ) -> dict[str, object]:
         """Return as JSON the turns, and these buckets' batch sizes with their changes.
 
         before: include only segments that start before this step; None includes all.
         """
-        turns: list[dict[str, object]] = []
-        ramp: list[dict[str, object]] = []
-        first_batch = {label: self.batches[0][label] for label in self.streams if label in labels}
-        batch = first_batch
+        first_batch: dict[str, int] = {}
+        for label in self.streams:
+            if label in labels:
+                first_batch[label] = self.batches[0][label]
+
+        turns = []
+        ramp = []
+        batch = first_batch.copy()  # label -> slots in the segment at hand
         for segment, sizes in zip(self.turns.segments, self.batches, strict=True):
             if before is not None and segment.start_step >= before:
                 continue
             turns.append(segment.to_json())
-            changed = {label: sizes[label] for label in batch if sizes[label] != batch[label]}
+            changed = {}
+            for label, size in batch.items():
+                if sizes[label] != size:
+                    changed[label] = sizes[label]
             if changed:
-                ramp.append({"start_step": segment.start_step, "batch": changed})
-                batch = batch | changed
-        out: dict[str, object] = {"batch": first_batch, "turns": turns}
+                entry = {
+                    "start_step": segment.start_step,
+                    "batch": changed,
+                }
+                ramp.append(entry)
+                batch |= changed
+        out: dict[str, object] = {
+            "batch": first_batch,
+            "turns": turns,
+        }
         if ramp:
             out["ramp"] = ramp
         return out
@@ -171,21 +189,24 @@ def turn_shares(
         slots = Fraction(0)
         for source, n in samples.items():
             if source in weights:
-                slots += Fraction(weights[source] * n, totals[source])
+                weighted = weights[source] * n
+                slots += Fraction(weighted, totals[source])
         if slots:
             shares[label] = slots / batch[label]
 
     denominators = [share.denominator for share in shares.values()]
     scale = lcm(*denominators)
-    integers = {label: int(share * scale) for label, share in shares.items()}
+    integers = {}
+    for label, share in shares.items():
+        integers[label] = int(share * scale)
     try:
         return integer_weights(integers)
     except InvalidPlan:  # the ratio is too fine for one table
         total = sum(integers.values())
         room = MAX_TOTAL_WEIGHT - len(integers)  # rounding up adds less than 1 to each share
         rounded = {}
-        for label, share in integers.items():
-            rounded[label] = -(-share * room // total)
+        for label, number in integers.items():
+            rounded[label] = -(-number * room // total)
         return integer_weights(rounded)
 
 
@@ -200,7 +221,10 @@ def _bucket_stream(
     names: set[str] = set()
     own_starts: list[tuple[int, dict[str, int]]] = []  # (first step of the bucket's own, weights)
     own_batches: list[tuple[int, int]] = []  # (first step of the bucket's own, slots)
-    for turn, (_, weights), samples, batch in zip(turns.segments, starts, sizes, batches, strict=True):
+    for number, turn in enumerate(turns.segments):
+        _, weights = starts[number]
+        samples = sizes[number]
+        batch = batches[number]
         mixed: dict[str, int] = {}
         for source in samples:
             name = bucket_source(source, label)
@@ -209,7 +233,8 @@ def _bucket_stream(
                 mixed[name] = weights[source]
         if mixed:
             own_step = turn.base.get(label, 0)  # the bucket's steps before this segment
-            own_starts.append((own_step, integer_weights(mixed)))
+            own_weights = integer_weights(mixed)
+            own_starts.append((own_step, own_weights))
             own_batches.append((own_step, batch))
     if not own_starts:  # its sources are in the plan with weight 0
         own_starts.append((0, {}))

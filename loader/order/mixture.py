@@ -59,7 +59,8 @@ def whole_epochs(
 
     Positions from n on are padding. O(batch).
     """
-    epoch, step_in_epoch = divmod(step, epoch_steps(n, batch))
+    steps = epoch_steps(n, batch)
+    epoch, step_in_epoch = divmod(step, steps)
     first = step_in_epoch * batch
     stop = first + batch
     epochs = np.full(batch, epoch, np.int64)
@@ -133,7 +134,8 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 def _quotas(segment: MixtureSegment, names: Sequence[str]) -> tuple[int, ...]:
     """Return the weight of each source, 0 for those left out: the key of `quota_table`."""
     weights = segment.weights
-    return tuple([weights.get(name, 0) for name in names])
+    quotas = [weights.get(name, 0) for name in names]
+    return tuple(quotas)
 
 
 def stream_slots(
@@ -167,8 +169,9 @@ def stream_slots(
     source = table[table_row]
     used_before_cycle = np.array(used, dtype=np.int64)  # [sources]
     per_cycle = np.array(quotas, dtype=np.int64)  # [sources]
-    completed = turn * per_cycle[source]  # [B]: samples of the cycles completed since
-    position = used_before_cycle[source] + completed + rank[table_row]
+    position = used_before_cycle[source]  # [B]: a copy
+    position += turn * per_cycle[source]  # cycles completed since
+    position += rank[table_row]
     return source, position
 
 
@@ -185,9 +188,9 @@ def used_before(
     cycle, rest = divmod(slots, len(table))
     begun = np.bincount(table[:rest], minlength=len(quotas))  # [sources]: samples of the cycle that has begun
     used: dict[str, int] = {}
-    for name, quota, extra in zip(names, quotas, begun, strict=True):
+    for name, quota, extra in zip(names, quotas, begun.tolist(), strict=True):
         base = segment.base.get(name, 0)
-        count = base + cycle * quota + int(extra)
+        count = base + cycle * quota + extra
         if count:
             used[name] = count
     return used
@@ -204,13 +207,15 @@ def step_of(
 
     None if the source has no weight here, or used that position earlier. Costs one pass over the table.
     """
-    base = segment.base.get(name, 0)
-    if name not in segment.weights or position < base:
+    weight = segment.weights.get(name, 0)
+    position_in_segment = position - segment.base.get(name, 0)
+    if not weight or position_in_segment < 0:
         return None
     quotas = _quotas(segment, names)
     table, _ = quota_table(quotas)
-    cycle, rank = divmod(position - base, segment.weights[name])
-    rows = np.flatnonzero(table == names.index(name))  # [q]: the source's rows of the table, in order
+    cycle, rank = divmod(position_in_segment, weight)
+    is_source = table == names.index(name)
+    rows = np.flatnonzero(is_source)  # [q]: the source's rows of the table, in order
     row = int(rows[rank])
     p = cycle * len(table) + row  # position in the segment's mixed stream
     return segment.start_step + p // global_batch
@@ -240,7 +245,8 @@ class Stream:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Slots per step, for each segment."""
-        return tuple(self.batch_in(segment) for segment in self.segments)
+        sizes = [self.batch_in(segment) for segment in self.segments]
+        return tuple(sizes)
 
     def used_before(self, step: int) -> dict[str, int]:
         segment = self.segment_at(step)
@@ -276,11 +282,20 @@ def chain_segments(
     if batches is None:
         batches = {}
     _, first_weights = starts[0]
-    segments = [MixtureSegment(start_step=0, weights=first_weights, base={})]
+    first = MixtureSegment(
+        start_step=0,
+        weights=first_weights,
+        base={},
+    )
+    segments = [first]
     for start, weights in starts[1:]:
         before = segments[-1]
         base = used_before(before, names, start, before.batch or global_batch)
-        segment = MixtureSegment(start_step=start, weights=weights, base=base)
+        segment = MixtureSegment(
+            start_step=start,
+            weights=weights,
+            base=base,
+        )
         batch = batches.get(start, global_batch)
         if batch != global_batch:
             segment = replace(segment, batch=batch)

@@ -96,8 +96,9 @@ def stacked_slots(
     position_in_epoch = stream.position_in_epoch[rows]
     valid = position_in_epoch < epoch_lengths(planned)[source]
 
-    view_ordinal = np.full(len(rows), -1, np.int64)
-    ordinal = np.full(len(rows), -1, np.int64)
+    padding = np.full(len(rows), -1, np.int64)
+    view_ordinal = padding.copy()
+    ordinal = padding.copy()
     sample_rows = np.flatnonzero(valid)  # slots that are no padding
     if len(sample_rows):
         sample_source = source[sample_rows]
@@ -138,7 +139,8 @@ def _rank_rows(
     batches = stream.batches
     batch_number = None
     if len(batches) > 1:
-        batch_number = np.repeat(np.arange(len(batches)), batches)
+        numbers_of_steps = np.arange(len(batches))
+        batch_number = np.repeat(numbers_of_steps, batches)  # [m]
     order = canonical_order(
         stream.source,
         stream.position_in_epoch,
@@ -159,12 +161,14 @@ def _rank_rows(
         return order, number, starts
 
     first_rows = [0, *accumulate(batches[:-1])]  # [steps]: row of each step's first slot in `order`
-    rank_rows = number + np.repeat(first_rows, lengths)
-    return order[rank_rows], number, starts
+    first_row = np.repeat(first_rows, lengths)  # [r]
+    rank_rows = order[first_row + number]
+    return rank_rows, number, starts
 
 
 def _lane_counts(planned: Sequence[PlannedSource]) -> I64:
-    return np.array([source.shape.lanes for source in planned], np.int64)
+    lanes = [source.shape.lanes for source in planned]
+    return np.array(lanes, np.int64)
 
 
 def canonical_order(
@@ -249,7 +253,8 @@ def ordinals_at(
     # One call for all pairs: numpy's cost per call would otherwise arise once for each of them.
     keyed = []
     for pair, entry in enumerate(sources):
-        keyed.append((entry.shape, entry.name, pair_epochs[pair]))
+        pair_epoch = pair_epochs[pair]
+        keyed.append((entry.shape, entry.name, pair_epoch))
     ordinals = locate_each(seed, keyed, pair_index, position_in_epoch)
 
     for pair, entry in enumerate(sources):
@@ -273,12 +278,13 @@ def _version_ordinals(
         return only_source.view.version_ordinals(view_ordinals)
 
     order = np.argsort(source, kind="stable")  # [m]: rows, source after source
-    sources, starts = np.unique(source[order], return_index=True)
+    sources, starts = np.unique(source[order], return_index=True)  # [s] each
     parts = np.split(view_ordinals[order], starts[1:])
     converted = []
     for number, part in zip(sources.tolist(), parts, strict=True):
         view = planned[number].view
-        converted.append(view.version_ordinals(part))
+        ordinals = view.version_ordinals(part)
+        converted.append(ordinals)
     out = np.empty_like(view_ordinals)
     out[order] = np.concatenate(converted)
     return out

@@ -55,6 +55,7 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     """Return the state's "plan", "segments" and "past": what decided the steps before this one."""
     segments = [segment for segment in plan.segments if segment.start_step < step]
     names = _weighted_sources(segments)
+    # Only growths that decided something: their source has had a weight.
     grown = [growth for growth in plan.grown if growth.step < step and growth.source in names]
     sources = _views_read(plan, names, grown)
 

@@ -182,4 +182,5 @@ def epoch_positions(
 
 
 def epoch_lengths(planned: Sequence[PlannedSource]) -> I64:
-    return np.array([source.shape.n for source in planned], np.int64)
+    lengths = [source.shape.n for source in planned]
+    return np.array(lengths, np.int64)

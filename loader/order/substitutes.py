@@ -49,9 +49,9 @@ def planned_stack(
 
 def _fill_with_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
     """Put substitutes, in place, into the slots whose own samples the step excludes."""
-    planned = list(plan.sources.values())
     sources = set(slots.source.tolist())
     for source in sorted(sources):
+        name = plan.source_names[source]
         rows = np.flatnonzero(slots.source == source)
         is_excluded = exclusion_mask(plan, source, step, slots.ordinal[rows])
         for slot in rows[is_excluded].tolist():
@@ -60,7 +60,7 @@ def _fill_with_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
             first = next(candidates, None)
             if first is None:
                 raise InvalidPlan(
-                    f"step {step}, source {planned[source].source!r}, position {position}: the sample and its "
+                    f"step {step}, source {plan.sources[name].source!r}, position {position}: the sample and its "
                     f"{MAX_ATTEMPTS} substitutes are all quarantined. So large a share of a source is left out with a "
                     "predicate on its view"
                 )
@@ -100,12 +100,14 @@ def substitute(
     source: index into plan.source_names. position: the slot's i_k. attempt: 1, 2, ... MAX_ATTEMPTS. The substitute is
     from the same source, and never the slot's own sample unless that is the only one.
     """
-    planned = list(plan.sources.values())[source]
+    name = plan.source_names[source]
+    planned = plan.sources[name]
 
     # The slot's own sample, by the arithmetic of a whole step on arrays of length 1.
     stream_index = plan.source_names.index(planned.stream)
     stream = np.array([stream_index], np.int64)
-    _, epoch, position_in_epoch = epoch_positions(plan, stream, np.array([position], np.int64))
+    positions = np.array([position], np.int64)
+    _, epoch, position_in_epoch = epoch_positions(plan, stream, positions)
     own = ordinals_at(
         plan.seed,
         [planned],
@@ -121,7 +123,8 @@ def substitute(
         int(position_in_epoch[0]),
         attempt,
     )
-    ordinals = planned.view.version_ordinals(np.array([view_ordinal], np.int64))
+    view_ordinals = np.array([view_ordinal], np.int64)
+    ordinals = planned.view.version_ordinals(view_ordinals)
     return view_ordinal, int(ordinals[0])
 
 
@@ -135,11 +138,13 @@ def exclusion_mask(
 
     source: index of the view in `plan.source_names`.
     """
-    planned = list(plan.sources.values())[source]
+    name = plan.source_names[source]
+    planned = plan.sources[name]
     growths = plan.growths_of(planned.source)
     ordinals = stored_ordinals(planned.view, ordinals)
     is_excluded = removed_since(growths, planned.growth, step, ordinals)
     # A list has the ordinals of the version in force when it was added: compare in each version since.
-    for growth, earlier in earlier_ordinals(growths, planned.growth, ordinals):
+    versions = earlier_ordinals(growths, planned.growth, ordinals)
+    for growth, earlier in versions:
         is_excluded |= plan.quarantine.holds(planned.source, step, earlier, growth)
     return is_excluded

@@ -248,12 +248,7 @@ def _written(
 ) -> StageRecord | None:
     # Retries while other writers interfere.
     stage = PipelineStage(
-        store=root.store,
-        dataset=spec.name,
-        name=QUARANTINE,
-        partition=PARTITION,
-        run_id=run_id,
-        code_version=CODE_VERSION,
+        root.store, spec.name, QUARANTINE, PARTITION, run_id=run_id, code_version=CODE_VERSION
     )
     while True:
         before = stage.current()

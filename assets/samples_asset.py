@@ -43,14 +43,7 @@ def samples_stage(
     Raises: StageNotPublished if an earlier stage has not published.
     """
     store = root.store
-    stage = PipelineStage(
-        store=store,
-        dataset=spec.name,
-        name=SAMPLES,
-        partition=partition,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-    )
+    stage = PipelineStage(store, spec.name, SAMPLES, partition, run_id=run_id, code_version=CODE_VERSION)
     landed = stage.require(RAW_OBJECTS)
     media = stage.require(MEDIA)
     units = stage.require(UNITS)

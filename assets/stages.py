@@ -5,7 +5,7 @@ tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, until 
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,14 @@ from loader.dataset.shards.part import Part
 from loader.dataset.tables.parquet import TableFile
 from loader.errors import AlreadyExists, Corrupt, StageNotPublished
 from loader.storage import RangeReader, Store
-from penstock.stages import StageRecord, Upstream, Verdict, append_record, check_partition, current_record
+from penstock.stages import (
+    StageRecord,
+    Upstream,
+    Verdict,
+    append_record,
+    check_partition,
+    current_record,
+)
 
 from .tables import write_table
 
@@ -46,22 +53,27 @@ REFRESH = "refresh"
 GENERATIONS = "generations"
 """Names of the stages in records and asset keys."""
 
+_TRANSACTION_CHARS = 32  # of a SHA-256 in hex: names are unique without its second half
+_RELATIVE_NAMES = frozenset({"", ".", ".."})
+
 
 def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:
     """Return the current record. Raises: StageNotPublished, with the remedy, if it is not published."""
     record = current_record(store, dataset, stage, partition)
-    what = f"stage {stage} of {dataset}, partition {partition}"
+    description = f"stage {stage} of {dataset}, partition {partition}"
     if record is None:
-        raise StageNotPublished(f"{what}, has published nothing: materialize [{dataset}, {stage}] first")
+        raise StageNotPublished(
+            f"{description}, has published nothing: materialize [{dataset}, {stage}] first"
+        )
     if record.verdict != "published":
         raise StageNotPublished(
-            f"{what}, failed its check (attempt {record.r}, run {record.run_id}): {record.reason}. Repair "
+            f"{description}, failed its check (attempt {record.r}, run {record.run_id}): {record.reason}. Repair "
             f"what it names, then materialize [{dataset}, {stage}] again"
         )
     return record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PipelineStage:
     """A stage at work on one partition.
 
@@ -75,6 +87,7 @@ class PipelineStage:
     name: str
     partition: str
     """Partition key; a batch's in most stages."""
+    _: KW_ONLY  # `store`, `dataset`, `name` and `partition` come first, as in `current_record`
     run_id: str
     """Dagster's run id; "" outside runs."""
     code_version: str
@@ -88,7 +101,11 @@ class PipelineStage:
         """Return the stage's newest record, or None. Raises: Corrupt."""
         return current_record(self.store, self.dataset, self.name, self.partition)
 
-    def write_table(self, table: str, rows: Sequence[Mapping[str, Any]]) -> TableFile:
+    def write_table(
+        self,
+        table: str,
+        rows: Sequence[Mapping[str, Any]],
+    ) -> TableFile:
         """Write rows as a new file, which the record makes current."""
         return write_table(self.store, self.dataset, table, self.partition, rows)
 
@@ -109,9 +126,14 @@ class PipelineStage:
 
         verdict: None: `failed` if there is a reason. reads: records that the stage read. after: as in `append_record`.
         """
-        if verdict is None:
-            verdict = "failed" if reason else "published"
-        upstream = [Upstream(stage=read.stage, partition=read.partition, r=read.r) for read in reads]
+        if verdict is None and reason:
+            verdict = "failed"
+        elif verdict is None:
+            verdict = "published"
+        upstream = list[Upstream]()
+        for read in reads:
+            reference = Upstream(stage=read.stage, partition=read.partition, r=read.r)
+            upstream.append(reference)
         record = StageRecord(
             dataset=self.dataset,
             stage=self.name,
@@ -130,17 +152,25 @@ class PipelineStage:
         return append_record(self.store, record, after=after)
 
 
-def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:
+def open_transaction(
+    root: "loader.Root",
+    dataset: str,
+    *words: str,
+    gated: bool = False,
+) -> str:
     """Return the open transaction for this work; begins one if needed.
 
     Its name derives from `words`, so repeated and concurrent runs share it. O(finished transactions), no requests.
     Raises: as `Root.begin`.
     """
     root.create()
-    txns = root.log.refresh().txns
+    transactions = root.log.refresh().txns
     for number in count(1):
-        name = hashlib.sha256("\0".join((dataset, *words, str(number))).encode()).hexdigest()[:32]
-        if name not in txns or txns[name].status == "open":
+        identity = "\0".join([dataset, *words, str(number)])
+        digest = hashlib.sha256(identity.encode()).hexdigest()
+        name = digest[:_TRANSACTION_CHARS]
+        transaction = transactions.get(name)
+        if transaction is None or transaction.status == "open":
             return root.begin(dataset, txn=name, gated=gated)
     raise AssertionError("count() has no end")
 
@@ -178,7 +208,9 @@ class BatchSamples:
 def written_part(body: dict[str, Any], txn: str) -> Part:
     """Return a part that a node reports. Raises: as `check_written`; InvalidSample for an invalid part."""
     part = Part.from_json(body)
-    check_written([part.to_json(), *body["shards"]], txn, part.id)
+    facts = [part.to_json()]
+    facts += body["shards"]
+    check_written(facts, txn, part.id)
     return part
 
 
@@ -187,54 +219,77 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
 
     facts: a part and its shards, as JSON.
     """
+    folder = f"data/{txn}/"
     for entry in facts:
-        files = [entry.get("path"), entry.get("index_path"), (entry.get("samples") or {}).get("path")]
-        for path in filter(None, files):
-            if not path.startswith(f"data/{txn}/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        samples = entry.get("samples") or {}
+        files = [
+            entry.get("path"),
+            entry.get("index_path"),
+            samples.get("path"),
+        ]
+        for path in files:
+            if path and not _is_below(folder, path):
                 raise Corrupt(
-                    f"a node reports the file {path!r} of part {part}; accepted are files below data/{txn}/. Find "
+                    f"a node reports the file {path!r} of part {part}; accepted are files below {folder}. Find "
                     "out who may write to jobs/, then run penstock jobs clear, and the stage again"
                 )
-        if entry.get("txn", txn) != txn or entry.get("part", part) != part:
+        stated_txn = entry.get("txn", txn)
+        stated_part = entry.get("part", part)
+        if stated_txn != txn or stated_part != part:
             raise Corrupt(f"a node names another part or transaction than {part} of {txn}")
+
+
+def _is_below(folder: str, path: str) -> bool:
+    if not path.startswith(folder):
+        return False
+    # A path with one of these names may lead out of the folder.
+    return _RELATIVE_NAMES.isdisjoint(path.split("/"))
 
 
 def reader_of(store: Store, record: StageRecord) -> RangeReader:
     """Return a reader for a record's shards, also in place. Raises: as `shard_reader.shard_reader`."""
-    if not (foreign := record.body.get("foreign")):
+    objects_in_place = record.body.get("foreign")
+    if not objects_in_place:
         return store
-    from loader.dataset.reading.shard_reader import shard_reader
+    from loader.dataset.reading.shard_reader import shard_reader  # most batches do not need it
 
-    return shard_reader(store, [foreign], f"batch {record.partition} of {record.dataset}")
+    owner = f"batch {record.partition} of {record.dataset}"
+    return shard_reader(store, [objects_in_place], owner)
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:
     """Raise StageNotPublished unless `record` was computed from `upstream`."""
-    if not any((read.stage, read.r) == (upstream.stage, upstream.r) for read in record.upstream):
-        raise StageNotPublished(
-            f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made from an earlier "
-            f"record of {upstream.stage}; materialize [{record.dataset}, {record.stage}] again"
-        )
+    for read in record.upstream:
+        if read.stage == upstream.stage and read.r == upstream.r:
+            return
+    raise StageNotPublished(
+        f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made from an earlier "
+        f"record of {upstream.stage}; materialize [{record.dataset}, {record.stage}] again"
+    )
 
 
 def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
     """Request a recut of the batch whose parts are in this transaction; repeats count as one."""
+    key = _recut_key(dataset, batch, txn)
     try:
-        store.put_if_absent(_recut_key(dataset, batch, txn), b"{}\n")
+        store.put_if_absent(key, b"{}\n")
     except AlreadyExists:
         return
 
 
 def recut_requests(store: Store, dataset: str) -> Iterator[tuple[str, str]]:
     """Yield (batch, transaction) of every request. Costs one listing."""
-    for info in store.list(_recut_folder(dataset)):
-        batch, _, name = info.key.removeprefix(_recut_folder(dataset)).partition("/")
+    folder = _recut_folder(dataset)
+    for info in store.list(folder):
+        request = info.key.removeprefix(folder)
+        batch, _, name = request.partition("/")
         yield batch, name.removesuffix(".json")
 
 
 def clear_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
     """Delete the recut request."""
-    store.delete_many([_recut_key(dataset, batch, txn)])
+    key = _recut_key(dataset, batch, txn)
+    store.delete_many([key])
 
 
 def _recut_folder(dataset: str) -> str:
@@ -242,4 +297,6 @@ def _recut_folder(dataset: str) -> str:
 
 
 def _recut_key(dataset: str, batch: str, txn: str) -> str:
-    return f"{_recut_folder(dataset)}{check_partition(batch)}/{txn}.json"
+    folder = _recut_folder(dataset)
+    name = check_partition(batch)
+    return f"{folder}{name}/{txn}.json"

@@ -116,12 +116,5 @@ def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, gener
 
 
 def _append(store: Store, dataset: str, featurizer: str, version: str, generation: int) -> None:
-    stage = PipelineStage(
-        store=store,
-        dataset=dataset,
-        name=GENERATIONS,
-        partition=featurizer,
-        run_id="",
-        code_version=version,
-    )
+    stage = PipelineStage(store, dataset, GENERATIONS, featurizer, run_id="", code_version=version)
     stage.append(fingerprint="", body={"generation": generation})

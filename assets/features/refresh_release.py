@@ -285,14 +285,7 @@ def _append_verdict(
     reason: str,
 ) -> StageRecord:
     read = [[one.stage, one.partition, one.r] for one in records]
-    stage = PipelineStage(
-        store=root.store,
-        dataset=spec.name,
-        name=REFRESH,
-        partition=txn,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-    )
+    stage = PipelineStage(root.store, spec.name, REFRESH, txn, run_id=run_id, code_version=CODE_VERSION)
     return stage.append(
         fingerprint=fingerprint(CODE_VERSION, read, spec.gate.fingerprint()),
         reason=reason[:2000],

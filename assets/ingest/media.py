@@ -69,14 +69,7 @@ def media_stage(
     Raises: StageNotPublished; StoreError and WorkerFailed if code, machine or store fails.
     """
     store = root.store
-    stage = PipelineStage(
-        store=store,
-        dataset=spec.name,
-        name=MEDIA,
-        partition=partition,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-    )
+    stage = PipelineStage(store, spec.name, MEDIA, partition, run_id=run_id, code_version=CODE_VERSION)
     landed = stage.require(RAW_OBJECTS)
     video = spec.policy.video
     # All that decides which objects are admitted. taken_as[1], whether samples stay in place, does not.

@@ -189,14 +189,7 @@ def land(
     """
     manifest = read_manifest(store, check_dataset_name(dataset), partition)
     _check_place(manifest, landing)
-    stage = PipelineStage(
-        store=store,
-        dataset=dataset,
-        name=RAW_OBJECTS,
-        partition=partition,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-    )
+    stage = PipelineStage(store, dataset, RAW_OBJECTS, partition, run_id=run_id, code_version=CODE_VERSION)
     newest = stage.current()
     attempt = 0 if newest is None else newest.r
     job = Job(

@@ -64,14 +64,7 @@ def units_stage(
     Raises: StageNotPublished; StoreError and WorkerFailed if code, machine or store fails.
     """
     store = root.store
-    stage = PipelineStage(
-        store=store,
-        dataset=spec.name,
-        name=UNITS,
-        partition=partition,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-    )
+    stage = PipelineStage(store, spec.name, UNITS, partition, run_id=run_id, code_version=CODE_VERSION)
     media = stage.require(MEDIA)
     digest = _fingerprint(spec, media)
     newest = stage.current()

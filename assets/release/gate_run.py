@@ -65,12 +65,7 @@ def audit_batch(
     """
     verdict_fingerprint = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     stage = PipelineStage(
-        store=root.store,
-        dataset=samples.dataset,
-        name=VERSION,
-        partition=samples.partition,
-        run_id=run_id,
-        code_version=CODE_VERSION,
+        root.store, samples.dataset, VERSION, samples.partition, run_id=run_id, code_version=CODE_VERSION
     )
     newest = stage.current()
     if (

@@ -27,6 +27,11 @@ from .tables import write_table
 
 if TYPE_CHECKING:
     from penstock.compute.job import Job
+    from penstock.compute.pool import Compute
+
+    from .spec import DatasetSpec
+
+Row = dict[str, Any]
 
 # The pipeline. A stage works again only if its fingerprint changed. Its record is `published` or `failed`.
 #
@@ -176,15 +181,43 @@ def open_transaction(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBatch:
+    """A batch whose samples are being written, as parts of an open transaction. The result is `BatchSamples`."""
+
+    root: "loader.Root"
+    landing: Store
+    """Store of the raw objects, as they landed."""
+    files: Store
+    """Store of their files: `landing`, unless an object consists of several files. Nodes join them themselves."""
+    compute: "Compute"
+    spec: "DatasetSpec"
+    txn: str
+    """Transaction of the parts."""
+    raws: Mapping[str, Row]
+    """Key of each raw object -> its row of `raw_objects`."""
+    audits: Sequence[Row]
+    """Rows of `media`: the admitted objects."""
+    published: Mapping[str, str]
+    """SHA-256 -> where the newest version has these bytes."""
+    labels: Sequence[str]
+    """Class names of the newest version, by number."""
+    provenance: Mapping[str, str]
+    """Provenance of all its samples."""
+
+    @property
+    def partition(self) -> str:
+        return self.provenance["partition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSamples:
     """Samples of one batch, cut from media or read from a format."""
 
     parts: Sequence[tuple[str, Part]] = ()
     """(kind, part)."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """Rows of `units`."""
-    refusals: list[dict[str, Any]]
-    """Rows of `refusals`."""
+    refusals: list[Row]
     labels: Sequence[str] = ()
     """Class names of the dataset, by class number."""
     foreign: Mapping[str, Any] | None = None

@@ -22,7 +22,7 @@ ENTERED = {
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }
-MODULES = {"assets.ingest.units": 115, "loader": 2, "loader.run.loader": 130}
+MODULES = {"assets.ingest.units": 117, "loader": 2, "loader.run.loader": 130}
 """Modules of the project that are loaded behind `import`."""
 REGISTER_MODULES = 161
 """Modules of the project that `penstock register webdataset` loads."""

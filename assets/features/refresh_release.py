@@ -24,8 +24,8 @@ from resources.storage import RootResource
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate_settings import EXPECTATIONS, Gate
+from ..ingest.published import published_labels
 from ..ingest.stored_faults import has_feature_faults
-from ..ingest.units import published_labels
 from ..report import Metadata, table_metadata
 from ..spec import DatasetSpec, Filter, stage_name
 from ..stages import REFRESH, PipelineStage

@@ -84,13 +84,19 @@ def audit(task: AuditTask, node: Node) -> Audited:
     return Audited(row=result.row, refusal=result.refusal)
 
 
-def _audited_samples(format: SampleFormat, raw: dict[str, Any], landing: Store) -> Audited:
+def _audited_samples(
+    format: SampleFormat,
+    raw: dict[str, Any],
+    landing: Store,
+) -> Audited:
     from .formats.sample_work import audit_samples  # media do not need these modules
 
     try:
-        return Audited(row=audit_samples(landing, raw, format.name, format.choices, format.batch))
+        row = audit_samples(landing, raw, format.name, format.choices, format.batch)
     except Unusable as unusable:
-        return Audited(refusal=refusal_row(raw["key"], raw["sha256"], unusable))
+        refusal = refusal_row(raw["key"], raw["sha256"], unusable)
+        return Audited(refusal=refusal)
+    return Audited(row=row)
 
 
 def _alike(task: AuditTask) -> AuditTask:
@@ -123,33 +129,50 @@ AUDIT = Work(
 
 _VERSION = "1"
 """Version of staged clips; others are not used."""
+_NAME_CHARS = 32
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
     """Return the segments that were given for a raw object."""
-    return tuple(Segment(**segment) for segment in raw.get("segments") or ())
+    segments = list[Segment]()
+    for plain in raw.get("segments") or ():
+        segments.append(Segment(**plain))
+    return tuple(segments)
 
 
 StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 """(SHA-256 of an object, its segments) -> staging."""
 
 
-def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
+def staging_of(
+    store: Store,
+    dataset: str,
+    partition: str,
+    policy: CutPolicy,
+) -> StagingOf:
     """Return the function that gives an object's staging, named after all that decides the clips' bytes."""
-    plain = {name: str(value) for name, value in policy.of("video").items()}  # no floats in a fingerprint
+    folder = _folder(dataset, partition)
+    plain: dict[str, str] = {}
+    for setting, value in policy.of("video").items():
+        plain[setting] = str(value)  # no floats in a fingerprint
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
-        stated = [repr(segment) for segment in segments]
-        name = fingerprint(_VERSION, sha256, plain, stated)[:32]
-        return ClipStaging(store=store, key=f"{_folder(dataset, partition)}{name}")
+        segment_texts = [repr(segment) for segment in segments]
+        digest = fingerprint(_VERSION, sha256, plain, segment_texts)
+        name = digest[:_NAME_CHARS]
+        return ClipStaging(store=store, key=f"{folder}{name}")
 
     return staging
 
 
 def clear_staging(store: Store, dataset: str, partition: str) -> None:
     """Delete a batch's staged clips."""
-    listed = list_in_place(store, _folder(dataset, partition))
-    delete_in_place(store, [info.key for info, is_link in listed if not is_link])
+    folder = _folder(dataset, partition)
+    keys = list[str]()
+    for info, is_link in list_in_place(store, folder):
+        if not is_link:
+            keys.append(info.key)
+    delete_in_place(store, keys)
 
 
 def _folder(dataset: str, partition: str) -> str:

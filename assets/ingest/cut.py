@@ -9,7 +9,7 @@ from loader.dataset.shards.part import Part
 from loader.storage import Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import blocks_of
-from penstock.compute.pool import Compute
+from penstock.compute.pool import Compute, Outcome
 from penstock.stages import fingerprint
 
 from ..media.cut_audit.findings import STAGE as CUT_AUDIT
@@ -20,7 +20,7 @@ from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
 from ..stages import BatchSamples, written_part
 from .audit_work import StagingOf, segments_of
-from .cut_work import CUT, CutTask
+from .cut_work import CUT, CutTask, CutUnits
 from .limits import Tell, TimeLimit, limits_decoded, log
 
 Row = dict[str, Any]
@@ -42,7 +42,10 @@ class CutInto:
     """Staging of the audit's clips."""
 
 
-def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
+def new_objects(
+    audits: Sequence[Row],
+    published: Mapping[str, str],
+) -> tuple[list[Row], list[Row]]:
     """Return (media rows of objects to cut, refusal rows of duplicates).
 
     published: SHA-256 -> where the dataset has these bytes.
@@ -50,19 +53,28 @@ def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[li
     fresh = list[Row]()
     refusals = list[Row]()
     for row in audits:
-        published_as = published.get(row["sha256"])
+        sha256 = row["sha256"]
+        published_as = published.get(sha256)
         if published_as is None:
             fresh.append(row)
         else:
             duplicate = dropped("dedup", "duplicate", f"the same bytes as {published_as}")
-            refusals.append(refusal_row(row["key"], row["sha256"], duplicate))
+            refusals.append(refusal_row(row["key"], sha256, duplicate))
     return fresh, refusals
 
 
-def labels_of(audits: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
+def labels_of(
+    audits: Sequence[Row],
+    raws: Mapping[str, Row],
+    known: Sequence[str],
+) -> list[str]:
     """Return the class names: `known` first, so that numbers keep their meaning, then new ones, sorted."""
-    names = {raws[row["key"]]["label"] for row in audits if CUTTERS[row["kind"]].has_label}
-    new_names = names - set(known)
+    new_names = set[str]()
+    for row in audits:
+        cutter = CUTTERS[row["kind"]]
+        if cutter.has_label:
+            new_names.add(raws[row["key"]]["label"])
+    new_names.difference_update(known)
     return [*known, *sorted(new_names)]
 
 
@@ -82,13 +94,15 @@ def cut_objects(
     limits = limits_decoded(audits, spec, tell)
     tasks = list[CutTask]()
     for row, limit in zip(audits, limits, strict=True):
-        tasks.append(_task(landing, spec, row, raws[row["key"]], limit, into))
+        raw = raws[row["key"]]
+        tasks.append(_task(landing, spec, row, raw, limit, into))
     # The transaction's name covers policy and code; labels and objects also depend on the newest version.
     hashes = [row["sha256"] for row in audits]
+    partition = into.provenance["partition"]
     job = Job(
         store=into.root,
         work=CUT,
-        about=f"{spec.name}/units/{into.provenance['partition']}",
+        about=f"{spec.name}/units/{partition}",
         fingerprint=fingerprint(into.txn, list(into.labels), hashes),
         stores=[landing, into.root],
     )
@@ -98,17 +112,16 @@ def cut_objects(
     short_shots = 0
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
-            row = audits[number]
-            if outcome.error is not None:
-                reason = limits[number].reason(outcome.error)
-                refusal = rejected("cut", outcome.error.code, reason)
-                refusals.append(refusal_row(row["key"], row["sha256"], refusal))
-            elif outcome.value is not None and outcome.value.refusal is not None:
-                refusals.append(outcome.value.refusal)
-        parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
-        rows += block.part.rows
-        refusals += block.part.refusals
-        short_shots += block.part.short_shots
+            refusal = _refusal(audits[number], limits[number], outcome)
+            if refusal is not None:
+                refusals.append(refusal)
+        # Written by the node that computed the block, so its paths are checked.
+        cut = block.part
+        for kind, body in cut.parts:
+            parts.append((kind, written_part(body, into.txn)))
+        rows += cut.rows
+        refusals += cut.refusals
+        short_shots += cut.short_shots
     return BatchSamples(
         parts=parts,
         rows=rows,
@@ -119,15 +132,35 @@ def cut_objects(
     )
 
 
-def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimit, into: CutInto) -> CutTask:
+def _refusal(row: Row, limit: TimeLimit, outcome: Outcome[CutUnits]) -> Row | None:
+    if outcome.error is not None:
+        reason = limit.reason(outcome.error)
+        refusal = rejected("cut", outcome.error.code, reason)
+        return refusal_row(row["key"], row["sha256"], refusal)
+    if outcome.value is None:
+        return None
+    return outcome.value.refusal
+
+
+def _task(
+    landing: Store,
+    spec: DatasetSpec,
+    row: Row,
+    raw: Row,
+    limit: TimeLimit,
+    into: CutInto,
+) -> CutTask:
     kind: Kind = row["kind"]
     has_folder_labels = spec.label_from == "folder"
     staging_key = ""
     if into.waiting is not None:
-        staging_key = into.waiting(row["sha256"], segments_of(raw)).key
+        staging = into.waiting(row["sha256"], segments_of(raw))
+        staging_key = staging.key
     label = None
     if has_folder_labels and CUTTERS[kind].has_label:
         label = into.labels.index(raw["label"])
+    source = _source(spec, raw)
+    source.update(into.provenance)
     return CutTask(
         landing=store_url(landing),
         root=store_url(into.root),
@@ -139,7 +172,7 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimi
         staging=staging_key,
         label=label,
         has_folder_labels=has_folder_labels,
-        source=_source(spec, raw) | dict(into.provenance),
+        source=source,
         limit_s=limit.seconds,
     )
 
@@ -147,7 +180,9 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimi
 def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
     by_subject = spec.split_by == "subject"
     # All samples of a subject, or of an object, are in one split.
-    identity = str(raw["label"]) if by_subject else str(raw["sha256"])
+    identity = str(raw["sha256"])
+    if by_subject:
+        identity = str(raw["label"])
     source = {
         "source_key": raw["key"],
         "raw_uri": raw["uri"],
@@ -161,7 +196,11 @@ def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
     return source
 
 
-def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
+def untrue_reason(
+    refusals: Sequence[Row],
+    n_objects: int,
+    max_untrue_rate: float,
+) -> str:
     """Return why these refusals stop a batch, or "".
 
     An object that differs from its source after the cut is left out. Many such objects point to a bug in penstock or a
@@ -185,4 +224,7 @@ def policy_fingerprint(policy: CutPolicy) -> str:
 
 
 def _plain(policy: CutPolicy, kind: Kind) -> dict[str, str]:
-    return {name: str(value) for name, value in policy.of(kind).items()}  # fingerprints take no floats
+    texts: dict[str, str] = {}
+    for name, value in policy.of(kind).items():
+        texts[name] = str(value)  # fingerprints take no floats
+    return texts

@@ -14,7 +14,11 @@ from ..media.sniff import HEAD_BYTES, sniff
 
 _CHUNK_BYTES = 8 * 2**20
 _REASON_CHARS = 500
-_BYTES_PER_S, _SLOWEST_BYTES_PER_S = 100e6, 1e6
+# Rough rates, for the estimates by which work is divided, and for time limits.
+_BYTES_PER_S = 100e6
+_SLOWEST_BYTES_PER_S = 1e6
+_START_S = 0.05
+_LEAST_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,8 @@ class Hashed:
 
 def hashed(landing: Store, task: HashTask) -> Hashed:
     """Read exactly that object version. Raises: StoreError if store, disk or credentials fail."""
-    digest, head = hashlib.sha256(), b""
+    digest = hashlib.sha256()
+    head = b""
     try:
         for chunk in _chunks(landing, task):
             head = head or chunk[:HEAD_BYTES]
@@ -58,19 +63,23 @@ def hashed(landing: Store, task: HashTask) -> Hashed:
         if is_fault(error):
             raise
         check_folder(landing)
-        return Hashed(error_code=type(error).__name__, error_reason=str(error)[:_REASON_CHARS])
+        reason = str(error)
+        return Hashed(error_code=type(error).__name__, error_reason=reason[:_REASON_CHARS])
     return Hashed(sha256=digest.hexdigest(), mime=sniff(head))
 
 
 def _chunks(landing: Store, task: HashTask) -> Iterator[bytes]:
-    if not task.nbytes and (now := landing.head(task.key)).etag != task.etag:
-        raise Changed(
-            f"{task.uri} was replaced after its discovery (etag {task.etag}, now {now.etag}); it lands again in a "
-            "later batch"
-        )
+    if not task.nbytes:  # no range is read below, whose etag would show a replaced object
+        info = landing.head(task.key)
+        if info.etag != task.etag:
+            raise Changed(
+                f"{task.uri} was replaced after its discovery (etag {task.etag}, now {info.etag}); it lands again "
+                "in a later batch"
+            )
     for offset in range(0, task.nbytes, _CHUNK_BYTES):
         nbytes = min(_CHUNK_BYTES, task.nbytes - offset)
-        yield landing.get_range(task.key, offset, nbytes, task.etag).data
+        chunk = landing.get_range(task.key, offset, nbytes, task.etag)
+        yield chunk.data
 
 
 def hash_object(task: HashTask, node: Node) -> Hashed:
@@ -79,11 +88,11 @@ def hash_object(task: HashTask, node: Node) -> Hashed:
 
 
 def _cost_s(task: HashTask) -> float:
-    return 0.05 + task.nbytes / _BYTES_PER_S
+    return _START_S + task.nbytes / _BYTES_PER_S
 
 
 def _limit_s(task: HashTask) -> float:
-    return 600.0 + task.nbytes / _SLOWEST_BYTES_PER_S
+    return _LEAST_LIMIT_S + task.nbytes / _SLOWEST_BYTES_PER_S
 
 
 HASH = Work(

@@ -26,9 +26,14 @@ _LIMITS = (
 
 _EXAMPLES = 3
 """Most objects that a reason names."""
+_REASON_CHARS = 500
 
 
-def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]) -> Row:
+def refusal_of_copy(
+    row: Mapping[str, Any],
+    of: str,
+    refusals: Mapping[str, Row],
+) -> Row:
     """Return the refusal of an object with the bytes of `of`: the inherited one, or one as a duplicate.
 
     refusals: key -> refusal, for the audited objects.
@@ -40,47 +45,59 @@ def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]
     return refusal_row(row["key"], row["sha256"], duplicate)
 
 
-def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[Row]:
+def refusals_of_copies(
+    before: Sequence[Row],
+    refusals: Sequence[Row],
+) -> list[Row]:
     """Return the refusals that duplicates inherit from a later stage.
 
     before: the earlier stage's refusals, including duplicates. refusals: the later stage's.
     """
-    verdicts = {row["sha256"]: row for row in refusals if row["code"] != DUPLICATE}
+    verdicts: dict[str, Row] = {}  # SHA-256 -> refusal of the object that the duplicates copy
+    for row in refusals:
+        if row["code"] != DUPLICATE:
+            verdicts[row["sha256"]] = row
     inherited = list[Row]()
     for row in before:
-        if row["code"] == DUPLICATE and row["sha256"] in verdicts:
-            inherited.append(_inherited(row["key"], verdicts[row["sha256"]]))
+        verdict = verdicts.get(row["sha256"])
+        if row["code"] == DUPLICATE and verdict is not None:
+            inherited.append(_inherited(row["key"], verdict))
     return inherited
 
 
 def _inherited(key: str, verdict: Row) -> Row:
     reason = f"the same bytes as {verdict['key']!r}: {verdict['reason']}"
-    return {**verdict, "key": key, "reason": reason[:500]}
+    row = dict(verdict)
+    row["key"] = key
+    row["reason"] = reason[:_REASON_CHARS]
+    return row
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
     """Count objects by outcome: rejected (damaged), not supported, not media, dropped (intact but unwanted)."""
     counts: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
     for row in refusals:
-        if row["outcome"] in counts:  # a release with other outcomes may have stored the row
-            counts[row["outcome"]] += 1
+        outcome = row["outcome"]
+        if outcome in counts:  # a release with other outcomes may have stored the row
+            counts[outcome] += 1
     return counts
 
 
-def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> str:
+def stop_reason(
+    refusals: Sequence[Row],
+    n_landed: int,
+    spec: DatasetSpec,
+) -> str:
     """Return why these refusals stop a batch, or ""."""
     reasons = list[str]()
-    for outcome, name, words in _LIMITS:
+    for outcome, name, description in _LIMITS:
         rows = [row for row in refusals if row["outcome"] == outcome]
-        rate = getattr(spec, name)
+        rate = getattr(spec, name)  # share of the landed objects
         if len(rows) <= rate * n_landed:
             continue
-        examples = [f"{row['key']!r} ({row['code']}: {row['reason']})" for row in rows[:_EXAMPLES]]
-        if len(rows) > _EXAMPLES:
-            examples.append(f"and {len(rows) - _EXAMPLES} more")
+        examples = _examples(rows)
         reasons.append(
-            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%} ({name}): "
-            f"{'; '.join(examples)}"
+            f"{len(rows)} of {n_landed} objects are {description}, allowed are {rate:.1%} ({name}): {examples}"
         )
     if not reasons:
         return ""
@@ -88,9 +105,23 @@ def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> st
     return f"{all_reasons}. Repair or move these objects, or raise the limit in the dataset's DatasetSpec"
 
 
+def _examples(rows: Sequence[Row]) -> str:
+    examples = list[str]()
+    for row in rows[:_EXAMPLES]:
+        examples.append(f"{row['key']!r} ({row['code']}: {row['reason']})")
+    n_others = len(rows) - len(examples)
+    if n_others > 0:
+        examples.append(f"and {n_others} more")
+    return "; ".join(examples)
+
+
 def rates(spec: DatasetSpec) -> list[str]:
     """Return the limits as strings, for fingerprints."""
-    return [str(getattr(spec, name)) for _, name, _ in _LIMITS]  # fingerprints take no floats
+    texts = list[str]()
+    for _, name, _ in _LIMITS:
+        rate = getattr(spec, name)
+        texts.append(str(rate))  # fingerprints take no floats
+    return texts
 
 
 Tell = Callable[[str], object]
@@ -124,27 +155,39 @@ class TimeLimit:
 
 
 def limits_probed(
-    landing: Store, compute: Compute, rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell
+    landing: Store,
+    compute: Compute,
+    rows: Sequence[Mapping[str, Any]],
+    spec: DatasetSpec,
+    tell: Tell,
 ) -> list[TimeLimit]:
     """Return the limits of objects that are not decoded yet, from their containers. rows: have key and mime."""
-    timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
+    timed_keys = [row["key"] for row in rows if row["mime"].startswith(_TIMED)]
     # In workers, because a damaged container can kill or block its reader.
     outcomes = compute.map(
         declared_work,
-        [(landing, rows[number]["key"]) for number in timed],
+        [(landing, key) for key in timed_keys],
         timeout_s=min(_PROBE_S, spec.work_timeout_s),
         variables=store_variables(landing),
     )
-    works: dict[int, DecodeWork] = {}
-    for number, outcome in zip(timed, outcomes, strict=True):
+    works: dict[str, DecodeWork] = {}  # by key
+    for key, outcome in zip(timed_keys, outcomes, strict=True):
         if outcome.value is None:  # the audit finds out what is wrong with the object
             continue
         duration_s, pixels, values = outcome.value
-        works[number] = DecodeWork(duration_s=duration_s, pixels=pixels, values=values)
-    return [_limit(row["key"], works.get(number), spec, tell) for number, row in enumerate(rows)]
+        works[key] = DecodeWork(duration_s=duration_s, pixels=pixels, values=values)
+    limits = list[TimeLimit]()
+    for row in rows:
+        work = works.get(row["key"])
+        limits.append(_limit(row["key"], work, spec, tell))
+    return limits
 
 
-def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[TimeLimit]:
+def limits_decoded(
+    rows: Sequence[Mapping[str, Any]],
+    spec: DatasetSpec,
+    tell: Tell,
+) -> list[TimeLimit]:
     """Return the limits of objects, from their media rows."""
     limits = list[TimeLimit]()
     for row in rows:
@@ -155,10 +198,16 @@ def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: T
     return limits
 
 
-def _limit(key: str, work: DecodeWork | None, spec: DatasetSpec, tell: Tell) -> TimeLimit:
+def _limit(
+    key: str,
+    work: DecodeWork | None,
+    spec: DatasetSpec,
+    tell: Tell,
+) -> TimeLimit:
+    usual_s = spec.work_timeout_s
     if work is None:
-        return TimeLimit(seconds=spec.work_timeout_s)
-    seconds = work.limit_s(spec.work_timeout_s, spec.max_work_timeout_s)
-    if seconds > _WORTH_LOGGING * spec.work_timeout_s:
+        return TimeLimit(seconds=usual_s)
+    seconds = work.limit_s(usual_s, spec.max_work_timeout_s)
+    if seconds > _WORTH_LOGGING * usual_s:
         tell(f"{key!r}: decoding {work}, limit {seconds:,.0f} s")
     return TimeLimit(seconds=seconds, work=work)

@@ -71,22 +71,25 @@ def media_stage(
     store = root.store
     stage = PipelineStage(store, spec.name, MEDIA, partition, run_id=run_id, code_version=CODE_VERSION)
     landed = stage.require(RAW_OBJECTS)
-    video = spec.policy.video
-    # All that decides which objects are admitted. taken_as[1], whether samples stay in place, does not.
-    takes = [video.hdr, video.deep, *spec.taken_as[:1], *spec.taken_as[2:]]
-    digest = fingerprint(CODE_VERSION, landed.fingerprint, landed.r, rates(spec), takes)
+    digest = _fingerprint(spec, landed)
     newest = stage.current()
     if newest is not None and newest.fingerprint == digest:
         refused = read_table(store, newest.files["refusals"])
         if not has_stored_faults(refused):
             return newest, read_table(store, newest.files[MEDIA]), refused
+
     raws = read_table(store, landed.files[RAW_OBJECTS])
-    staging = staging_of(store, spec.name, partition, spec.policy)
-    of = AuditOf(root=store, partition=partition, fingerprint=digest, staging=staging)
+    of = AuditOf(
+        root=store,
+        partition=partition,
+        fingerprint=digest,
+        staging=staging_of(store, spec.name, partition, spec.policy),
+    )
     admitted, refusals = audit_objects(landing, compute, raws, spec, of, tell)
     reason = stop_reason(refusals, len(raws), spec)
     if reason:
         clear_staging(store, spec.name, partition)
+
     record = stage.append(
         fingerprint=digest,
         reason=reason,
@@ -95,11 +98,27 @@ def media_stage(
             "refusals": stage.write_table("refusals", refusals),
         },
         reads=[landed],
-        counts=refusal_counts(refusals) | {"landed": len(raws), "admitted": len(admitted)},
+        counts={
+            **refusal_counts(refusals),
+            "landed": len(raws),
+            "admitted": len(admitted),
+        },
     )
     # Only now: until the record exists, a repeated run resumes from the job's results.
     discard(compute, _job(landing, spec, of))
     return record, admitted, refusals
+
+
+def _fingerprint(spec: DatasetSpec, landed: StageRecord) -> str:
+    # All that decides which objects are admitted. taken_as[1], whether samples stay in place, does not.
+    decides = [
+        spec.policy.video.hdr,
+        spec.policy.video.deep,
+        *spec.taken_as[:1],
+        *spec.taken_as[2:],
+    ]
+    limits = rates(spec)
+    return fingerprint(CODE_VERSION, landed.fingerprint, landed.r, limits, decides)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +153,18 @@ def audit_objects(
     copies = list[Row]()
     first_with: dict[str, str] = {}  # SHA-256 -> key of the first object
     for row in landed:
+        key = row["key"]
+        sha256 = row["sha256"]
         try:
             _check_readable(row, spec)
         except Unusable as unusable:  # raised here under the object's own name: duplicates get another reason
-            refusals[row["key"]] = refusal_row(row["key"], row["sha256"], unusable)
+            refusals[key] = refusal_row(key, sha256, unusable)
             continue
-        is_first = first_with.setdefault(row["sha256"], row["key"]) == row["key"]
-        if is_first:
+        if first_with.setdefault(sha256, key) == key:
             readable.append(row)
         else:
             copies.append(row)
+
     if spec.format:
         from ..joined_objects import JoinedObjects  # media do not need it
 
@@ -156,8 +177,10 @@ def audit_objects(
     tasks = list[AuditTask]()
     for row, limit in zip(readable, limits, strict=True):
         tasks.append(_task(landing, spec, row, limit, of, sample_format))
+
     admitted = list[Row]()
-    for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks):
+    job = _job(landing, spec, of)
+    for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             audited = _audited(readable[number], limits[number], outcome)
             if audited.refusal is not None:
@@ -166,7 +189,8 @@ def audit_objects(
                 admitted.append(audited.row)
     # After all audits: a copy has the outcome of the object with its bytes.
     for row in copies:
-        refusals[row["key"]] = refusal_of_copy(row, first_with[row["sha256"]], refusals)
+        audited_key = first_with[row["sha256"]]
+        refusals[row["key"]] = refusal_of_copy(row, audited_key, refusals)
     return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
 
@@ -184,7 +208,9 @@ def _format_of(spec: DatasetSpec) -> SampleFormat | None:
     if not spec.format:
         return None
     return SampleFormat(
-        name=spec.format, choices=spec.sources[0].choices.to_json(), batch=secrets.token_hex(8)
+        name=spec.format,
+        choices=spec.sources[0].choices.to_json(),
+        batch=secrets.token_hex(8),
     )
 
 
@@ -216,21 +242,27 @@ def _task(
 
 
 def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
-    if row["error_code"] in _SUPERSEDED:
-        raise dropped("land", row["error_code"], row["error_reason"])
-    if row["error_code"]:
-        raise rejected("land", row["error_code"], row["error_reason"])
+    code = row["error_code"]
+    if code in _SUPERSEDED:
+        raise dropped("land", code, row["error_reason"])
+    if code:
+        raise rejected("land", code, row["error_reason"])
     if not spec.format:
         check_is_media(row["key"], row["mime"])
 
 
-def _audited(row: Row, limit: TimeLimit, outcome: Outcome[Audited]) -> Audited:
+def _audited(
+    row: Row,
+    limit: TimeLimit,
+    outcome: Outcome[Audited],
+) -> Audited:
     if outcome.value is not None:
         return outcome.value
     if outcome.error is None:
         refusal = rejected("probe", "exception", "no result")
     else:
-        refusal = rejected("probe", outcome.error.code, limit.reason(outcome.error))
+        reason = limit.reason(outcome.error)
+        refusal = rejected("probe", outcome.error.code, reason)
     return Audited(refusal=refusal_row(row["key"], row["sha256"], refusal))
 
 
@@ -241,17 +273,22 @@ _CHECK_DESCRIPTION = (
 MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
-def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+def media_asset(
+    spec: DatasetSpec,
+    batches: dg.PartitionsDefinition[str],
+) -> dg.AssetsDefinition:
     key = dg.AssetKey([spec.name, MEDIA])
+    raw_objects_key = dg.AssetKey([spec.name, RAW_OBJECTS])
+    check_spec = dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([spec.name, RAW_OBJECTS])],
+        deps=[raw_objects_key],
         partitions_def=batches,
         code_version=CODE_VERSION,
         pool=dagster_name(spec.name),
         kinds={"ffmpeg", "pillow"},
-        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)],
+        check_specs=[check_spec],
         description="Facts of every object of a batch, probed and decoded to its end.",
     )
     def media(
@@ -263,10 +300,18 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         batch = context.partition_key
         with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
-            options: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
             with as_failures(StageNotPublished), place as source:
-                record, admitted, refusals = media_stage(opened, source, engine, spec, **options)
+                record, admitted, refusals = media_stage(
+                    opened,
+                    source,
+                    engine,
+                    spec,
+                    partition=batch,
+                    run_id=context.run.run_id,
+                    tell=context.log.info,
+                )
         checked = check_metadata(record, refusals)
-        yield from check_and_materialize(record, CHECK, checked, checked | media_metadata(admitted))
+        shown = {**checked, **media_metadata(admitted)}
+        yield from check_and_materialize(record, CHECK, checked, shown)
 
     return media

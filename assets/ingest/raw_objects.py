@@ -1,7 +1,7 @@
 """The asset `raw_objects`: SHA-256, type and origin of a batch's objects, which stay in their source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -36,6 +36,7 @@ _FACT_BYTES = 2**20
 _REASON_CHARS = 500
 _OF_SEGMENTS = ("video/", "audio/")
 _FACTS = ("licence", "author", "title", "origin", "text")
+_NO_TEXT = ("inf", "-inf", "nan")  # Python's words for floats that JSON has no text for
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
@@ -50,7 +51,8 @@ def read_origins(landing: Store) -> Mapping[str, object]:
             raise Corrupt(
                 f"{place} has {info.nbytes} bytes, accepted are {_ORIGINS_BYTES}; use several sources"
             )
-        return parse_json_object(landing.get(ORIGINS).data, lenient=True)
+        data = landing.get(ORIGINS).data
+        return parse_json_object(data, lenient=True)
     except ObjectNotFound:
         return {}
     except DamagedJson as error:
@@ -61,12 +63,13 @@ def read_origins(landing: Store) -> Mapping[str, object]:
 
 def _facts(origin: object) -> dict[str, str]:
     if not isinstance(origin, dict):
-        raise Corrupt(
-            f"its entry in {ORIGINS} is {origin!r:.100}; expected an object with {', '.join(_FACTS)}"
-        )
-    facts = {name: str(origin.get(name, "")) for name in _FACTS}
+        accepted = ", ".join(_FACTS)
+        raise Corrupt(f"its entry in {ORIGINS} is {origin!r:.100}; expected an object with {accepted}")
+    facts: dict[str, str] = {}
+    for name in _FACTS:
+        facts[name] = str(origin.get(name, ""))
     for name, value in facts.items():
-        if not is_text(value) or value in ("inf", "-inf", "nan"):
+        if not is_text(value) or value in _NO_TEXT:
             raise Corrupt(f"its {name} in {ORIGINS} is {value!r:.100}; accepted is UTF-8 text")
         if len(value.encode()) > _FACT_BYTES:
             raise Corrupt(f"its {name} in {ORIGINS} is larger than the accepted {_FACT_BYTES} bytes")
@@ -96,21 +99,30 @@ def raw_rows(
     except Corrupt as error:
         segments = GivenSegments()
         unread = str(error)
-    rows = [_row(item, origins.get(item.key, {}), segments) for item in objects]
-    readable = [item for item, row in zip(objects, rows, strict=True) if not row["error_code"]]
+    rows = list[dict[str, Any]]()
+    readable = list[RawObject]()
+    for item in objects:
+        origin = origins.get(item.key, {})
+        row = _row(item, origin, segments)
+        rows.append(row)
+        if not row["error_code"]:
+            readable.append(item)
     if hashes is None:
         hashes = partial(_by_threads, landing)
     with closing(hashes(readable)) as contents:  # type: ignore[type-var]
         for row in rows:
-            if row["error_code"]:
-                yield row
-            else:
-                yield row | _content(next(contents), unread)
+            if not row["error_code"]:
+                content = next(contents)
+                row.update(_content(content, unread))
+            yield row
 
 
 def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ahead = [pool.submit(hashed, landing, _task(landing, item)) for item in objects]
+        ahead = list[Future[Hashed]]()
+        for item in objects:
+            task = _task(landing, item)
+            ahead.append(pool.submit(hashed, landing, task))
         try:
             for read in ahead:
                 yield read.result()
@@ -119,7 +131,10 @@ def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed
 
 
 def _on_cluster(
-    compute: Compute, job: Job[HashTask, Hashed], landing: Store, objects: Sequence[RawObject]
+    compute: Compute,
+    job: Job[HashTask, Hashed],
+    landing: Store,
+    objects: Sequence[RawObject],
 ) -> Iterator[Hashed]:
     tasks = [_task(landing, item) for item in objects]
     contents = list[Hashed]()
@@ -130,18 +145,28 @@ def _on_cluster(
                 reason = ""
                 if outcome.error is not None:
                     reason = outcome.error.summary
-                raise StoreError(f"{tasks[number].uri} could not be read to its end: {reason}")
+                uri = tasks[number].uri
+                raise StoreError(f"{uri} could not be read to its end: {reason}")
             contents.append(outcome.value)
     yield from contents
 
 
 def _task(landing: Store, item: RawObject) -> HashTask:
     return HashTask(
-        landing=store_url(landing), key=item.key, uri=item.uri, etag=item.etag, nbytes=item.nbytes
+        landing=store_url(landing),
+        key=item.key,
+        uri=item.uri,
+        etag=item.etag,
+        nbytes=item.nbytes,
     )
 
 
-def _row(item: RawObject, origin: object, segments: GivenSegments) -> dict[str, Any]:
+def _row(
+    item: RawObject,
+    origin: object,
+    segments: GivenSegments,
+) -> dict[str, Any]:
+    own_segments = segments.by_key.get(item.key, ())
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -150,25 +175,32 @@ def _row(item: RawObject, origin: object, segments: GivenSegments) -> dict[str, 
         "sha256": "",
         "mime": "",
         "label": item.folder,
-        "segments": [segment.plain() for segment in segments.by_key.get(item.key, ())],
+        "segments": [segment.plain() for segment in own_segments],
         "error_code": "",
         "error_reason": "",
     }
-    row |= dict.fromkeys(_FACTS, "") | {"licence": "unknown"}
+    for name in _FACTS:
+        row[name] = ""
+    row["licence"] = "unknown"
     try:
-        row |= _facts(origin)
+        row.update(_facts(origin))
         row["licence"] = row["licence"] or "unknown"
-        if problem := segments.problems.get(item.key):
+        problem = segments.problems.get(item.key)
+        if problem:
             raise Corrupt(problem)
     except Corrupt as error:
-        return row | {"error_code": Corrupt.__name__, "error_reason": str(error)[:_REASON_CHARS]}
+        row.update(_error(str(error)))
     return row
 
 
 def _content(content: Hashed, unread: str) -> dict[str, str]:
     if unread and content.mime.startswith(_OF_SEGMENTS):
-        return {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
+        return _error(unread)
     return asdict(content)
+
+
+def _error(reason: str) -> dict[str, str]:
+    return {"error_code": Corrupt.__name__, "error_reason": reason[:_REASON_CHARS]}
 
 
 def land(
@@ -191,7 +223,9 @@ def land(
     _check_place(manifest, landing)
     stage = PipelineStage(store, dataset, RAW_OBJECTS, partition, run_id=run_id, code_version=CODE_VERSION)
     newest = stage.current()
-    attempt = 0 if newest is None else newest.r
+    attempt = 0
+    if newest is not None:
+        attempt = newest.r
     job = Job(
         store=store,
         work=HASH,
@@ -208,13 +242,14 @@ def land(
     # The fingerprint covers content, so it is compared after the reading.
     facts = [_content_facts(row) for row in rows]
     digest = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, facts)
-    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
+    if newest is not None and newest.verdict == "published" and newest.fingerprint == digest:
         discard(compute, job)
         return newest, rows
+    nbytes = sum(row["nbytes"] for row in rows)
     record = stage.append(
         fingerprint=digest,
         files={RAW_OBJECTS: stage.write_table(RAW_OBJECTS, rows)},
-        counts={"landed": len(rows), "nbytes": sum(row["nbytes"] for row in rows)},
+        counts={"landed": len(rows), "nbytes": nbytes},
         body={"landing": landing.url, "manifest": manifest.path},
     )
     discard(compute, job)
@@ -222,10 +257,15 @@ def land(
 
 
 def _content_facts(row: Mapping[str, Any]) -> list[object]:
-    facts: list[object] = [row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)]
-    # Segments as text, because a fingerprint takes no floats.
-    segments = [[str(value) for value in segment.values()] for segment in row["segments"]]
-    return [*facts, segments]
+    names = ("key", "sha256", "error_code", "label", *_FACTS)
+    facts: list[object] = [row[name] for name in names]
+    segments = list[list[str]]()
+    for segment in row["segments"]:
+        # As text, because a fingerprint takes no floats.
+        texts = [str(value) for value in segment.values()]
+        segments.append(texts)
+    facts.append(segments)
+    return facts
 
 
 def _check_place(manifest: Manifest, landing: Store) -> None:
@@ -237,7 +277,9 @@ def _check_place(manifest: Manifest, landing: Store) -> None:
 
 
 def raw_objects_asset(
-    dataset: str, batches: dg.PartitionsDefinition[str], sources: Sequence[Source] = (LANDING,)
+    dataset: str,
+    batches: dg.PartitionsDefinition[str],
+    sources: Sequence[Source] = (LANDING,),
 ) -> dg.AssetsDefinition:
     """Return the asset [dataset, raw_objects]."""
 
@@ -255,14 +297,21 @@ def raw_objects_asset(
         compute: ComputeResource,
     ) -> dg.MaterializeResult[None]:
         batch = context.partition_key
+        failures = as_failures(InvalidName, ObjectNotFound, StageNotPublished, Corrupt)
         with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, sources, opened.store, dataset, batch)
-            with as_failures(InvalidName, ObjectNotFound, StageNotPublished, Corrupt), place as source:
-                options: Any = {"dataset": dataset, "partition": batch, "run_id": context.run.run_id}
-                options["compute"] = engine
-                record, rows = land(opened.store, source, **options)
+            with failures, place as source:
+                record, rows = land(
+                    opened.store,
+                    source,
+                    dataset=dataset,
+                    partition=batch,
+                    run_id=context.run.run_id,
+                    compute=engine,
+                )
         return dg.MaterializeResult(
-            metadata=raw_objects_metadata(record, rows), data_version=data_version(record)
+            metadata=raw_objects_metadata(record, rows),
+            data_version=data_version(record),
         )
 
     return raw_objects

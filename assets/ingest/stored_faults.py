@@ -9,16 +9,26 @@ from typing import Any
 
 _FAULTS = frozenset(
     {
-        *("ImportError", "ModuleNotFoundError", "MissingDependency", "PackageClash", "NameError"),
-        *("InvalidRuntime", "Unpicklable", "CodeMismatch", "WorkerFailed"),
-        *("StoreError", "Fault", "Forbidden", "ForkedStore", "Throttled", "Transient"),
-        *(
-            "PermissionError",
-            "ConnectionError",
-            "ConnectionRefusedError",
-            "ConnectionResetError",
-            "TimeoutError",
-        ),
+        "ImportError",
+        "ModuleNotFoundError",
+        "MissingDependency",
+        "PackageClash",
+        "NameError",
+        "InvalidRuntime",
+        "Unpicklable",
+        "CodeMismatch",
+        "WorkerFailed",
+        "StoreError",
+        "Fault",
+        "Forbidden",
+        "ForkedStore",
+        "Throttled",
+        "Transient",
+        "PermissionError",
+        "ConnectionError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "TimeoutError",
     }
 )
 """Names of errors that are no verdict on any data."""
@@ -34,12 +44,16 @@ _NO_HEIC = "HEIC needs a decoder: pip install"
 
 def is_stored_fault(code: str, reason: str) -> bool:
     """Return whether a stored refusal came from code, machine or store."""
-    return code in _FAULTS or reason.startswith(_NO_HEIC) or _is_raised(code, reason, _FAULTS)
+    if code in _FAULTS or reason.startswith(_NO_HEIC):
+        return True
+    return _is_raised(code, reason, _FAULTS)
 
 
 def is_stored_feature_fault(code: str, reason: str) -> bool:
     """Return whether a featurizer's stored refusal came from code, machine or store."""
-    return is_stored_fault(code, reason) or _is_raised(code, reason, _OF_FEATURIZERS)
+    if is_stored_fault(code, reason):
+        return True
+    return _is_raised(code, reason, _OF_FEATURIZERS)
 
 
 def _is_raised(code: str, reason: str, errors: frozenset[str]) -> bool:

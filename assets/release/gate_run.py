@@ -6,7 +6,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -15,10 +15,10 @@ from loader.dataset.log.state import State
 from loader.dataset.publication_gate import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approvals import covering_approval, stops
-from penstock.stages import StageRecord, current_record, fingerprint
+from penstock.stages import StageRecord, Verdict, current_record, fingerprint
 
 from ..assembly import candidate
-from ..checks import CheckReport, CheckResult, run_checks, run_expectations
+from ..checks import CheckResult, run_checks, run_expectations
 from ..drift import blank
 from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _OF_THE_ATTEMPT = ("part", "row", "run_id", "raw_etag")
+_REASON_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,12 @@ class Audit:
 
 
 def audit_batch(
-    root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
+    root: loader.Root,
+    samples: StageRecord,
+    gate: Gate,
+    run_id: str,
+    *,
+    once: bool = False,
 ) -> Audit:
     """Return the verdict on publishing a samples record; audits the batch unless a stored verdict still holds.
 
@@ -63,18 +69,18 @@ def audit_batch(
     Raises: ObjectNotFound and Corrupt for the batch's own tables; Conflict if a failing batch was published meanwhile;
     StoreError.
     """
+    store = root.store
+    batch = samples.partition
+    stage = PipelineStage(store, samples.dataset, VERSION, batch, run_id=run_id, code_version=CODE_VERSION)
     verdict_fingerprint = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
-    stage = PipelineStage(
-        root.store, samples.dataset, VERSION, samples.partition, run_id=run_id, code_version=CODE_VERSION
-    )
     newest = stage.current()
     if (
         newest is not None
         and newest.fingerprint == verdict_fingerprint
         and _stands(root, samples, newest, gate, once)
     ):
-        results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
-        return Audit(record=newest, results=results, fresh=False)
+        results = [CheckResult.from_json(body) for body in newest.body["checks"]]
+        return Audit(record=newest, results=tuple(results), fresh=False)
     try:
         return _judged(root, samples, gate, stage, verdict_fingerprint)
     except ObjectNotFound:
@@ -84,50 +90,75 @@ def audit_batch(
 
 
 def _judged(
-    root: loader.Root, samples: StageRecord, gate: Gate, stage: PipelineStage, verdict_fingerprint: str
+    root: loader.Root,
+    samples: StageRecord,
+    gate: Gate,
+    stage: PipelineStage,
+    verdict_fingerprint: str,
 ) -> Audit:
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
-    results, broken, compared = _run(root, samples, gate, table, against)
+    checks = _GateChecks(root, samples, gate, table, against)
+    results, has_failed_to_run = run_checks(checks.by_name())
+    broken = has_failed_to_run or checks.is_suite_broken
+    compared = checks.compared
+    picture = ""
+    if compared is not None:
+        picture = plotted(compared, results)
+
     stopping = [result for result in results if result.stops]
     reason = "; ".join(f"{result.name}: {result.explanation}" for result in stopping)
     content = content_of(samples, table)
     approval = _approval(root, samples, stopping, content)
-    passed = not stopping or approval is not None
-    picture = ""
-    if compared is not None:
-        picture = plotted(compared, results)
-    body = _body(samples, results) | {
-        "broken": broken,
-        "content": content,
-        "against": against,
-        "report": _report(root, samples, table, results, compared, picture, stage.run_id),
-        "approval": _overridden(approval, stopping),
-    }
-    if not passed and not broken:
+    verdict: Verdict = "published"  # an approved one keeps its reason
+    if stopping and approval is None:
+        verdict = "failed"
+    approved_by = ""
+    if approval is not None:
+        approved_by = approval.approved_by
+    body = _body(samples, results)
+    body["broken"] = broken
+    body["content"] = content
+    body["against"] = against
+    body["report"] = _report(root, samples, table, results, compared, picture, stage.run_id)
+    body["approval"] = _overridden(approval, stopping)
+
+    if verdict == "failed" and not broken:
         # Abort first: a crash after the verdict would leave a batch that can neither be published nor cut again.
         # A check that could not run is retried instead.
-        root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
+        why = f"the gate before a version: {reason}"
+        root.abort(samples.body["txn"], why[:_REASON_CHARS])
     record = stage.append(
         fingerprint=verdict_fingerprint,
-        verdict="published" if passed else "failed",  # an approved verdict keeps its reason
+        verdict=verdict,
         reason=reason,
-        approved_by="" if approval is None else approval.approved_by,
+        approved_by=approved_by,
         reads=[samples],
         counts=_counts(results),
         body=body,
     )
-    return Audit(record=record, results=results, fresh=True, picture=picture)
+    return Audit(
+        record=record,
+        results=results,
+        fresh=True,
+        picture=picture,
+    )
 
 
 def _collected(
-    root: loader.Root, samples: StageRecord, gate: Gate, stage: PipelineStage, verdict_fingerprint: str
+    root: loader.Root,
+    samples: StageRecord,
+    gate: Gate,
+    stage: PipelineStage,
+    verdict_fingerprint: str,
 ) -> Audit:
-    given_up = root.state.txns[samples.body["txn"]].reason
+    txn = samples.body["txn"]
+    given_up = root.state.txns[txn].reason
     reason = f"its parts were given up ({given_up}) and collected: cut it again"
-    results = tuple(
-        CheckResult(name=name, passed=False, explanation=reason, approvable=False) for name in gate.names
-    )
+    results = list[CheckResult]()
+    for name in gate.names:
+        result = CheckResult(name=name, passed=False, explanation=reason, approvable=False)
+        results.append(result)
     record = stage.append(
         fingerprint=verdict_fingerprint,
         verdict="failed",
@@ -136,11 +167,12 @@ def _collected(
         counts=_counts(results),
         body=_body(samples, results),
     )
-    return Audit(record=record, results=results, fresh=True)
+    return Audit(record=record, results=tuple(results), fresh=True)
 
 
 def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
-    return {"checks": len(results), "failed": sum(result.stops for result in results)}
+    n_failed = sum(result.stops for result in results)
+    return {"checks": len(results), "failed": n_failed}
 
 
 def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any]:
@@ -157,10 +189,17 @@ def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any
 
 
 def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
-    return root.state.txns[samples.body["txn"]].status == "aborted"
+    txn = samples.body["txn"]
+    return root.state.txns[txn].status == "aborted"
 
 
-def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
+def _stands(
+    root: loader.Root,
+    samples: StageRecord,
+    verdict: StageRecord,
+    gate: Gate,
+    once: bool,
+) -> bool:
     # First, without reading the log: stopped batches accumulate, and every release visits them.
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
@@ -183,13 +222,20 @@ def _is_open(verdict: StageRecord) -> bool:
     return any(stops(check) for check in verdict.body["checks"])
 
 
-def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
+def compared_with(
+    root: loader.Root,
+    dataset: str,
+    gate: Gate,
+) -> list[str]:
     """Return the ids of the versions that a gate compares with now, newest first, "" for a missing one."""
     if not gate.checks and not gate.thresholds:
         return []
     state = root.state
     newest = state.newest(dataset)
-    ids = ["" if newest is None else newest.id]
+    newest_id = ""
+    if newest is not None:
+        newest_id = newest.id
+    ids = [newest_id]
     if gate.baseline:
         ids.append(_id_of(state, gate.baseline))
     ids += [_id_of(state, ref) for ref in gate.protected]
@@ -203,7 +249,12 @@ def _id_of(state: State, ref: str) -> str:
         return ""
 
 
-def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
+def overtaken(
+    root: loader.Root,
+    samples: StageRecord,
+    verdict: StageRecord,
+    gate: Gate,
+) -> bool:
     """Return whether a passed verdict no longer holds or is not the newest. Costs a listing and two GETs."""
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     if newest is None or newest.r != verdict.r:
@@ -213,37 +264,46 @@ def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gat
 
 def digest_of(samples: StageRecord) -> str:
     """Return the SHA-256, in hex, of everything that a samples record adds and leaves out."""
-    parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
-    return change_digest(
-        parts, samples.body["exclude"], samples.body.get("supersede") or {}, samples.body.get("foreign")
-    )
+    body = samples.body
+    parts = [loader.Part.from_json(part) for part in body["parts"]]
+    supersede = body.get("supersede") or {}
+    return change_digest(parts, body["exclude"], supersede, body.get("foreign"))
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
     """Return the SHA-256, in hex, of a batch's shards and rows but for columns that name the attempt. O(rows)."""
-    rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
     # Columns and rows in order: a repeated cut may write them in another one.
-    rows = rows.select(sorted(rows.columns))
+    columns = [name for name in sorted(table.columns) if name not in _OF_THE_ATTEMPT]
+    rows = table.select(columns)
     row_lines = ""
     if len(rows):
         row_lines = rows.sort("key").write_ndjson()
+    rows_digest = hashlib.sha256(row_lines.encode())
     shards = []
     for part in samples.body["parts"]:
-        hashes = sorted([shard["group"], shard["sha256"]] for shard in part["shards"])
-        shards.append([part["n_rows"], hashes])
-    return fingerprint(hashlib.sha256(row_lines.encode()).hexdigest(), shards)
+        hashes = [[shard["group"], shard["sha256"]] for shard in part["shards"]]
+        shards.append([part["n_rows"], sorted(hashes)])
+    return fingerprint(rows_digest.hexdigest(), shards)
 
 
 def _approval(
-    root: loader.Root, samples: StageRecord, stopping: Sequence[CheckResult], content: str
+    root: loader.Root,
+    samples: StageRecord,
+    stopping: Sequence[CheckResult],
+    content: str,
 ) -> StageRecord | None:
-    if not stopping or not all(result.approvable for result in stopping):
+    if not stopping:
+        return None
+    if not all(result.approvable for result in stopping):
         return None
     names = [result.name for result in stopping]
     return covering_approval(root.store, samples.dataset, samples.partition, content, names)
 
 
-def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
+def _overridden(
+    approval: StageRecord | None,
+    stopping: Sequence[CheckResult],
+) -> dict[str, Any]:
     if approval is None:
         return {}
     return {
@@ -254,46 +314,68 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
     }
 
 
-def _run(
-    root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
-) -> tuple[tuple[CheckResult, ...], bool, GateInputs | None]:
-    """Return the results, whether a check could not run, and the inputs of the drift checks if they ran."""
-    version = None
-    if against and against[0]:
-        version = root.open(against[0])
-    baseline = None
-    if version and gate.checks:  # a version without live samples is none to compare with
-        baseline = version.samples()
-    reports: list[CheckReport] = []
-    compared: list[GateInputs] = []
-    # Decodes samples, so only a check that needs the facts computes them, and inside `run_checks`: an error there
-    # fails the check, not the run.
-    batch_facts = cache(partial(facts_of, root.store, samples, table))
+class _GateChecks:
+    """The gate's checks of one batch. The first check that needs a value computes it for all."""
 
-    def suite() -> CheckResult:
-        report = run_expectations(table, gate.suite)
-        reports.append(report)
+    def __init__(
+        self,
+        root: loader.Root,
+        samples: StageRecord,
+        gate: Gate,
+        table: "pl.DataFrame",
+        against: Sequence[str],
+    ) -> None:
+        """against: from `compared_with`."""
+        self._root = root
+        self._samples = samples
+        self._gate = gate
+        self._table = table
+        self._version: loader.Version | None = None
+        if against and against[0]:
+            self._version = root.open(against[0])
+        self._baseline: pl.LazyFrame | None = None
+        if self._version and gate.checks:  # a version without live samples is none to compare with
+            self._baseline = self._version.samples()
+        self.compared: GateInputs | None = None
+        """Inputs of the drift checks, if any ran."""
+        self.is_suite_broken = False
+        """True if an expectation could not be evaluated."""
+
+    def by_name(self) -> dict[str, Callable[[], CheckResult]]:
+        """Return name -> check, in the order in which they run."""
+        gate = self._gate
+        checks: dict[str, Callable[[], CheckResult]] = {}
+        checks[EXPECTATIONS] = self._suite
+        if gate.blank is not None:
+            checks[blank.NAME] = partial(self._blank, gate.blank)
+        if gate.thresholds:
+            for name, drift_check in DRIFT_CHECKS.items():
+                checks[name] = partial(self._drifted, drift_check)
+        for name, own_check in gate.checks.items():
+            checks[name] = partial(own_check, self._table, self._baseline)
+        return checks
+
+    def _suite(self) -> CheckResult:
+        report = run_expectations(self._table, self._gate.suite)
+        self.is_suite_broken = report.broken
         # No person may approve a sample that violates what every dataset needs.
-        broken = any(item in report.not_passed for item in SUITE)
-        return replace(report.as_check(), approvable=not broken and not report.broken)
+        is_unsafe = any(item in report.not_passed for item in SUITE)
+        approvable = not is_unsafe and not report.broken
+        return replace(report.as_check(), approvable=approvable)
 
-    def drifted(check: Callable[[GateInputs], CheckResult]) -> CheckResult:
-        if not compared:
-            compared.append(_compared(root, gate, batch_facts(), version))
-        return check(compared[0])
+    def _blank(self, limit: float) -> CheckResult:
+        return blank.blank_media(self._table, self._facts.media, limit)
 
-    named: dict[str, Callable[[], CheckResult]] = {EXPECTATIONS: suite}
-    limit = gate.blank
-    if limit is not None:
-        named[blank.NAME] = lambda: blank.blank_media(table, batch_facts().media, limit)
-    if gate.thresholds:
-        for name, check in DRIFT_CHECKS.items():
-            named[name] = partial(drifted, check)
-    for name, own_check in gate.checks.items():
-        named[name] = partial(own_check, table, baseline)
-    results, broken = run_checks(named)
-    unevaluated = broken or any(report.broken for report in reports)
-    return results, unevaluated, compared[0] if compared else None
+    def _drifted(self, check: Callable[[GateInputs], CheckResult]) -> CheckResult:
+        if self.compared is None:
+            self.compared = _compared(self._root, self._gate, self._facts, self._version)
+        return check(self.compared)
+
+    @cached_property
+    def _facts(self) -> BatchFacts:
+        # Decodes samples, so only a check that needs the facts computes them, and inside `run_checks`: an error there
+        # fails the check, not the run.
+        return facts_of(self._root.store, self._samples, self._table)
 
 
 def _report(
@@ -305,18 +387,24 @@ def _report(
     picture: str,
     run_id: str,
 ) -> str:
-    baseline = None if compared is None else compared.baseline
+    """Save the batch's gate page; return its path."""
+    baseline = None
+    baseline_name = "none"
+    if compared is not None and compared.baseline is not None:
+        baseline = compared.baseline
+        baseline_name = baseline.version.name
     verdict = "passed"
     stopping = [result.name for result in results if result.stops]
     if stopping:
-        verdict = f"stopped by {', '.join(stopping)}"
+        names = ", ".join(stopping)
+        verdict = f"stopped by {names}"
     n_samples = samples.counts.get("samples", 0)
     n_landed = samples.counts.get("landed", 0)
     facts = {
         "batch": samples.partition,
         "verdict": verdict,
         "samples": f"{n_samples} of {n_landed} objects",
-        "compared with": "none" if baseline is None else baseline.version.name,
+        "compared with": baseline_name,
         "samples record": samples.path,
         "run": run_id,
     }
@@ -325,18 +413,28 @@ def _report(
     # Only this dataset's: a takedown deletes the gate pages of the sample's own dataset.
     if baseline is not None and baseline.version.dataset == samples.dataset:
         before = before_of(root, baseline, shown)
-    html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown, before)
+    title = f"{samples.dataset} {samples.partition}"
+    html = render(title, facts, results, picture, shown, before)
     return save(root.store, samples.dataset, samples.partition, html)
 
 
-def _compared(root: loader.Root, gate: Gate, now: BatchFacts, newest: loader.Version | None) -> GateInputs:
+def _compared(
+    root: loader.Root,
+    gate: Gate,
+    now: BatchFacts,
+    newest: loader.Version | None,
+) -> GateInputs:
     against = newest
     if gate.baseline:
         against = root.open(gate.baseline)
+    baseline = None
+    if against:  # a version without live samples is none to compare with
+        baseline = baseline_of(root, against)
+    protected = [root.open(ref) for ref in gate.protected]
     return GateInputs(
         now=now,
-        baseline=baseline_of(root, against) if against else None,
+        baseline=baseline,
         newest=newest,
-        protected=tuple(root.open(ref) for ref in gate.protected),
+        protected=tuple(protected),
         thresholds=gate.thresholds or DEFAULTS,
     )

@@ -52,7 +52,8 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
     if spec is None or spec.upkeep.fresh_within is None:
         return None
     return dg.FreshnessPolicy.time_window(
-        fail_window=spec.upkeep.fresh_within, warn_window=spec.upkeep.warn_within
+        fail_window=spec.upkeep.fresh_within,
+        warn_window=spec.upkeep.warn_within,
     )
 
 
@@ -67,10 +68,13 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
         return {}
     objects = read_table(store, samples.files["objects"])
     used = {row["key"] for row in objects if row["outcome"] == "used"}
-    # 0: the source states no time.
-    times = sorted(item.arrived_us for item in batch.objects if item.arrived_us and item.key in used)
+    times = list[int]()
+    for item in batch.objects:
+        if item.arrived_us and item.key in used:  # 0: the source states no time
+            times.append(item.arrived_us)
     if not times:
         return {}
+    times.sort()
     return {
         "n": len(times),
         "first": times[0],
@@ -81,26 +85,36 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
 
 
 def _quantile(times: Sequence[int], percent: int) -> int:
-    rank = -(-percent * len(times) // 100)  # nearest rank, from 1: rounded up, in whole numbers
-    return times[max(0, rank - 1)]
+    # Nearest rank, from 1: percent / 100 * n, rounded up in whole numbers.
+    rank = -(-percent * len(times) // 100)
+    position = max(0, rank - 1)
+    return times[position]
 
 
 def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
     """Return the lag of a version; None if it has no batch. Raises: Corrupt; StoreError."""
     try:
-        producer = read_manifest(root.store, record.manifest, record.sha256)["producer"]
+        manifest = read_manifest(root.store, record.manifest, record.sha256)
     except ObjectNotFound:  # the manifest was collected
         return None
+    producer = manifest["producer"]
     arrivals_us = producer.get(PRODUCER)
     if not arrivals_us:
         return None
     batch = str(producer.get("batch", ""))
-    return _lag(record, batch, arrivals_us, _committed_us(root.store, record))
+    at_us = _committed_us(root.store, record)
+    return _lag(record, batch, arrivals_us, at_us)
 
 
-def _lag(record: VersionRecord, batch: str, arrivals_us: Mapping[str, int], at_us: int) -> Lag:
+def _lag(
+    record: VersionRecord,
+    batch: str,
+    arrivals_us: Mapping[str, int],
+    at_us: int,
+) -> Lag:
     def since(name: str) -> float:
-        return max(0, at_us - arrivals_us[name]) / 1e6  # the two clocks may differ by more than the lag
+        elapsed_us = at_us - arrivals_us[name]
+        return max(0, elapsed_us) / 1e6  # the two clocks may differ by more than the lag
 
     return Lag(
         version=record.name,
@@ -116,30 +130,41 @@ def _lag(record: VersionRecord, batch: str, arrivals_us: Mapping[str, int], at_u
 def _committed_us(store: Store, record: VersionRecord) -> int:
     path = f"log/{record.n:012d}.json"
     try:
-        return int(parse_json_object(store.get(path).data)["at_us"])
+        data = store.get(path).data
+        entry = parse_json_object(data)
+        return int(entry["at_us"])
     except DAMAGED as error:
         raise Corrupt(f"{store.url}/{path} is not a log entry ({error}); run penstock verify") from error
 
 
-def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> list[Lag]:
+def lags(
+    root: loader.Root,
+    dataset: str,
+    newest: int = plots.MAX_VERSIONS,
+) -> list[Lag]:
     """Return the lags of the newest unretired versions, oldest first.
 
     Costs two requests each. Raises: Corrupt; StoreError.
     """
     living = [record for record in root.state.versions(dataset) if record.retired is None]
-    known = [lag_of(root, record) for record in living[-newest:]]
-    return [lag for lag in known if lag is not None]
+    history = list[Lag]()
+    for record in living[-newest:]:
+        lag = lag_of(root, record)
+        if lag is not None:
+            history.append(lag)
+    return history
 
 
 def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
     """Return the lags of the published batches, with a plot of the newest versions; {} if unknown."""
     history = lags(root, release.version.dataset)
     names = {version.name for version in release.versions}
-    shown = _release_metadata([lag for lag in history if lag.version in names])
+    released = [lag for lag in history if lag.version in names]
+    shown = _release_metadata(released)
     series: dict[int, tuple[float, float]] = {}
     for lag in history:
-        number = int(lag.version.rpartition("@")[2])
-        series[number] = (lag.median_s, lag.p95_s)
+        _, _, number = lag.version.rpartition("@")
+        series[int(number)] = (lag.median_s, lag.p95_s)
     plot = plots.lags(series)
     if plot:
         shown["lag_plot"] = dg.MetadataValue.md(plot)
@@ -149,32 +174,45 @@ def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
 def _release_metadata(history: Sequence[Lag]) -> Metadata:
     if not history:
         return {}
+    medians = [(lag.median_s, lag.n) for lag in history]
     numbers = {
         "lag_min_s": min(lag.min_s for lag in history),
-        "lag_median_s": _median([(lag.median_s, lag.n) for lag in history]),
+        "lag_median_s": _median(medians),
         "lag_p95_s": max(lag.p95_s for lag in history),  # the slowest batch's: percentiles do not add up
         "lag_max_s": max(lag.max_s for lag in history),
     }
+    shown: Metadata = {}
+    for name, seconds in numbers.items():
+        shown[name] = dg.MetadataValue.float(seconds)
     rows = []
     for lag in history:
-        times = [words(seconds) for seconds in (lag.min_s, lag.median_s, lag.p95_s, lag.max_s)]
-        rows.append((lag.version, lag.batch, lag.n, *times))
+        row = (
+            lag.version,
+            lag.batch,
+            lag.n,
+            words(lag.min_s),
+            words(lag.median_s),
+            words(lag.p95_s),
+            words(lag.max_s),
+        )
+        rows.append(row)
     header = ("version", "batch", "objects", "min", "median", "p95", "max")
-    shown: Metadata = {name: dg.MetadataValue.float(seconds) for name, seconds in numbers.items()}
-    shown["lag"] = dg.MetadataValue.md(markdown_table(header, rows))
+    table = markdown_table(header, rows)
+    shown["lag"] = dg.MetadataValue.md(table)
     return shown
 
 
 def _median(values: Sequence[tuple[float, int]]) -> float:
     # The median of the batches' medians, weighted by objects.
     ordered = sorted(values)
-    half = sum(n for _, n in values) / 2
-    counted = 0
+    half = sum(n for _, n in ordered) / 2
+    n_counted = 0
     for value, n in ordered:
-        counted += n
-        if counted >= half:
+        n_counted += n
+        if n_counted >= half:
             return value
-    return ordered[-1][0]
+    largest, _ = ordered[-1]
+    return largest
 
 
 def words(seconds: float) -> str:

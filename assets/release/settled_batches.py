@@ -25,24 +25,34 @@ def read_settled(store: Store, dataset: str) -> dict[str, str]:
     """Return record path -> etag; {} if no readable table exists."""
     path = settled_path(dataset)
     try:
-        table = parse_table(store.get(path).data, path)
+        data = store.get(path).data
+        table = parse_table(data, path)
         table = table.select(_SCHEMA.names).cast(_SCHEMA)
-        paths, etags = (column.to_pylist() for column in table.columns)
-        return dict(zip(paths, etags, strict=True))
+        # A path that is not UTF-8 raises ValueError here.
+        paths = table["path"].to_pylist()
+        etags = table["etag"].to_pylist()
     except ObjectNotFound:
         return {}
     except (Corrupt, FormatTooNew, KeyError, ValueError, pa.ArrowException) as error:
         _log.warning("%s/%s is unreadable; records are read again: %s", store.url, path, error)
         return {}
+    return dict(zip(paths, etags, strict=True))
 
 
-def note_settled(store: Store, dataset: str, known: Mapping[str, str], settled: Mapping[str, str]) -> None:
+def note_settled(
+    store: Store,
+    dataset: str,
+    known: Mapping[str, str],
+    settled: Mapping[str, str],
+) -> None:
     """Add the settled records if there are enough. Concurrent writers may lose some."""
     if len(settled) < NOTED_AT_ONCE:
         return
-    rows = {**known, **settled}
-    table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)
+    etags = {**known, **settled}
+    columns = [list(etags.keys()), list(etags.values())]
+    table = pa.table(columns, schema=_SCHEMA)
+    data = table_bytes(table, _KIND)
     try:
-        store.put(settled_path(dataset), table_bytes(table, _KIND))
+        store.put(settled_path(dataset), data)
     except StoreError as error:
         _log.warning("settled batches were not noted, and are read again: %s", error)

@@ -1,6 +1,6 @@
 """The asset `version`: publishes batches whose verdict is `published`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import loader
 from loader.dataset.log.state import State
 from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, StageNotPublished
+from loader.storage import ObjectInfo
 from penstock.approvals import beyond_approval, stops
 from penstock.stages import StageRecord, current_record, existing_records, newest_listed
 from penstock.text import markdown_text
@@ -17,8 +18,9 @@ from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
 from .. import samples_asset as samples_stage
+from ..checks import CheckResult
 from ..gate_settings import GATE, Gate
-from ..ingest.units import clash, published_labels
+from ..ingest.published import clash, published_labels
 from ..plots import MAX_VERSIONS
 from ..quarantine import excluded_by_reason
 from ..report import Metadata, exclusions_metadata, version_metadata
@@ -47,25 +49,46 @@ class Release:
     """One version per published batch."""
 
 
-def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
+def sizes(
+    root: loader.Root,
+    dataset: str,
+    newest: int = MAX_VERSIONS,
+) -> dict[int, int]:
     """Return version number -> live samples, for the newest unretired versions. Costs a manifest each."""
     living = [record for record in root.state.versions(dataset) if record.retired is None]
-    return {record.number: len(open_record(root.store, record)) for record in living[-newest:]}
+    n_samples: dict[int, int] = {}
+    for record in living[-newest:]:
+        version = open_record(root.store, record)
+        n_samples[record.number] = len(version)
+    return n_samples
 
 
-def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
+def audit_waiting(
+    root: loader.Root,
+    dataset: str,
+    run_id: str,
+    gate: Gate = GATE,
+) -> list[Audit]:
     """Return the verdict on every batch that waits for a version, oldest first; audits new batches.
 
     Passed ones are checked again before publication.
     """
     records = _cut(root, dataset).values()
     state = root.state
-    waiting = [record for record in records if _is_waiting(state, record)]
-    return [audit_batch(root, record, gate, run_id, once=True) for record in waiting]
+    audits = list[Audit]()
+    for record in records:
+        if _is_waiting(state, record):
+            audit = audit_batch(root, record, gate, run_id, once=True)
+            audits.append(audit)
+    return audits
 
 
 def publish_batches(
-    root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE, spec: DatasetSpec | None = None
+    root: loader.Root,
+    dataset: str,
+    run_id: str,
+    gate: Gate = GATE,
+    spec: DatasetSpec | None = None,
 ) -> Release:
     """Publish every batch that passes its audit, one version each, after removing samples that people excluded.
 
@@ -87,16 +110,24 @@ def publish_batches(
 
 def release_stop_reason(audits: list[Audit]) -> str:
     """Return why nothing may be published (a batch newly failed, or all failed before), or ""."""
-    failed = [audit.record for audit in audits if not audit.passed]
+    failed = [audit for audit in audits if not audit.passed]
     if not failed:
         return ""
-    newly_failed = any(audit.fresh for audit in audits if not audit.passed)
+    newly_failed = any(audit.fresh for audit in failed)
     if not newly_failed and len(failed) < len(audits):
         return ""  # a batch that failed before does not stop the others again
-    named = "; ".join(f"batch {record.partition} ({record.path}): {record.reason}" for record in failed)
+    reasons = list[str]()
+    is_approvable = False
+    for audit in failed:
+        record = audit.record
+        reasons.append(f"batch {record.partition} ({record.path}): {record.reason}")
+        if not beyond_approval(record):
+            is_approvable = True
     approval = ""
-    if any(not beyond_approval(record) for record in failed):
-        approval = f", or approve it if the data are as intended (penstock approve {failed[0].dataset})"
+    if is_approvable:
+        dataset = failed[0].record.dataset
+        approval = f", or approve it if the data are as intended (penstock approve {dataset})"
+    named = "; ".join(reasons)
     return (
         f"nothing was published: {named}. Repair what it names and run the batch's ingest again{approval}; "
         "batches that passed are published by the next release"
@@ -104,13 +135,21 @@ def release_stop_reason(audits: list[Audit]) -> str:
 
 
 def _publish_passed(
-    root: loader.Root, dataset: str, run_id: str, audits: list[Audit], gate: Gate, spec: DatasetSpec | None
+    root: loader.Root,
+    dataset: str,
+    run_id: str,
+    audits: list[Audit],
+    gate: Gate,
+    spec: DatasetSpec | None,
 ) -> Release:
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
-    failed |= {name for name, record in records.items() if record.verdict != "published"}
+    for name, record in records.items():
+        if record.verdict != "published":
+            failed.add(name)
     if failed and not any(audit.passed for audit in audits):
         raise StageNotPublished(_refusal(root, dataset, min(failed)))
+
     unfit: dict[str, str] = {}  # batch -> reason
     versions: dict[str, loader.Version] = {}  # batch -> its version
     for position, audit in enumerate(audits):
@@ -118,59 +157,75 @@ def _publish_passed(
             continue
         name = audit.record.partition
         # `records` lacks a batch if another release has settled it meanwhile.
-        record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
-        if record is None:
+        cut_record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
+        if cut_record is None:
             unfit[name] = f"batch {name}: its samples record is gone"
             continue
-        batch = _publish_batch(root, record, audit, run_id, gate, spec)
+        batch = _publish_batch(root, cut_record, audit, run_id, gate, spec)
         audits[position] = batch.audit  # the caller shows the newest audit of each batch
         if batch.reason:
-            unfit[record.partition] = batch.reason
+            unfit[name] = batch.reason
         elif batch.version is not None:
-            versions[record.partition] = batch.version
+            versions[name] = batch.version
     if unfit and not versions:
-        raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
+        reasons = "; ".join(unfit.values())
+        raise StageNotPublished(f"nothing was published: {reasons}")
+
     if versions:
         obey(root, dataset)  # apply exclusions made while these batches waited
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
+    held_back = failed.union(unfit)
     return Release(
         version=root.open(newest.id),
         published=tuple(versions),
-        held_back=tuple(sorted(failed.union(unfit))),
+        held_back=tuple(sorted(held_back)),
         versions=tuple(versions.values()),
     )
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    # Leaves out settled batches. A batch without a version is read once more: a listing may lag, and a failure may
-    # have replaced the record.
+    """Return batch -> newest samples record, without settled batches."""
     listed = newest_listed(root.store, dataset, SAMPLES)
     state = root.state
     known = read_settled(root.store, dataset)
-    # A store without etags cannot show that a record is the same: such records are always read.
-    unknown = {
-        name: info for name, info in listed.items() if not info.etag or known.get(info.key) != info.etag
-    }
-    records = existing_records(root.store, unknown)
-    settled: dict[str, str] = {}
+    infos = _unsettled(listed, known)
+    records = existing_records(root.store, infos)
+    settled: dict[str, str] = {}  # path of a record -> its etag
     for name, record in records.items():
         adds_nothing = record.verdict == "published" and not record.body["parts"]
-        if _is_published(state, record) or adds_nothing:
-            if unknown[name].etag:
-                settled[record.path] = unknown[name].etag
+        if adds_nothing or _is_published(state, record):
+            etag = infos[name].etag
+            if etag:
+                settled[record.path] = etag
         else:
+            # Read once more: a listing may lag, and a failure may have replaced the record.
             newest = current_record(root.store, dataset, SAMPLES, name)
             records[name] = newest or record
     note_settled(root.store, dataset, known, settled)
     return records
 
 
+def _unsettled(
+    listed: Mapping[str, ObjectInfo],
+    known: Mapping[str, str],
+) -> dict[str, ObjectInfo]:
+    """Return the listed records of batches that are not settled. known: path of each settled record -> etag."""
+    infos: dict[str, ObjectInfo] = {}
+    for name, info in listed.items():
+        # A store without etags cannot show that a record is the same: such records are always read.
+        is_settled = info.etag and known.get(info.key) == info.etag
+        if not is_settled:
+            infos[name] = info
+    return infos
+
+
 def _is_published(state: State, record: StageRecord) -> bool:
     if record.verdict != "published":
         return False
-    transaction = state.txns.get(record.body.get("txn", ""))
+    txn = record.body.get("txn", "")
+    transaction = state.txns.get(txn)
     return transaction is not None and transaction.status == "committed"
 
 
@@ -181,12 +236,14 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
+    """Return why a batch may not be published any more, or ""."""
     for read in record.upstream:
         try:
             require_published(root.store, record.dataset, read.stage, record.partition)
         except StageNotPublished as error:
             return str(error)
-    if root.state.txns[record.body["txn"]].status == "aborted":
+    txn = record.body["txn"]
+    if root.state.txns[txn].status == "aborted":
         return (
             f"batch {record.partition} was stopped before and its parts were given up; materialize "
             f"[{record.dataset}, units], its features and samples again"
@@ -194,7 +251,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     reason = clash(root, record, parts)
     if reason:
-        request_recut(root.store, record.dataset, record.partition, record.body["txn"])
+        request_recut(root.store, record.dataset, record.partition, txn)
         return (
             f"batch {record.partition}: a version was published since it was cut ({reason}); the discovery sensor "
             f"has it cut again, or materialize [{record.dataset}, units], its features and samples"
@@ -212,12 +269,19 @@ class _PublishedBatch:
 
 
 def _publish_batch(
-    root: loader.Root, record: StageRecord, audit: Audit, run_id: str, gate: Gate, spec: DatasetSpec | None
+    root: loader.Root,
+    record: StageRecord,
+    audit: Audit,
+    run_id: str,
+    gate: Gate,
+    spec: DatasetSpec | None,
 ) -> _PublishedBatch:
     for attempt in range(1, ATTEMPTS + 1):
-        known = root.state.committed(record.body["txn"])
+        txn = record.body["txn"]
+        known = root.state.committed(txn)
         if known is not None:  # another release published it
-            return _PublishedBatch(audit=audit, version=root.open(known.id))
+            version = root.open(known.id)
+            return _PublishedBatch(audit=audit, version=version)
         reason = _unfit(root, record) or _cut_again(record, audit.record)
         if reason:
             return _PublishedBatch(audit=audit, reason=reason)
@@ -233,7 +297,7 @@ def _publish_batch(
         if not audit.passed:
             return _PublishedBatch(audit=audit, reason=audit.record.reason)
         try:
-            return _PublishedBatch(audit=audit, version=_publish(root, record, audit.record, run_id))
+            version = _publish(root, record, audit.record, run_id)
         except Conflict:
             # Another release published first: compare again. Any other conflict would come back.
             was_overtaken = samples_stage.outdated(root, record) or overtaken(
@@ -241,6 +305,8 @@ def _publish_batch(
             )
             if attempt == ATTEMPTS or not was_overtaken:
                 raise
+        else:
+            return _PublishedBatch(audit=audit, version=version)
     raise AssertionError("unreachable")
 
 
@@ -269,9 +335,40 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
     return f"nothing was published: the record of {partition} changed meanwhile; run this again"
 
 
-def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
+def _publish(
+    root: loader.Root,
+    record: StageRecord,
+    verdict: StageRecord,
+    run_id: str,
+) -> loader.Version:
+    body = record.body
+    parts = [loader.Part.from_json(part) for part in body["parts"]]
+    return root.publish(
+        record.dataset,
+        parts,
+        exclude=body["exclude"],
+        supersede=body.get("supersede"),
+        # For near-duplicates. The verdict names the version that the batch was compared with.
+        onto=body.get("compared_with"),
+        verdict=verdict.path,
+        foreign=body.get("foreign"),
+        producer=_producer(root, record, verdict, run_id),
+        facts=body.get("facts"),
+    )
+
+
+def _producer(
+    root: loader.Root,
+    record: StageRecord,
+    verdict: StageRecord,
+    run_id: str,
+) -> dict[str, Any]:
+    labels = list(record.body["labels"])
     known = published_labels(root, record.dataset)
-    labels = max(known, list(record.body["labels"]), key=len)  # one list is a prefix of the other
+    if len(known) >= len(labels):  # one list is a prefix of the other
+        labels = known
+    checks = {check["name"]: _check_word(check) for check in verdict.body["checks"]}
+    report = verdict.body.get("report", "")
     producer: dict[str, Any] = {
         "dagster_run_id": run_id,
         "asset_key": f"{record.dataset}/{VERSION}",
@@ -281,31 +378,20 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         "cut_by_run_id": record.run_id,
         "labels": labels,
         PRODUCER: arrivals(root.store, record),
+        "gate": {"report": str(report), "checks": checks},
     }
-    checks = {one["name"]: _word(one) for one in verdict.body["checks"]}
-    producer["gate"] = {"report": str(verdict.body.get("report", "")), "checks": checks}
     approval = verdict.body.get("approval")
     if approval:
         producer["approval"] = approval
-    parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    return root.publish(
-        record.dataset,
-        parts,
-        exclude=record.body["exclude"],
-        supersede=record.body.get("supersede"),
-        # For near-duplicates. The verdict names the version that the batch was compared with.
-        onto=record.body.get("compared_with"),
-        verdict=verdict.path,
-        foreign=record.body.get("foreign"),
-        producer=producer,
-        facts=record.body.get("facts"),
-    )
+    return producer
 
 
-def _word(check: Mapping[str, Any]) -> str:
+def _check_word(check: Mapping[str, Any]) -> str:
     if stops(check):
         return "failed"
-    return "passed" if check["passed"] is True else "warned"
+    if check["passed"] is True:
+        return "passed"
+    return "warned"
 
 
 _CHECK_SAYS = (
@@ -315,76 +401,119 @@ _CHECK_SAYS = (
 VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
-def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
+def version_asset(
+    dataset: str,
+    gate: Gate = GATE,
+    spec: DatasetSpec | None = None,
+) -> dg.AssetsDefinition:
     """Return the asset [dataset, version] with the gate's checks. spec: see `publish_batches`."""
     key = dg.AssetKey([dataset, VERSION])
+    samples_key = dg.AssetKey([dataset, SAMPLES])
     check_specs = list[dg.AssetCheckSpec]()
     for name in gate.names:
         description = f"{gate.text_of(name)} {_CHECK_SAYS}"
-        check_specs.append(dg.AssetCheckSpec(name, asset=key, blocking=True, description=description))
+        check_spec = dg.AssetCheckSpec(name, asset=key, blocking=True, description=description)
+        check_specs.append(check_spec)
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([dataset, SAMPLES])],
+        deps=[samples_key],
         kinds={"webdataset", "parquet"},
         freshness_policy=freshness_of(spec),
         check_specs=check_specs,
         description="An immutable version of the dataset, from batches that passed their checks.",
     )
     def version(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[VersionEvent]:
+        run_id = context.run.run_id
         with root.opened() as opened:
             obey(opened, dataset)
-            audits = audit_waiting(opened, dataset, context.run.run_id, gate)
+            audits = audit_waiting(opened, dataset, run_id, gate)
             stop = release_stop_reason(audits)
             release = None
             try:
                 if stop:
                     raise StageNotPublished(stop)
-                release = _publish_passed(opened, dataset, context.run.run_id, audits, gate, spec)
+                release = _publish_passed(opened, dataset, run_id, audits, gate, spec)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
             finally:
                 # The checks only display results: the records are already written.
                 yield from _check_events(gate, audits, opened.url, stopping=release is None)
-            shown = version_metadata(release, sizes(opened, dataset))
-            shown |= version_links(release, spec)
-            shown |= lag_metadata(opened, release)
-            shown |= exclusions_metadata(excluded_by_reason(opened.store, dataset))
+            shown = _shown(opened, release, spec)
             for published in release.versions:
                 context.log_event(published_in(published))
+            shown |= card_metadata(opened, release.version)
             yield dg.MaterializeResult(
-                metadata=shown | card_metadata(opened, release.version),
+                metadata=shown,
                 data_version=dg.DataVersion(release.version.id),
             )
 
     return version
 
 
+def _shown(
+    root: loader.Root,
+    release: Release,
+    spec: DatasetSpec | None,
+) -> Metadata:
+    dataset = release.version.dataset
+    n_samples = sizes(root, dataset)
+    excluded = excluded_by_reason(root.store, dataset)
+    shown = version_metadata(release, n_samples)
+    shown |= version_links(release, spec)
+    shown |= lag_metadata(root, release)
+    shown |= exclusions_metadata(excluded)
+    return shown
+
+
 def _check_events(
-    gate: Gate, audits: list[Audit], url: str, *, stopping: bool
+    gate: Gate,
+    audits: list[Audit],
+    url: str,
+    *,
+    stopping: bool,
 ) -> Iterator[dg.AssetCheckResult]:
-    # A held-back batch is only a warning if others go ahead: an error would fail the run that publishes them.
     for position, name in enumerate(gate.names):
-        verdicts = [(audit.record, audit.results[position]) for audit in audits]
-        failed = [(record, result) for record, result in verdicts if not result.passed]
+        results = [audit.results[position] for audit in audits]
+        failed = [result for result in results if not result.passed]
         severity = dg.AssetCheckSeverity.WARN
-        if stopping and any(result.stops for _, result in failed):
+        # A held-back batch is only a warning if others go ahead: an error would fail the run that publishes them.
+        if stopping and any(result.stops for result in failed):
             severity = dg.AssetCheckSeverity.ERROR
-        metadata: Metadata = {"batches": dg.MetadataValue.int(len(verdicts))}
-        if failed:
-            explanations = [f"{record.partition}: {result.explanation}" for record, result in failed]
-            metadata["failed"] = dg.MetadataValue.text("; ".join(explanations))
-        for record, result in verdicts:
-            explanation = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
-            metadata[f"batch {record.partition}"] = dg.MetadataValue.md(explanation)
-            report = record.body.get("report")
-            if report:
-                metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")
-            if result.value is not None:
-                # the newest batch's: Dagster plots it over the runs
-                metadata["value"] = dg.MetadataValue.float(result.value)
-        if name == "drift":
-            for audit in audits:
-                if audit.picture:
-                    metadata[f"plot {audit.record.partition}"] = dg.MetadataValue.md(audit.picture)
-        yield dg.AssetCheckResult(check_name=name, passed=not failed, severity=severity, metadata=metadata)
+        yield dg.AssetCheckResult(
+            check_name=name,
+            passed=not failed,
+            severity=severity,
+            metadata=_check_shown(name, audits, results, url),
+        )
+
+
+def _check_shown(
+    name: str,
+    audits: Sequence[Audit],
+    results: Sequence[CheckResult],
+    url: str,
+) -> Metadata:
+    """Return a check's metadata. results: its result of each audit."""
+    shown: Metadata = {"batches": dg.MetadataValue.int(len(audits))}
+    explanations = list[str]()
+    for audit, result in zip(audits, results, strict=True):
+        if not result.passed:
+            explanations.append(f"{audit.record.partition}: {result.explanation}")
+    if explanations:
+        shown["failed"] = dg.MetadataValue.text("; ".join(explanations))
+    for audit, result in zip(audits, results, strict=True):
+        batch = audit.record.partition
+        explanation = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
+        shown[f"batch {batch}"] = dg.MetadataValue.md(explanation)
+        report = audit.record.body.get("report")
+        if report:
+            shown[f"report {batch}"] = dg.MetadataValue.path(f"{url}/{report}")
+        if result.value is not None:
+            # the newest batch's: Dagster plots it over the runs
+            shown["value"] = dg.MetadataValue.float(result.value)
+    if name == "drift":
+        for audit in audits:
+            if audit.picture:
+                shown[f"plot {audit.record.partition}"] = dg.MetadataValue.md(audit.picture)
+    return shown

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MAX_SHEET_BYTES = 40_000
 """Most bytes of an image, before base64, in Dagster's event log."""
 _MOST_SHEETS = 3
+_MESSAGE_CHARS = 1000
 _WIDTHS_PX = (640, 480, 360, 240)  # tried in turn, until the image is small enough
 
 
@@ -37,12 +38,16 @@ def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
         document = stored_card(root, version)
         sheets = _sheets(root, version, document)
     except PenstockError as error:
-        message = f"{type(error).__name__}: {error}; repair it, then: penstock card {version.name} --save"
-        return {"card": dg.MetadataValue.text(f"the dataset card could not be made: {message}"[:1000])}
+        message = (
+            f"the dataset card could not be made: {type(error).__name__}: {error}; repair it, then: "
+            f"penstock card {version.name} --save"
+        )
+        return {"card": dg.MetadataValue.text(message[:_MESSAGE_CHARS])}
     folder = card_folder(version.dataset, version.number, version.id)
+    page = f"{root.url}/{folder}/card.html"
     shown: Metadata = {
         "card": dg.MetadataValue.md(card_markdown(document)),
-        "card_html": dg.MetadataValue.path(f"{root.url}/{folder}/card.html"),
+        "card_html": dg.MetadataValue.path(page),
     }
     plot = plots.counts(_distributions(document))
     if plot:
@@ -61,7 +66,8 @@ def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
     try:
         return read_card(root.store, version)
     except ObjectNotFound:
-        return save_card(root.store, build_card(root, version)).document
+        card = build_card(root, version)
+        return save_card(root.store, card).document
 
 
 def card_markdown(document: Mapping[str, Any]) -> str:
@@ -69,13 +75,20 @@ def card_markdown(document: Mapping[str, Any]) -> str:
     splits = list(document["splits"])
     rows = []
     for kind in document["kinds"]:
+        row = [kind["name"], f"{kind['samples']:,}"]
+        for split in splits:
+            n_samples = kind["splits"].get(split, 0)
+            row.append(f"{n_samples:,}")
         hours = ""  # of images and text
         if kind["hours"] is not None:
             hours = f"{kind['hours']:.2f}"
-        counts = [f"{kind['splits'].get(split, 0):,}" for split in splits]
-        rows.append([kind["name"], f"{kind['samples']:,}", *counts, hours])
-    blocks = [f"**{markdown_text(text)}**" for text in document["warnings"]]
-    blocks.append(table(["kind", "samples", *splits, "hours"], rows, right=1))
+        row.append(hours)
+        rows.append(row)
+    header = ["kind", "samples", *splits, "hours"]
+    blocks = list[str]()
+    for warning in document["warnings"]:
+        blocks.append(f"**{markdown_text(warning)}**")
+    blocks.append(table(header, rows, right=1))
     left_out = document["excluded_samples"]
     if left_out:
         blocks.append(f"{left_out:,} samples are left out.")
@@ -83,9 +96,12 @@ def card_markdown(document: Mapping[str, Any]) -> str:
 
 
 def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    licences = {item["name"]: item["n"] for item in document["licences"]["counts"]}
-    if document["licences"]["unknown"]:
-        licences["unknown"] = document["licences"]["unknown"]
+    licences: dict[str, int] = {}
+    for licence in document["licences"]["counts"]:
+        licences[licence["name"]] = licence["n"]
+    n_unknown = document["licences"]["unknown"]
+    if n_unknown:
+        licences["unknown"] = n_unknown
     return {
         "kind": {kind["name"]: kind["samples"] for kind in document["kinds"]},
         "split": dict(document["splits"]),
@@ -93,11 +109,18 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     }
 
 
-def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
+def _sheets(
+    root: loader.Root,
+    version: loader.Version,
+    document: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return kind of media -> sheet of examples, a small JPEG in base64."""
     folder = card_folder(version.dataset, version.number, version.id)
+    names = sorted(document["pictures"].values())
     sheets: dict[str, str] = {}
-    for name in sorted(document["pictures"].values())[:_MOST_SHEETS]:
-        small = _small(root.store.get(f"{folder}/{name}").data)
+    for name in names[:_MOST_SHEETS]:
+        sheet = root.store.get(f"{folder}/{name}").data
+        small = _small(sheet)
         if small:
             kind = name.removeprefix("examples-").removesuffix(".jpg")
             sheets[kind] = base64.b64encode(small).decode()
@@ -110,7 +133,8 @@ def _small(sheet: bytes) -> bytes:
     with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:
         picture.load()
         for width_px in _WIDTHS_PX:
-            height_px = max(1, round(picture.height * width_px / picture.width))
+            scale = width_px / picture.width
+            height_px = max(1, round(picture.height * scale))
             resized = picture.resize((width_px, height_px), Image.Resampling.LANCZOS)
             sink = io.BytesIO()
             resized.save(sink, "JPEG", quality=75, optimize=True)
@@ -119,48 +143,63 @@ def _small(sheet: bytes) -> bytes:
     return b""
 
 
-def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
+def version_links(
+    release: "Release",
+    spec: "DatasetSpec | None" = None,
+) -> Metadata:
     """Return the batches, runs, commands and columns of a version. spec: for its featurizers' columns."""
     rows = []
     for batch, published in zip(release.published, release.versions, strict=True):
         page = version_page(published.dataset, published.number)
-        run_id = published.manifest["producer"].get("cut_by_run_id", "")
-        rows.append((link(published.name, page), _batch_link(published, batch), _run_link(str(run_id))))
+        producer = published.manifest["producer"]
+        run_id = str(producer.get("cut_by_run_id", ""))
+        row = (
+            link(published.name, page),
+            _batch_link(published, batch),
+            _run_link(run_id),
+        )
+        rows.append(row)
     version = release.version
     shown: Metadata = {
         "made_of": table_metadata(("version", "batch", "made by"), rows, "nothing new"),
         "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
     }
     shown |= viewer_metadata(version_page(version.dataset, version.number))
-    return shown | version_columns(version.dataset, version.samples(), spec)
+    shown |= version_columns(version.dataset, version.samples(), spec)
+    return shown
 
 
 def published_in(version: loader.Version) -> dg.AssetObservation:
     """Return the observation that links a batch's samples to the version that contains them."""
+    samples_key = dg.AssetKey([version.dataset, "samples"])
+    version_key = dg.AssetKey([version.dataset, "version"])
+    batch = version.manifest["producer"]["batch"]
     return dg.AssetObservation(
-        asset_key=dg.AssetKey([version.dataset, "samples"]),
-        partition=str(version.manifest["producer"]["batch"]),
+        asset_key=samples_key,
+        partition=str(batch),
         description=f"published as {version.name}",
         metadata={
             "version": dg.MetadataValue.text(version.name),
             "id": dg.MetadataValue.text(version.id),
-            "version_asset": dg.MetadataValue.asset(dg.AssetKey([version.dataset, "version"])),
+            "version_asset": dg.MetadataValue.asset(version_key),
         },
     )
 
 
 def _batch_link(version: loader.Version, batch: str) -> Markdown:
     # A link without a host leads to the webserver that shows it.
-    place = "/".join(quote(part, safe="") for part in (version.dataset, "samples"))
+    dataset = quote(version.dataset, safe="")
     partition = quote(batch, safe="")
-    return Markdown(f"[{markdown_text(batch)}](/assets/{place}?view=partitions&partition={partition})")
+    text = markdown_text(batch)
+    return Markdown(f"[{text}](/assets/{dataset}/samples?view=partitions&partition={partition})")
 
 
 def _run_link(run_id: str) -> Markdown:
     if not run_id:
         return Markdown("")
     short = markdown_text(run_id[:8])  # as Dagster's pages shorten it
-    return Markdown(f"[{short}](/runs/{quote(run_id, safe='')})")
+    target = quote(run_id, safe="")
+    return Markdown(f"[{short}](/runs/{target})")
 
 
 def _to_the_samples(version: loader.Version) -> str:
@@ -169,5 +208,7 @@ def _to_the_samples(version: loader.Version) -> str:
     if version.number > 1:
         before = f"{version.dataset}@{version.number - 1}"
         commands.append(f"penstock diff {before} {version.name} --root {url}")
+    shell_block = code_block("sh", *commands)
     python = f'loader.Root("{url}").open("{version.id}").samples().collect()'
-    return f"{code_block('sh', *commands)}\n{code_block('python', python)}"
+    python_block = code_block("python", python)
+    return f"{shell_block}\n{python_block}"

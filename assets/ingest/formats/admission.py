@@ -59,6 +59,13 @@ class Earlier:
         else:
             self.removed.append(content)
 
+    def has_content(self, content: str) -> bool:
+        """Return whether the dataset has, or had, this content."""
+        if self.live:
+            return content in self.live.values()
+        # A removed sample whose content is unknown stays removed, whatever the object has now.
+        return content in self.removed or "" in self.removed
+
 
 @dataclass(slots=True)
 class EarlierSamples:
@@ -68,6 +75,17 @@ class EarlierSamples:
     """SHA-256 at its first publication, or ""."""
     by_key: dict[str, Earlier] = field(default_factory=dict)
     """Source key -> samples."""
+
+    def with_key(self, source_key: str) -> Earlier:
+        """Return the samples under a source key; empty for an unknown one."""
+        return self.by_key.get(source_key, Earlier())
+
+    def live_keys(self) -> set[str]:
+        """Return the keys of all live samples."""
+        keys = set[str]()
+        for samples in self.by_key.values():
+            keys.update(samples.live)
+        return keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +113,21 @@ class Admission:
                 total._leave_out(key, n_known)
         return total
 
-    def admit(self, sample: Sample, earlier: EarlierSamples, has_own_split: bool) -> Sample | None:
+    def admit(
+        self,
+        sample: Sample,
+        earlier: EarlierSamples,
+        has_own_split: bool,
+    ) -> Sample | None:
         """Return the sample as admitted; None if it is left out. has_own_split: its format names the split."""
         raw_key = sample.source["raw_key"]
+        source_key = sample.source["source_key"]
+        before = earlier.with_key(source_key)
         content = content_of(sample.fields, sample.metadata)
-        before = earlier.by_key.get(sample.source["source_key"], Earlier())
-        if before.live:
-            is_known = content in before.live.values()
-        else:
-            # A removed sample whose content is unknown stays removed, whatever the object has now.
-            is_known = content in before.removed or "" in before.removed
-        if is_known:
+        if before.has_content(content):
             self._leave_out(raw_key)
             return None
+
         self.contents[sample.key] = content
         self.objects.add(raw_key)
         if not before.live:
@@ -116,20 +136,33 @@ class Admission:
         if has_own_split:
             return sample
         # Changed content must not move a sample from the training to the test split.
-        return replace(sample, source={**sample.source, "split": before.split})
+        source = dict(sample.source)
+        source["split"] = before.split
+        return replace(sample, source=source)
 
-    def admit_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
+    def admit_in_place(
+        self,
+        key: str,
+        source: Mapping[str, str],
+        earlier: EarlierSamples,
+    ) -> bool:
         """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
-        before = earlier.by_key.get(source["source_key"], Earlier())
+        raw_key = source["raw_key"]
+        source_key = source["source_key"]
+        before = earlier.with_key(source_key)
         if before.removed and not before.live:
-            self._leave_out(source["raw_key"])
+            self._leave_out(raw_key)
             return False
-        self.objects.add(source["raw_key"])
+        self.objects.add(raw_key)
         if before.live:
             self.replaces[key] = sorted(before.live)
         return True
 
-    def replace_lost(self, first_of: Mapping[str, str], earlier: Mapping[str, EarlierSamples]) -> None:
+    def replace_lost(
+        self,
+        first_of: Mapping[str, str],
+        earlier: Mapping[str, EarlierSamples],
+    ) -> None:
         """Let the first sample of an object in place replace the samples that the object lost.
 
         first_of: key of an object -> key of its first admitted sample. earlier: key of an object -> the dataset's
@@ -140,43 +173,65 @@ class Admission:
         for keys in self.replaces.values():
             replaced.update(keys)
         for raw_key, first in first_of.items():
-            published = set[str]()
-            for samples in earlier.get(raw_key, EarlierSamples()).by_key.values():
-                published.update(samples.live)
-            lost = published - replaced
+            if raw_key not in earlier:
+                continue
+            lost = earlier[raw_key].live_keys() - replaced
             if lost:
-                self.replaces[first] = sorted(lost.union(self.replaces.get(first, ())))
+                lost.update(self.replaces.get(first, ()))
+                self.replaces[first] = sorted(lost)
 
-    def apply_to(self, batch: BatchSamples, raws: Mapping[str, Row]) -> BatchSamples:
+    def apply_to(
+        self,
+        samples: BatchSamples,
+        raws: Mapping[str, Row],
+    ) -> BatchSamples:
         """Return the batch's samples with this admission. Objects without an admitted sample are refused."""
-        refusals = [*batch.refusals]
+        refusals = [*samples.refusals]
         for key, n_known in sorted(self.known.items()):
             if key in self.objects:
                 continue
             why = f"all of its {n_known} samples were published before, or removed from the dataset since"
             refusal = dropped("dedup", "nothing_new", why)
-            refusals.append(refusal_row(key, raws[key]["sha256"], refusal))
+            sha256 = raws[key]["sha256"]
+            refusals.append(refusal_row(key, sha256, refusal))
         return replace(
-            batch,
+            samples,
             refusals=refusals,
             replaces=self.replaces,
             n_known=sum(self.known.values()),
         )
 
     def _leave_out(self, raw_key: str, n_known: int = 1) -> None:
-        self.known[raw_key] = self.known.get(raw_key, 0) + n_known
+        before = self.known.get(raw_key, 0)
+        self.known[raw_key] = before + n_known
 
 
-def content_of(fields: Mapping[str, Payload], metadata: Mapping[str, Any]) -> str:
+def content_of(
+    fields: Mapping[str, Payload],
+    metadata: Mapping[str, Any],
+) -> str:
     """Return a hash of a sample's fields and metadata, 32 hex digits: SHA-256 per field, columns as JSON."""
+    hashes: dict[str, str] = {}
+    for name, data in fields.items():
+        digest = hashlib.sha256(loaded(data))
+        hashes[name] = digest.hexdigest()
     # A missing value hashes as a missing column: whether a batch has the column depends on its other samples.
     known = {name: value for name, value in metadata.items() if value is not None}
-    hashes = {name: hashlib.sha256(loaded(data)).hexdigest() for name, data in fields.items()}
     text = json.dumps([hashes, known], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+    digest = hashlib.sha256(text.encode())
+    return digest.hexdigest()[:_HASH_CHARS]
 
 
-_COLUMNS = ["part", "row", "key", "source_key", "raw_uri", "raw_sha256", "split", "partition"]
+_COLUMNS = [
+    "part",
+    "row",
+    "key",
+    "source_key",
+    "raw_uri",
+    "raw_sha256",
+    "split",
+    "partition",
+]
 
 
 class NewestVersion(NamedTuple):
@@ -192,7 +247,11 @@ class NewestVersion(NamedTuple):
     """Key of a raw object -> its samples in the version."""
 
 
-def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) -> NewestVersion:
+def newest_version(
+    root: loader.Root,
+    spec: "DatasetSpec",
+    raws: Sequence[Row],
+) -> NewestVersion:
     """Return the newest version and its samples from these raw objects.
 
     Costs the column `raw_uri`, and for known objects the tables that name them. Memory: 1 kB per sample.
@@ -201,56 +260,86 @@ def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) 
     if record is None:
         return NewestVersion()
     version = root.open(record.id)
-    scopes = {raw["key"]: _scope(raw["uri"], raw["key"], spec.keyed_by_place) for raw in raws}
-    rows = list(_rows(version, frozenset(scopes.values()), spec.keyed_by_place))
+    return NewestVersion(
+        id=version.id,
+        groups=version.manifest["groups"],
+        columns=version.manifest["columns"],
+        earlier=_earlier_samples(version, spec, raws),
+    )
+
+
+def _earlier_samples(
+    version: loader.Version,
+    spec: "DatasetSpec",
+    raws: Sequence[Row],
+) -> dict[str, EarlierSamples]:
+    """Return key of a raw object -> its samples in the version."""
+    scopes: dict[str, str] = {}  # key of a raw object -> its scope
+    for raw in raws:
+        scopes[raw["key"]] = _scope(raw["uri"], raw["key"], spec.keyed_by_place)
+    distinct_scopes = frozenset(scopes.values())
+    rows = list(_rows(version, distinct_scopes, spec.keyed_by_place))
     # Batches are named by date: the first row of an object is of its first publication.
     rows.sort(key=itemgetter("partition"))
-    contents = _contents(root.store, spec.name, {row["partition"] for row in rows})
+    batches = {row["partition"] for row in rows}
+    contents = _contents(version.store, spec.name, batches)
+
     by_scope: dict[str, dict[str, Earlier]] = {}
     first_sha256: dict[str, str] = {}  # by URI
     for row in rows:
         first_sha256.setdefault(row["raw_uri"], row["raw_sha256"])
         samples = by_scope.setdefault(row["scope"], {})
         known = samples.setdefault(row["source_key"], Earlier())
-        known.add(row, contents.get(row["key"], ""))
+        content = contents.get(row["key"], "")
+        known.add(row, content)
+
     earlier: dict[str, EarlierSamples] = {}
     for raw in raws:
         scope = scopes[raw["key"]]
+        # Objects whose source keys are unique in the source share all its samples.
         if scope in by_scope:
-            earlier[raw["key"]] = EarlierSamples(first_sha256.get(raw["uri"], ""), by_scope[scope])
-    return NewestVersion(
-        id=version.id,
-        groups=version.manifest["groups"],
-        columns=version.manifest["columns"],
-        earlier=earlier,
-    )
+            earlier[raw["key"]] = EarlierSamples(
+                first_sha256=first_sha256.get(raw["uri"], ""),
+                by_key=by_scope[scope],
+            )
+    return earlier
 
 
-def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
+def published_since(
+    version: loader.Version,
+    rows: Sequence[Row],
+    body: Mapping[str, Any],
+) -> str:
     """Return why waiting samples no longer fit this version (samples of their source keys changed since), or "".
 
     rows: provenance of the samples. body: body of their units record. Costs as `newest_version`. Raises: Corrupt;
     StoreError.
     """
     by_place = body["keyed_by_place"]
-    scopes = {row["raw_uri"]: _scope(row["raw_uri"], row["raw_key"], by_place) for row in rows}
+    scopes: dict[str, str] = {}  # URI of a raw object -> its scope
+    for row in rows:
+        scopes[row["raw_uri"]] = _scope(row["raw_uri"], row["raw_key"], by_place)
+
     live: dict[tuple[str, str], set[str]] = {}  # (scope, source key) -> keys
-    every = set[str]()
-    for published in _rows(version, frozenset(scopes.values()), by_place):
+    live_keys = set[str]()
+    distinct_scopes = frozenset(scopes.values())
+    for published in _rows(version, distinct_scopes, by_place):
         if not published["live"]:
             continue
-        identity = published["scope"], published["source_key"]
-        live.setdefault(identity, set()).add(published["key"])
-        every.add(published["key"])
+        identity = (published["scope"], published["source_key"])
+        keys = live.setdefault(identity, set())
+        keys.add(published["key"])
+        live_keys.add(published["key"])
+
     for row in rows:
-        identity = scopes[row["raw_uri"]], row["source_key"]
+        identity = (scopes[row["raw_uri"]], row["source_key"])
         replaces = set(body["replaces"].get(row["key"], ()))
         sample = f"sample {row['source_key']!r} of {row['raw_key']!r}"
         added = live.get(identity, set()) - replaces
         if added:
             return f"{version.name} has {min(added)!r} instead: {sample}"
         # A first sample in place may replace samples of other source keys, so any live key counts.
-        removed = replaces - every
+        removed = replaces - live_keys
         if removed:
             return f"{version.name} no longer has {min(removed)!r}, which it replaces: {sample}"
     return ""
@@ -263,41 +352,76 @@ def _scope(uri: str, key: str, by_place: bool) -> str:
     return uri
 
 
-def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> Iterator[Row]:
+def _rows(
+    version: loader.Version,
+    scopes: frozenset[str],
+    by_place: bool,
+) -> Iterator[Row]:
     """Yield the version's rows of these scopes, with `scope` and `live`."""
-    import pyarrow.compute as pc
-
     if not scopes:
         return
-    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    tables = get_tables(version.store, files, ["raw_uri", "raw_key"])
-    for file, objects in zip(files, tables, strict=True):
+    files = list[TableFile]()
+    for entry in version.manifest["samples"]:
+        if entry["group"] == "keys":
+            files.append(TableFile.from_json(entry))
+    objects_of_files = get_tables(version.store, files, ["raw_uri", "raw_key"])
+    for file, objects in zip(files, objects_of_files, strict=True):
         # The two columns of a file decide whether it is read: most files have none of these objects.
-        distinct = objects.group_by(["raw_uri", "raw_key"]).aggregate([]).drop_null()
-        selected: dict[str, str] = {}  # URI -> scope
-        for raw in distinct.to_pylist():
-            scope = _scope(raw["raw_uri"], raw["raw_key"], by_place)
-            if scope in scopes:
-                selected[raw["raw_uri"]] = scope
-        if not selected:
-            continue
-        (table,) = get_tables(version.store, [file], _COLUMNS)
-        uris = pa.array(selected, pa.string())
-        table = table.filter(pc.is_in(table["raw_uri"], value_set=uris))
-        positions = version.parts.positions(table["part"]).tolist()
-        live = {position: version.parts.live_members(position) for position in set(positions)}
-        for position, row in zip(positions, table.to_pylist(), strict=True):
-            row["scope"] = selected[row["raw_uri"]]
-            row["live"] = bool(live[position][row["row"]])
-            yield row
+        selected = _scopes_by_uri(objects, scopes, by_place)
+        if selected:
+            yield from _rows_of_file(version, file, selected)
 
 
-def _contents(store: Store, dataset: str, batches: Iterable[str]) -> dict[str, str]:
+def _scopes_by_uri(
+    objects: pa.Table,
+    scopes: frozenset[str],
+    by_place: bool,
+) -> dict[str, str]:
+    """Return URI -> scope, for the objects of these scopes."""
+    distinct = objects.group_by(["raw_uri", "raw_key"]).aggregate([])
+    selected: dict[str, str] = {}
+    for raw in distinct.drop_null().to_pylist():
+        scope = _scope(raw["raw_uri"], raw["raw_key"], by_place)
+        if scope in scopes:
+            selected[raw["raw_uri"]] = scope
+    return selected
+
+
+def _rows_of_file(
+    version: loader.Version,
+    file: TableFile,
+    scopes: Mapping[str, str],
+) -> Iterator[Row]:
+    """Yield the file's rows of these objects. scopes: URI -> scope."""
+    import pyarrow.compute as pc
+
+    (table,) = get_tables(version.store, [file], _COLUMNS)
+    uris = pa.array(list(scopes), pa.string())
+    is_selected = pc.is_in(table["raw_uri"], value_set=uris)
+    table = table.filter(is_selected)
+    positions = version.parts.positions(table["part"]).tolist()  # of each row's part in the version
+    live_members = {}
+    for position in set(positions):
+        live_members[position] = version.parts.live_members(position)
+    for position, row in zip(positions, table.to_pylist(), strict=True):
+        is_live = live_members[position]  # bool [rows of the part]
+        row["scope"] = scopes[row["raw_uri"]]
+        row["live"] = bool(is_live[row["row"]])
+        yield row
+
+
+def _contents(
+    store: Store,
+    dataset: str,
+    batches: Iterable[str],
+) -> dict[str, str]:
+    """Return key of a sample -> its content hash; "" if unknown."""
     contents = dict[str, str]()
     for batch in sorted(batches):
         record = current_record(store, dataset, UNITS, batch)
         if record is None:
             continue
         for row in read_table(store, record.files[UNITS]):
-            contents[row["key"]] = row.get("content") or ""  # earlier releases stored none
+            content = row.get("content")  # earlier releases stored none
+            contents[row["key"]] = content or ""
     return contents

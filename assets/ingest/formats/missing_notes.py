@@ -17,7 +17,10 @@ from ...sources import JOINED
 
 
 def missing_notes(
-    files: Store, format: str, options: ColumnarOptions, batch_keys: Collection[str]
+    files: Store,
+    format: str,
+    options: ColumnarOptions,
+    batch_keys: Collection[str],
 ) -> list[str]:
     """Return what the source states and lacks, one text each.
 
@@ -28,23 +31,25 @@ def missing_notes(
     """
     entry = FORMATS[format]
     sets = set[ShardSet]()
-    for key in batch_keys:
-        member = shard_set(key) if entry.is_sharded else None
-        if member is not None:
-            sets.add(member[0])
+    if entry.is_sharded:
+        for key in batch_keys:
+            member = shard_set(key)
+            if member is not None:
+                sets.add(member[0])
     states_counts = entry.states_counts and entry.companions is not None
     if not sets and not states_counts:
         return []
-    prefix = ""
-    if not states_counts:
-        # A prefix of keys is text, and may end within a name.
-        prefix = commonprefix([files_of_set.begin for files_of_set in sets])  # noqa: RUF071
-    every = list(list_place(files, prefix))
+
     stated = StatedCounts()
     if states_counts:
-        stated = _stated_counts(files, format, options, every)
+        listed = list(list_place(files, ""))
+        stated = _stated_counts(files, format, options, listed)
+    else:
+        # A prefix of keys is text, and may end within a name.
+        prefix = commonprefix([files_of_set.begin for files_of_set in sets])  # noqa: RUF071
+        listed = list(list_place(files, prefix))
     keys = list[str]()
-    for info in every:
+    for info in listed:
         member = shard_set(info.key)
         if member is not None and member[0] in sets:
             keys.append(info.key)
@@ -53,20 +58,25 @@ def missing_notes(
 
 
 def _stated_counts(
-    files: Store, format: str, options: ColumnarOptions, infos: list[ObjectInfo]
+    files: Store,
+    format: str,
+    options: ColumnarOptions,
+    infos: list[ObjectInfo],
 ) -> StatedCounts:
     """Return what the format states itself; nothing if its metadata is unreadable: the objects then say why."""
     try:
         if format in JOINED:
-            objects = joining_importer(format).find_complete_objects(files, infos, options)
-            return objects.stated or StatedCounts()
-        if format in REGISTERED:
-            return registered_named(format).find_objects(files, infos).stated or StatedCounts()
-        importer = importer_named(format)
-        assert importer is not None, format
-        readable = importer.find_readable(files, live_files(files, format, infos), options)
-        return readable.stated or StatedCounts()
+            complete = joining_importer(format).find_complete_objects(files, infos, options)
+            stated = complete.stated
+        elif format in REGISTERED:
+            stated = registered_named(format).find_objects(files, infos).stated
+        else:
+            importer = importer_named(format)
+            assert importer is not None, format
+            live = live_files(files, format, infos)
+            stated = importer.find_readable(files, live, options).stated
     except PenstockError as error:
         if is_fault(error):
             raise
         return StatedCounts()
+    return stated or StatedCounts()

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import loader
+import pyarrow as pa
+
 from loader.dataset.columnar.column_agreement import why_other
 from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
@@ -22,16 +23,22 @@ from loader.storage import Store
 from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
-from penstock.compute.pool import Compute
+from penstock.compute.pool import Outcome
 from penstock.formats.registration.shard_rows import Rows, groups_of
 
-from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
-from ...spec import DatasetSpec
-from ...stages import BatchSamples, written_part
-from .admission import Admission, EarlierSamples, newest_version
-from .sample_facts import OWN_COLUMNS, Row, TakingRules, not_written, outcomes_of, unit_row, units_job
+from ...stages import BatchSamples, OpenBatch, written_part
+from .admission import Admission, EarlierSamples, NewestVersion, newest_version
+from .sample_facts import (
+    OWN_COLUMNS,
+    Row,
+    TakingRules,
+    not_written,
+    outcomes_of,
+    unit_row,
+    units_job,
+)
 from .sample_work import READ, ReadParts, ReadTask
 from .walked_objects import fresh_objects
 
@@ -44,88 +51,62 @@ ReadUnits = tuple[ReadTask, ReadParts]
 """(unit of readable objects, its samples)."""
 
 
-def write_read(
-    root: loader.Root,
-    landing: Store,
-    compute: Compute,
-    spec: DatasetSpec,
-    txn: str,
-    audits: Sequence[Row],
-    raws: Mapping[str, Row],
-    published: Mapping[str, str],
-    provenance: Mapping[str, str],
-    labels: Sequence[str],
-) -> BatchSamples:
-    """Write the parts of the admitted objects. labels: class names by number.
-
-    Raises: as `write_walked`.
-    """
-    infos, refusals = fresh_objects(landing, audits, raws, published)
-    files = landing.place if isinstance(landing, JoinedObjects) else landing  # workers join files themselves
-    fresh = [raws[info.key] for info in infos]
-    newest = newest_version(root, spec, fresh)
-    # A column of folder names has one type in the whole batch, so all keys decide which are text.
-    folders = Partitions((raw["key"] for raw in fresh), texts=text_columns(newest.columns))
-    task = ReadTask(
-        landing=store_url(files),
-        root=store_url(root.store),
-        txn=txn,
-        groups={group: sorted(body["field_nbytes"]) for group, body in newest.groups.items()},
-        rules=TakingRules.of(spec, provenance),
-        limit_s=spec.max_work_timeout_s,
-        texts=sorted(folders.texts),
-    )
-    batch = _Batch(
-        compute=compute,
-        root=root,
-        files=files,
-        spec=spec,
-        partition=provenance["partition"],
-        refusals=refusals,
-        newest=newest.id,
-    )
+def write_read(batch: OpenBatch) -> BatchSamples:
+    """Write the parts of the admitted objects. Raises: as `write_walked`."""
+    infos, refusals = fresh_objects(batch)
+    fresh = [batch.raws[info.key] for info in infos]
+    newest = newest_version(batch.root, batch.spec, fresh)
+    reader = _BatchReader(batch=batch, newest=newest, refusals=refusals)
     # Class names and columns first: an object that is refused there leaves no field to agree on.
-    units_read = batch.read(_tasks(task, fresh, newest.earlier))
-    names, units_read = batch.agreeing(units_read, labels, newest.groups)
-    units_read = batch.in_groups(units_read, newest.groups)
+    units_read = reader.read(_tasks(batch, fresh, newest))
+    names, units_read = reader.agreeing(units_read)
+    units_read = reader.in_groups(units_read)
 
     results = [result for _, result in units_read]
     admission = Admission.of_all(result.admission for result in results)
-    parts, rows = _written(root.store, txn, results, admission)
+    parts, rows = _written(batch, results, admission)
+    facts: dict[str, dict[str, Any]] = {}
+    for result in results:
+        facts.update(result.facts)
     samples = BatchSamples(
         parts=parts,
         rows=rows,
         refusals=refusals,
         labels=names,
-        facts={name: facts for result in results for name, facts in result.facts.items()},
-        jobs=batch.jobs,
+        facts=facts,
+        jobs=reader.jobs,
     )
     if any(result.of_json for result in results):
-        samples = _agreed(root.store, samples, results, newest.columns)
-    return admission.apply_to(samples, raws)
+        samples = _agreed(batch.root.store, samples, results, newest.columns)
+    return admission.apply_to(samples, batch.raws)
 
 
 def _written(
-    store: Store, txn: str, results: Sequence[ReadParts], admission: Admission
+    batch: OpenBatch,
+    results: Sequence[ReadParts],
+    admission: Admission,
 ) -> tuple[list[tuple[str, Part]], list[Row]]:
     """Return (kind, part) of what the nodes wrote, and the rows of `units`."""
     parts = list[tuple[str, Part]]()
     rows = list[Row]()
     for result in results:
         for body in result.parts:
-            part = written_part(body, txn)
-            fields = {name for shard in part.shards for name in shard.field_nbytes}
+            part = written_part(body, batch.txn)
+            fields = set[str]()
+            for shard in part.shards:
+                fields.update(shard.field_nbytes)
             kind = modality_of(fields)
             parts.append((kind, part))
-            for row in part_rows(store, part):
-                content = admission.contents[row["key"]]
-                rows.append(unit_row(row["key"], kind, part.id, row, content))
+            for row in part_rows(batch.root.store, part):
+                key = row["key"]
+                content = admission.contents[key]
+                rows.append(unit_row(key, kind, part.id, row, content))
     return parts, rows
 
 
 def _agreed(
     store: Store,
-    batch: BatchSamples,
+    samples: BatchSamples,
     results: Sequence[ReadParts],
     known: Mapping[str, Mapping[str, Any]],
 ) -> BatchSamples:
@@ -134,29 +115,71 @@ def _agreed(
     for result in results:
         for reason, (n, example) in result.notes.items():
             members.count(reason, example, n)
-    tables = part_tables(store, [part for _, part in batch.parts])
-    own_columns = [OWN_COLUMNS.intersection(table.column_names) for table in tables]
-    from_json = [table.drop_columns(sorted(names)) for table, names in zip(tables, own_columns, strict=True)]
+
+    tables = part_tables(store, [part for _, part in samples.parts])
+    from_json = list[pa.Table]()  # each table without the pipeline's own columns
+    own_types = list[dict[str, str]]()  # each table's own column -> type
+    for table in tables:
+        own_columns = OWN_COLUMNS.intersection(table.column_names)
+        from_json.append(table.drop_columns(sorted(own_columns)))
+        types_of_table: dict[str, str] = {}
+        for name in own_columns:
+            types_of_table[name] = str(table.schema.field(name).type)
+        own_types.append(types_of_table)
     types = members.agreed(from_json, known)
+
     parts = list[tuple[str, Part]]()
-    for (kind, part), table, names in zip(batch.parts, tables, own_columns, strict=True):
-        own_types = {name: str(table.schema.field(name).type) for name in names}
-        agreed = members.as_agreed(table, {**types, **own_types})
+    for (kind, part), table, own in zip(samples.parts, tables, own_types, strict=True):
+        agreed = members.as_agreed(table, {**types, **own})
         if agreed.schema != table.schema:
-            assert part.samples is not None, part.id
-            folder = part.samples.path.rpartition("/")[0]
-            path = f"{folder}/{secrets.token_hex(8)}.samples.parquet"
-            part = replace(part, samples=put_table(store, path, agreed, "part-samples"))
+            part = _with_table(store, part, agreed)
         parts.append((kind, part))
-    return replace(batch, parts=parts, columns=types, notes=members.lines())
+    return replace(
+        samples,
+        parts=parts,
+        columns=types,
+        notes=members.lines(),
+    )
 
 
-def _tasks(task: ReadTask, raws: Sequence[Row], earlier: Mapping[str, EarlierSamples]) -> list[ReadTask]:
+def _with_table(store: Store, part: Part, table: pa.Table) -> Part:
+    """Write a new samples table for a part, and return the part with it."""
+    assert part.samples is not None, part.id
+    folder = part.samples.path.rpartition("/")[0]
+    name = secrets.token_hex(8)
+    samples = put_table(store, f"{folder}/{name}.samples.parquet", table, "part-samples")
+    return replace(part, samples=samples)
+
+
+def _tasks(
+    batch: OpenBatch,
+    raws: Sequence[Row],
+    newest: NewestVersion,
+) -> list[ReadTask]:
+    # A column of folder names has one type in the whole batch, so all keys decide which are text.
+    keys = (raw["key"] for raw in raws)
+    folders = Partitions(keys, texts=text_columns(newest.columns))
+    groups: dict[str, list[str]] = {}
+    for group, body in newest.groups.items():
+        groups[group] = sorted(body["field_nbytes"])
+    whole = ReadTask(
+        landing=store_url(batch.files),
+        root=store_url(batch.root.store),
+        txn=batch.txn,
+        groups=groups,
+        rules=TakingRules.of(batch.spec, batch.provenance),
+        limit_s=batch.spec.max_work_timeout_s,
+        texts=sorted(folders.texts),
+    )
     tasks = list[ReadTask]()
     for number, members in enumerate(_runs(raws)):
-        keys = [raw["key"] for raw in members]
-        known = {key: earlier[key] for key in keys if key in earlier}
-        tasks.append(replace(task, name=f"{number:05d}", raws=members, earlier=known))
+        earlier: dict[str, EarlierSamples] = {}
+        for raw in members:
+            key = raw["key"]
+            if key in newest.earlier:
+                earlier[key] = newest.earlier[key]
+        task = replace(whole, name=f"{number:05d}", raws=members, earlier=earlier)
+        tasks.append(task)
     return tasks
 
 
@@ -177,16 +200,12 @@ def _runs(raws: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """A batch that is read until its units agree, and its refusals and jobs so far."""
+class _BatchReader:
+    """Reads a batch until its units agree; collects its refusals and jobs."""
 
-    compute: Compute
-    root: loader.Root
-    files: Store
-    spec: DatasetSpec
-    partition: str
+    batch: OpenBatch
+    newest: NewestVersion
     refusals: list[Row]
-    newest: str
     jobs: list[Job[Any, Any]] = field(default_factory=list)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[ReadUnits]:
@@ -200,112 +219,187 @@ class _Batch:
             job = self._job(pending)
             self.jobs.append(job)
             halves = list[ReadTask]()
-            for task, outcome in outcomes_of(self.compute, job, pending):
-                result = outcome.value
-                if result is not None:
-                    self.refusals.extend(result.refusals)
-                    refused_keys = {row["key"] for row in result.refusals}
-                    intact = [raw for raw in task.raws if raw["key"] not in refused_keys]
-                    units_read.append((replace(task, raws=intact), result))
-                elif outcome.error is None or outcome.error.code not in _OF_THE_OBJECT:
-                    raise not_written(self.compute, self.jobs, task.raws[0]["key"], outcome)
-                elif len(task.raws) == 1:
-                    self._refuse(task.raws[0], outcome.error.code, outcome.error.summary)
+            for task, outcome in outcomes_of(self.batch.compute, job, pending):
+                if outcome.value is None:
+                    halves += self._halves(task, outcome)
                 else:
-                    half = len(task.raws) // 2
-                    halves.append(replace(task, name=f"{task.name}a", raws=task.raws[:half]))
-                    halves.append(replace(task, name=f"{task.name}b", raws=task.raws[half:]))
+                    unit = self._accepted(task, outcome.value)
+                    units_read.append(unit)
             pending = halves
         return _in_order(units_read)
+
+    def _accepted(self, task: ReadTask, result: ReadParts) -> ReadUnits:
+        """Collect the unit's refusals; return it without the refused objects."""
+        self.refusals.extend(result.refusals)
+        refused_keys = {row["key"] for row in result.refusals}
+        intact = [raw for raw in task.raws if raw["key"] not in refused_keys]
+        return replace(task, raws=intact), result
+
+    def _halves(
+        self,
+        task: ReadTask,
+        outcome: Outcome[ReadParts],
+    ) -> list[ReadTask]:
+        """Return the halves of a unit without a result; refuse its object if it has only one."""
+        raws = task.raws
+        error = outcome.error
+        if error is None or error.code not in _OF_THE_OBJECT:
+            first_key = raws[0]["key"]
+            raise not_written(self.batch.compute, self.jobs, first_key, outcome)
+        if len(raws) == 1:
+            self._refuse(raws[0], error.code, error.summary)
+            return []
+        middle = len(raws) // 2
+        first_half = _renamed(task, "a", raws[:middle])
+        second_half = _renamed(task, "b", raws[middle:])
+        return [first_half, second_half]
 
     def _job(self, tasks: Sequence[ReadTask]) -> Job[ReadTask, ReadParts]:
         decides = list[list[object]]()
         for task in tasks:
             hashes = [raw["sha256"] for raw in task.raws]
             # The version decides only what is admitted beside earlier samples.
-            newest = self.newest if task.earlier else ""
+            newest = ""
+            if task.earlier:
+                newest = self.newest.id
             decides.append([task.name, task.groups, hashes, newest])
-        return units_job(READ, self.root, self.files, self.spec, self.partition, tasks[0].txn, decides)
+        txn = tasks[0].txn
+        return units_job(READ, self.batch, txn, decides)
 
     def agreeing(
-        self, units_read: Sequence[ReadUnits], labels: Sequence[str], known: Mapping[str, Mapping[str, Any]]
+        self,
+        units_read: Sequence[ReadUnits],
     ) -> tuple[list[str], list[ReadUnits]]:
-        """Return the agreed class names, and the samples of objects that have them and the others' columns.
-
-        labels: class names of the dataset. known: its groups. The first object in key order decides what the dataset
-        does not.
-        """
-        names = list(labels)
+        """Return the agreed class names, and the samples of objects that have them and the others' columns."""
         fields = set[str]()
-        for group in known.values():
+        for group in self.newest.groups.values():
             fields.update(group["field_nbytes"])
-        columns: dict[str, tuple[str, str]] = {}  # column -> (what it becomes, in which object)
+        agreement = _Agreement(
+            dataset=self.batch.spec.name,
+            fields=fields,
+            names=list(self.batch.labels),
+        )
         fits = list[ReadUnits]()
         again = list[ReadTask]()
         for task, result in units_read:
             fitting = list[Row]()
             for raw in task.raws:
-                key = raw["key"]
-                own = result.labels.get(key, [])
-                becomes = result.columns.get(key, {})
-                if own[: len(names)] != names[: len(own)]:
-                    why = f"its class names are {own}, the dataset's {names}: put it into another dataset"
-                    self._refuse(raw, "other_classes", why)
-                    continue
-                why = why_other(becomes, key, columns, fields, self.spec.name)
-                if why:
-                    self._refuse(raw, "other_columns", why)
-                    continue
-                names = max(names, own, key=len)  # one is a prefix of the other
-                for column, what in becomes.items():
-                    columns.setdefault(column, (what, key))
-                fitting.append(raw)
+                refusal = agreement.join(raw["key"], result)
+                if refusal is None:
+                    fitting.append(raw)
+                else:
+                    code, why = refusal
+                    self._refuse(raw, code, why)
             if len(fitting) == len(task.raws):
                 fits.append((task, result))
             elif fitting:
-                again.append(replace(task, name=f"{task.name}l", raws=fitting))
-        return names, _in_order([*fits, *self.read(again)])
+                # Its parts contain samples of the refused objects.
+                again.append(_renamed(task, "l", fitting))
+        fits += self.read(again)
+        return agreement.names, _in_order(fits)
 
-    def in_groups(
-        self, units_read: Sequence[ReadUnits], known: Mapping[str, Mapping[str, Any]]
-    ) -> list[ReadUnits]:
+    def in_groups(self, units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
         """Return the samples with each field in one group; units that guessed other groups are read again."""
-        kinds: dict[tuple[str, ...], Rows] = {}  # sorted fields -> an example, for the error
-        for _, result in units_read:
-            for names, sample_key, object_key in result.kinds:
-                fields = tuple(names)
-                kinds.setdefault(fields, Rows(fields, [sample_key], [object_key]))
-        if not kinds:
+        examples = _examples(units_read)
+        if not examples:
             return [*units_read]
         try:
-            group_of = groups_of([kinds[kind] for kind in sorted(kinds)], known)
+            group_of = groups_of(examples, self.newest.groups)
         except FieldMismatch:
+            # Otherwise the next run would find the same results, and fail in the same way.
             for job in self.jobs:
-                discard(self.compute, job)
+                discard(self.batch.compute, job)
             raise
-        groups: dict[str, list[str]] = {}
+
+        groups: dict[str, list[str]] = {}  # group -> its fields
         for name, group in sorted(group_of.items()):
-            groups.setdefault(group, []).append(name)
+            members = groups.setdefault(group, [])
+            members.append(name)
         fits = list[ReadUnits]()
         again = list[ReadTask]()
         for task, result in units_read:
             if _lies_in(group_of, result):
                 fits.append((task, result))
             else:
-                again.append(replace(task, name=f"{task.name}s", groups=groups))
-        return _in_order([*fits, *self.read(again)])
+                # Its parts have shards of groups that the batch does not have.
+                task = _renamed(task, "s", task.raws)
+                again.append(replace(task, groups=groups))
+        fits += self.read(again)
+        return _in_order(fits)
 
     def _refuse(self, raw: Row, code: str, why: str) -> None:
-        self.refusals.append(refusal_row(raw["key"], raw["sha256"], rejected("cut", code, why)))
+        refusal = rejected("cut", code, why)
+        row = refusal_row(raw["key"], raw["sha256"], refusal)
+        self.refusals.append(row)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Agreement:
+    """Class names and columns of a batch. The first object in key order decides what the dataset does not."""
+
+    dataset: str
+    fields: set[str]
+    """Fields of the dataset."""
+    names: list[str]
+    """Class names by number; the dataset's at first."""
+    columns: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Column -> (what it becomes, in which object)."""
+
+    def join(self, key: str, result: ReadParts) -> tuple[str, str] | None:
+        """Add an object's class names and columns; return (code, reason) if they disagree."""
+        own_names = result.labels.get(key, [])
+        shared = min(len(own_names), len(self.names))
+        if own_names[:shared] != self.names[:shared]:
+            why = f"its class names are {own_names}, the dataset's {self.names}: put it into another dataset"
+            return "other_classes", why
+        becomes = result.columns.get(key, {})
+        why = why_other(becomes, key, self.columns, self.fields, self.dataset)
+        if why:
+            return "other_columns", why
+        if len(own_names) > len(self.names):
+            self.names = own_names
+        for column, kind in becomes.items():
+            self.columns.setdefault(column, (kind, key))
+        return None
+
+
+def _renamed(task: ReadTask, suffix: str, raws: list[Row]) -> ReadTask:
+    # The name orders units, and names their parts: what is read again needs another one.
+    return replace(
+        task,
+        name=f"{task.name}{suffix}",
+        raws=raws,
+    )
+
+
+def _examples(units_read: Sequence[ReadUnits]) -> list[Rows]:
+    """Return one row per set of fields, sorted by fields: it names the sample and the object in an error."""
+    examples: dict[tuple[str, ...], Rows] = {}  # by sorted fields
+    for _, result in units_read:
+        for names, sample_key, object_key in result.kinds:
+            fields = tuple(names)
+            example = Rows(
+                fields,
+                source_keys=[sample_key],
+                objects=[object_key],
+            )
+            examples.setdefault(fields, example)
+    return [examples[fields] for fields in sorted(examples)]
 
 
 def _lies_in(group_of: Mapping[str, str], result: ReadParts) -> bool:
     for body in result.parts:
-        for shard in Part.from_json(body).shards:
-            if any(group_of[name] != shard.group for name in shard.field_nbytes):
-                return False
+        part = Part.from_json(body)
+        for shard in part.shards:
+            for name in shard.field_nbytes:
+                if group_of[name] != shard.group:
+                    return False
     return True
 
 
 def _in_order(units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
-    return sorted(units_read, key=lambda unit: unit[0].name)
+    def name_of(unit: ReadUnits) -> str:
+        task, _ = unit
+        return task.name
+
+    return sorted(units_read, key=name_of)

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import loader
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.splits import split_of
 from loader.errors import StoreError
-from loader.storage import Store
 from penstock.compute.job import Job
 from penstock.compute.local_blocks import blocks_of, discard
 from penstock.compute.pool import Compute, Outcome
@@ -18,6 +16,9 @@ from penstock.formats.registration.shard_rows import key_of
 from penstock.stages import fingerprint
 
 from ...spec import DatasetSpec
+
+if TYPE_CHECKING:
+    from ...stages import OpenBatch
 
 OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
 """Columns of each sample that no format may set."""
@@ -77,23 +78,34 @@ class TakingRules:
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
     """Return a sample's key in the dataset. longest: characters of its longest field name."""
-    return key_of(f"{raw['sha256'][:_HASH_CHARS]}/{source_key}", longest)
+    content = raw["sha256"][:_HASH_CHARS]
+    return key_of(f"{content}/{source_key}", longest)
 
 
-def metadata_of(rules: TakingRules, raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def metadata_of(
+    rules: TakingRules,
+    raw: Row,
+    columns: Mapping[str, Any],
+    kind: str,
+) -> dict[str, Any]:
     """Return a sample's metadata. columns: columns from its format."""
     metadata: dict[str, Any] = {}
     if rules.has_folder_labels:
         metadata["label"] = raw["label"]
     metadata["mime"] = raw["mime"]
-    metadata |= columns
+    metadata.update(columns)
     # Last, so that no column of the format replaces what the pipeline states itself.
     metadata["kind"] = kind
     metadata["licence"] = raw["licence"]
     return metadata
 
 
-def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
+def source_of(
+    rules: TakingRules,
+    raw: Row,
+    source_key: str,
+    own: Mapping[str, str],
+) -> dict[str, str]:
     """Return a sample's provenance, without its position in the object.
 
     raw: its object's row; `first_sha256`, the hash of the bytes published first, decides the split if present.
@@ -121,7 +133,13 @@ def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, s
     return source
 
 
-def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str], content: str = "") -> Row:
+def unit_row(
+    key: str,
+    kind: str,
+    part_id: str,
+    source: Mapping[str, str],
+    content: str = "",
+) -> Row:
     """Return a sample's row for `units`. content: content hash; "" if unknown."""
     return {
         "key": key,
@@ -141,28 +159,42 @@ R = TypeVar("R")
 
 
 def units_job(
-    work: Work[U, R], root: loader.Root, landing: Store, spec: DatasetSpec, partition: str, *decides: object
+    work: Work[U, R],
+    batch: "OpenBatch",
+    *decides: object,
 ) -> Job[U, R]:
     """Return a batch's job. decides: plain values that decide the units and their results."""
+    root = batch.root.store
     return Job(
-        store=root.store,
+        store=root,
         work=work,
-        about=f"{spec.name}/units/{partition}",
+        about=f"{batch.spec.name}/units/{batch.partition}",
         fingerprint=fingerprint(*decides),
-        stores=[landing, root.store],
+        stores=[batch.files, root],
     )
 
 
-def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterator[tuple[U, Outcome[R]]]:
+def outcomes_of(
+    compute: Compute,
+    job: Job[U, R],
+    units: Sequence[U],
+) -> Iterator[tuple[U, Outcome[R]]]:
     """Yield each unit with its outcome, in order."""
     for block in blocks_of(compute, job, lambda: units):
-        # Not strict: the units go on beyond the block.
-        yield from zip(units[block.first :], block.outcomes, strict=False)
+        for number, outcome in enumerate(block.outcomes, block.first):
+            yield units[number], outcome
 
 
-def not_written(compute: Compute, jobs: Sequence[Job[U, R]], key: str, outcome: Outcome[R]) -> StoreError:
+def not_written(
+    compute: Compute,
+    jobs: Sequence[Job[U, R]],
+    key: str,
+    outcome: Outcome[R],
+) -> StoreError:
     """Return the error for a unit without a result, and discard its jobs. key: key of its first object."""
     for job in jobs:
         discard(compute, job)  # otherwise the next run would find the same failure
-    why = outcome.error.summary if outcome.error else "no result"
+    why = "no result"
+    if outcome.error is not None:
+        why = outcome.error.summary
     return StoreError(f"the samples of {key!r} could not be written: {why}")

@@ -1,10 +1,9 @@
-"""The works READ and COPY: a node writes samples of raw objects as parts, by an importer or by copying runs of them."""
+"""The work READ: a node reads samples of raw objects through an importer, and writes them as parts."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, TypeVar, cast
 
 from loader.dataset.columnar.choices import ColumnarOptions
@@ -12,7 +11,6 @@ from loader.dataset.columnar.column_names import Partitions, duplicate_key
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import key_hash
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
-from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch, PenstockError
 from loader.storage import ObjectInfo, Store
@@ -22,10 +20,8 @@ from penstock.compute.pool import is_fault
 from penstock.compute.work import Node, Work
 from penstock.formats.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, Spilled, UnitReader
-from penstock.formats.importing.spans import read_fields, samples_in
 from penstock.formats.importing.write_parts import PartLayout, write_parts
 from penstock.formats.registration.selection import live_files
-from penstock.formats.registration.shard_rows import COMMON, shards_of
 from penstock.formats.registry import FORMATS, importer_named
 
 from ...joined_objects import JoinedObjects
@@ -34,13 +30,20 @@ from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped
 from ...sources import JOINED, companions, read_formats
 from .admission import Admission, EarlierSamples
-from .sample_facts import OWN_COLUMNS, Row, TakingRules, key_in_dataset, metadata_of, source_of, unit_row
+from .sample_facts import (
+    OWN_COLUMNS,
+    Row,
+    TakingRules,
+    key_in_dataset,
+    metadata_of,
+    source_of,
+)
 from .walked_objects import (
+    WalkedPlace,
     landed_info,
     not_of,
     once_a_batch,
     refused_where_unreadable,
-    samples_of,
     walked_place,
 )
 
@@ -48,13 +51,21 @@ from .walked_objects import (
 class ReadPlace:
     """Raw objects of a read format, in their source."""
 
-    def __init__(self, files: Store, format: str, options: ColumnarOptions) -> None:
+    def __init__(
+        self,
+        files: Store,
+        format: str,
+        options: ColumnarOptions,
+    ) -> None:
         """Open the source. Costs a listing if other files describe an object."""
         importer = importer_named(format)
         assert importer is not None, format
         self._importer: Importer = importer
-        joined = JoinedObjects(files, format, options) if format in JOINED else None
-        self.landing = cast(Store, joined or files)
+        self._joined: JoinedObjects | None = None
+        self.landing = files
+        if format in JOINED:
+            self._joined = JoinedObjects(files, format, options)
+            self.landing = cast(Store, self._joined)
         self._files = files
         self._format = format
         self._options = options
@@ -66,19 +77,24 @@ class ReadPlace:
         self.members = JsonMembers()
         """JSON values that became no column."""
         if companions(format):
-            try:
-                if joined is not None:
-                    readable = joined.readable()
-                else:
-                    live = live_files(files, format, list(list_place(files)))
-                    readable = self._importer.find_readable(files, live, options)
-                self._all = readable
-                self._keys = frozenset(info.key for info in readable.infos)
-            except PenstockError as error:
-                if is_fault(error):
-                    raise
-                # Raised again for each object, so that each has a refusal with this reason.
-                self._all = error
+            self._find_all()
+
+    def _find_all(self) -> None:
+        try:
+            if self._joined is not None:
+                readable = self._joined.readable()
+            else:
+                listed = list(list_place(self._files))
+                live = live_files(self._files, self._format, listed)
+                readable = self._importer.find_readable(self._files, live, self._options)
+        except PenstockError as error:
+            if is_fault(error):
+                raise
+            # Raised again for each object, so that each has a refusal with this reason.
+            self._all = error
+            return
+        self._all = readable
+        self._keys = frozenset(info.key for info in readable.infos)
 
     def readable(self, info: ObjectInfo) -> Readable:
         """Return an object's reader. Raises: Unusable for another format; errors of the format."""
@@ -99,9 +115,16 @@ class ReadPlace:
 
     def has_samples(self, info: ObjectInfo) -> bool:
         """Read an object to its end; return whether it has a sample."""
-        return sum(1 for _ in self.samples(info)) > 0  # counted to the end, where damage may be
+        n_samples = 0
+        for _ in self.samples(info):  # to the end, where damage may be
+            n_samples += 1
+        return n_samples > 0
 
-    def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
+    def samples(
+        self,
+        info: ObjectInfo,
+        readable: Readable | None = None,
+    ) -> Iterator[Sample]:
         """Check and yield an object's samples. readable: its reader, if it is open already.
 
         Raises: Unusable; DuplicateKey; errors of the format.
@@ -109,7 +132,9 @@ class ReadPlace:
         if readable is None:
             readable = self.readable(info)
         reader = UnitReader(self._files, readable, self._options, (), [])
-        unit = ReadUnit(info.key, list(readable.runs(info)))
+        # One unit for all runs, because a key may occur only once in the whole object.
+        runs = list(readable.runs(info))
+        unit = ReadUnit(info.key, runs)
         key_hashes = set[bytes]()  # shorter than keys: an object may have millions of samples
         for sample in reader(unit):
             hashed = key_hash(sample.key)
@@ -122,25 +147,42 @@ class ReadPlace:
 read_place = once_a_batch(ReadPlace)
 
 
-def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, Any], batch: str) -> Row:
+def audit_samples(
+    landing: Store,
+    raw: Row,
+    format: str,
+    choices: Mapping[str, Any],
+    batch: str,
+) -> Row:
     """Return an object's row of `media`, after walking or reading its samples to the end.
 
     choices: reader options, as `ColumnarOptions.to_json`. batch: id of one audit, which lists a source only once.
 
     Raises: Unusable; Fault; Throttled; Transient.
     """
+    place_of: Callable[..., ReadPlace | WalkedPlace] = walked_place
+    if format in read_formats():
+        place_of = read_place
     with refused_where_unreadable("probe"):
-        place_of = read_place if format in read_formats() else walked_place
-        source = place_of(batch, landing, format, ColumnarOptions.from_json(dict(choices)))
-        if not source.has_samples(landed_info(source.landing, raw)):
+        options = ColumnarOptions.from_json(dict(choices))
+        source = place_of(batch, landing, format, options)
+        info = landed_info(source.landing, raw)
+        if not source.has_samples(info):
             raise dropped("probe", "no_samples", "it holds no sample")
-    facts = {"mime": raw["mime"], "kind": format, "nbytes": raw["nbytes"], "container": format}
-    return media_row(facts) | {"key": raw["key"], "sha256": raw["sha256"]}
+    facts = {
+        "mime": raw["mime"],
+        "kind": format,
+        "nbytes": raw["nbytes"],
+        "container": format,
+    }
+    row = media_row(facts)
+    row["key"] = raw["key"]
+    row["sha256"] = raw["sha256"]
+    return row
 
 
-# Rough rates, for the estimates by which work is divided.
 _BYTES_PER_S = 20e6
-_COPIED_BYTES_PER_S = 50e6
+"""Rough rate, for the estimates by which work is divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +245,12 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
 
     Raises: InvalidSample if no part may hold a sample; StoreError.
     """
-    place = read_place(task.txn, node.open(task.landing), task.rules.format, task.rules.options)
+    rules = task.rules
+    place = read_place(task.txn, node.open(task.landing), rules.format, rules.options)
     place.members = JsonMembers()
     raws = list(task.raws)
     refusals = list[Row]()
-    partitions = Partitions((), task.rules.options.without, task.texts)
+    partitions = Partitions((), rules.options.without, task.texts)
     while True:
         result = ReadParts(refusals=refusals)
         with closing(Spilled()) as spilled:
@@ -218,52 +261,83 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
                 raws.remove(raw)
                 refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))
                 continue  # start over without this object, because scratch has some of its samples
-            result = replace(result, of_json=place.has_members, notes=place.members.notes)
-            return replace(result, **_written(task, node, spilled, place.has_members))
+            written = _written(task, node, spilled, place.has_members)
+            return replace(
+                result,
+                of_json=place.has_members,
+                notes=place.members.notes,
+                **written,
+            )
 
 
 def _spill(
-    task: ReadTask, place: ReadPlace, raw: Row, partitions: Partitions, result: ReadParts, spilled: Spilled
+    task: ReadTask,
+    place: ReadPlace,
+    raw: Row,
+    partitions: Partitions,
+    result: ReadParts,
+    spilled: Spilled,
 ) -> None:
     """Add an object's admitted samples to scratch, and its facts and admission to the result."""
     earlier = task.earlier.get(raw["key"], EarlierSamples())
-    known = {**raw, "first_sha256": earlier.first_sha256}
+    raw = dict(raw)
+    raw["first_sha256"] = earlier.first_sha256
     for sample in _samples(place, raw, result, partitions):
         has_own_split = bool(task.rules.own_split(sample.source))
         # A JSON document's columns are not content: the document itself is a field.
-        columns: Mapping[str, Any] = {}
-        if place.has_members:
-            columns = sample.metadata
-        if columns:
+        from_json: Mapping[str, Any] = {}
+        if place.has_members and sample.metadata:
+            from_json = sample.metadata
             sample = replace(sample, metadata={})
-        admitted = result.admission.admit(_for_dataset(task.rules, known, sample), earlier, has_own_split)
+        sample = _for_dataset(task.rules, raw, sample)
+        admitted = result.admission.admit(sample, earlier, has_own_split)
         if admitted is None:
             continue
-        if columns:
-            admitted = replace(admitted, metadata={**admitted.metadata, **columns})
+        if from_json:
+            metadata = {**admitted.metadata, **from_json}
+            admitted = replace(admitted, metadata=metadata)
         spilled.add(admitted)
 
 
-def _samples(place: ReadPlace, raw: Row, result: ReadParts, partitions: Partitions) -> Iterator[Sample]:
+def _samples(
+    place: ReadPlace,
+    raw: Row,
+    result: ReadParts,
+    partitions: Partitions,
+) -> Iterator[Sample]:
+    """Yield an object's samples, and add its facts to the result."""
     with refused_where_unreadable("cut"):
         info = landed_info(place.landing, raw)
         readable = place.readable(info)
-        result.facts.update({name: dict(facts) for name, facts in readable.facts.items()})
+        for name, facts in readable.facts.items():
+            result.facts[name] = dict(facts)
         if readable.labels:
             result.labels[info.key] = list(readable.labels)
         for sample in place.samples(info, readable):
             if place.is_partitioned:
-                sample = replace(sample, metadata=dict(partitions.joined(info.key, sample.metadata)))
+                metadata = partitions.joined(info.key, sample.metadata)
+                sample = replace(sample, metadata=dict(metadata))
             yield sample
-        if readable.columns is not None:
+        if readable.columns is not None:  # complete only after the last sample
             result.columns[info.key] = readable.columns.becomes
 
 
-def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> dict[str, Any]:
-    kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
+def _written(
+    task: ReadTask,
+    node: Node,
+    spilled: Spilled,
+    any_values: bool,
+) -> dict[str, Any]:
+    """Write the samples in scratch as parts; return `kinds` and `parts` of `ReadParts`."""
+    kinds = list[tuple[list[str], str, str]]()
+    for fields, rows in spilled.kinds.items():
+        kinds.append((list(fields), rows.source_keys[0], rows.objects[0]))
     if not kinds:
         return {}
-    groups = {group: {"field_nbytes": names} for group, names in task.groups.items()}
+    # In the form of a manifest's groups.
+    groups: dict[str, dict[str, list[str]]] = {}
+    for group, names in task.groups.items():
+        groups[group] = {"field_nbytes": names}
     try:
         group_of = spilled.group_of(groups)
     except FieldMismatch:  # the submitter raises it too, unless it leaves the object out
@@ -277,38 +351,47 @@ def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> 
         any_values=any_values,
     )
     written = write_parts(spilled.drain(), layout, task.name)
-    return {"kinds": kinds, "parts": [part.to_json() for part in written.parts]}
+    parts = [part.to_json() for part in written.parts]
+    return {"kinds": kinds, "parts": parts}
 
 
 def _for_dataset(rules: TakingRules, raw: Row, sample: Sample) -> Sample:
     source_key = sample.source.get("source_key", sample.key)
     longest_name = max(map(len, sample.fields))
     kind = modality_of(set(sample.fields))
+    source = dict(sample.source)
+    source.update(source_of(rules, raw, source_key, sample.source))
     return replace(
         sample,
         key=key_in_dataset(raw, source_key, longest_name),
         metadata=metadata_of(rules, raw, sample.metadata, kind),
-        source={**sample.source, **source_of(rules, raw, source_key, sample.source)},
+        source=source,
     )
 
 
 T = TypeVar("T", bound=SampleTask)
 
 
-def _alike(task: T) -> T:
+def without_run(task: T) -> T:
+    """Return the task as any run has it, so that a repeated run finds the results of the last one."""
     return replace(task, rules=task.rules.of_no_run)
 
 
-def _limit_s(task: SampleTask) -> float:
+def limit_s(task: SampleTask) -> float:
+    """Return the time limit in seconds."""
     return task.limit_s
 
 
 def _read_s(task: SampleTask) -> float:
-    return float(sum(raw["nbytes"] for raw in task.raws) / _BYTES_PER_S)
+    return nbytes_of(task) / _BYTES_PER_S
 
 
-def _copy_s(task: SampleTask) -> float:
-    return float(sum(raw["nbytes"] for raw in task.raws) / _COPIED_BYTES_PER_S)
+def nbytes_of(task: SampleTask) -> int:
+    """Return the total size of the raw objects in bytes."""
+    nbytes = 0
+    for raw in task.raws:
+        nbytes += raw["nbytes"]
+    return nbytes
 
 
 READ = Work(
@@ -317,97 +400,7 @@ READ = Work(
     function=read_samples,
     unit=ReadTask,
     result=ReadParts,
-    timeout_s=_limit_s,
+    timeout_s=limit_s,
     cost_s=_read_s,
-    alike=_alike,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTask(SampleTask):
-    """A run of samples with the same fields, of one shard's raw objects, to copy."""
-
-    number: int
-    """Number of the part within the batch."""
-    run: int
-    """Number of the run within the shard."""
-    groups: dict[str, str]
-    """Field -> group."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """Column from JSON documents -> its type in this batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedPart:
-    """The part copied from a run."""
-
-    part: dict[str, Any] | None
-    """Part as JSON; None if every sample is left out."""
-    rows: list[Row]
-    """Rows of `units`."""
-    admission: Admission
-    """Admitted samples."""
-
-
-def copy_run(task: CopyTask, node: Node) -> CopiedPart:
-    """Copy a run of samples. Raises: Unusable if an object was replaced; errors of the format; StoreError."""
-    landing = node.open(task.landing)
-    rules = task.rules
-    place = walked_place(task.txn, landing, rules.format, rules.options)
-    infos = [landed_info(landing, raw) for raw in task.raws]
-    (shard,) = shards_of(infos, len(infos))
-    rows = place.rows(shard)[task.run]
-    if task.columns:
-        table = rows.metadata_table()
-        if table is not None:
-            rows.metadata = place.members.as_agreed(table, task.columns)
-    raws = {raw["key"]: raw for raw in task.raws}
-    known_samples = list(samples_of(rules, shard, rows, raws))
-    (run,) = samples_in([(shard, rows)], [[known.key for known in known_samples]])
-    admission = Admission()
-    sources: dict[str, Mapping[str, str]] = {}
-
-    def samples_of_run() -> Iterator[tuple[Any, ...]]:
-        for fields, known in zip(read_fields(landing, run), known_samples, strict=True):
-            # A JSON document's columns depend on batch and release, so only the document counts as content.
-            content = {name: value for name, value in known.metadata.items() if name not in task.columns}
-            from_json = {name: value for name, value in known.metadata.items() if name in task.columns}
-            sample = Sample(key=known.key, fields=fields, metadata=content, source=known.source)
-            earlier = task.earlier.get(known.source["raw_key"], EarlierSamples())
-            admitted = admission.admit(sample, earlier, known.has_own_split)
-            if admitted is None:
-                continue
-            sources[admitted.key] = admitted.source
-            yield admitted.key, admitted.fields, {**admitted.metadata, **from_json}, admitted.source
-
-    # One sample is read ahead, because a part without samples cannot be written.
-    samples = samples_of_run()
-    first = next(samples, None)
-    if first is None:
-        return CopiedPart(part=None, rows=[], admission=admission)
-    part = write_part(
-        node.open(task.root),
-        task.txn,
-        chain([first], samples),
-        group=COMMON,
-        groups=task.groups,
-        name=f"{task.number:05d}",
-    )
-    # Only now: writing the part has filled `sources` and `admission`.
-    kind = modality_of(set(rows.fields))
-    units = list[Row]()
-    for key, source in sources.items():
-        units.append(unit_row(key, kind, part.id, source, admission.contents[key]))
-    return CopiedPart(part=part.to_json(), rows=units, admission=admission)
-
-
-COPY = Work(
-    name="copy",
-    version="3",
-    function=copy_run,
-    unit=CopyTask,
-    result=CopiedPart,
-    timeout_s=_limit_s,
-    cost_s=_copy_s,
-    alike=_alike,
+    alike=without_run,
 )

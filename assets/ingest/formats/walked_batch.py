@@ -2,27 +2,26 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import loader
 from loader.dataset.tables import columns
-from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_place
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_table, place_id, put_place
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
-from loader.storage import Store
+from loader.storage import ObjectInfo
 from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
 from penstock.formats.registration.parts import objects_of, put_parts
 from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, groups_of, shards_of
 
-from ...spec import DatasetSpec
-from ...stages import BatchSamples, written_part
-from .admission import Admission, EarlierSamples, newest_version
+from ...stages import BatchSamples, OpenBatch, written_part
+from .admission import Admission, EarlierSamples, NewestVersion, newest_version
+from .copy_work import COPY, CopiedPart, CopyTask
 from .sample_facts import Row, TakingRules, not_written, outcomes_of, unit_row, units_job
-from .sample_work import COPY, CopiedPart, CopyTask
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 
 _AT_ONCE = 8
@@ -32,194 +31,291 @@ Walked = tuple[ForeignShard, Rows]
 """(shard, a run of its samples with the same fields)."""
 
 
-def write_walked(
-    root: loader.Root,
-    landing: Store,
-    compute: Compute,
-    spec: DatasetSpec,
-    txn: str,
-    audits: Sequence[Row],
-    raws: Mapping[str, Row],
-    published: Mapping[str, str],
-    provenance: Mapping[str, str],
-) -> BatchSamples:
-    """Write the parts of the admitted objects. published: SHA-256 -> where the dataset has these bytes.
+def write_walked(batch: OpenBatch) -> BatchSamples:
+    """Write the parts of the admitted objects.
 
     Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
-    infos, refusals = fresh_objects(landing, audits, raws, published)
+    infos, refusals = fresh_objects(batch)
+    samples = BatchSamples(refusals=refusals)
     if not infos:
-        return BatchSamples(refusals=refusals)
-    newest = newest_version(root, spec, [raws[info.key] for info in infos])
-    earlier = newest.earlier
-    raws = dict(raws)
-    for key, samples in earlier.items():
-        # A sample's split follows the object's first bytes, so that growth moves none to another split.
-        raws[key] = {**raws[key], "first_sha256": samples.first_sha256}
+        return samples
+    fresh = [batch.raws[info.key] for info in infos]
+    newest = newest_version(batch.root, batch.spec, fresh)
+    place = WalkedPlace(batch.landing, batch.spec.format, batch.spec.sources[0].choices)
+    walked = _walked(place, infos)
+    all_rows = [rows for _, rows in walked]
+    group_of = groups_of(all_rows, newest.groups)
+    if place.has_members:
+        types = agree(all_rows, place.members, newest.columns)
+        samples = replace(samples, columns=types, notes=place.members.lines())
 
-    place = WalkedPlace(landing, spec.format, spec.sources[0].choices)
+    plan = _WalkedBatch(
+        batch=batch,
+        infos=infos,
+        walked=walked,
+        group_of=group_of,
+        raws=_raws_with_first_bytes(batch, newest),
+        rules=TakingRules.of(batch.spec, batch.provenance),
+        newest=newest,
+    )
+    if batch.spec.in_place:
+        samples, admission = _index_in_place(plan, samples)
+    else:
+        samples, admission = _copy(plan, samples)
+    return admission.apply_to(samples, plan.raws)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WalkedBatch:
+    """A batch whose objects were walked."""
+
+    batch: OpenBatch
+    infos: Sequence[ObjectInfo]
+    """Objects in key order."""
+    walked: Sequence[Walked]
+    group_of: Mapping[str, str]
+    """Field -> group."""
+    raws: Mapping[str, Row]
+    """Rows of the raw objects. Objects of the newest version also have `first_sha256`."""
+    rules: TakingRules
+    newest: NewestVersion
+
+
+def _walked(place: WalkedPlace, infos: Sequence[ObjectInfo]) -> list[Walked]:
     shards = shards_of(infos, place.objects_per_shard)
+    # In threads, because walking an object waits for its store.
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
         runs_by_shard = list(pool.map(place.rows, shards))
     walked = list[Walked]()
     for shard, runs in zip(shards, runs_by_shard, strict=True):
-        walked += [(shard, run) for run in runs]
-    group_of = groups_of([rows for _, rows in walked], newest.groups)
-    batch = BatchSamples(refusals=refusals)
-    if place.has_members:
-        types = agree([rows for _, rows in walked], place.members, newest.columns)
-        batch = replace(batch, columns=types, notes=place.members.lines())
+        for run in runs:
+            walked.append((shard, run))
+    return walked
 
-    rules = TakingRules.of(spec, provenance)
-    if spec.in_place:
-        batch, admission = _index_in_place(root, landing, txn, walked, group_of, raws, rules, earlier, batch)
-        return admission.apply_to(batch, raws)
+
+def _raws_with_first_bytes(batch: OpenBatch, newest: NewestVersion) -> dict[str, Row]:
+    raws = dict(batch.raws)
+    for key, samples in newest.earlier.items():
+        # A sample's split follows the object's first bytes, so that growth moves none to another split.
+        raw = dict(raws[key])
+        raw["first_sha256"] = samples.first_sha256
+        raws[key] = raw
+    return raws
+
+
+def _copy(plan: _WalkedBatch, samples: BatchSamples) -> tuple[BatchSamples, Admission]:
+    """Return the batch with its parts copied by nodes, and their admission."""
+    batch = plan.batch
+    hashes = [plan.raws[info.key]["sha256"] for info in plan.infos]
     # All that decides the copies. The version does only if it has samples of these objects.
+    newest = ""
+    if plan.newest.earlier:
+        newest = plan.newest.id
     decides: list[object] = [
-        txn,
-        sorted(group_of.items()),
-        [raws[info.key]["sha256"] for info in infos],
-        newest.id if earlier else "",
+        batch.txn,
+        sorted(plan.group_of.items()),
+        hashes,
+        newest,
     ]
-    if batch.columns:
-        decides.append(sorted(batch.columns.items()))
-    job = units_job(COPY, root, landing, spec, provenance["partition"], *decides)
-    tasks = list[CopyTask]()
-    for task in _tasks(job, txn, walked, group_of, raws, rules, spec, earlier):
-        tasks.append(replace(task, columns=dict(batch.columns)))
-    parts, rows, admission = _copied(compute, job, tasks)
-    return admission.apply_to(replace(batch, parts=parts, rows=rows, jobs=[job]), raws)
+    if samples.columns:
+        decides.append(sorted(samples.columns.items()))
+    job = units_job(COPY, batch, *decides)
+    tasks = list(_tasks(plan, samples.columns))
+    parts, rows, admission = _copied(batch.compute, job, tasks)
+    samples = replace(samples, parts=parts, rows=rows, jobs=[job])
+    return samples, admission
 
 
-def _tasks(
-    job: Job[CopyTask, CopiedPart],
-    txn: str,
-    walked: Sequence[Walked],
-    group_of: Mapping[str, str],
-    raws: Mapping[str, Row],
-    rules: TakingRules,
-    spec: DatasetSpec,
-    earlier: Mapping[str, EarlierSamples],
-) -> Iterator[CopyTask]:
-    runs = Counter[str]()  # shard -> number of its runs so far
-    landing, root = map(store_url, job.stores)
-    for number, (shard, rows) in enumerate(walked):
-        keys = [info.key for info in shard.infos]
+def _tasks(plan: _WalkedBatch, columns_of_json: Mapping[str, str]) -> Iterator[CopyTask]:
+    landing = store_url(plan.batch.files)
+    root = store_url(plan.batch.root.store)
+    # A node walks the shard again, and copies the run of this number.
+    n_runs = Counter[str]()  # shard -> number of its runs so far
+    for number, (shard, rows) in enumerate(plan.walked):
+        raws = list[Row]()
+        earlier: dict[str, EarlierSamples] = {}
+        for info in shard.infos:
+            raws.append(plan.raws[info.key])
+            if info.key in plan.newest.earlier:
+                earlier[info.key] = plan.newest.earlier[info.key]
+        groups: dict[str, str] = {}
+        for name in rows.fields:
+            groups[name] = plan.group_of[name]
         yield CopyTask(
             landing=landing,
             root=root,
-            txn=txn,
+            txn=plan.batch.txn,
             number=number,
-            raws=[raws[key] for key in keys],
-            run=runs[shard.name],
-            groups={name: group_of[name] for name in rows.fields},
-            rules=rules,
-            limit_s=spec.max_work_timeout_s,
-            earlier={key: earlier[key] for key in keys if key in earlier},
+            raws=raws,
+            run=n_runs[shard.name],
+            groups=groups,
+            rules=plan.rules,
+            limit_s=plan.batch.spec.max_work_timeout_s,
+            earlier=earlier,
+            columns=dict(columns_of_json),
         )
-        runs[shard.name] += 1
+        n_runs[shard.name] += 1
 
 
 def _copied(
-    compute: Compute, job: Job[CopyTask, CopiedPart], tasks: Sequence[CopyTask]
+    compute: Compute,
+    job: Job[CopyTask, CopiedPart],
+    tasks: Sequence[CopyTask],
 ) -> tuple[list[tuple[str, loader.Part]], list[Row], Admission]:
+    """Return (kind, part) of each copied part, the rows of `units`, and the admission of all."""
     parts = list[tuple[str, loader.Part]]()
     rows = list[Row]()
     admissions = list[Admission]()
     for task, outcome in outcomes_of(compute, job, tasks):
         copied = outcome.value
         if copied is None:
-            raise not_written(compute, [job], task.raws[0]["key"], outcome)
+            first_key = task.raws[0]["key"]
+            raise not_written(compute, [job], first_key, outcome)
         admissions.append(copied.admission)
         if copied.part is None:  # the dataset has all of its samples
             continue
+        kind = copied.rows[0]["kind"]
         part = written_part(copied.part, task.txn)
-        parts.append((copied.rows[0]["kind"], part))
+        parts.append((kind, part))
         rows += copied.rows
     return parts, rows, Admission.of_all(admissions)
 
 
 def _index_in_place(
-    root: loader.Root,
-    landing: Store,
-    txn: str,
-    walked: Sequence[Walked],
-    group_of: Mapping[str, str],
-    raws: Mapping[str, Row],
-    rules: TakingRules,
-    earlier: Mapping[str, EarlierSamples],
-    batch: BatchSamples,
+    plan: _WalkedBatch,
+    samples: BatchSamples,
 ) -> tuple[BatchSamples, Admission]:
     """Return the batch with its parts in place, and their admission."""
-    admitted, samples, admission = _admit_in_place(walked, raws, rules, earlier)
+    admitted, admission = _admit_in_place(plan)
     if not admitted:
-        return batch, admission
-    parts, foreign = _put_in_place(root, landing, txn, admitted, samples, group_of, raws)
+        return samples, admission
+    parts, foreign = _put_in_place(plan, admitted)
     rows = list[Row]()
-    for (kind, part), members in zip(parts, samples, strict=True):
-        rows += [unit_row(sample.key, kind, part.id, sample.source) for sample in members]
-    return replace(batch, parts=parts, rows=rows, foreign=foreign), admission
+    for (kind, part), run in zip(parts, admitted, strict=True):
+        for sample in run.samples:
+            rows.append(unit_row(sample.key, kind, part.id, sample.source))
+    samples = replace(samples, parts=parts, rows=rows, foreign=foreign)
+    return samples, admission
 
 
-def _admit_in_place(
-    walked: Sequence[Walked],
-    raws: Mapping[str, Row],
-    rules: TakingRules,
-    earlier: Mapping[str, EarlierSamples],
-) -> tuple[list[Walked], list[list[KnownSample]], Admission]:
-    """Return the admitted runs, the samples of each, and their admission."""
-    admitted = list[Walked]()
-    samples = list[list[KnownSample]]()
+class _AdmittedRun(NamedTuple):
+    """A run of samples in place that become a part."""
+
+    shard: ForeignShard
+    rows: Rows
+    samples: list[KnownSample]
+    """Facts of each row."""
+
+
+def _admit_in_place(plan: _WalkedBatch) -> tuple[list[_AdmittedRun], Admission]:
+    earlier = plan.newest.earlier
+    admitted = list[_AdmittedRun]()
     admission = Admission()
     first_of: dict[str, str] = {}  # key of an object -> key of its first admitted sample
-    for shard, rows in walked:
-        known = list(samples_of(rules, shard, rows, raws))
-        positions = list[int]()
-        for position, sample in enumerate(known):
+    for shard, rows in plan.walked:
+        positions = list[int]()  # of the admitted rows
+        samples = list[KnownSample]()
+        known_samples = samples_of(plan.rules, shard, rows, plan.raws)
+        for position, sample in enumerate(known_samples):
             raw_key = sample.source["raw_key"]
-            if admission.admit_in_place(sample.key, sample.source, earlier.get(raw_key, EarlierSamples())):
+            earlier_samples = earlier.get(raw_key, EarlierSamples())
+            if admission.admit_in_place(sample.key, sample.source, earlier_samples):
                 positions.append(position)
+                samples.append(sample)
                 first_of.setdefault(raw_key, sample.key)
-        if not positions:
+        if not samples:
             continue
-        if len(positions) < len(known):
+        if len(samples) < len(rows.source_keys):
             rows = rows.take(positions)
-        admitted.append((shard, rows))
-        samples.append([known[position] for position in positions])
+        run = _AdmittedRun(shard=shard, rows=rows, samples=samples)
+        admitted.append(run)
     admission.replace_lost(first_of, earlier)
-    return admitted, samples, admission
+    return admitted, admission
 
 
 def _put_in_place(
-    root: loader.Root,
-    landing: Store,
-    txn: str,
-    walked: Sequence[Walked],
-    samples: Sequence[Sequence[KnownSample]],
-    group_of: Mapping[str, str],
-    raws: Mapping[str, Row],
+    plan: _WalkedBatch,
+    runs: Sequence[_AdmittedRun],
 ) -> tuple[list[tuple[str, loader.Part]], dict[str, Any]]:
     """Write indexes, samples tables and the table of objects; return (kind, part) of each run, and that table."""
-    store = root.store
-    prefix = f"data/{txn}/{secrets.token_hex(8)}"
-    shards = list(dict.fromkeys(shard for shard, _ in walked))  # in order, each once
-    infos = [info for shard in shards for info in shard.infos]
-    place = place_id(landing, infos)
-    put_place(store, place, landing.url)
-    keys = [[sample.key for sample in members] for members in samples]
-    # Only this transaction uses these indexes, so they store the checksums themselves.
-    bare = put_parts(store, txn, prefix, place, walked, keys, group_of, seals=False)
+    txn = plan.batch.txn
+    folder = secrets.token_hex(8)
+    prefix = f"data/{txn}/{folder}"
+    walked = [(run.shard, run.rows) for run in runs]
+    shards = _distinct_shards(walked)
+    place = _put_place(plan, shards)
+    keys = list[list[str]]()
+    for run in runs:
+        keys.append([sample.key for sample in run.samples])
+    bare_parts = put_parts(
+        plan.batch.root.store,
+        txn,
+        prefix,
+        place,
+        walked,
+        keys,
+        plan.group_of,
+        seals=False,  # only this transaction uses these indexes, so they store the checksums themselves
+    )
     parts = list[tuple[str, loader.Part]]()
-    for (_, rows), part, part_keys, members in zip(walked, bare, keys, samples, strict=True):
-        table = columns.keys_table(part_keys, [sample.source for sample in members], part.id)
-        metadata = columns.metadata_table([sample.metadata for sample in members], part.id, part_keys)
-        for name in metadata.column_names[2:]:  # both tables begin with part and row
-            table = table.append_column(name, metadata[name])
-        path = f"{prefix}/{part.id.removeprefix(f'{txn}-')}.samples.parquet"
-        samples_file = put_table(store, path, table, "part-samples")
-        parts.append((modality_of(set(rows.fields)), replace(part, samples=samples_file)))
-    objects = [
-        replace(entry, sha256=raws[entry.key]["sha256"]) for entry in objects_of(landing, place, shards)
-    ]
-    data = table_bytes(foreign_table(objects), "foreign")
-    return parts, put_named(store, prefix, "foreign", data, len(objects)).to_json()
+    for run, bare_part in zip(runs, bare_parts, strict=True):
+        kind = modality_of(set(run.rows.fields))
+        part = _with_samples(plan, prefix, bare_part, run.samples)
+        parts.append((kind, part))
+    objects = _put_objects(plan, prefix, place, shards)
+    return parts, objects
+
+
+def _distinct_shards(walked: Iterable[Walked]) -> list[ForeignShard]:
+    # Shards in order, each once: a shard whose samples differ in fields has several runs.
+    shards = dict.fromkeys(shard for shard, _ in walked)
+    return list(shards)
+
+
+def _put_place(plan: _WalkedBatch, shards: Sequence[ForeignShard]) -> str:
+    """Record where the objects are; return the location's id."""
+    landing = plan.batch.landing
+    infos = list[ObjectInfo]()
+    for shard in shards:
+        infos += shard.infos
+    place = place_id(landing, infos)
+    put_place(plan.batch.root.store, place, landing.url)
+    return place
+
+
+def _with_samples(
+    plan: _WalkedBatch,
+    prefix: str,
+    part: loader.Part,
+    samples: Sequence[KnownSample],
+) -> loader.Part:
+    """Write a part's samples table; return the part with it."""
+    keys = [sample.key for sample in samples]
+    sources = [sample.source for sample in samples]
+    metadata = [sample.metadata for sample in samples]
+    table = columns.keys_table(keys, sources, part.id)
+    metadata_table = columns.metadata_table(metadata, part.id, keys)
+    for name in metadata_table.column_names[2:]:  # both tables begin with part and row
+        table = table.append_column(name, metadata_table[name])
+    part_name = part.id.removeprefix(f"{plan.batch.txn}-")
+    path = f"{prefix}/{part_name}.samples.parquet"
+    file = put_table(plan.batch.root.store, path, table, "part-samples")
+    return replace(part, samples=file)
+
+
+def _put_objects(
+    plan: _WalkedBatch,
+    prefix: str,
+    place: str,
+    shards: Sequence[ForeignShard],
+) -> dict[str, Any]:
+    """Write the table of objects in place; return it as JSON."""
+    objects = list[ForeignObject]()
+    for entry in objects_of(plan.batch.landing, place, shards):
+        raw = plan.raws[entry.key]
+        objects.append(replace(entry, sha256=raw["sha256"]))
+    table = foreign_table(objects)
+    data = table_bytes(table, "foreign")
+    file = put_named(plan.batch.root.store, prefix, "foreign", data, len(objects))
+    return file.to_json()

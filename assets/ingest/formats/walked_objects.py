@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.json_members import JsonMembers
@@ -22,40 +23,45 @@ from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...sources import companions
 from .sample_facts import OWN_COLUMNS, Row, TakingRules, key_in_dataset, metadata_of, source_of
 
+if TYPE_CHECKING:
+    from ...stages import OpenBatch
+
 Place = TypeVar("Place")
 
 
 def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     """Return the store's facts about a landed object. Raises: Unusable if replaced; StoreError."""
+    key = row["key"]
     try:
-        info = landing.head(row["key"])
+        info = landing.head(key)
     except ObjectNotFound as error:
         check_folder(landing)
         raise dropped("fetch", type(error).__name__, error) from error
-    if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
+    if info.nbytes != row["nbytes"] or info.etag != row["etag"]:
         why = "the object is not the one that landed; it lands again"
         if isinstance(landing, JoinedObjects):
-            why += f"; its newest file is {landing.written_last(row['key'])}"
+            newest_file = landing.written_last(key)
+            why += f"; its newest file is {newest_file}"
         raise dropped("fetch", Changed.__name__, why)
     return info
 
 
-def fresh_objects(
-    landing: Store, audits: Sequence[Row], raws: Mapping[str, Row], published: Mapping[str, str]
-) -> tuple[list[ObjectInfo], list[Row]]:
-    """Return the admitted objects that are new to the dataset, in key order, and refusals of the others.
-
-    published: SHA-256 -> where the dataset has these bytes.
-    """
-    infos, refusals = list[ObjectInfo](), list[Row]()
-    for row in audits:
+def fresh_objects(batch: "OpenBatch") -> tuple[list[ObjectInfo], list[Row]]:
+    """Return the admitted objects that are new to the dataset, in key order, and refusals of the others."""
+    infos = list[ObjectInfo]()
+    refusals = list[Row]()
+    for row in batch.audits:
+        key = row["key"]
+        sha256 = row["sha256"]
         try:
-            if row["sha256"] in published:
-                raise dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
-            infos.append(landed_info(landing, raws[row["key"]]))
+            if sha256 in batch.published:
+                raise dropped("dedup", "duplicate", f"the same bytes as {batch.published[sha256]}")
+            info = landed_info(batch.landing, batch.raws[key])
+            infos.append(info)
         except Unusable as unusable:
-            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
-    return sorted(infos, key=lambda info: info.key), refusals
+            refusals.append(refusal_row(key, sha256, unusable))
+    infos.sort(key=attrgetter("key"))
+    return infos, refusals
 
 
 @contextmanager
@@ -78,9 +84,8 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
 
 def not_of(format: str) -> Unusable:
     """Return the refusal of an object that is not of this format."""
-    return dropped(
-        "probe", "type_not_taken", f"it is not of the format {format}, or no file beside it describes it"
-    )
+    why = f"it is not of the format {format}, or no file beside it describes it"
+    return dropped("probe", "type_not_taken", why)
 
 
 class WalkedPlace:
@@ -121,9 +126,11 @@ class WalkedPlace:
         objects = self._all
         if objects is None:
             objects = self._format.find_objects(self.landing, [info])
-        if info.key not in {described.key for described in objects.infos}:
+        keys = {described.key for described in objects.infos}
+        if info.key not in keys:
             raise not_of(self._name)
-        self._has_members = self._has_members or objects.members is not None
+        if objects.members is not None:
+            self._has_members = True
         return objects.reading(self._options.without, OWN_COLUMNS, self.members)
 
     def has_samples(self, info: ObjectInfo) -> bool:
@@ -133,7 +140,10 @@ class WalkedPlace:
 
     def rows(self, shard: ForeignShard) -> Sequence[Rows]:
         """Return the rows of a shard, in runs with the same fields."""
-        samples = [self.objects_of(info).samples(info) for info in shard.infos]
+        samples = []
+        for info in shard.infos:
+            objects = self.objects_of(info)
+            samples.append(objects.samples(info))
         return rows_of(shard, samples, self._options.without)
 
 
@@ -143,7 +153,12 @@ def once_a_batch(
     """Return `open_source` with the batch as first argument, caching the latest batch's source in each process."""
     opened: dict[str, Place] = {}
 
-    def place_of(batch: str, files: Store, format: str, options: ColumnarOptions) -> Place:
+    def place_of(
+        batch: str,
+        files: Store,
+        format: str,
+        options: ColumnarOptions,
+    ) -> Place:
         if batch not in opened:
             opened.clear()
             opened[batch] = open_source(files, format, options)
@@ -170,26 +185,34 @@ class KnownSample:
 
 
 def samples_of(
-    rules: TakingRules, shard: ForeignShard, rows: Rows, raws: Mapping[str, Row]
+    rules: TakingRules,
+    shard: ForeignShard,
+    rows: Rows,
+    raws: Mapping[str, Row],
 ) -> Iterator[KnownSample]:
     """Yield the facts of each row of a shard."""
     kind = modality_of(set(rows.fields))
     longest_name = max(map(len, rows.fields))
     # A shard's objects are addressed as if they followed each other.
-    starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
+    starts: dict[str, int] = {}
+    for info, start in zip(shard.infos, shard.offsets, strict=True):
+        starts[info.key] = start
     for source_key, object_key, columns, own, spans in zip(
         rows.source_keys,
         rows.objects,
         rows.each_metadata(),
         rows.sources,
-        rows.spans(),  # of each field: (offset in the shard, bytes)
+        rows.spans(),  # int64 [fields, 2] of each row: offset in the shard, bytes
         strict=True,
     ):
         raw = raws[object_key]
         source = source_of(rules, raw, source_key, own)
         if rules.format != "files":  # the object contains several samples
-            begin = int(spans[:, 0].min()) - starts[object_key]
-            end = int(spans.sum(axis=1).max()) - starts[object_key]
+            start = starts[object_key]
+            field_starts = spans[:, 0]
+            field_ends = spans.sum(axis=1)
+            begin = int(field_starts.min()) - start
+            end = int(field_ends.max()) - start
             source["raw_start"] = f"byte {begin}"
             source["raw_end"] = f"byte {end}"
         yield KnownSample(

@@ -22,8 +22,9 @@ from assets.gate_settings import Gate
 from assets.ingest.formats.sample_work import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
+from assets.ingest.published import clash
 from assets.ingest.raw_objects import land
-from assets.ingest.units import clash, units_stage
+from assets.ingest.units import units_stage
 from assets.release.gate_run import audit_batch
 from assets.sources import Source, read_formats
 from assets.spec import DatasetSpec, Feature

@@ -11,8 +11,9 @@ import loader
 from assets.arrivals.make_batches import discover
 from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
+from assets.ingest.published import clash
 from assets.ingest.raw_objects import land
-from assets.ingest.units import clash, units_stage
+from assets.ingest.units import units_stage
 from assets.release.gate_run import audit_batch
 from assets.sources import Source
 from assets.spec import DatasetSpec

@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from assets.ingest.cut import labels_of
-from assets.ingest.units import published_labels
+from assets.ingest.published import published_labels
 from assets.spec import DatasetSpec
 
 

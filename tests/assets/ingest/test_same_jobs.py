@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from assets.ingest.audit_work import AUDIT, AuditTask, SampleFormat
+from assets.ingest.formats.copy_work import COPY, CopyTask
 from assets.ingest.formats.sample_facts import TakingRules
-from assets.ingest.formats.sample_work import COPY, READ, CopyTask, ReadTask
+from assets.ingest.formats.sample_work import READ, ReadTask
 from assets.media.policy import CutPolicy
 
 TAKING = TakingRules(

@@ -12,7 +12,7 @@ import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
 from assets.batches import IngestBatches
-from assets.ingest.units import published_labels
+from assets.ingest.published import published_labels
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from assets.stages import recut_requests

@@ -61,36 +61,42 @@ def write_parts(
     for number, layout in enumerate(sorted(layouts)):
         kind, fields = layout
         members = layouts[layout]
-        groups = {**members[0].unit.groups, CAPTION_FIELD: "captions"}
+        own_groups = members[0].unit.groups
+        groups = {field: group for field, group in own_groups.items() if field in fields}
+        if CAPTION_FIELD in fields:
+            groups[CAPTION_FIELD] = "captions"
         part = write_part(
             store,
             txn,
             _samples(members),
             group=kind,
-            groups={field: group for field, group in groups.items() if field in fields},
+            groups=groups,
             name=f"{kind}_{name}_{number}",
         )
         parts.append((part, members))
     return parts
 
 
-def _samples(
-    units: Sequence[CutUnit],
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], dict[str, str]]]:
+def _samples(units: Sequence[CutUnit]) -> Iterator[tuple[Any, ...]]:
+    """Yield (key, fields, metadata, provenance) of each unit."""
     for unit in units:  # one by one: only one sample's files are in memory
         fields = sample_fields(unit)
-        yield unit.key, fields, _metadata(unit), _source(unit)
+        metadata = _metadata(unit)
+        source = _source(unit)
+        yield unit.key, fields, metadata, source
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
     """Return the sorted field names of a sample, without reading files."""
+    raw = unit.raw
     cutter = CUTTERS[unit.kind]
     names = set(unit.unit.fields)
     names.add(cutter.facts)
     names.discard("json")  # becomes `cutter.facts`
     if unit.label is not None:
         names.add("cls")
-    if unit.raw["text"] or unit.raw["title"]:
+    caption = raw["text"] or raw["title"]
+    if caption:
         names.add(CAPTION_FIELD)
     return tuple(sorted(names))
 
@@ -105,15 +111,8 @@ def sample_fields(unit: CutUnit) -> dict[str, Any]:
         else:
             fields[name] = value
     measured = fields.pop("json", {})
-    facts = {**measured, "raw": raw["key"]}
-    # The object's facts win over the cutter's of the same name.
-    for name in _OBJECT_FACTS:
-        if raw[name]:
-            facts[name] = raw[name]
-    if unit.has_folder_labels and raw["label"]:
-        facts["label"] = raw["label"]
     cutter = CUTTERS[unit.kind]
-    fields[cutter.facts] = facts
+    fields[cutter.facts] = _facts(unit, measured)
     if unit.label is not None:
         fields["cls"] = unit.label
     caption = raw["text"] or raw["title"]
@@ -122,10 +121,23 @@ def sample_fields(unit: CutUnit) -> dict[str, Any]:
     return fields
 
 
+def _facts(unit: CutUnit, measured: Mapping[str, Any]) -> dict[str, Any]:
+    raw = unit.raw
+    facts = dict(measured)
+    # The object's facts win over the cutter's of the same name.
+    facts["raw"] = raw["key"]
+    for name in _OBJECT_FACTS:
+        if raw[name]:
+            facts[name] = raw[name]
+    if unit.has_folder_labels and raw["label"]:
+        facts["label"] = raw["label"]
+    return facts
+
+
 def _metadata(unit: CutUnit) -> dict[str, Any]:
     raw = unit.raw
     audit = unit.audit
-    metadata = {
+    metadata: dict[str, Any] = {
         "kind": unit.kind,
         "licence": raw["licence"],
         "mime": raw["mime"],
@@ -136,9 +148,11 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
     if source_rate is not None:
         metadata["source_sample_rate_hz"] = source_rate
     if unit.kind in ("image", "video"):  # these facts decide which of two copies is kept
-        metadata["source_width_px"] = audit["upright_width_px"]
-        metadata["source_height_px"] = audit["upright_height_px"]
-        metadata["source_nbytes"] = raw["nbytes"]
+        metadata.update(
+            source_width_px=audit["upright_width_px"],
+            source_height_px=audit["upright_height_px"],
+            source_nbytes=raw["nbytes"],
+        )
     if unit.kind == "video":
         metadata["source_duration_s"] = audit["duration_s"]
     metadata.update(unit.unit.metadata)
@@ -147,9 +161,10 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
 
 def _source(unit: CutUnit) -> dict[str, str]:
     source = dict(unit.source)
-    if unit.unit.end:
-        source["raw_start"] = unit.unit.start
-        source["raw_end"] = unit.unit.end
+    piece = unit.unit
+    if piece.end:  # "" if the unit is the whole object
+        source["raw_start"] = piece.start
+        source["raw_end"] = piece.end
     source["unit_id"] = unit.unit_id
     return source
 
@@ -172,9 +187,9 @@ def n_short_shots(units: Sequence[CutUnit]) -> int:
     """Count shots, and ends of shots, too short for a clip."""
     by_object: dict[str, int] = {}  # each clip has the count of its whole object
     for unit in units:
-        if unit.kind != "video":
-            continue
-        key = unit.raw["key"]
-        facts = unit.unit.fields.get("json", {})
-        by_object[key] = int(facts.get("n_short_shots", 0))
+        if unit.kind == "video":
+            facts = unit.unit.fields.get("json", {})
+            n_shots = facts.get("n_short_shots", 0)
+            key = unit.raw["key"]
+            by_object[key] = int(n_shots)
     return sum(by_object.values())

@@ -1,6 +1,6 @@
 """The asset `version`: publishes batches whose verdict is `published`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,28 +8,22 @@ import dagster as dg
 
 import loader
 from loader.dataset.log.state import State
-from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, StageNotPublished
 from loader.storage import ObjectInfo
 from penstock.approvals import beyond_approval, stops
 from penstock.stages import StageRecord, current_record, existing_records, newest_listed
-from penstock.text import markdown_text
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
 from .. import samples_asset as samples_stage
-from ..checks import CheckResult
 from ..gate_settings import GATE, Gate
 from ..ingest.published import clash, published_labels
-from ..plots import MAX_VERSIONS
-from ..quarantine import excluded_by_reason
-from ..report import Metadata, exclusions_metadata, version_metadata
 from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
-from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
+from .lag import PRODUCER, arrivals, freshness_of
 from .settled_batches import note_settled, read_settled
-from .version_page import card_metadata, published_in, version_links
+from .version_page import card_metadata, check_events, published_in, release_metadata
 
 ATTEMPTS = 8
 """Most audits of a batch while others are published."""
@@ -47,20 +41,6 @@ class Release:
     """Keys of the batches held back."""
     versions: tuple[loader.Version, ...] = ()
     """One version per published batch."""
-
-
-def sizes(
-    root: loader.Root,
-    dataset: str,
-    newest: int = MAX_VERSIONS,
-) -> dict[int, int]:
-    """Return version number -> live samples, for the newest unretired versions. Costs a manifest each."""
-    living = [record for record in root.state.versions(dataset) if record.retired is None]
-    n_samples: dict[int, int] = {}
-    for record in living[-newest:]:
-        version = open_record(root.store, record)
-        n_samples[record.number] = len(version)
-    return n_samples
 
 
 def audit_waiting(
@@ -438,8 +418,8 @@ def version_asset(
                 raise dg.Failure(str(error), allow_retries=False) from error
             finally:
                 # The checks only display results: the records are already written.
-                yield from _check_events(gate, audits, opened.url, stopping=release is None)
-            shown = _shown(opened, release, spec)
+                yield from check_events(gate, audits, opened.url, stopping=release is None)
+            shown = release_metadata(opened, release, spec)
             for published in release.versions:
                 context.log_event(published_in(published))
             shown |= card_metadata(opened, release.version)
@@ -449,71 +429,3 @@ def version_asset(
             )
 
     return version
-
-
-def _shown(
-    root: loader.Root,
-    release: Release,
-    spec: DatasetSpec | None,
-) -> Metadata:
-    dataset = release.version.dataset
-    n_samples = sizes(root, dataset)
-    excluded = excluded_by_reason(root.store, dataset)
-    shown = version_metadata(release, n_samples)
-    shown |= version_links(release, spec)
-    shown |= lag_metadata(root, release)
-    shown |= exclusions_metadata(excluded)
-    return shown
-
-
-def _check_events(
-    gate: Gate,
-    audits: list[Audit],
-    url: str,
-    *,
-    stopping: bool,
-) -> Iterator[dg.AssetCheckResult]:
-    for position, name in enumerate(gate.names):
-        results = [audit.results[position] for audit in audits]
-        failed = [result for result in results if not result.passed]
-        severity = dg.AssetCheckSeverity.WARN
-        # A held-back batch is only a warning if others go ahead: an error would fail the run that publishes them.
-        if stopping and any(result.stops for result in failed):
-            severity = dg.AssetCheckSeverity.ERROR
-        yield dg.AssetCheckResult(
-            check_name=name,
-            passed=not failed,
-            severity=severity,
-            metadata=_check_shown(name, audits, results, url),
-        )
-
-
-def _check_shown(
-    name: str,
-    audits: Sequence[Audit],
-    results: Sequence[CheckResult],
-    url: str,
-) -> Metadata:
-    """Return a check's metadata. results: its result of each audit."""
-    shown: Metadata = {"batches": dg.MetadataValue.int(len(audits))}
-    explanations = list[str]()
-    for audit, result in zip(audits, results, strict=True):
-        if not result.passed:
-            explanations.append(f"{audit.record.partition}: {result.explanation}")
-    if explanations:
-        shown["failed"] = dg.MetadataValue.text("; ".join(explanations))
-    for audit, result in zip(audits, results, strict=True):
-        batch = audit.record.partition
-        explanation = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
-        shown[f"batch {batch}"] = dg.MetadataValue.md(explanation)
-        report = audit.record.body.get("report")
-        if report:
-            shown[f"report {batch}"] = dg.MetadataValue.path(f"{url}/{report}")
-        if result.value is not None:
-            # the newest batch's: Dagster plots it over the runs
-            shown["value"] = dg.MetadataValue.float(result.value)
-    if name == "drift":
-        for audit in audits:
-            if audit.picture:
-                shown[f"plot {audit.record.partition}"] = dg.MetadataValue.md(audit.picture)
-    return shown

@@ -1,8 +1,8 @@
-"""Metadata of a version's page in Dagster: its card, batches, runs, commands and columns."""
+"""Metadata of a version's page in Dagster: its card, batches, runs, commands and columns, and its checks."""
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -10,6 +10,7 @@ import dagster as dg
 
 import loader
 from loader.dataset.names import card_folder
+from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card, read_card, save_card
 from penstock.card.render import table
@@ -17,11 +18,25 @@ from penstock.text import markdown_text
 from resources.alerts import version_page
 
 from .. import plots
-from ..report import Markdown, Metadata, code_block, link, table_metadata, viewer_metadata
+from ..quarantine import excluded_by_reason
+from ..report import (
+    Markdown,
+    Metadata,
+    code_block,
+    exclusions_metadata,
+    link,
+    table_metadata,
+    version_metadata,
+    viewer_metadata,
+)
 from ..table_columns import version_columns
+from .lag import lag_metadata
 
 if TYPE_CHECKING:
+    from ..checks import CheckResult
+    from ..gate_settings import Gate
     from ..spec import DatasetSpec
+    from .gate_run import Audit
     from .version_asset import Release
 
 
@@ -30,6 +45,36 @@ MAX_SHEET_BYTES = 40_000
 _MOST_SHEETS = 3
 _MESSAGE_CHARS = 1000
 _WIDTHS_PX = (640, 480, 360, 240)  # tried in turn, until the image is small enough
+
+
+def release_metadata(
+    root: loader.Root,
+    release: "Release",
+    spec: "DatasetSpec | None",
+) -> Metadata:
+    """Return all metadata of a release, except for its card. spec: for its featurizers' columns."""
+    dataset = release.version.dataset
+    n_samples = sizes(root, dataset)
+    excluded = excluded_by_reason(root.store, dataset)
+    shown = version_metadata(release, n_samples)
+    shown |= version_links(release, spec)
+    shown |= lag_metadata(root, release)
+    shown |= exclusions_metadata(excluded)
+    return shown
+
+
+def sizes(
+    root: loader.Root,
+    dataset: str,
+    newest: int = plots.MAX_VERSIONS,
+) -> dict[int, int]:
+    """Return version number -> live samples, for the newest unretired versions. Costs a manifest each."""
+    living = [record for record in root.state.versions(dataset) if record.retired is None]
+    n_samples: dict[int, int] = {}
+    for record in living[-newest:]:
+        version = open_record(root.store, record)
+        n_samples[record.number] = len(version)
+    return n_samples
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
@@ -212,3 +257,57 @@ def _to_the_samples(version: loader.Version) -> str:
     python = f'loader.Root("{url}").open("{version.id}").samples().collect()'
     python_block = code_block("python", python)
     return f"{shell_block}\n{python_block}"
+
+
+def check_events(
+    gate: "Gate",
+    audits: "list[Audit]",
+    url: str,
+    *,
+    stopping: bool,
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield the result of each of the gate's checks, over all audited batches."""
+    for position, name in enumerate(gate.names):
+        results = [audit.results[position] for audit in audits]
+        failed = [result for result in results if not result.passed]
+        severity = dg.AssetCheckSeverity.WARN
+        # A held-back batch is only a warning if others go ahead: an error would fail the run that publishes them.
+        if stopping and any(result.stops for result in failed):
+            severity = dg.AssetCheckSeverity.ERROR
+        yield dg.AssetCheckResult(
+            check_name=name,
+            passed=not failed,
+            severity=severity,
+            metadata=_check_shown(name, audits, results, url),
+        )
+
+
+def _check_shown(
+    name: str,
+    audits: "Sequence[Audit]",
+    results: "Sequence[CheckResult]",
+    url: str,
+) -> Metadata:
+    """Return a check's metadata. results: its result of each audit."""
+    shown: Metadata = {"batches": dg.MetadataValue.int(len(audits))}
+    explanations = list[str]()
+    for audit, result in zip(audits, results, strict=True):
+        if not result.passed:
+            explanations.append(f"{audit.record.partition}: {result.explanation}")
+    if explanations:
+        shown["failed"] = dg.MetadataValue.text("; ".join(explanations))
+    for audit, result in zip(audits, results, strict=True):
+        batch = audit.record.partition
+        explanation = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
+        shown[f"batch {batch}"] = dg.MetadataValue.md(explanation)
+        report = audit.record.body.get("report")
+        if report:
+            shown[f"report {batch}"] = dg.MetadataValue.path(f"{url}/{report}")
+        if result.value is not None:
+            # the newest batch's: Dagster plots it over the runs
+            shown["value"] = dg.MetadataValue.float(result.value)
+    if name == "drift":
+        for audit in audits:
+            if audit.picture:
+                shown[f"plot {audit.record.partition}"] = dg.MetadataValue.md(audit.picture)
+    return shown

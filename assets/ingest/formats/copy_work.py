@@ -8,10 +8,11 @@ from typing import Any
 from loader.dataset.shards.shard import Payload
 from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
+from loader.storage import Store
 from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
 from penstock.formats.importing.spans import read_fields, samples_in
-from penstock.formats.registration.shard_rows import COMMON, shards_of
+from penstock.formats.registration.shard_rows import COMMON, ForeignShard, Rows, shards_of
 
 from .admission import Admission, EarlierSamples
 from .sample_facts import Row, unit_row
@@ -51,20 +52,11 @@ class CopiedPart:
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     """Copy a run of samples. Raises: Unusable if an object was replaced; errors of the format; StoreError."""
     landing = node.open(task.landing)
-    rules = task.rules
-    place = walked_place(task.txn, landing, rules.format, rules.options)
-    infos = [landed_info(landing, raw) for raw in task.raws]
-    (shard,) = shards_of(infos, len(infos))
-    # The submitter walked the same objects: the run has the same number there.
-    rows = place.rows(shard)[task.run]
-    if task.columns:
-        table = rows.metadata_table()
-        if table is not None:
-            rows.metadata = place.members.as_agreed(table, task.columns)
+    shard, rows = _walked(task, landing)
     raws: dict[str, Row] = {}
     for raw in task.raws:
         raws[raw["key"]] = raw
-    known_samples = list(samples_of(rules, shard, rows, raws))
+    known_samples = list(samples_of(task.rules, shard, rows, raws))
     keys = [known.key for known in known_samples]
     (run,) = samples_in([(shard, rows)], [keys])
     copied = _CopiedSamples(task)
@@ -94,6 +86,21 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     )
 
 
+def _walked(task: CopyTask, landing: Store) -> tuple[ForeignShard, Rows]:
+    """Return the task's run, with the batch's types for its columns from JSON documents."""
+    rules = task.rules
+    place = walked_place(task.txn, landing, rules.format, rules.options)
+    infos = [landed_info(landing, raw) for raw in task.raws]
+    (shard,) = shards_of(infos, len(infos))
+    # The submitter walked the same objects: the run has the same number there.
+    rows = place.rows(shard)[task.run]
+    if task.columns:
+        table = rows.metadata_table()
+        if table is not None:
+            rows.metadata = place.members.as_agreed(table, task.columns)
+    return shard, rows
+
+
 class _CopiedSamples:
     """Admits the samples of a run, one by one; remembers their admission and provenance."""
 
@@ -119,7 +126,12 @@ class _CopiedSamples:
                     from_json[name] = value
                 else:
                     content[name] = value
-            sample = Sample(key=known.key, fields=fields, metadata=content, source=known.source)
+            sample = Sample(
+                key=known.key,
+                fields=fields,
+                metadata=content,
+                source=known.source,
+            )
             raw_key = known.source["raw_key"]
             earlier = self._task.earlier.get(raw_key, EarlierSamples())
             admitted = self.admission.admit(sample, earlier, known.has_own_split)

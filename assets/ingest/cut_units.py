@@ -15,6 +15,7 @@ Row = dict[str, Any]
 
 _OBJECT_FACTS = ("title", "text", "licence", "author", "origin")
 """Columns of `raw_objects` that become facts of a sample, unless empty."""
+_ID_CHARS = 20  # of a SHA-256 in hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,8 @@ class CutUnit:
 
     @property
     def key(self) -> str:
-        return f"{self.kind}/{self.unit_id[:20]}"
+        short_id = self.unit_id[:_ID_CHARS]
+        return f"{self.kind}/{short_id}"
 
 
 def write_parts(

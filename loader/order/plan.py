@@ -14,13 +14,12 @@ from ..errors import InvalidPlan
 from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, split_sources
 from .content import PlanContent
 from .mixture import FILL, chain_segments
-from .planned_source import MixtureSource, PlannedSource, plan_source, source
+from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source, source
 from .random.plan_hash import plan_json, whole
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
-from .sources.growth import origins
 from .sources.packing import PackBy, PackedView, Packing
-from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, listed_samples, quarantine_of
+from .sources.quarantine import QuarantineKeys, quarantine_of
 from .sources.views import OrderView, synthetic
 from .state import check_state, state_at
 from .substitutes import planned_slots, planned_stack
@@ -53,15 +52,24 @@ class Plan(PlanContent):
     """A frozen plan; picklable if its views are. Plans with equal hashes are equal."""
 
     def __repr__(self) -> str:
-        names = list(dict.fromkeys(source.source for source in self.sources.values()))
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        facts = [f"{self.hash[:14]}", f"seed={self.seed}", f"global_batch={self.global_batch}"]
+        facts = [
+            self.hash[:14],
+            f"seed={self.seed}",
+            f"global_batch={self.global_batch}",
+        ]
         if self.buckets is not None:
             facts.append(f"{len(self.streams)} buckets")
-        return f"Plan({', '.join(facts)}, sources {', '.join(names[:8])}{more})"
+        # A grown or bucketed source has several entries, but one name.
+        names = list(dict.fromkeys(source.source for source in self.sources.values()))
+        sources = ", ".join(names[:8])
+        if len(names) > 8:
+            sources += f" and {len(names) - 8} more"
+        return f"Plan({', '.join(facts)}, sources {sources})"
 
     def __eq__(self, other: object) -> bool:
-        return self.hash == other.hash if isinstance(other, Plan) else NotImplemented
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return self.hash == other.hash
 
     def __hash__(self) -> int:
         return hash(self.hash)
@@ -73,7 +81,12 @@ class Plan(PlanContent):
         """
         return planned_slots(self, step)
 
-    def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
+    def stack(
+        self,
+        steps: Sequence[int],
+        rank: int,
+        world_size: int,
+    ) -> Stacked:
         """Return one rank's part of the slots of ascending steps. Computes only that part.
 
         Raises: as `slots`; InvalidRuntime if there are more ranks than slots.
@@ -85,11 +98,13 @@ class Plan(PlanContent):
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):
-            slots_of_source = ((slots.source == index) & slots.valid).nonzero()[0]
-            if len(slots_of_source):
-                keys = planned.view.keys(slots.ordinal[slots_of_source])
-                for slot, sample_key in zip(slots_of_source.tolist(), keys, strict=True):
-                    ids[slot] = (name, sample_key)
+            is_of_source = (slots.source == index) & slots.valid
+            slots_of_source = np.flatnonzero(is_of_source)
+            if not len(slots_of_source):
+                continue
+            keys = planned.view.keys(slots.ordinal[slots_of_source])
+            for slot, sample_key in zip(slots_of_source.tolist(), keys, strict=True):
+                ids[slot] = (name, sample_key)
         return ids
 
     def steps_of(
@@ -114,7 +129,14 @@ class Plan(PlanContent):
         """
         from .occurrences import occurrences  # not needed to start a training run
 
-        return occurrences(self, source, key, before, ordinal, substitutions)
+        return occurrences(
+            self,
+            source,
+            key,
+            before,
+            ordinal,
+            substitutions,
+        )
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state to save once batch step - 1 was delivered: a few hundred bytes of JSON."""
@@ -127,18 +149,28 @@ class Plan(PlanContent):
     def save(self, root: PlanRoot) -> str:
         """Store the plan's canonical JSON as `plans/<hash>.json` unless that exists; return the hash."""
         root.create_if_empty()
-        root.store.put_if_absent(f"plans/{self.hash}.json", plan_json(self.to_json()))
+        data = plan_json(self.to_json())
+        root.store.put_if_absent(f"plans/{self.hash}.json", data)
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        turn = self.turn(self.checked_step(step))
-        return turn.stream.batch_in(turn.stream.segment_at(turn.step))
+        step = self.checked_step(step)
+        turn = self.turn(step)
+        segment = turn.stream.segment_at(turn.step)
+        return turn.stream.batch_in(segment)
 
     def bucket(self, step: int) -> str | None:
         """Return the bucket label of a step's batch; None in a plan without buckets."""
-        return self.turn(self.checked_step(step)).bucket
+        step = self.checked_step(step)
+        return self.turn(step).bucket
 
-    def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
+    def grow(
+        self,
+        views: Mapping[str, Any],
+        step: int,
+        *,
+        bucket_by: BucketBy | str | None = None,
+    ) -> "Plan":
         """Return this plan with later versions of sources from a step on. Earlier steps do not change.
 
         The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; later
@@ -156,10 +188,19 @@ class Plan(PlanContent):
         """
         from .grow import grown_content  # not needed to start a training run, like those below
 
-        asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
-        return replace(self, **grown_content(self, views, step, asked))
+        changes = grown_content(
+            self,
+            views,
+            step,
+            bucket_by_of(bucket_by),
+        )
+        return replace(self, **changes)
 
-    def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
+    def quarantined(
+        self,
+        samples: QuarantineKeys,
+        step: int,
+    ) -> "Plan":
         """Return this plan with no slot holding these samples from a step on. Earlier steps do not change.
 
         samples: source name -> keys of samples in the source's version in force at the step.
@@ -167,16 +208,32 @@ class Plan(PlanContent):
         Costs a search for the keys in the views. Raises InvalidPlan if a source is unknown, or a key has no live sample
         in that version.
         """
+        from .add_quarantine import add_quarantine
 
-        return replace(self, quarantine=more_quarantine(self, samples, step))
+        quarantine = add_quarantine(self, samples, step)
+        return replace(self, quarantine=quarantine)
 
-    def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
+    def facts(
+        self,
+        *,
+        world_size: int = 1,
+        steps_per_s: float = 1.0,
+    ) -> dict[str, Any]:
         """Return the plan's expected sizes and rates, without reading."""
         from .describe import plan_facts
 
-        return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
+        return plan_facts(
+            self,
+            world_size=world_size,
+            steps_per_s=steps_per_s,
+        )
 
-    def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
+    def describe(
+        self,
+        *,
+        world_size: int = 1,
+        steps_per_s: float = 1.0,
+    ) -> str:
         """Return the numbers of `facts` as text.
 
         world_size: data-parallel ranks. steps_per_s: optimizer steps per second; requests and bytes per second follow
@@ -184,7 +241,11 @@ class Plan(PlanContent):
         """
         from .describe import describe
 
-        return describe(self.facts(world_size=world_size, steps_per_s=steps_per_s))
+        facts = self.facts(
+            world_size=world_size,
+            steps_per_s=steps_per_s,
+        )
+        return describe(facts)
 
 
 def make_plan(
@@ -209,38 +270,96 @@ def make_plan(
     packing = None
     if pack is not None:
         views, packing = pack_sources(views, pack, bucket_by)
-    planned = {name: plan_source(name, view) for name, view in views.items()}
-    planned = {name: planned[name] for name in sorted(planned)}
-    weights = {name: view.weight if isinstance(view, MixtureSource) else 1 for name, view in views.items()}
+
+    sources: dict[str, PlannedSource] = {}
+    weights: dict[str, Weight] = {}
+    for name, view in views.items():
+        sources[name] = plan_source(name, view)
+        weights[name] = mixture_source(view).weight
+    # By name: the order of the user's mapping must not change the plan.
+    sources = dict(sorted(sources.items()))
     starts = segment_starts(weights, schedule or [])
+    planned_views = {name: source.view for name, source in sources.items()}
     content: dict[str, Any] = {
         "seed": whole("seed", seed, 0, 2**64 - 1),
         "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,
         "pack": packing,
-        "quarantine": quarantine_of(quarantine, {name: source.view for name, source in planned.items()}),
+        "quarantine": quarantine_of(quarantine, planned_views),
     }
     if bucket_by is None:
-        mixed, slots = cut_at(starts, dict(ramp)), cut_at(ramp, dict(starts))
-        segments = chain_segments(mixed, list(planned), ramp[0][1], dict(slots))
-        return Plan(sources=planned, segments=segments, **content)
-    asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
-    if not isinstance(asked, BucketBy):
+        return _plan_without_buckets(sources, starts, ramp, content)
+    by = bucket_by_of(bucket_by)
+    if not isinstance(by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
-    parts = split_sources(views, asked)
-    sizes = size_ramp(asked, bucket_labels(parts.values(), asked.by), ramp)
-    mixed = cut_at(starts, (*dict(ramp), *dict(sizes)))
-    batches = [in_force(sizes, start) for start, _ in mixed]
+    return _plan_with_buckets(views, by, starts, ramp, content)
+
+
+def _plan_without_buckets(
+    sources: Mapping[str, PlannedSource],
+    starts: Sequence[tuple[int, dict[str, int]]],
+    ramp: Sequence[tuple[int, int]],
+    content: Mapping[str, Any],
+) -> Plan:
+    """Return a plan whose segments begin where the weights or the batch size change.
+
+    starts: (start step, weights). ramp: (start step, batch size).
+    """
+    mixed = cut_at(starts, dict(ramp))
+    slots = cut_at(ramp, dict(starts))
+    segments = chain_segments(
+        mixed,
+        list(sources),
+        ramp[0][1],
+        dict(slots),
+    )
     return Plan(
-        sources=parts,
-        segments=bucketed_segments(mixed, cut_at(ramp, dict(mixed))),
-        buckets=interleave_parts(asked.by, asked.edges, parts, mixed, batches),
+        sources=sources,
+        segments=segments,
         **content,
     )
 
 
-def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
+def _plan_with_buckets(
+    views: Mapping[str, OrderView | MixtureSource],
+    by: BucketBy,
+    starts: Sequence[tuple[int, dict[str, int]]],
+    ramp: Sequence[tuple[int, int]],
+    content: Mapping[str, Any],
+) -> Plan:
+    parts = split_sources(views, by)
+    labels = bucket_labels(parts.values(), by.by)
+    sizes = size_ramp(by, labels, ramp)
+    mixed = cut_at(starts, (*dict(ramp), *dict(sizes)))
+    batches = [in_force(sizes, start) for start, _ in mixed]
+    buckets = interleave_parts(
+        by.by,
+        by.edges,
+        parts,
+        mixed,
+        batches,
+    )
+    slots = cut_at(ramp, dict(mixed))
+    return Plan(
+        sources=parts,
+        segments=bucketed_segments(mixed, slots),
+        buckets=buckets,
+        **content,
+    )
+
+
+def bucket_by_of(bucket_by: BucketBy | str | None) -> BucketBy | None:
+    """Return the buckets, by an SQL expression if there is only that."""
+    if isinstance(bucket_by, str):
+        return bucket(bucket_by)
+    return bucket_by
+
+
+def segment_starts(
+    weights: Mapping[str, Weight],
+    schedule: Schedule,
+) -> list[tuple[int, dict[str, int]]]:
     """Return (start step, integer weights) for every segment, the first at step 0.
 
     weights: all sources' weights, in force from step 0 unless the schedule has an entry there.
@@ -254,8 +373,10 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
             raise InvalidPlan(
                 f"schedule entry {entry!r}: (step, {{source name: weight}}) is needed"
             ) from None
-        low = starts[-1][0] + 1 if starts else 0
-        start = whole(f"schedule entry {len(starts)}: step", start, low, 2**53)
+        first_allowed = 0
+        if starts:
+            first_allowed = starts[-1][0] + 1
+        start = whole(f"schedule entry {len(starts)}: step", start, first_allowed, 2**53)
         if unknown:
             raise InvalidPlan(f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}")
         starts.append((start, integer_weights(mixture)))
@@ -265,51 +386,33 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
 
 
 def pack_sources(
-    views: Mapping[str, OrderView | MixtureSource], asked: object, bucket_by: object
+    views: Mapping[str, OrderView | MixtureSource],
+    pack: object,
+    bucket_by: object,
 ) -> tuple[dict[str, OrderView | MixtureSource], Packing]:
-    if not isinstance(asked, PackBy):
-        raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
+    """Return the sources with packed views, and how they are packed. Raises: InvalidPlan."""
+    if not isinstance(pack, PackBy):
+        raise InvalidPlan(f"pack = {pack!r}: loader.pack('tokens.npy', length=2048) is needed")
     if bucket_by is not None:
         raise InvalidPlan("pack= with bucket_by=: packed sequences are of one length; leave bucket_by out")
     packed: dict[str, OrderView | MixtureSource] = {}
-    kinds: dict[str, Packing] = {}
+    packings: dict[str, Packing] = {}
     for name, view_or_source in views.items():
-        requested = (
-            view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
-        )
-        if not hasattr(requested.view, "packed"):
-            raise InvalidPlan(f"source {name!r} is a {type(requested.view).__name__}, which cannot be packed")
+        source = mixture_source(view_or_source)
+        if not hasattr(source.view, "packed"):
+            raise InvalidPlan(f"source {name!r} is a {type(source.view).__name__}, which cannot be packed")
         try:
-            view: PackedView = requested.view.packed(asked)
+            view: PackedView = source.view.packed(pack)
         except InvalidPlan as error:
             raise InvalidPlan(f"source {name!r}: {error}") from None
-        packed[name], kinds[name] = replace(requested, view=view), view.packing
-    first = next(iter(kinds.values()))
+        packed[name] = replace(source, view=view)
+        packings[name] = view.packing
+
+    first = next(iter(packings.values()))
     for number, (field, _, _) in enumerate(first.layout):
-        dtypes = {name: source.layout[number][2] for name, source in kinds.items()}
+        dtypes = {name: packing.layout[number][2] for name, packing in packings.items()}
         if len(set(dtypes.values())) > 1:
             raise InvalidPlan(
                 f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
             )
     return packed, first
-
-
-def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
-    step = whole("quarantined: step", step, 0, 2**53)
-    if not isinstance(lists, Mapping):
-        raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
-    views = {}
-    for name in {planned.source for planned in plan.sources.values()}:
-        in_force = plan.views_at(name, step)  # all buckets come from one version, which has the keys of all
-        views[name] = max(in_force, key=lambda source: source.shape.n).view
-    more: list[QuarantineList] = []
-    for name, keys in lists.items():
-        samples = listed_samples(name, [keys], views)
-        growths = plan.growths_of(name)
-        number = sum(growth.step <= step for growth in growths)
-        came, there = origins(growths, number, np.array([ordinal for ordinal, _ in samples], np.int64))
-        named = list(zip(came.tolist(), there.tolist(), samples, strict=True))
-        for growth in sorted(set(came.tolist())):
-            samples = tuple((ordinal, key) for at, ordinal, (_, key) in named if at == growth)
-            more.append(QuarantineList(start_step=step, source=name, samples=samples, growth=growth))
-    return plan.quarantine.with_more(more)

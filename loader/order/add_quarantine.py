@@ -1,0 +1,56 @@
+"""Add samples to a plan's quarantine from a chosen step on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidPlan
+from .content import PlanContent
+from .random.plan_hash import whole
+from .sources.growth import origins
+from .sources.quarantine import Quarantine, QuarantineList, listed_samples
+from .sources.views import OrderView
+
+
+def add_quarantine(
+    plan: PlanContent,
+    lists: Any,
+    step: int,
+) -> Quarantine:
+    """Return the plan's quarantine and these samples from a step on. Raises: as `Plan.quarantined`."""
+    step = whole("quarantined: step", step, 0, 2**53)
+    if not isinstance(lists, Mapping):
+        raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
+    views: dict[str, OrderView] = {}
+    for name in {planned.source for planned in plan.sources.values()}:
+        # Any bucket will do: all come from one version, which has the keys of all.
+        buckets = plan.views_at(name, step)
+        largest = max(buckets, key=lambda source: source.shape.n)
+        views[name] = largest.view
+
+    more: list[QuarantineList] = []
+    for name, keys in lists.items():
+        samples = listed_samples(name, [keys], views)
+        growths = plan.growths_of(name)
+        growth_in_force = sum(growth.step <= step for growth in growths)
+        ordinals = np.array([ordinal for ordinal, _ in samples], np.int64)
+        # [samples] each: growth that brought the sample, 0 for the first version; ordinal in that growth's version
+        growth_numbers, own_ordinals = origins(growths, growth_in_force, ordinals)
+        by_growth: dict[int, list[tuple[int, str]]] = {}
+        for growth, ordinal, (_, key) in zip(
+            growth_numbers.tolist(),
+            own_ordinals.tolist(),
+            samples,
+            strict=True,
+        ):
+            by_growth.setdefault(growth, []).append((ordinal, key))
+        for growth, of_growth in sorted(by_growth.items()):
+            entry = QuarantineList(
+                start_step=step,
+                source=name,
+                samples=tuple(of_growth),
+                growth=growth,
+            )
+            more.append(entry)
+    return plan.quarantine.with_more(more)

@@ -53,7 +53,11 @@ class PassedVerdict:
 
 
 def check_publication(
-    state: State, txn: str, verdict: PassedVerdict | None, parent: Version | None, checks: Sequence[Check]
+    state: State,
+    txn: str,
+    verdict: PassedVerdict | None,
+    parent: Version | None,
+    checks: Sequence[Check],
 ) -> None:
     """Refuse a change that may not become the version after `parent`.
 
@@ -62,9 +66,13 @@ def check_publication(
     Raises: StageNotPublished if the transaction is gated, without a passed verdict; Conflict if the verdict compared
     with another version than `parent`; as `checks`.
     """
-    refuse_ungated(state.txns[txn], verdict.path if verdict else "")
+    verdict_path = ""
+    if verdict is not None:
+        verdict_path = verdict.path
+    refuse_ungated(state.txns[txn], verdict_path)
     if verdict is not None and verdict.against is not None:
-        Onto(verdict.against)(parent)
+        check_onto = Onto(verdict.against)
+        check_onto(parent)
     for check in checks:
         check(parent)
 
@@ -76,8 +84,11 @@ def digest_of(
     foreign: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the sha256 hex of a publish's parts and exclusions, which a verdict names."""
-    bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
-    content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
+    bodies = [part.to_json() for part in parts]
+    bodies.sort(key=lambda body: str(body["id"]))  # workers return parts in any order
+    content = [bodies, dict(exclude), dict(supersede)]
+    if foreign:
+        content.append(dict(foreign))
     return hashlib.sha256(canonical(content)).hexdigest()
 
 
@@ -99,21 +110,31 @@ def check_verdict(
     name = _RECORD.fullmatch(verdict)
     if name is None or name["dataset"] != txn.dataset:
         raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
+
     record = _record(store, txn, verdict)
+    body = record["body"]
     if record["verdict"] != "published":
         raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
-    if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
+    if body.get("publishes") != digest_of(parts, exclude, supersede, foreign):
         raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
-    later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
+
+    # Records of a partition are numbered without gaps: if a later verdict exists, the next number does.
+    folder = verdict.rpartition("/")[0]
+    later = f"{folder}/{int(name['r']) + 1:012d}.json"
     if is_there(store, later):
         raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
-    return PassedVerdict(path=verdict, against=(record["body"].get("against") or [None])[0])
+
+    against = None
+    compared_ids = body.get("against")
+    if compared_ids:
+        against = compared_ids[0]
+    return PassedVerdict(path=verdict, against=against)
 
 
 def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
     try:
         record = parse_json_object(store.get(verdict).data)
-        record["verdict"], record["body"].get
+        record["verdict"], record["body"].get  # both are read later, and raise here if they are damaged
     except ObjectNotFound:
         raise ungated(txn.txn, f"there is no {verdict}") from None
     except DAMAGED as error:
@@ -127,39 +148,55 @@ class NewKeys:
     leaving: samples that the run replaces, whose keys it may reuse.
     """
 
-    def __init__(self, store: Store, keys: RunKeys, leaving: Superseded = NOTHING_SUPERSEDED) -> None:
-        self._store, self._keys = store, keys
-        self._leaving = {(part, row) for (part, _), rows in leaving.rows.items() for row in rows}
-        self._known: dict[str, bool] = {}  # hash tables already searched -> whether one has a key of the run
-        self._clashes: dict[str, pa.Table] = {}
+    def __init__(
+        self,
+        store: Store,
+        keys: RunKeys,
+        leaving: Superseded = NOTHING_SUPERSEDED,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._leaving: set[tuple[str, int]] = set()
+        for (part, _), rows in leaving.rows.items():
+            self._leaving.update((part, row) for row in rows)
+        # Tables never change, so a rebase reads only new ones.
+        self._has_hash: dict[str, bool] = {}  # path of a hash table -> whether it has a hash of the run
+        self._clashes: dict[str, pa.Table] = {}  # path of a keys table -> its rows with a key of the run
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Costs `key_hashes.known` for new tables. Raises: DuplicateKey."""
-        if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
+        if parent is None:
             return
-        runs = [
-            TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"
-        ]
-        new = [file for file in runs if file.path not in self._clashes]
-        for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
-            self._clashes[file.path] = self._ours(table)
+        if covered(parent.manifest) and not self._may_clash(parent):
+            return  # nearly every publish ends here, without reading a key
+
+        entries = [entry for entry in parent.manifest["samples"] if entry["group"] == "keys"]
+        files = [TableFile.from_json(entry) for entry in entries]
+        unread = [file for file in files if file.path not in self._clashes]
+        tables = get_tables(self._store, unread, ["part", "row", "key"])
+        for file, table in zip(unread, tables, strict=True):
+            self._clashes[file.path] = self._matching(table)
         # Live rows are looked up each time: a retirement may restore excluded samples.
-        for file in runs:
+        for file in files:
             _refuse_live(parent, self._clashes[file.path], self._leaving)
 
-    def _ours(self, table: pa.Table) -> pa.Table:
+    def _matching(self, table: pa.Table) -> pa.Table:
+        """Return the table's rows whose key is one of the run's."""
         hashes = hashes_of(table["key"])
-        there = among(hashes, self._keys.hashes)
-        keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
-        matching = table.filter(pa.array(there))
-        return matching.filter(pc.is_in(matching["key"], value_set=keys))
+        has_hash = among(hashes, self._keys.hashes)  # bool [rows]
+        candidates = table.filter(pa.array(has_hash))
+        # Keys may share a hash, so the keys decide.
+        run_keys = self._keys.having(np.sort(hashes[has_hash]))
+        value_set = pa.array(run_keys, pa.string())
+        return candidates.filter(pc.is_in(candidates["key"], value_set=value_set))
 
-    def _were_there(self, parent: Version) -> bool:
+    def _may_clash(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
-        new = [file for file in files if file["path"] not in self._known]
-        for file, matches in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(matches.any())
-        return any(self._known[file["path"]] for file in files)
+        unread = [file for file in files if file["path"] not in self._has_hash]
+        results = known(self._store, unread, self._keys.hashes)  # per table: bool [hashes of the run]
+        for file, is_known in zip(unread, results, strict=True):
+            self._has_hash[file["path"]] = bool(is_known.any())
+        return any(self._has_hash[file["path"]] for file in files)
 
 
 class Onto:
@@ -170,11 +207,16 @@ class Onto:
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
-        newest_id = parent.id if parent else ""
+        newest_id = ""
+        newest = "none"
+        if parent is not None:
+            newest_id = parent.id
+            newest = f"{parent.name} ({parent.id[:14]})"
         if newest_id != self._id:
+            compared = self._id[:14] or "no version"
             raise Conflict(
-                f"these parts were compared with {self._id[:14] or 'no version'}, and the newest is now "
-                f"{f'{parent.name} ({parent.id[:14]})' if parent else 'none'}; compare them with that and publish again"
+                f"these parts were compared with {compared}, and the newest is now "
+                f"{newest}; compare them with that and publish again"
             )
 
 
@@ -185,43 +227,54 @@ class FreeGroup:
     """
 
     def __init__(self, group: str, parts: list[str], began: Version) -> None:
-        self._group, self._parts, self._began = group, parts, began
+        self._group = group
+        self._parts = parts
+        self._began = began
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._parts)
-        has_group = parent.parts.has_group(self._group)
-        ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
-        twice = [part for part in self._parts if has_group[ids[part]]]
-        if twice:
-            raise Conflict(
-                f"group {self._group!r} of part {twice[0]} was published by another writer, in {parent.name}; "
-                "open it and use theirs, or choose another group name"
-            )
-        if parent.id != self._began.id:
-            self._check_excluded(parent, ids)
-
-    def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        before, ours = self._began.parts, set(self._parts)
-        for position in before.with_exclusions:
-            part = before.id(position)
-            back = (
-                parent.parts.live_members(ids[part]) & ~before.live_members(position) if part in ours else ()
-            )
-            if np.any(back):
+        has_group = parent.parts.has_group(self._group)  # bool [parts of the version]
+        positions = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
+        for part in self._parts:
+            if has_group[positions[part]]:
                 raise Conflict(
-                    f"row {int(np.argmax(back))} of part {part} was excluded in {self._began.name}, so "
+                    f"group {self._group!r} of part {part} was published by another writer, in {parent.name}; "
+                    "open it and use theirs, or choose another group name"
+                )
+        if parent.id != self._began.id:
+            self._check_excluded(parent, positions)
+
+    def _check_excluded(self, parent: Version, positions: Mapping[str, int]) -> None:
+        """Refuse rows without values: a retirement in between may restore samples that were excluded at the start."""
+        parts_before = self._began.parts
+        own_parts = set(self._parts)
+        for position in parts_before.with_exclusions:
+            part = parts_before.id(position)
+            if part not in own_parts:
+                continue
+            is_live_now = parent.parts.live_members(positions[part])  # bool [rows of the part]
+            is_restored = is_live_now & ~parts_before.live_members(position)
+            if is_restored.any():
+                row = int(np.argmax(is_restored))  # the first one
+                raise Conflict(
+                    f"row {row} of part {part} was excluded in {self._began.name}, so "
                     f"{self._group!r} was not computed for it, and {parent.name} has it again: begin again from that"
                 )
 
 
-def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
-    members: dict[str, Any] = {}
+def _refuse_live(
+    parent: Version,
+    clashes: pa.Table,
+    leaving: Container[tuple[str, int]],
+) -> None:
+    live_members: dict[str, Any] = {}  # part id -> bool [rows of the part]
     for row in clashes.to_pylist():
         part = row["part"]
-        if part not in members:
-            members[part] = parent.parts.live_members(parent.parts.position(part))
-        if members[part][row["row"]] and (part, row["row"]) not in leaving:
+        if part not in live_members:
+            live_members[part] = parent.parts.live_members(parent.parts.position(part))
+        is_live = live_members[part][row["row"]]
+        if is_live and (part, row["row"]) not in leaving:
             raise DuplicateKey(
                 f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
                 "a version adds new samples to those there. Write under new keys, exclude the old ones first "
@@ -230,55 +283,69 @@ def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[st
 
 
 def annotated_columns(entries: Sequence[Entry]) -> list[str]:
-    return list(dict.fromkeys(name for entry in entries for name in entry["columns"]))
+    """Return the names of the annotated columns, each once, in the order of their first entry."""
+    names: dict[str, None] = {}
+    for entry in entries:
+        names.update(dict.fromkeys(entry["columns"]))
+    return list(names)
 
 
 class SameCells:
     """Checks that an annotation's cells are unchanged since its base version."""
 
     def __init__(self, version: Version, files: Sequence[SamplesFile]) -> None:
-        self._version, self._files = version, [file.to_json() for file in files]
+        self._version = version
+        self._files = [file.to_json() for file in files]
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Costs nothing if it is the base; else it reads the annotations of these columns.
 
         Raises: Conflict.
         """
-        if parent is None or parent.id != self._version.id:
-            parent = still_there(parent, self._parts())
-            for name in annotated_columns(self._files):
-                if self._annotated_since(parent, name):
-                    self._compare(parent, name)
+        if parent is not None and parent.id == self._version.id:
+            return
+        parent = still_there(parent, self._parts())
+        for name in annotated_columns(self._files):
+            if self._annotated_since(parent, name):
+                self._compare(parent, name)
 
     def _parts(self) -> list[str]:
-        tables = get_tables(
-            self._version.store, [TableFile.from_json(file) for file in self._files], ["part"]
-        )
-        return sorted({part for table in tables for part in pc.unique(table["part"]).to_pylist()})
+        files = [TableFile.from_json(file) for file in self._files]
+        parts: set[str] = set()
+        for table in get_tables(self._version.store, files, ["part"]):
+            parts.update(pc.unique(table["part"]).to_pylist())
+        return sorted(parts)
 
     def _annotated_since(self, parent: Version, name: str) -> bool:
-        before, now = (
-            [entry for entry in version.manifest["samples"] if name in entry["columns"]]
-            for version in (self._version, parent)
-        )
-        new = [entry for entry in now if entry not in before]
-        return any(is_annotation(entry) for entry in new) or any(entry not in now for entry in before)
+        before = _entries_with(self._version, name)
+        now = _entries_with(parent, name)
+        for entry in now:
+            if is_annotation(entry) and entry not in before:
+                return True
+        return any(entry not in now for entry in before)  # a retirement removed it
 
     def _compare(self, parent: Version, name: str) -> None:
         import polars as pl
 
         ours = edits_of(parent.store, self._files, name).select(PLACE)
-        now = ours.join(cells(parent.store, parent.manifest["samples"], name), on=PLACE, how="left")
+        cells_now = cells(parent.store, parent.manifest["samples"], name)
+        now = ours.join(cells_now, on=PLACE, how="left")
         was = cells(parent.store, self._version.manifest["samples"], name)
         if now.schema[name] == pl.Null:  # a retirement removed the column
             now = now.cast({name: was.schema[name]})
         was = was.cast({name: now.schema[name]})
         both = now.join(was, on=PLACE, how="left", suffix=" was")
-        other = both.filter(pl.col(name).ne_missing(pl.col(f"{name} was")))
-        if other.height:
-            first = other.row(0, named=True)
+        changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name} was")))
+        if changed.height:
+            first = changed.row(0, named=True)
+            value_now = first[name]
+            value_before = first[f"{name} was"]
             raise Conflict(
-                f"{name!r} of {other.height} of these samples was annotated by another writer in {parent.name} (part "
-                f"{first['part']} row {first['row']} is {first[name]!r} now, and was {first[f'{name} was']!r} in "
+                f"{name!r} of {changed.height} of these samples was annotated by another writer in {parent.name} (part "
+                f"{first['part']} row {first['row']} is {value_now!r} now, and was {value_before!r} in "
                 f"{self._version.name}); look at theirs and annotate {parent.name}"
             )
+
+
+def _entries_with(version: Version, column: str) -> list[Entry]:
+    return [entry for entry in version.manifest["samples"] if column in entry["columns"]]

@@ -41,41 +41,56 @@ class ExactSums:
 
     def __add__(self, other: "ExactSums") -> "ExactSums":
         return ExactSums(
-            self.n + other.n,
-            self.total + other.total,
-            self.squares + other.squares,
-            min(self.low, other.low) + 0.0,  # -0.0 equals 0.0, so either would stay by the order of values
-            max(self.high, other.high) + 0.0,
+            n=self.n + other.n,
+            total=self.total + other.total,
+            squares=self.squares + other.squares,
+            # -0.0 equals 0.0, so either would stay by the order of values: adding 0.0 makes both 0.0.
+            low=min(self.low, other.low) + 0.0,
+            high=max(self.high, other.high) + 0.0,
         )
 
     @property
     def mean(self) -> float:
         """The float64 nearest to the mean; NaN without values."""
-        return self.total / (self.n << UNIT) if self.n else float("nan")
+        if not self.n:
+            return float("nan")
+        return self.total / (self.n << UNIT)  # Python rounds a quotient of integers once, to the nearest
 
     @property
     def std(self) -> float:
         """The float64 nearest to the deviation of the population; NaN without values."""
         if not self.n:
             return float("nan")
-        return nearest_root(
-            Fraction(self.n * self.squares - self.total * self.total, self.n * self.n << 2 * UNIT)
-        )
+        # variance = squares / n - (total / n)^2, over the common denominator n^2
+        numerator = self.n * self.squares - self.total * self.total
+        denominator = self.n * self.n << 2 * UNIT
+        return nearest_root(Fraction(numerator, denominator))
 
 
 def nearest_root(value: Fraction) -> float:
     """Return the float64 nearest to the square root of a fraction >= 0."""
     if value <= 0:
         return 0.0
-    shift = max(0, 140 + value.denominator.bit_length() - value.numerator.bit_length()) // 2 + 1
-    root = isqrt((value.numerator << 2 * shift) // value.denominator) / (1 << shift)
+    # First guess: the root of an integer of about 140 bits, so of 70 correct bits, rounded to the 53 of a float64.
+    missing_bits = 140 + value.denominator.bit_length() - value.numerator.bit_length()
+    shift = max(0, missing_bits) // 2 + 1
+    scaled = (value.numerator << 2 * shift) // value.denominator
+    root = isqrt(scaled) / (1 << shift)
+
+    # Correct it by the exact middle between neighbours.
     above = nextafter(root, float("inf"))
-    while value > ((Fraction(root) + Fraction(above)) / 2) ** 2:
-        root, above = above, nextafter(above, float("inf"))
+    while value > _middle_squared(root, above):
+        root = above
+        above = nextafter(above, float("inf"))
     below = nextafter(root, 0.0)
-    while root and value < ((Fraction(root) + Fraction(below)) / 2) ** 2:
-        root, below = below, nextafter(below, 0.0)
+    while root and value < _middle_squared(root, below):
+        root = below
+        below = nextafter(below, 0.0)
     return root
+
+
+def _middle_squared(first: float, second: float) -> Fraction:
+    return ((Fraction(first) + Fraction(second)) / 2) ** 2
 
 
 def exact_sums(values: NDArray[np.floating], weights: I64 | None = None) -> list[ExactSums]:
@@ -85,100 +100,189 @@ def exact_sums(values: NDArray[np.floating], weights: I64 | None = None) -> list
     once.
     """
     n_rows, dims = values.shape
-    weight_max = WEIGHT_MAX if values.dtype == np.float64 else 2**28  # 25 bits of a product and 28 are 53
+    weight_max = _layout(values.dtype).weight_max
+    if weights is None:
+        weight_ends = np.arange(1, n_rows + 1)
+    else:
+        weight_ends = np.cumsum(weights)  # [rows]: weight of the rows up to and with each
+
     sums = [ExactSums() for _ in range(dims)]
-    ends = np.arange(1, n_rows + 1) if weights is None else np.cumsum(weights)
-    start, chunks = 0, list[_Chunk]()
+    chunks: list[_Chunk] = []
+    start = 0
     while start < n_rows:
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + weight_max, side="right")))
+        weight_before = 0
+        if start:
+            weight_before = int(weight_ends[start - 1])
+        last_end = weight_before + weight_max
+        stop = int(np.searchsorted(weight_ends, last_end, side="right"))
+        stop = max(stop, start + 1)
         stop = min(stop, start + WEIGHT_MAX)
-        chunks.append(_chunk(values[start:stop], None if weights is None else weights[start:stop]))
+        row_weights = None
+        if weights is not None:
+            row_weights = weights[start:stop]
+        chunks.append(_chunk(values[start:stop], row_weights))
         start = stop
         if start == n_rows or len(chunks) == _CHUNKS_MAX:
-            sums = [one + other for one, other in zip(sums, _sums_of(chunks, values.dtype), strict=True)]
+            chunk_sums = _sums_of(chunks, values.dtype)
+            sums = [own + other for own, other in zip(sums, chunk_sums, strict=True)]
             chunks = []
     return sums
+
+
+class _Layout(NamedTuple):
+    """Bits of a float type, and the limbs that its mantissas are cut into."""
+
+    unsigned: type[np.unsignedinteger]
+    mantissa_bits: int
+    n_exponents: int
+    bias: int
+    """The least exponent's unit is 2^(1 - bias)."""
+    limb_bits: int
+    n_limbs: int
+    weight_max: int
+    """Most weight of a chunk's rows: products of limbs, added that often, stay below 2^53."""
+
+
+_FLOAT32 = _Layout(
+    unsigned=np.uint32,
+    mantissa_bits=23,
+    n_exponents=256,
+    bias=150,
+    limb_bits=12,
+    n_limbs=2,
+    weight_max=2**28,  # 25 bits of a product and 28 are 53
+)
+_FLOAT64 = _Layout(
+    unsigned=np.uint64,
+    mantissa_bits=52,
+    n_exponents=2048,
+    bias=1075,
+    limb_bits=18,
+    n_limbs=3,
+    weight_max=WEIGHT_MAX,
+)
+
+
+def _layout(dtype: np.dtype[Any]) -> _Layout:
+    if dtype == np.float32:
+        return _FLOAT32
+    return _FLOAT64
+
+
+class _Binned(NamedTuple):
+    """Sums of limbs by exponent: each stands for `sums * 2^shift`, in units of the exponent's mantissas."""
+
+    sums: I64
+    """int64 [dims, exponents]."""
+    shift: int
 
 
 class _Chunk(NamedTuple):
     """Sums of some rows, as whole numbers per exponent."""
 
     n: int
-    totals: list[tuple[I64, int]]
-    squares: list[tuple[I64, int]]
+    totals: list[_Binned]
+    squares: list[_Binned]
     low: F64
     high: F64
 
 
-def _bias(dtype: np.dtype[Any]) -> int:
-    return 150 if dtype == np.float32 else 1075
-
-
 def _chunk(values: NDArray[np.floating], weights: I64 | None) -> _Chunk:
     n_rows, dims = values.shape
-    bits, n_exponents = (23, 256) if values.dtype == np.float32 else (52, 2048)
-    raw = np.ascontiguousarray(values).view(np.uint32 if bits == 23 else np.uint64).astype(np.int64)
-    exponent = (raw >> bits) & (n_exponents - 1)
-    mantissa = (raw & ((1 << bits) - 1)) | ((exponent > 0).astype(np.int64) << bits)
-    place = (np.maximum(exponent, 1) + n_exponents * np.arange(dims)).ravel()
-    sign = np.where(raw < 0 if bits == 52 else raw >> 31 & 1, -1, 1)
-    base = 18 if bits == 52 else 12
-    limbs = _limbs(mantissa, base)
+    layout = _layout(values.dtype)
+    n_exponents = layout.n_exponents
+    mantissa_bits = layout.mantissa_bits
+    limb_bits = layout.limb_bits
 
-    def binned(numbers: I64) -> I64:
-        weighed = numbers if weights is None else numbers * weights[:, None]
-        sums = np.bincount(place, weighed.ravel(), minlength=dims * n_exponents)
-        return sums.astype(np.int64).reshape(dims, n_exponents)
+    # Two arrays for all steps: a named one for each took a third longer, in memory pages that are new each time.
+    raw = np.ascontiguousarray(values).view(layout.unsigned).astype(np.int64)  # [rows, dims]
+    sign_bit = mantissa_bits + n_exponents.bit_length() - 1
+    sign = np.where(raw >> sign_bit & 1, -1, 1)
+    exponent = (raw >> mantissa_bits) & (n_exponents - 1)
+    mantissa = raw
+    mantissa &= (1 << mantissa_bits) - 1
+    mantissa |= (exponent > 0).astype(
+        np.int64
+    ) << mantissa_bits  # the leading one, which subnormal numbers lack
+    # Bin of each value: its column and its exponent. Subnormal numbers have the unit of exponent 1.
+    bins = (np.maximum(exponent, 1) + n_exponents * np.arange(dims)).ravel()
 
-    totals = [(binned(sign * limb), base * i) for i, limb in enumerate(limbs)]
-    squares = [
-        (binned(a * b * (1 if i == j else 2)), base * (i + j))
-        for i, a in enumerate(limbs)
-        for j, b in enumerate(limbs)
-        if i <= j
-    ]
-    n = n_rows if weights is None else int(weights.sum())
-    return _Chunk(n, totals, squares, values.min(axis=0), values.max(axis=0))
+    def add(numbers: I64, shift: int) -> _Binned:
+        if weights is not None:
+            numbers = numbers * weights[:, None]
+        # `bincount` adds in float64: exact, because all partial sums stay below 2^53.
+        bin_sums = np.bincount(bins, numbers.ravel(), minlength=dims * n_exponents)
+        sums = bin_sums.astype(np.int64).reshape(dims, n_exponents)
+        return _Binned(sums, shift)
+
+    totals: list[_Binned] = []
+    squares: list[_Binned] = []
+    limbs = _limbs(mantissa, layout)
+    for i, limb in enumerate(limbs):
+        totals.append(add(sign * limb, limb_bits * i))
+        # (a + b + c)^2: the square of each limb, and each mixed product twice.
+        squares.append(add(limb * limb, limb_bits * 2 * i))
+        for j in range(i + 1, len(limbs)):
+            mixed = 2 * limb * limbs[j]
+            squares.append(add(mixed, limb_bits * (i + j)))
+
+    n = n_rows
+    if weights is not None:
+        n = int(weights.sum())
+    return _Chunk(
+        n=n,
+        totals=totals,
+        squares=squares,
+        low=values.min(axis=0),
+        high=values.max(axis=0),
+    )
 
 
 def _sums_of(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
-    unit = UNIT - _bias(dtype)
-    totals, squares = (
-        _together(parts) for parts in zip(*((one.totals, one.squares) for one in chunks), strict=True)
-    )
-    low, high = np.min([one.low for one in chunks], axis=0), np.max([one.high for one in chunks], axis=0)
-    n = sum(one.n for one in chunks)
-    return [
-        ExactSums(
-            n,
-            _shifted(totals, dim, unit, 1),
-            _shifted(squares, dim, 2 * unit, 2),
-            float(low[dim]),
-            float(high[dim]),
+    """Return the sums of all chunks, per column."""
+    unit = UNIT - _layout(dtype).bias
+    totals = _add_chunks([chunk.totals for chunk in chunks])
+    squares = _add_chunks([chunk.squares for chunk in chunks])
+    low = np.min([chunk.low for chunk in chunks], axis=0)
+    high = np.max([chunk.high for chunk in chunks], axis=0)
+    n = sum(chunk.n for chunk in chunks)
+    sums: list[ExactSums] = []
+    for dim in range(len(low)):
+        column = ExactSums(
+            n=n,
+            total=_whole_sum(totals, dim, unit, power=1),
+            squares=_whole_sum(squares, dim, 2 * unit, power=2),
+            low=float(low[dim]),
+            high=float(high[dim]),
         )
-        for dim in range(len(low))
-    ]
+        sums.append(column)
+    return sums
 
 
-def _together(chunks: Sequence[list[tuple[I64, int]]]) -> list[tuple[I64, int]]:
-    return [
-        (np.sum([binned for binned, _ in part], axis=0), part[0][1]) for part in zip(*chunks, strict=True)
-    ]
+def _add_chunks(chunks: Sequence[list[_Binned]]) -> list[_Binned]:
+    """Return the sums over chunks of each limb, or product of limbs."""
+    added_limbs: list[_Binned] = []
+    for same_limb in zip(*chunks, strict=True):
+        sums = np.sum([part.sums for part in same_limb], axis=0)
+        added_limbs.append(_Binned(sums, same_limb[0].shift))
+    return added_limbs
 
 
-def _limbs(mantissa: I64, base: int) -> list[I64]:
-    """Return the mantissa's parts of `base` bits, the lowest first."""
-    n = 3 if base == 18 else 2
-    return [mantissa >> (base * i) & ((1 << base) - 1) for i in range(n)]
+def _limbs(mantissa: I64, layout: _Layout) -> list[I64]:
+    """Return the mantissa's parts of `limb_bits` bits, the lowest first."""
+    mask = (1 << layout.limb_bits) - 1
+    shifts = [layout.limb_bits * i for i in range(layout.n_limbs)]
+    return [mantissa >> shift & mask for shift in shifts]
 
 
-def _shifted(parts: Sequence[tuple[I64, int]], dim: int, unit: int, times: int) -> int:
-    out = 0
-    for binned, shift in parts:
-        for exponent in np.flatnonzero(binned[dim]).tolist():
-            out += int(binned[dim, exponent]) << (times * exponent + shift + unit)
-    return out
+def _whole_sum(limbs: Sequence[_Binned], dim: int, unit: int, power: int) -> int:
+    """Return a column's sum as one whole number. power: 1 for values, 2 for squares, whose exponents count twice."""
+    total = 0
+    for binned, shift in limbs:
+        column = binned[dim]  # int64 [exponents]
+        for exponent in np.flatnonzero(column).tolist():
+            total += int(column[exponent]) << (power * exponent + shift + unit)
+    return total
 
 
 DIMS_MAX = 2**12
@@ -187,13 +291,17 @@ DIMS_MAX = 2**12
 
 def as_floats(values: NDArray[Any]) -> NDArray[np.floating]:
     """Return numbers [n, ...] as [n, dims]: float32 if it holds their dtype's values, else float64."""
-    is_small = values.dtype.itemsize <= 2 or values.dtype == np.float32
-    dtype = np.float32 if is_small else np.float64
-    flat: NDArray[np.floating] = values.reshape(len(values), prod(values.shape[1:])).astype(dtype, copy=False)
-    return flat
+    dtype: type[np.floating] = np.float64
+    if values.dtype.itemsize <= 2 or values.dtype == np.float32:
+        dtype = np.float32
+    dims = prod(values.shape[1:])
+    flat = values.reshape(len(values), dims)  # not -1, which no row leaves open
+    return flat.astype(dtype, copy=False)
 
 
-_BITS, _LOW = 20, 12
+_BITS = 20  # leading bits of a value in its bin
+_LOW_BITS = 12  # bits of float32 below them
+_SIGN_BIT = 31
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,35 +319,38 @@ class ValueCounts:
 
         weights: int64 [n], up to 32,768, how often each row counts; None: once.
         """
-        dims = np.arange(values.shape[1], dtype=np.uint32) << np.uint32(_BITS)
         if weights is None:
-            bins = (_ordered(values) >> np.uint32(_LOW)) | dims
-            flat = np.sort(bins.ravel())
+            flat = np.sort(_bins(values).ravel())
             starts = _starts(flat)
             return ValueCounts(flat[starts], np.diff(starts, append=len(flat)))
-        common = int(np.bincount(weights).argmax()) if len(weights) else 0
-        if (alike := weights == common).sum() > len(weights) // 2 and not alike.all():
-            return ValueCounts.of(values[alike], weights[alike]) + ValueCounts.of(
-                values[~alike], weights[~alike]
-            )
-        if alike.all():
+
+        # Most windows weigh their rows alike: count these without weights, and only the others with them.
+        common = 0
+        if len(weights):
+            common = int(np.bincount(weights).argmax())
+        has_common = weights == common
+        if has_common.all():
             once = ValueCounts.of(values)
             return ValueCounts(once.bins, once.counts * common)
-        bins = (_ordered(values) >> np.uint32(_LOW)) | dims
-        weighed = (bins.astype(np.uint64) << np.uint64(32)) | weights.astype(np.uint64)[:, None]
-        flat = np.sort(
-            weighed.ravel()
-        )  # a bin with its weight in one number: five times as fast as np.unique
-        return _joined(
-            (flat >> np.uint64(32)).astype(np.uint32), (flat & np.uint64(2**32 - 1)).astype(np.int64)
-        )
+        if has_common.sum() > len(weights) // 2:
+            alike = ValueCounts.of(values[has_common], weights[has_common])
+            others = ValueCounts.of(values[~has_common], weights[~has_common])
+            return alike + others
+
+        # A bin with its weight in one number, to sort once: five times as fast as np.unique.
+        bins = _bins(values).astype(np.uint64) << np.uint64(32)
+        weighted = np.sort((bins | weights.astype(np.uint64)[:, None]).ravel())
+        sorted_bins = (weighted >> np.uint64(32)).astype(np.uint32)
+        sorted_weights = (weighted & np.uint64(2**32 - 1)).astype(np.int64)
+        return _joined(sorted_bins, sorted_weights)
 
     def __add__(self, other: "ValueCounts") -> "ValueCounts":
         return added([self, other])
 
     def quantile(self, dim: int, q: float) -> float:
         """Return the value of rank floor(q * (n - 1)) of a dimension; NaN without values."""
-        return self.neighbours(dim, q)[0]
+        below, _, _ = self.neighbours(dim, q)
+        return below
 
     def neighbours(self, dim: int, q: float) -> tuple[float, float, float]:
         """Return the values of the ranks around q * (n - 1) of a dimension, and the share of the second."""
@@ -250,38 +361,61 @@ class ValueCounts:
         n = int(ends[-1])
         position = q * (n - 1)
         rank = int(position)
-        places = np.searchsorted(ends, [rank, min(rank + 1, n - 1)], side="right")
-        below, above = (_middle(int(self.bins[first + place]) & (2**_BITS - 1)) for place in places.tolist())
+        next_rank = min(rank + 1, n - 1)
+        # The first bin that ends behind a rank has its value.
+        lower, upper = first + np.searchsorted(ends, [rank, next_rank], side="right")
+        below = _middle(int(self.bins[lower]))
+        above = _middle(int(self.bins[upper]))
         return below, above, position - rank
 
 
 def added(counts: Iterable[ValueCounts]) -> ValueCounts:
     """Return the sum of counts. Costs one sort."""
     parts = list(counts)
+    # An empty array first, because `concatenate` needs one.
     bins = np.concatenate([np.zeros(0, np.uint32), *(part.bins for part in parts)])
+    numbers = np.concatenate([np.zeros(0, np.int64), *(part.counts for part in parts)])
     order = np.argsort(bins, kind="stable")
-    return _joined(
-        bins[order], np.concatenate([np.zeros(0, np.int64), *(part.counts for part in parts)])[order]
-    )
+    return _joined(bins[order], numbers[order])
 
 
 def _joined(bins: NDArray[np.uint32], counts: I64) -> ValueCounts:
+    """Return the counts of ascending bins, with equal bins added."""
     starts = _starts(bins)
-    return ValueCounts(bins[starts], np.add.reduceat(counts, starts) if len(starts) else counts)
+    if not len(starts):
+        return ValueCounts(bins[starts], counts)  # `reduceat` takes no empty array
+    return ValueCounts(bins[starts], np.add.reduceat(counts, starts))
+
+
+def _bins(values: NDArray[np.floating]) -> NDArray[np.uint32]:
+    """Return uint32 [n, dims]: the bin of each value, with its dimension above the leading bits."""
+    dims = np.arange(values.shape[1], dtype=np.uint32) << np.uint32(_BITS)
+    return (_ordered(values) >> np.uint32(_LOW_BITS)) | dims
 
 
 def _ordered(values: NDArray[np.floating]) -> NDArray[np.uint32]:
-    bits = (np.ascontiguousarray(values, np.float32) + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
-    return np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(1 << 31))
+    """Return uint32 numbers in the order of the values, rounded to float32."""
+    float32 = np.ascontiguousarray(values, np.float32) + np.float32(0)  # makes -0.0 0.0
+    bits = float32.view(np.uint32)
+    is_negative = bits >> np.uint32(_SIGN_BIT)
+    # Positive floats are in the order of their bits, negative ones in the opposite order.
+    return np.where(is_negative, ~bits, bits | np.uint32(1 << _SIGN_BIT))
 
 
 def _middle(bin_number: int) -> float:
-    ordered = np.uint32(bin_number << _LOW | 1 << (_LOW - 1))
-    bits = ordered ^ np.uint32(1 << 31) if ordered >> np.uint32(31) else ~ordered
+    """Return the value in the middle of a bin, whatever its dimension."""
+    leading = bin_number & (2**_BITS - 1)
+    ordered = np.uint32(leading << _LOW_BITS | 1 << (_LOW_BITS - 1))
+    if ordered >> np.uint32(_SIGN_BIT):
+        bits = ordered ^ np.uint32(1 << _SIGN_BIT)
+    else:
+        bits = ~ordered
     return float(np.array([bits], np.uint32).view(np.float32)[0])
 
 
 def _starts(values: NDArray[np.uint32]) -> I64:
+    """Return the indices at which a new value begins in ascending values."""
     if not len(values):
         return np.zeros(0, np.int64)
-    return np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1]).astype(np.int64)
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    return np.concatenate([[0], changes]).astype(np.int64)

@@ -54,7 +54,8 @@ def new_holder() -> str:
 class _Pulse:
     def __init__(self, beat: Callable[[], object], name: str, every_s: float) -> None:
         self._stop = threading.Event()
-        self._beat, self._every_s = beat, every_s
+        self._beat = beat
+        self._every_s = every_s
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -79,7 +80,9 @@ class Heartbeat:
     def __init__(
         self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
     ) -> None:
-        self.key, self.holder, self.every_s = heartbeat_key(txn), holder or new_holder(), every_s
+        self.key = heartbeat_key(txn)
+        self.holder = holder or new_holder()
+        self.every_s = every_s
         self._store = store
         self._count = 0
         self._lock = threading.Lock()  # beats by the thread and by the caller stay in order
@@ -175,7 +178,8 @@ class Renewal:
                 return
             requests: Requests = SimpleQueue()
             thread = threading.Thread(target=self._run, args=(requests,), name="penstock-leases", daemon=True)
-            self._requests, self._thread = requests, thread
+            self._requests = requests
+            self._thread = thread
         try:
             # Not under the lock: a starting thread may collect garbage, including a lease whose finalizer takes it.
             thread.start()
@@ -190,7 +194,8 @@ class Renewal:
             self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
                 return
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
             self.dismiss()
         if thread.ident != threading.get_ident() and thread.is_alive():
             thread.join(JOIN_S)
@@ -214,7 +219,8 @@ class Renewal:
             each.close()
 
     def dismiss(self) -> None:
-        requests, self._requests = self._requests, SimpleQueue()
+        requests = self._requests
+        self._requests = SimpleQueue()
         requests.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -236,9 +242,10 @@ class Renewal:
             else:
                 if request is None:
                     return
-                _do(request[0].close, "closed")
-                request[1].release()
-                del request  # the thread must not keep what it closed
+                closing, is_closed = request
+                _do(closing.close, "closed")
+                is_closed.release()
+                del request, closing  # the thread must not keep what it closed
 
 
 def _next_renewal_s() -> float:
@@ -295,8 +302,10 @@ class Lease:
 
     def _forget(self) -> None:
         self._versions: dict[str, None] = {}
-        self._holder, self._count = "", 0
-        self.active = self._read_only = False
+        self._holder = ""
+        self._count = 0
+        self.active = False
+        self._read_only = False
 
     @property
     def key(self) -> str:
@@ -309,7 +318,9 @@ class Lease:
         Raises: RuntimeError if no thread can be started; the next call tries again.
         """
         with self._lock:
-            known = version_id in self._versions and (self.active or self._read_only)
+            # (after a failed beat, the next `add` of the version tries again)
+            is_stored = self.active or self._read_only
+            known = version_id in self._versions and is_stored
             if not known:
                 self._holder = self._holder or new_holder()
                 self._versions[version_id] = None
@@ -341,9 +352,10 @@ class Lease:
         """Release the versions by deleting the object. If that fails, the lease expires without heartbeats."""
         stop_renewing(self)
         with self._lock:
-            key, there = self.key, self.active
+            key = self.key
+            is_stored = self.active
             self._forget()
-        if there:
+        if is_stored:
             try:
                 self._store.delete_many([key])
             except StoreError as e:
@@ -385,18 +397,20 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
-        there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
-        unlisted = {*self._known, *also}.difference(there)
-        new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
+        etags = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
+        # Listings are not snapshots: a lease that is missing from one may exist, so it is read.
+        unlisted = {*self._known, *also}.difference(etags)
+        current: dict[str, LeaseRecord] = {}
+        for key, etag in etags.items():
+            known = self._known.get(key)
+            if known is not None and known.etag == etag:
+                current[key] = known
+        new = [key for key in (*etags, *unlisted) if key not in current]
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
-            fetched = dict(zip(new, pool.map(self._get, new), strict=True))
-        every = sorted({*there, *unlisted})
-        kept = {key: fetched[key] if key in fetched else self._known[key] for key in every}
-        self._known = {key: one for key, one in kept.items() if one is not None}
+            records = [record for record in pool.map(self._get, new) if record is not None]
+        current.update({record.key: record for record in records})
+        self._known = {key: current[key] for key in sorted(current)}
         return list(self._known.values())
-
-    def _holds(self, key: str, etag: str) -> bool:
-        return key in self._known and self._known[key].etag == etag
 
     def _get(self, key: str) -> LeaseRecord | None:
         try:
@@ -421,10 +435,11 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
         versions = [older] if older else body["versions"]
         if not isinstance(versions, list) or not all(isinstance(one, str) for one in versions):
             raise TypeError(f"versions is {versions!r}")
-        beat, host = int(str(body["beat"])), str(body.get("host", ""))
+        beat = int(str(body["beat"]))
+        host = str(body.get("host", ""))
     except DAMAGED as e:
         _log.warning("%s is no lease (%s): it claims nothing", key, e)
-        versions, beat, host = [], 0, ""
+        return LeaseRecord(key=key, holder=holder, host="", beat=0, versions=(), etag=etag)
     return LeaseRecord(key=key, holder=holder, host=host, beat=beat, versions=tuple(versions), etag=etag)
 
 

@@ -9,7 +9,7 @@ column, and has shapes for each value.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -78,6 +78,7 @@ class FieldNorm:
     def quantile(self, q: float) -> F64:
         """Return float64, shaped as a value: of rank floor(q * (n - 1)), within 2^-11 of its magnitude."""
         values = [self.counts.quantile(dim, q) for dim in range(len(self.sums))]
+        # The middle of the first or last bin may lie beyond all values.
         return np.clip(self._shaped(values), self.min, self.max)
 
     def interpolated_quantile(self, q: float) -> F64:
@@ -96,8 +97,9 @@ class FieldNorm:
     @property
     def narrow_dims(self) -> list[int]:
         """Dimensions, in C order, of several values whose q01 and q99 are one value within their resolution."""
-        is_narrow = (self.quantile(LOW_Q) == self.quantile(HIGH_Q)) & (self.min < self.max)
-        dims: list[int] = np.flatnonzero(is_narrow).tolist()
+        has_one_quantile = self.quantile(LOW_Q) == self.quantile(HIGH_Q)
+        has_several_values = self.min < self.max
+        dims: list[int] = np.flatnonzero(has_one_quantile & has_several_values).tolist()
         return dims
 
     def scale(self, mode: str) -> tuple[F64, F64]:
@@ -106,19 +108,29 @@ class FieldNorm:
         "quantile" scales `narrow_dims` from the least to the greatest value: q01 to q99 has no width there.
         """
         if mode not in MODES:
-            raise ValueError(f"mode = {mode!r}; accepted: {', '.join(map(repr, MODES))}")
+            accepted = ", ".join(map(repr, MODES))
+            raise ValueError(f"mode = {mode!r}; accepted: {accepted}")
         if mode == "std":
-            offset, width = self.mean, self.std
+            offset = self.mean
+            width = self.std
         else:
-            low, high = self.min, self.max
-            if mode == "quantile":
-                low_quantile, high_quantile = self.quantile(LOW_Q), self.quantile(HIGH_Q)
-                has_width = low_quantile < high_quantile
-                low = np.where(has_width, low_quantile, low)
-                high = np.where(has_width, high_quantile, high)
+            low, high = self._range(mode)
             offset = (low + high) / 2
             width = (high - low) / 2
-        return offset, np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
+        factor = np.zeros_like(width)
+        np.divide(1.0, width, out=factor, where=width > 0)
+        return offset, factor
+
+    def _range(self, mode: str) -> tuple[F64, F64]:
+        low = self.min
+        high = self.max
+        if mode == "quantile":
+            low_quantile = self.quantile(LOW_Q)
+            high_quantile = self.quantile(HIGH_Q)
+            has_width = low_quantile < high_quantile
+            low = np.where(has_width, low_quantile, low)
+            high = np.where(has_width, high_quantile, high)
+        return low, high
 
     def _shaped(self, values: list[float]) -> F64:
         return np.array(values, np.float64).reshape(self.shape)
@@ -142,7 +154,8 @@ class Norm:
     def __getitem__(self, field: str) -> FieldNorm:
         """Return a field's statistics. Raises: FieldMismatch for a field that the norm lacks."""
         if field not in self.fields:
-            raise FieldMismatch(f"the norm {self.path} has {', '.join(self.fields)}, not {field!r}")
+            names = ", ".join(self.fields)
+            raise FieldMismatch(f"the norm {self.path} has {names}, not {field!r}")
         return self.fields[field]
 
 
@@ -157,11 +170,11 @@ class GroupedNorm:
 
     def __getitem__(self, value: object) -> Norm:
         """Return the norm of a value. Raises: FieldMismatch for a value that no episode had."""
-        if str(value) not in self.norms:
-            raise FieldMismatch(
-                f"the norm {self.path} has no {self.by} {str(value)!r}; it has {', '.join(map(repr, self.norms))}"
-            )
-        return self.norms[str(value)]
+        text = str(value)
+        if text not in self.norms:
+            values = ", ".join(map(repr, self.norms))
+            raise FieldMismatch(f"the norm {self.path} has no {self.by} {text!r}; it has {values}")
+        return self.norms[text]
 
     @property
     def path(self) -> str:
@@ -169,86 +182,140 @@ class GroupedNorm:
 
 
 def norm_bytes(norm: Norm | GroupedNorm) -> bytes:
-    norms = norm.norms if isinstance(norm, GroupedNorm) else {"": norm}
-    schema = _BY_VALUE if isinstance(norm, GroupedNorm) else _COLUMNS
-    rows: dict[str, list[object]] = {name: [] for name in schema.names}
-    for value, of_value in norms.items():
-        for field, of_field in of_value.fields.items():
-            for row in _rows(field, of_field):
-                for name, statistic in zip(schema.names[-len(row) :], row, strict=True):
-                    rows[name].append(statistic)
+    norms: Mapping[str, Norm]
+    if isinstance(norm, GroupedNorm):
+        norms = norm.norms
+        schema = _BY_VALUE
+    else:
+        norms = {"": norm}
+        schema = _COLUMNS
+
+    columns: dict[str, list[object]] = {name: [] for name in schema.names}
+    shapes: dict[str, dict[str, list[int]]] = {}
+    for value, value_norm in norms.items():
+        shapes[value] = {}
+        for name, field_norm in value_norm.fields.items():
+            shapes[value][name] = list(field_norm.shape)
+            for row in _rows(name, field_norm):
+                for column, statistic in row.items():
+                    columns[column].append(statistic)
                 if isinstance(norm, GroupedNorm):
-                    rows["value"].append(value)
+                    columns["value"].append(value)
+    table = pa.table(columns, schema=schema)
+
     first = next(iter(norms.values()))
-    table = pa.table(rows, schema=schema)
-    shapes = {
-        value: {field: list(one.shape) for field, one in own.fields.items()} for value, own in norms.items()
-    }
+    stored_shapes: Mapping[str, object] = shapes
+    if isinstance(norm, Norm):
+        stored_shapes = shapes[""]
     facts = {
         "path": norm.path,
-        "shapes": json.dumps(shapes if isinstance(norm, GroupedNorm) else shapes[""]),
+        "shapes": json.dumps(stored_shapes),
         "transform": first.transform,
         "version": first.version,
         "content_sha256": _sha256(table),
-        **({"by": norm.by} if isinstance(norm, GroupedNorm) else {}),
     }
+    if isinstance(norm, GroupedNorm):
+        facts["by"] = norm.by
     return table_bytes(table, "norm", facts=facts)
 
 
-def _rows(field: str, of_field: FieldNorm) -> Iterator[tuple[object, ...]]:
-    for dim, sums in enumerate(of_field.sums):
-        first, stop = np.searchsorted(of_field.counts.bins, [dim << _BITS, (dim + 1) << _BITS])
-        values = (field, dim, sums.n, f"{sums.total:x}", f"{sums.squares:x}", sums.low, sums.high)
-        bins = of_field.counts.bins[first:stop].astype("<u4").tobytes()
-        yield (*values, bins, of_field.counts.counts[first:stop].astype("<i8").tobytes())
+def _rows(name: str, norm: FieldNorm) -> Iterator[dict[str, object]]:
+    """Yield the row of each dimension: column -> value."""
+    for dim, sums in enumerate(norm.sums):
+        # A bin's upper bits are its dimension (`ValueCounts.bins`).
+        first, stop = np.searchsorted(norm.counts.bins, [dim << _BITS, (dim + 1) << _BITS])
+        bins = norm.counts.bins[first:stop].astype("<u4")
+        counts = norm.counts.counts[first:stop].astype("<i8")
+        yield {
+            "field": name,
+            "dim": dim,
+            "n": sums.n,
+            "total": f"{sums.total:x}",
+            "squares": f"{sums.squares:x}",
+            "low": sums.low,
+            "high": sums.high,
+            "bins": bins.tobytes(),
+            "counts": counts.tobytes(),
+        }
 
 
 def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
+    """Return a stored norm. Raises: Corrupt."""
     table = parse_stored(data, path, where)
     facts = table_facts(table)
     try:
-        schema = _BY_VALUE if "by" in facts else _COLUMNS
-        if not table.schema.equals(schema, check_metadata=False) or _sha256(table) != facts["content_sha256"]:
-            raise ValueError("its content differs from its checksum")
-        shapes = parse_json(facts["shapes"])
-        rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for row in table.to_pylist():
-            rows.setdefault((row.get("value", ""), row["field"]), []).append(row)
-        norms = {
-            value: Norm(
-                fields={
-                    field: _field_norm(shape, rows.pop((value, field), [])) for field, shape in own.items()
-                },
-                transform=facts["transform"],
-                version=facts["version"],
-                path=path,
-            )
-            for value, own in (shapes if "by" in facts else {"": shapes}).items()
-        }
-        if rows or not norms:
-            raise ValueError("it has rows of other fields than its shapes")
-        return GroupedNorm(by=facts["by"], norms=norms) if "by" in facts else norms[""]
+        return _parse(table, facts, path)
     except (KeyError, ValueError, TypeError, AttributeError, DamagedJson) as error:
         raise Corrupt(f"{where} is not a norm: {error}; delete it to rebuild it") from error
+
+
+def _parse(table: pa.Table, facts: Mapping[str, str], path: str) -> Norm | GroupedNorm:
+    is_grouped = "by" in facts
+    schema = _COLUMNS
+    if is_grouped:
+        schema = _BY_VALUE
+    has_schema = table.schema.equals(schema, check_metadata=False)
+    if not has_schema or _sha256(table) != facts["content_sha256"]:
+        raise ValueError("its content differs from its checksum")
+
+    shapes = parse_json(facts["shapes"])
+    if not is_grouped:
+        shapes = {"": shapes}
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        field_rows = rows.setdefault((row.get("value", ""), row["field"]), [])
+        field_rows.append(row)
+
+    norms: dict[str, Norm] = {}
+    for value, field_shapes in shapes.items():
+        fields: dict[str, FieldNorm] = {}
+        for name, shape in field_shapes.items():
+            fields[name] = _field_norm(shape, rows.pop((value, name), []))
+        norms[value] = Norm(
+            fields=fields,
+            transform=facts["transform"],
+            version=facts["version"],
+            path=path,
+        )
+    if rows or not norms:
+        raise ValueError("it has rows of other fields than its shapes")
+    if is_grouped:
+        return GroupedNorm(by=facts["by"], norms=norms)
+    return norms[""]
 
 
 def _field_norm(shape: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> FieldNorm:
     if min(shape, default=1) < 0 or prod(shape) != len(rows):
         raise ValueError(f"it has {len(rows)} dimensions of values {list(shape)}")
-    sums = tuple(
-        ExactSums(row["n"], int(row["total"], 16), int(row["squares"], 16), row["low"], row["high"])
-        for row in rows
-    )
-    counts = [
-        ValueCounts(np.frombuffer(row["bins"], "<u4"), np.frombuffer(row["counts"], "<i8")) for row in rows
-    ]
-    for dim, (row, own) in enumerate(zip(rows, counts, strict=True)):
-        in_order = (own.bins >> _BITS == dim).all() and (own.bins[1:] > own.bins[:-1]).all()
-        if row["dim"] != dim or len(own.bins) != len(own.counts) or not in_order:
+    sums: list[ExactSums] = []
+    counts: list[ValueCounts] = []
+    for dim, row in enumerate(rows):
+        row_sums = ExactSums(
+            n=row["n"],
+            total=int(row["total"], 16),
+            squares=int(row["squares"], 16),
+            low=row["low"],
+            high=row["high"],
+        )
+        bins = np.frombuffer(row["bins"], "<u4")
+        bin_counts = np.frombuffer(row["counts"], "<i8")
+        if row["dim"] != dim or len(bins) != len(bin_counts) or not _is_in_order(bins, dim):
             raise ValueError(f"its bins of dimension {dim} are not in order")
-        if (own.counts < 1).any() or own.counts.sum() != row["n"]:
+        if (bin_counts < 1).any() or bin_counts.sum() != row["n"]:
             raise ValueError(f"its counts of dimension {dim} do not add up to {row['n']} values")
-    return FieldNorm(shape=tuple(shape), sums=sums, counts=added(counts))
+        sums.append(row_sums)
+        counts.append(ValueCounts(bins, bin_counts))
+    return FieldNorm(
+        shape=tuple(shape),
+        sums=tuple(sums),
+        counts=added(counts),
+    )
+
+
+def _is_in_order(bins: NDArray[np.uint32], dim: int) -> bool:
+    is_of_dim = bins >> _BITS == dim
+    is_ascending = bins[1:] > bins[:-1]
+    return bool(is_of_dim.all() and is_ascending.all())
 
 
 _COLUMNS = pa.schema(
@@ -270,9 +337,11 @@ _BY_VALUE = pa.schema([pa.field("value", pa.string(), nullable=False), *_COLUMNS
 
 
 def _sha256(table: pa.Table) -> str:
+    # Of the values, not of the file's bytes: those change with the version of Arrow that writes it.
     digest = hashlib.sha256()
     for row in table.to_pylist():
-        digest.update(repr(tuple(row.values())).encode())
+        values = tuple(row.values())
+        digest.update(repr(values).encode())
     return digest.hexdigest()
 
 
@@ -303,7 +372,7 @@ class FieldTotals:
             self.add_up()
 
     def add_norm(self, norm: FieldNorm) -> None:
-        self._sums = [one + other for one, other in zip(self._sums, norm.sums, strict=True)]
+        self._add_sums(norm.sums)
         self._count(norm.counts)
 
     def norm(self) -> FieldNorm:
@@ -311,20 +380,41 @@ class FieldTotals:
         return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=added(self._counts))
 
     def add_up(self) -> None:
+        """Add the values that came since the last time."""
         if not self._values:
             return
-        values = self._values[0] if len(self._values) == 1 else np.concatenate(self._values)
-        weights = None
-        if any(one is not None for one in self._weights):
-            pairs = zip(self._values, self._weights, strict=True)
-            weights = np.concatenate([np.ones(len(v), np.int64) if w is None else w for v, w in pairs])
-        self._values, self._weights, self._n_values = [], [], 0
-        step = max(1, TOGETHER // max(1, values.shape[1]))
+        values = self._values[0]
+        if len(self._values) > 1:
+            values = np.concatenate(self._values)
+        weights = self._joined_weights()
+        self._values = []
+        self._weights = []
+        self._n_values = 0
+
+        # In steps of `TOGETHER` values, because `exact_sums` needs several int64 arrays of their size.
+        dims = values.shape[1]
+        step = max(1, TOGETHER // max(1, dims))
         for start in range(0, len(values), step):
             rows = values[start : start + step]
-            often = None if weights is None else weights[start : start + step]
-            self._sums = [one + other for one, other in zip(self._sums, exact_sums(rows, often), strict=True)]
-            self._count(ValueCounts.of(rows, often))
+            row_weights = None
+            if weights is not None:
+                row_weights = weights[start : start + step]
+            self._add_sums(exact_sums(rows, row_weights))
+            self._count(ValueCounts.of(rows, row_weights))
+
+    def _joined_weights(self) -> NDArray[np.int64] | None:
+        """Return int64 [rows of all values]; None if all count once."""
+        if all(weights is None for weights in self._weights):
+            return None
+        parts: list[NDArray[np.int64]] = []
+        for values, weights in zip(self._values, self._weights, strict=True):
+            if weights is None:
+                weights = np.ones(len(values), np.int64)
+            parts.append(weights)
+        return np.concatenate(parts)
+
+    def _add_sums(self, others: Iterable[ExactSums]) -> None:
+        self._sums = [own + other for own, other in zip(self._sums, others, strict=True)]
 
     def _count(self, counts: ValueCounts) -> None:
         """Add counts; join them when they have twice the bins of the first, so that a bin is joined log n times."""

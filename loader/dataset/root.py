@@ -57,22 +57,30 @@ class Root:
         mirrors: Sequence[Mirror] = (),
         verify: Verify = "crc32c",
     ) -> None:
-        if verify not in (known := get_args(Verify)):
-            raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, known))}")
-        if url is None and not (url := os.environ.get("PENSTOCK_ROOT")):
-            raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
-        primary = open_store(url, options)
-        others = [open_store(*one) if isinstance(one, tuple) else open_store(one) for one in mirrors]
-        self._use(MirroredStore([primary, *others], root_id) if others else primary, verify)
+        modes = get_args(Verify)
+        if verify not in modes:
+            raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, modes))}")
+        if url is None:
+            url = os.environ.get("PENSTOCK_ROOT")
+            if not url:
+                raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
+        stores = [open_store(url, options)]
+        for mirror in mirrors:
+            mirror_url, mirror_options = mirror if isinstance(mirror, tuple) else (mirror, None)
+            stores.append(open_store(mirror_url, mirror_options))
+        if len(stores) == 1:
+            self._use(stores[0], verify)
+        else:
+            self._use(MirroredStore(stores, root_id), verify)
 
     def _use(self, store: Store, verify: Verify = "crc32c") -> None:
-        self.store, self.verify = store, verify
+        self.store = store
+        self.verify = verify
         self._marker = Marker(store)
         self._log = Log(store, self._marker.check, self._marker.writable)
         self._lease = Lease(store)
-        weakref.finalize(
-            self, close_in_finalizer, self._lease
-        ).atexit = False  # `leases` closes all of them at exit
+        finalizer = weakref.finalize(self, close_in_finalizer, self._lease)
+        finalizer.atexit = False  # `leases` closes all of them at exit
 
     def __reduce__(self) -> Any:
         return root_over, (self.store, self.verify)
@@ -131,11 +139,13 @@ class Root:
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
         state = self.state
-        if not (records := list(state.versions(dataset))):
+        records = list(state.versions(dataset))
+        if not records:
             with mirrors_named(self.store, self._marker, state):
-                near = did_you_mean(dataset, self.datasets())
+                names = self.datasets()
+                near = did_you_mean(dataset, names)
                 raise VersionNotFound(
-                    f"{self.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(self.datasets()) or 'none'}",
+                    f"{self.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(names) or 'none'}",
                     dataset="",
                 )
         return records
@@ -206,11 +216,15 @@ class Root:
         """
         self.create()
         state = self._log.state
-        newest = state.newest(check_dataset_name(dataset))
-        record = resolve(state, parent) if parent else newest
-        if record is not None and record.dataset != dataset:
-            raise Conflict(f"parent {record.name} is not a version of {dataset!r}")
-        return self._log.begin(dataset, record.id if record else None, txn=txn, gated=gated).txn
+        record = state.newest(check_dataset_name(dataset))
+        if parent:
+            record = resolve(state, parent)
+        parent_id = None
+        if record is not None:
+            if record.dataset != dataset:
+                raise Conflict(f"parent {record.name} is not a version of {dataset!r}")
+            parent_id = record.id
+        return self._log.begin(dataset, parent_id, txn=txn, gated=gated).txn
 
     def abort(self, txn: str, reason: str) -> None:
         """Abort a transaction: it can no longer be committed."""
@@ -408,8 +422,9 @@ class Root:
     def _ref(self, ref: str, name: str, kind: RefKind) -> None:
         state = self.state
         record = resolve(state, ref)
-        old = state.refs.get((record.dataset, name))
-        self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
+        known = state.refs.get((record.dataset, name))
+        was = known.number if known else None
+        self._log.ref(record.dataset, name, kind, record.number, was=was)
 
 
 def root_over(store: Store, verify: Verify = "crc32c") -> Root:

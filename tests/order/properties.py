@@ -13,8 +13,7 @@ from loader.order import mixture, plan
 from loader.order import slots as places
 from loader.order.random import keyed_permutation, lanes
 from loader.order.slots import slots_at
-from loader.order.sources import packing, views
-from loader.order.sources import packing as pack_table
+from loader.order.sources import pack_table, packing, views
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
 from loader.order.substitutes import substitute

@@ -19,7 +19,8 @@ from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPl
 from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
-from ...order.sources.packing import PackBy, PackedView, PackTable, pack_documents
+from ...order.sources.pack_table import PackTable, pack_documents
+from ...order.sources.packing import PackBy, PackedView
 from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.index import IndexFile, IndexPlace
@@ -190,7 +191,7 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
     if not hasattr(packed.documents, "version"):
         return None  # synthetic documents have no root
     documents = cast("View", packed.documents)
-    return load_checks(documents, _path(documents, packed.asked))
+    return load_checks(documents, _path(documents, packed.request))
 
 
 def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:

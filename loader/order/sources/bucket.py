@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 from ...errors import InvalidPlan
 from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
 from ..weights import GlobalBatch, in_force, steps_of
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
+_SHOWN_NAMES = 8  # most names in an error
 
-Number = int | float | str | Fraction | Decimal
+Number: TypeAlias = int | float | str | Fraction | Decimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +71,32 @@ def bucket(
         )
     if budget is None and (cost is not None or multiple != 1):
         raise InvalidPlan("bucket(cost=, multiple=) say how batches follow from a budget: give budget= too")
-    for name, option in (("batch", batch), ("cost", cost)):
-        if option is not None and not isinstance(option, Mapping):
-            raise InvalidPlan(
-                f"bucket({name}={option!r}): a mapping of a bucket's label to its number is needed"
-            )
+    batch_of_label = _by_label("batch", batch)
+    cost_of_label = _by_label("cost", cost)
+
+    edge_texts = None
+    if edges is not None:
+        edge_texts = _edges(edges)
+    batch_steps = {}
+    for label, sizes in batch_of_label.items():
+        batch_steps[label] = steps_of(f"batch of bucket {label!r}", sizes, _batch_size)
+    budget_steps = None
+    if budget is not None:
+        budget_steps = steps_of("budget", budget, _positive)
     return BucketBy(
         by=by,
-        edges=None if edges is None else _edges(edges),
-        batch={
-            str(label): steps_of(
-                f"batch of bucket {label!r}", option, lambda name, n: whole(name, n, 1, MAX_GLOBAL_BATCH)
-            )
-            for label, option in (batch or {}).items()
-        },
-        budget=None if budget is None else steps_of("budget", budget, _positive),
-        cost={str(label): value for label, value in (cost or {}).items()},
+        edges=edge_texts,
+        batch=batch_steps,
+        budget=budget_steps,
+        cost=cost_of_label,
         multiple=whole("multiple", multiple, 1, MAX_GLOBAL_BATCH),
     )
 
 
 def size_ramp(
-    bucket_by: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
+    bucket_by: BucketBy,
+    labels: Collection[str],
+    global_batch: Sequence[tuple[int, int]],
 ) -> list[tuple[int, dict[str, int]]]:
     """Return (start step, `batch_sizes`) wherever a size changes. global_batch: (start step, slots) pairs."""
     ramps: list[Iterable[tuple[int, object]]] = [
@@ -98,53 +104,68 @@ def size_ramp(
         bucket_by.budget or (),
         *bucket_by.batch.values(),
     ]
+    starts: set[int] = set()
+    for ramp in ramps:
+        starts.update(start for start, _ in ramp)
+
     out: list[tuple[int, dict[str, int]]] = []
-    for step in sorted({start for ramp in ramps for start, _ in ramp}):
-        sizes = batch_sizes(bucket_by, labels, in_force(global_batch, step), step)
-        if not out or out[-1][1] != sizes:
+    former = None
+    for step in sorted(starts):
+        slots = in_force(global_batch, step)
+        sizes = batch_sizes(bucket_by, labels, slots, step)
+        if sizes != former:
             out.append((step, sizes))
+        former = sizes
     return out
 
 
 def batch_sizes(
-    bucket_by: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0
+    bucket_by: BucketBy,
+    labels: Iterable[str],
+    global_batch: int,
+    step: int = 0,
 ) -> dict[str, int]:
     """Return label -> slots per batch at a step, labels ascending.
 
     Raises: InvalidPlan for unknown labels or costs.
     """
     labels = sorted(labels)
-    for name, value in (("batch", bucket_by.batch), ("cost", bucket_by.cost)):
-        if unknown := sorted(set(value) - set(labels)):
-            raise InvalidPlan(
-                f"bucket({name}=) names {unknown[:8]}; the buckets of {bucket_by.by!r} are {first_few(labels)}"
-            )
+    _check_labels(bucket_by, "batch", bucket_by.batch, labels)
+    _check_labels(bucket_by, "cost", bucket_by.cost, labels)
+
+    sizes = {}
     if bucket_by.budget is None:
-        return {label: in_force(bucket_by.batch.get(label, [(0, global_batch)]), step) for label in labels}
-    if bucket_by.multiple > global_batch:
+        for label in labels:
+            ramp = bucket_by.batch.get(label, [(0, global_batch)])
+            sizes[label] = in_force(ramp, step)
+        return sizes
+
+    multiple = bucket_by.multiple
+    if multiple > global_batch:
         raise InvalidPlan(
-            f"multiple = {bucket_by.multiple} is more than global_batch = {global_batch}, the largest batch "
-            "of any bucket"
+            f"multiple = {multiple} is more than global_batch = {global_batch}, the largest batch of any bucket"
         )
-    out = {}
+    budget = in_force(bucket_by.budget, step)
     for label in labels:
-        fits = min(
-            global_batch, max(1, int(in_force(bucket_by.budget, step) // sample_cost(bucket_by, label)))
-        )
-        out[label] = max(1, fits // bucket_by.multiple) * bucket_by.multiple
-    return out
+        affordable = int(budget // sample_cost(bucket_by, label))
+        size = min(global_batch, max(1, affordable))
+        sizes[label] = max(1, size // multiple) * multiple
+    return sizes
 
 
 def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
     """Return the cost of one sample in a bucket, in the budget's unit."""
     if label in bucket_by.cost:
         return _positive(f"cost of bucket {label!r}", bucket_by.cost[label])
+
     if bucket_by.edges is not None:
-        upper = label.partition("..")[2]
+        _, _, upper = label.partition("..")
         if upper != "inf":
             return _positive(f"upper edge of bucket {label!r}", upper)
     elif shape := _SHAPE.fullmatch(label):
-        return _positive(f"pixels of bucket {label!r}", int(shape[1]) * int(shape[2]) * int(shape[3] or 1))
+        width, height, frames = shape.groups(default="1")
+        pixels = int(width) * int(height) * int(frames)
+        return _positive(f"pixels of bucket {label!r}", pixels)
     raise InvalidPlan(
         f"bucket {label!r}: its name does not say what a sample costs (w896h1152 and w640h384f32 do, and upper edges); "
         "pass cost={label: number, ...}"
@@ -152,33 +173,70 @@ def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
 
 
 def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return label -> (lower edge, upper edge) of each bucket."""
     return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
 
 
 def first_few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(map(repr, names[:8])) + more
+    """Return the first names as text, and how many more there are."""
+    text = ", ".join(repr(name) for name in names[:_SHOWN_NAMES])
+    n_more = len(names) - _SHOWN_NAMES
+    if n_more > 0:
+        text += f" and {n_more} more"
+    return text
+
+
+def _by_label(name: str, option: object) -> dict[str, Any]:
+    """Return a mapping from text labels. Raises InvalidPlan if the option of `bucket` is no mapping."""
+    if option is None:
+        return {}
+    if not isinstance(option, Mapping):
+        raise InvalidPlan(f"bucket({name}={option!r}): a mapping of a bucket's label to its number is needed")
+    return {str(label): value for label, value in option.items()}
+
+
+def _check_labels(
+    bucket_by: BucketBy,
+    name: str,
+    option: Mapping[str, object],
+    labels: Sequence[str],
+) -> None:
+    """Raise InvalidPlan if an option of `bucket` names a label that no bucket has."""
+    unknown = sorted(set(option) - set(labels))
+    if unknown:
+        raise InvalidPlan(
+            f"bucket({name}=) names {unknown[:_SHOWN_NAMES]}; the buckets of {bucket_by.by!r} are {first_few(labels)}"
+        )
 
 
 def _edges(edges: Sequence[Number]) -> tuple[str, ...]:
+    """Return edges as text without an exponent, checked: two or more that ascend, finite up to the last one."""
+    numbers: list[Decimal] = []
     try:
         numbers = [Decimal(str(edge)) for edge in edges if not isinstance(edge, bool)]
-        ascending = all(low < high for low, high in pairwise(numbers))
-    except (InvalidOperation, TypeError):
-        numbers, ascending = [], False
-    if (
-        len(numbers) < 2
-        or len(numbers) != len(edges)
-        or not ascending
-        or not all(n.is_finite() for n in numbers[:-1])
-    ):
+        is_complete = len(numbers) == len(edges) >= 2
+        is_ascending = all(low < high for low, high in pairwise(numbers))
+        is_finite = all(number.is_finite() for number in numbers[:-1])
+        is_valid = is_complete and is_ascending and is_finite
+    except (InvalidOperation, TypeError):  # no number, or NaN in a comparison
+        is_valid = False
+    if not is_valid:
         raise InvalidPlan(
             f"bucket(edges={edges!r}): two or more ascending numbers are needed; the last may be float('inf')"
         )
-    return tuple("inf" if n.is_infinite() else format(n.normalize() + 0, "f") for n in numbers)
+
+    texts = []
+    for number in numbers:
+        if number.is_infinite():
+            texts.append("inf")
+        else:
+            plain = number.normalize() + 0  # -0 becomes 0
+            texts.append(format(plain, "f"))
+    return tuple(texts)
 
 
 def _positive(name: str, value: Number) -> Fraction:
+    """Return value exactly. Raises InvalidPlan unless it is a number above 0."""
     try:
         exact = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -186,3 +244,7 @@ def _positive(name: str, value: Number) -> Fraction:
     if isinstance(value, bool) or exact <= 0:
         raise InvalidPlan(f"{name} = {value!r}: a number above 0 is needed")
     return exact
+
+
+def _batch_size(name: str, value: object) -> int:
+    return whole(name, value, 1, MAX_GLOBAL_BATCH)

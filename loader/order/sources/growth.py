@@ -34,7 +34,9 @@ def delta_name(source: str, number: int) -> str:
 
 def whole_name(source: str, number: int) -> str:
     """Return the name of all samples after a growth: `photos#1`; the source's name for growth 0."""
-    return f"{source}#{number}" if number else source
+    if number == 0:
+        return source
+    return f"{source}#{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,32 +58,51 @@ class Stage:
     delta: int = 0
     """Samples of the delta view."""
 
-    def after(self, start: int, n: int, delta: int) -> "Stage":
+    def after(
+        self,
+        start: int,
+        n: int,
+        delta: int,
+    ) -> "Stage":
         """Return the stage that a growth begins at position start >= self.start: n samples, `delta` of them new."""
-        if start <= self.origin:  # this stage's mixed epoch has not ended
-            begun = 0
-        else:
-            begun = -(-(start - self.origin) // self.n)  # epochs begun since origin: rounded up
-        remaining = self.origin + begun * self.n - start  # positions to the end of the current epoch
+        since_origin = start - self.origin
+        n_epochs = 0
+        if since_origin > 0:  # otherwise this stage's mixed epoch has not ended
+            n_epochs = -(-since_origin // self.n)  # begun since origin: rounded up
+        epoch_end = self.origin + n_epochs * self.n
+        remaining = epoch_end - start  # positions to the end of the current epoch
+
         origin = start
         if remaining and n:  # the rest of the epoch is mixed with the new samples
             origin += remaining + delta
-        return Stage(start=start, origin=origin, epoch=self.epoch + begun, n=n, delta=delta)
+        return Stage(
+            start=start,
+            origin=origin,
+            epoch=self.epoch + n_epochs,
+            n=n,
+            delta=delta,
+        )
 
     def new_among(self, j: int) -> int:
-        return j * self.delta // max(1, self.origin - self.start)
+        """Return how many of the first j positions from start hold delta samples; j <= origin - start.
+
+        Rounding down spreads them evenly, and puts the last one at the end of the stretch.
+        """
+        length = self.origin - self.start
+        return j * self.delta // max(1, length)
 
     def kept_among(self, j: int) -> int:
         """Return how many of the positions start ... start + j hold the previous stage's samples."""
         return j + 1 - self.new_among(j + 1)
 
     def new_before(self, j: I64) -> I64:
-        """Return the number of delta samples in the first j (int64 [m]) positions from start; j <= origin - start."""
+        """Return `new_among` of each count of positions (int64 [m])."""
         total = self.origin - self.start
         largest_product = int(j.max(initial=0)) * self.delta
         if largest_product < 2**63:  # int64 does not overflow
             return j * self.delta // max(1, total)
-        return np.array([self.new_among(stage) for stage in j.tolist()], np.int64)
+        counts = [self.new_among(count) for count in j.tolist()]  # Python's integers have no bound
+        return np.array(counts, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +121,47 @@ class GrownStream:
         inside = np.zeros_like(position)
         of_delta = np.zeros(len(position), np.bool_)
         is_open = np.ones(len(position), np.bool_)  # [m]: positions that no stage has placed so far
+
         # From the last stage that any position reaches down to the first: an earlier stage's position in a mixed
         # stretch is the later one's, less the new samples before it.
-        last = bisect_right(self.stages, int(position.max()), key=lambda entry: entry.start) - 1
-        for at in range(last, -1, -1):
-            stage = self.stages[at]
-            whole = np.flatnonzero(is_open & (position >= stage.origin))  # rows of the whole view
-            passes, inside[whole] = np.divmod(position[whole] - stage.origin, stage.n)
-            number[whole] = at
+        largest = int(position.max())
+        n_reached = bisect_right(self.stages, largest, key=lambda stage: stage.start)
+        for stage_number in range(n_reached - 1, -1, -1):
+            stage = self.stages[stage_number]
+            is_whole = is_open & (position >= stage.origin)
+            whole = np.flatnonzero(is_whole)  # rows of the whole view
+            since_origin = position[whole] - stage.origin
+            passes, position_in_epoch = np.divmod(since_origin, stage.n)
+            inside[whole] = position_in_epoch
+            number[whole] = stage_number
             epoch[whole] = stage.epoch + passes
             is_open[whole] = False
 
-            mixed = np.flatnonzero(is_open & (position >= stage.start))  # rows of [start, origin)
+            is_mixed = is_open & (position >= stage.start)
+            mixed = np.flatnonzero(is_mixed)  # rows of [start, origin)
             j = position[mixed] - stage.start
-            new = stage.new_before(j)
-            is_new = stage.new_before(j + 1) > new
+            new = stage.new_before(j)  # [mixed]: delta samples before the position
+            new_with_own = stage.new_before(j + 1)
+            is_new = new_with_own > new  # the position itself has one
             delta = mixed[is_new]  # rows of the delta view
-            number[delta] = at
+            number[delta] = stage_number
             epoch[delta] = stage.epoch - 1
             inside[delta] = new[is_new]
             of_delta[delta] = True
             is_open[delta] = False
-            position[mixed[~is_new]] -= new[~is_new]
+
+            is_former = ~is_new
+            former = mixed[is_former]  # rows of the previous stage's samples
+            position[former] -= new[is_former]
         return number, of_delta, epoch, inside
 
-    def position_of(self, number: int, of_delta: bool, epoch: int, inside: int) -> int | None:
+    def position_of(
+        self,
+        number: int,
+        of_delta: bool,
+        epoch: int,
+        inside: int,
+    ) -> int | None:
         """Return the stream position that `places` maps to these values; None if growths skip it.
 
         O(stages * log of their length).
@@ -134,9 +171,13 @@ class GrownStream:
             if epoch != stage.epoch - 1 or not stage.delta:
                 return None
             mixed = range(stage.origin - stage.start)
-            position = stage.start + bisect_right(mixed, inside, key=lambda j: stage.new_among(j + 1))
+            # The first position up to which the stretch has more than `inside` new samples.
+            j = bisect_right(mixed, inside, key=lambda j: stage.new_among(j + 1))
+            position = stage.start + j
         else:
-            position = stage.origin + (epoch - stage.epoch) * stage.n + inside
+            epoch_start = stage.origin + (epoch - stage.epoch) * stage.n
+            position = epoch_start + inside
+
         for later in self.stages[number + 1 :]:
             if position < later.start:
                 break
@@ -149,7 +190,8 @@ class GrownStream:
         return position
 
     def epoch_start(self, epoch: int) -> int:
-        stage = self.stages[bisect_right(self.stages, epoch, key=lambda entry: entry.epoch) - 1]
+        n_begun = bisect_right(self.stages, epoch, key=lambda stage: stage.epoch)
+        stage = self.stages[n_begun - 1]  # the last one whose first whole epoch is this one or an earlier one
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
@@ -159,8 +201,8 @@ class GrownStream:
             first = stage.start
             last = self.epoch_start(stage.epoch) - 1
         else:
-            following = self.stages[number + 1 : number + 2]
-            if following and following[0].epoch == stage.epoch:
+            later_stages = self.stages[number + 1 :]
+            if later_stages and later_stages[0].epoch == stage.epoch:
                 return None  # the source grows again before this view begins
             first = stage.origin
             last = self.epoch_start(stage.epoch + 1) - 1
@@ -183,18 +225,33 @@ def grown_streams(
     used_before: step -> stream -> positions used by earlier steps.
     """
     stages: dict[str, list[Stage]] = {}
-    for stage in growths:
-        used = used_before(stage.step)
-        for name in streams[stage.source]:
-            first = Stage(start=0, origin=0, epoch=0, n=sizes.get((name, 0, False), 0))
-            own = stages.setdefault(name, [first])
-            n = sizes.get((name, stage.number, False), 0)
-            delta = sizes.get((name, stage.number, True), 0)
-            own.append(own[-1].after(used.get(name, 0), n, delta))
+    for growth in growths:
+        used = used_before(growth.step)
+        for name in streams[growth.source]:
+            if name not in stages:
+                n_first = sizes.get((name, 0, False), 0)  # 0 for a bucket that comes with a growth
+                first = Stage(
+                    start=0,
+                    origin=0,
+                    epoch=0,
+                    n=n_first,
+                )
+                stages[name] = [first]
+            start = used.get(name, 0)
+            n = sizes.get((name, growth.number, False), 0)
+            delta = sizes.get((name, growth.number, True), 0)
+            former = stages[name][-1]
+            stage = former.after(start, n, delta)
+            stages[name].append(stage)
     return {name: GrownStream(tuple(own)) for name, own in stages.items()}
 
 
-def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
+def removed_since(
+    growths: Sequence[Growth],
+    number: int,
+    step: int,
+    ordinals: I64,
+) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if a version up to `step` lacks the sample.
 
     growths: the source's, in order. number: growth of the view.
@@ -205,20 +262,26 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
             break
         before = np.searchsorted(growth.removed, ordinals)  # [m]: removed samples below each ordinal
         is_match = before < len(growth.removed)  # beyond the last one nothing can match
-        is_match[is_match] = growth.removed[before[is_match]] == ordinals[is_match]
+        candidate = growth.removed[before[is_match]]
+        is_match[is_match] = candidate == ordinals[is_match]
         is_removed |= is_match
         ordinals = ordinals - before  # ordinals in the next version; arbitrary for removed samples
     return is_removed
 
 
-def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
+def earlier_ordinals(
+    growths: Sequence[Growth],
+    number: int,
+    ordinals: I64,
+) -> Iterator[tuple[int, I64]]:
     """Yield (number, ordinals): the samples' ordinals in each version, from the view's back to the plan's first.
 
     number: growth of the view. ordinals: int64; -1 for samples that a version lacks.
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
-        survivors = growth.removed - np.arange(len(growth.removed))  # live samples before each removed one
+        removed_number = np.arange(len(growth.removed))
+        survivors = growth.removed - removed_number  # live samples before each removed one
         earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
         # The others came with this growth or a later one.
         is_earlier = (ordinals >= 0) & (ordinals < growth.first)
@@ -226,15 +289,21 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
         yield growth.number - 1, ordinals
 
 
-def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
+def origins(
+    growths: Sequence[Growth],
+    number: int,
+    ordinals: I64,
+) -> tuple[I64, I64]:
     """Return the growth that added each sample (0: the plan's first version), and its ordinal in that version.
 
     Both name the sample permanently in a plan. number: growth of the view. ordinals: its version ordinals (int64).
     """
     origin = np.full(len(ordinals), number, np.int64)
     ordinal = ordinals.copy()
-    for at, earlier in earlier_ordinals(growths, number, ordinals):  # from the newest version to the oldest
+    for version, earlier in earlier_ordinals(
+        growths, number, ordinals
+    ):  # from the newest version to the oldest
         exists = earlier >= 0
-        origin[exists] = at
+        origin[exists] = version
         ordinal[exists] = earlier[exists]
     return origin, ordinal

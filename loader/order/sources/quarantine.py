@@ -33,12 +33,14 @@ class QuarantineList:
     """Number of the growth whose version has these ordinals; 0 for the first version."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        body: dict[str, Any] = {
             "start_step": self.start_step,
             "source": self.source,
             "samples": [[ordinal, key] for ordinal, key in self.samples],
-            **({"growth": self.growth} if self.growth else {}),
         }
+        if self.growth:  # plans without growths keep the JSON, and the id, that they always had
+            body["growth"] = self.growth
+        return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Quarantine:
     lists: Sequence[QuarantineList] = ()
     """In order of start step, source (without bucket) and growth."""
     _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
+    """(source, growth) -> ordinals, ascending, and the first step at which each is quarantined; int64 [listed]."""
 
     def __post_init__(self) -> None:
         since: dict[tuple[str, int], dict[int, int]] = {}  # (source, growth) -> ordinal -> first step
@@ -56,14 +59,23 @@ class Quarantine:
             for ordinal, _ in entry.samples:
                 earliest = first_steps.get(ordinal, entry.start_step)
                 first_steps[ordinal] = min(entry.start_step, earliest)
+
         tables = {}
         for name, first_steps in since.items():
             ordinals = sorted(first_steps)
             steps = [first_steps[ordinal] for ordinal in ordinals]
-            tables[name] = (np.array(ordinals, np.int64), np.array(steps, np.int64))
-        object.__setattr__(self, "_tables", tables)
+            listed = np.array(ordinals, np.int64)
+            since_step = np.array(steps, np.int64)
+            tables[name] = (listed, since_step)
+        object.__setattr__(self, "_tables", tables)  # the class is frozen
 
-    def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
+    def holds(
+        self,
+        source: str,
+        step: int,
+        ordinals: I64,
+        growth: int = 0,
+    ) -> NDArray[np.bool_]:
         """Return a bool per version ordinal (int64) of a growth's version: True if quarantined at this step.
 
         O(len(ordinals) * log(samples listed)).
@@ -71,61 +83,92 @@ class Quarantine:
         if (source, growth) not in self._tables:
             return np.zeros(len(ordinals), np.bool_)
         listed, since = self._tables[source, growth]
-        at = np.searchsorted(listed, ordinals)
-        at = np.minimum(at, len(listed) - 1)  # ordinals above the last one match nothing
-        is_held: NDArray[np.bool_] = (listed[at] == ordinals) & (since[at] <= step)
-        return is_held
+        row = np.searchsorted(listed, ordinals)  # [m]: where each ordinal would stand
+        row = np.minimum(row, len(listed) - 1)  # ordinals above the last one match nothing
+        is_listed = listed[row] == ordinals
+        has_begun = since[row] <= step
+        is_quarantined: NDArray[np.bool_] = is_listed & has_begun
+        return is_quarantined
 
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
+        """Return the lists together with others: one list per step, source and growth."""
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
         for entry in (*self.lists, *more):
-            applies = (entry.start_step, entry.source, entry.growth)
-            samples.setdefault(applies, set()).update(entry.samples)
+            scope = (entry.start_step, entry.source, entry.growth)
+            samples_together = samples.setdefault(scope, set())
+            samples_together.update(entry.samples)
+
         lists = []
-        for (start, source, growth), pairs in sorted(samples.items()):
-            if pairs:
-                ordered = tuple(sorted(pairs))
-                lists.append(QuarantineList(start_step=start, source=source, samples=ordered, growth=growth))
+        for scope in sorted(samples):
+            start, source, growth = scope
+            pairs = sorted(samples[scope])
+            if not pairs:
+                continue
+            entry = QuarantineList(
+                start_step=start,
+                source=source,
+                samples=tuple(pairs),
+                growth=growth,
+            )
+            lists.append(entry)
         return Quarantine(tuple(lists))
 
     def to_json(
-        self, before: int | None = None, sources: Iterable[str] | None = None
+        self,
+        before: int | None = None,
+        sources: Iterable[str] | None = None,
     ) -> list[dict[str, Any]]:
-        names = None if sources is None else set(sources)
-        return [
-            entry.to_json()
-            for entry in self.lists
-            if (before is None or entry.start_step < before) and (names is None or entry.source in names)
-        ]
+        """Return the JSON of the lists that begin before a step, of some sources; None stands for all."""
+        names: set[str] | None = None
+        if sources is not None:
+            names = set(sources)
+        body = []
+        for entry in self.lists:
+            is_past = before is None or entry.start_step < before
+            is_named = names is None or entry.source in names
+            if is_past and is_named:
+                body.append(entry.to_json())
+        return body
 
 
 def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
+    """Return the lists that a caller requests: {source: keys}, or (step, {source: keys}) pairs."""
+    entries: object = value or []
     if isinstance(value, Mapping):
-        stretches: object = [(0, value)]
-    else:
-        stretches = value or []
-    if not isinstance(stretches, Sequence) or isinstance(stretches, str):
+        entries = [(0, value)]
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
-    keys: dict[tuple[int, str], list[Iterable[str]]] = {}
-    for entry in stretches:
+
+    key_lists: dict[tuple[int, str], list[Iterable[str]]] = {}  # (first step, source) -> lists of keys
+    for entry in entries:
         try:
-            start, by_source = entry
-            named = by_source.items()
+            start, keys_by_source = entry
+            source_keys = keys_by_source.items()
         except (AttributeError, TypeError, ValueError):
             raise InvalidPlan(
                 f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed"
             ) from None
         start = whole("quarantine entry: step", start, 0, 2**53)
-        for name, ordinals in named:
-            keys.setdefault((start, name), []).append(ordinals)
-    return Quarantine().with_more(
-        QuarantineList(start_step=start, source=name, samples=listed_samples(name, ordinals, views))
-        for (start, name), ordinals in keys.items()
-    )
+        for source, keys in source_keys:
+            lists_of_source = key_lists.setdefault((start, source), [])
+            lists_of_source.append(keys)
+
+    lists = []
+    for (start, source), lists_of_source in key_lists.items():
+        samples = listed_samples(source, lists_of_source, views)
+        quarantine_list = QuarantineList(
+            start_step=start,
+            source=source,
+            samples=samples,
+        )
+        lists.append(quarantine_list)
+    return Quarantine().with_more(lists)
 
 
 def listed_samples(
-    source: str, value: Iterable[Iterable[str]], views: Mapping[str, OrderView]
+    source: str,
+    value: Iterable[Iterable[str]],
+    views: Mapping[str, OrderView],
 ) -> tuple[tuple[int, str], ...]:
     """Return (version ordinal, key) for the keys in `value`, one list or several, by ordinal.
 
@@ -136,13 +179,21 @@ def listed_samples(
     for keys in value:
         if isinstance(keys, str) or not isinstance(keys, Iterable):
             raise InvalidPlan(f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed")
-    named = list(dict.fromkeys(key for keys in value for key in keys))
-    if strange := [key for key in named if not isinstance(key, str)]:
-        raise InvalidPlan(f"quarantine[{source!r}] has {strange[0]!r}; sample keys are strings")
-    ordinals = views[source].ordinals(named).tolist()
-    if unknown := [key for key, ordinal in zip(named, ordinals, strict=True) if ordinal < 0]:
+
+    distinct: dict[str, None] = {}  # in the order of the lists
+    for keys in value:
+        distinct.update(dict.fromkeys(keys))
+    for key in distinct:
+        if not isinstance(key, str):
+            raise InvalidPlan(f"quarantine[{source!r}] has {key!r}; sample keys are strings")
+
+    names = list(distinct)
+    ordinals = views[source].ordinals(names).tolist()
+    samples = list(zip(ordinals, names, strict=True))
+    unknown = [name for ordinal, name in samples if ordinal < 0]
+    if unknown:
         raise InvalidPlan(
             f"quarantine[{source!r}] names {len(unknown)} sample(s) that its version does not have, the first is "
             f"{unknown[0]!r}; correct the keys, or leave out keys that were excluded from the version"
         )
-    return tuple(sorted(zip(ordinals, named, strict=True)))
+    return tuple(sorted(samples))

@@ -54,7 +54,13 @@ class Delta:
     """int64, ascending: ordinals of the earlier version that are no longer live."""
 
 
-def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
+def delta_since(
+    source: str,
+    view: OrderView,
+    old: OrderView,
+    *,
+    compare: bool = True,
+) -> Delta:
     """Return the samples that a view adds to an earlier view of the same source, and those it removes.
 
     compare: True also checks that both views select the same of their common samples. Raises InvalidPlan unless `view`
@@ -86,10 +92,11 @@ class SyntheticView:
 
     @property
     def id(self) -> str:
-        named = framed("synthetic") + framed(self.name) + framed(self.n_samples)
+        name = framed("synthetic") + framed(self.name) + framed(self.n_samples)
         if self.first:
-            named += framed(self.first)
-        return "w-" + hashlib.sha256(named).hexdigest()
+            name += framed(self.first)
+        digest = hashlib.sha256(name).hexdigest()
+        return f"w-{digest}"
 
     @property
     def identity(self) -> str:
@@ -103,17 +110,30 @@ class SyntheticView:
         return 0
 
     def spec(self) -> dict[str, Any]:
-        first = {"first": self.first} if self.first else {}
-        return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
+        body: dict[str, Any] = {
+            "kind": "synthetic",
+            "name": self.name,
+            "n": self.n_samples,
+        }
+        if self.first:
+            body["first"] = self.first
+        return body
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
+        is_whole = self.first == 0 and old.first == 0
+        if self.name != old.name or self.n_samples < old.n_samples or not is_whole:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
                 f"{old.n_samples}: the same name and at least as many samples are needed"
             )
-        new = SyntheticView(self.n_samples, self.name, first=old.n_samples)
-        return Delta(view=new if len(new) else None, first=old.n_samples, removed=np.zeros(0, np.int64))
+        new_samples: SyntheticView | None = None
+        if self.n_samples > old.n_samples:
+            new_samples = SyntheticView(self.n_samples, self.name, first=old.n_samples)
+        return Delta(
+            view=new_samples,
+            first=old.n_samples,
+            removed=np.zeros(0, np.int64),
+        )
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
         """Return label -> a view named `<name>/<label>`. Raises: InvalidPlan if the view has no buckets."""
@@ -130,14 +150,21 @@ class SyntheticView:
         return [f"{ordinal:012d}" for ordinal in version_ordinals.tolist()]
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        there = (key.isdecimal() and int(key) < self.n_samples and key == f"{int(key):012d}" for key in keys)
-        return np.array(
-            [int(key) if is_there else -1 for key, is_there in zip(keys, there, strict=True)], np.int64
-        )
+        ordinals = np.full(len(keys), -1, np.int64)
+        for number, key in enumerate(keys):
+            if not key.isdecimal():
+                continue
+            ordinal = int(key)
+            is_canonical = key == f"{ordinal:012d}"  # "7" and other digits than ASCII name no sample
+            if is_canonical and ordinal < self.n_samples:
+                ordinals[number] = ordinal
+        return ordinals
 
 
 def synthetic(
-    n_samples: int, name: str = "synthetic", buckets: Mapping[str, int] | None = None
+    n_samples: int,
+    name: str = "synthetic",
+    buckets: Mapping[str, int] | None = None,
 ) -> SyntheticView:
     """Return a view of n_samples samples without bytes, whose keys are '000000000000' and so on.
 
@@ -145,18 +172,27 @@ def synthetic(
     InvalidPlan for anything else that is not a whole number up to 2^53.
     """
     _check_size("n_samples", n_samples, name)
-    for label, n in (buckets or {}).items():
+    if not buckets:
+        return SyntheticView(n_samples, name)
+
+    for label, n in buckets.items():
         _check_size(f"bucket {label!r}", n, name)
-    if buckets and sum(buckets.values()) != n_samples:
-        raise InvalidPlan(f"the buckets have {sum(buckets.values())} samples, n_samples is {n_samples}")
-    return SyntheticView(n_samples, name, tuple((buckets or {}).items()))
+    total = sum(buckets.values())
+    if total != n_samples:
+        raise InvalidPlan(f"the buckets have {total} samples, n_samples is {n_samples}")
+    return SyntheticView(n_samples, name, tuple(buckets.items()))
 
 
-def _check_size(what: str, n: object, name: str) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= MAX_SAMPLES:
-        raise InvalidPlan(f"{what} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+def _check_size(
+    argument: str,
+    n: object,
+    name: str,
+) -> None:
+    is_bool = isinstance(n, bool)  # bool is an int in Python
+    if not isinstance(n, int) or is_bool or not 0 <= n <= MAX_SAMPLES:
+        raise InvalidPlan(f"{argument} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
     if n == 0:
-        raise EmptyView(f"synthetic view {name!r} has no samples ({what} = 0); at least 1 is needed")
+        raise EmptyView(f"synthetic view {name!r} has no samples ({argument} = 0); at least 1 is needed")
 
 
 class ListedView:
@@ -169,11 +205,12 @@ class ListedView:
     """
 
     def __init__(self, view: OrderView, ordinals: I64) -> None:
+        by_ordinal = np.argsort(ordinals, kind="stable")  # repeats stay in the order of the list
         self.listed = view
-        self.places = np.argsort(ordinals, kind="stable").astype(np.int64, copy=False)
-        self._ordinals = ordinals[self.places]
+        self.places = by_ordinal.astype(np.int64, copy=False)
+        self._ordinals = ordinals[self.places]  # [N], ascending
         self.first_epoch = np.empty_like(self.places)
-        self.first_epoch[self.places] = np.arange(len(ordinals))
+        self.first_epoch[self.places] = np.arange(len(ordinals))  # the inverse of `places`
         self.list_sha256 = list_sha256(ordinals)
 
     def __reduce__(self) -> Any:
@@ -191,7 +228,8 @@ class ListedView:
 
     @property
     def id(self) -> str:
-        return content_hash("w", {"list": self.list_sha256, "view": self.listed.id})
+        content = {"list": self.list_sha256, "view": self.listed.id}
+        return content_hash("w", content)
 
     @property
     def identity(self) -> str:
@@ -202,7 +240,11 @@ class ListedView:
         return self.listed.mean_sample_bytes
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "listed", "view": self.listed.spec(), "list": self.list_sha256}
+        return {
+            "kind": "listed",
+            "view": self.listed.spec(),
+            "list": self.list_sha256,
+        }
 
     def version_ordinals(self, x: I64) -> I64:
         """Return the version ordinals (int64) of entries (int64); they ascend, with repeats."""
@@ -217,12 +259,15 @@ class ListedView:
 
 
 def list_sha256(ordinals: I64) -> str:
-    return hashlib.sha256(np.ascontiguousarray(ordinals, dtype="<i8").tobytes()).hexdigest()
+    little_endian = np.ascontiguousarray(ordinals, dtype="<i8")
+    return hashlib.sha256(little_endian.tobytes()).hexdigest()
 
 
 def checked_list(value: Any) -> I64:
     """Return a list as int64 [N], a copy. Raises: EmptyView if it is empty; InvalidPlan for any other invalid value."""
-    array = np.asarray(value if isinstance(value, np.ndarray) else list(value))
+    if not isinstance(value, np.ndarray):
+        value = list(value)
+    array = np.asarray(value)
     if array.size == 0:
         raise EmptyView("listed: the list is empty; name the version ordinals of one sample at least")
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -230,11 +275,12 @@ def checked_list(value: Any) -> I64:
             f"listed: the list is {array.dtype} {list(array.shape)}; version ordinals are needed, whole numbers in one "
             "dimension, such as view.ordinals(keys) gives"
         )
-    wrong = np.flatnonzero((array < 0) | (array >= MAX_SAMPLES))
-    if len(wrong):
-        place = int(wrong[0])
+    is_outside = (array < 0) | (array >= MAX_SAMPLES)
+    outside = np.flatnonzero(is_outside)
+    if len(outside):
+        place = int(outside[0])
         raise InvalidPlan(
-            f"listed: place {place} has {array[place]}, as {len(wrong)} of {len(array)} have such; -1 is a key that no "
-            "live sample of the version has: leave it out, or list samples of the version that has it"
+            f"listed: place {place} has {array[place]}, as {len(outside)} of {len(array)} have such; -1 is a key that "
+            "no live sample of the version has: leave it out, or list samples of the version that has it"
         )
     return array.astype(np.int64)

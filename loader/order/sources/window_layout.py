@@ -13,19 +13,28 @@ RULES = ("last", "nearest", "linear")
 """The last value up to an instant; the nearest one, of two the earlier; a straight line between neighbours."""
 MAX_OFFSETS = 2**16
 """Most values of one field in a window."""
-AGE_NS, IS_PAD, DEPTH = "age_ns", "is_pad", "depth"
+AGE_NS = "age_ns"
+IS_PAD = "is_pad"
+DEPTH = "depth"
 """Suffixes of the fields that windows add to a batch: `<field>.age_ns`."""
-ANCHOR_NS, ROW = "anchor_ns", "row"
+ANCHOR_NS = "anchor_ns"
+ROW = "row"
 """Fields that windows add to a batch once."""
-TEXT, MAX_STYLES = "text", 64
-"""Field of the language that is active at the anchor, and most styles to look for."""
-
+TEXT = "text"
+"""Field of the language that is active at the anchor."""
+MAX_STYLES = 64
+"""Most styles of language to look for."""
 MAX_COLUMNS = 64
 """Most columns that windows hand out."""
 
 Time: TypeAlias = int | str | Fraction
 """Whole nanoseconds, a text such as "20ms", or seconds as a fraction."""
-_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_NS = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+}
 _TEXT = re.compile(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?(ns|us|ms|s)")
 
 
@@ -48,7 +57,9 @@ def rows(first: int, stop: int, step: int = 1) -> Offsets:
 
     Raises: InvalidPlan.
     """
-    return _offsets("rows", range(_row(first), _row(stop), whole("rows: step", step, 1, 2**31)), "rows")
+    every = whole("rows: step", step, 1, 2**31)
+    values = range(_row(first), _row(stop), every)
+    return _offsets("rows", values, "rows")
 
 
 def times(first: Time, stop: Time, step: Time) -> Offsets:
@@ -56,7 +67,8 @@ def times(first: Time, stop: Time, step: Time) -> Offsets:
     step_ns = nanoseconds(step)
     if step_ns < 1:
         raise InvalidPlan(f"times: step = {step!r}; at least 1 ns is needed")
-    return _offsets("ns", range(nanoseconds(first), nanoseconds(stop), step_ns), "times")
+    values = range(nanoseconds(first), nanoseconds(stop), step_ns)
+    return _offsets("ns", values, "times")
 
 
 def nanoseconds(time: Time) -> int:
@@ -65,12 +77,15 @@ def nanoseconds(time: Time) -> int:
     if isinstance(time, Fraction):
         exact = time * 10**9
     elif isinstance(time, str) and (match := _TEXT.fullmatch(time.strip())):
-        sign, before, after, unit = match.groups()
-        exact = Fraction(f"{sign}{before}.{after or 0}") * _NS[unit]
+        sign, before, after, unit = match.groups(default="0")
+        number = Fraction(f"{sign}{before}.{after}")  # a float would round
+        exact = number * _NS[unit]
     elif hasattr(time, "__index__") and not isinstance(time, bool):
         exact = Fraction(time.__index__())
-    if exact is not None and exact.denominator == 1 and abs(exact) <= 2**62:
-        return int(exact)
+    if exact is not None:
+        is_whole = exact.denominator == 1
+        if is_whole and abs(exact) <= 2**62:  # sums of two such times fit into int64
+            return int(exact)
     raise InvalidPlan(
         f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction "
         "that is a whole number of ns. For frames of 1/30 s use loader.rows"
@@ -81,7 +96,11 @@ def _row(value: object) -> int:
     return whole("rows", value, -(2**31), 2**31)
 
 
-def _offsets(unit: Literal["ns", "rows"], values: Sequence[int], where: str) -> Offsets:
+def _offsets(
+    unit: Literal["ns", "rows"],
+    values: Sequence[int],
+    where: str,
+) -> Offsets:
     if not 1 <= len(values) <= MAX_OFFSETS:
         raise InvalidPlan(f"{where}: {len(values)} values; 1 to {MAX_OFFSETS} are needed")
     return Offsets(unit, tuple(values))
@@ -112,34 +131,44 @@ class WindowLayout:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""
-        return {
-            **({"text": list(self.text)} if self.text else {}),
-            "anchor": self.anchor,
-            "every": self.every,
-            "at": {field: offsets.to_json() for field, offsets in self.at.items()},
-            "rule": dict(self.rule),
-            "pad": self.pad,
-            "max_age_ns": self.max_age_ns,
-            **({} if self.keep is None else {"keep": self.keep}),
-            **({"columns": list(self.columns)} if self.columns else {}),
-        }
+        at = {}
+        for field, offsets in self.at.items():
+            at[field] = offsets.to_json()
+
+        # An option that a layout does not use is no key: the plan's id is the one from before there was the option.
+        body: dict[str, Any] = {}
+        if self.text:
+            body["text"] = list(self.text)
+        body["anchor"] = self.anchor
+        body["every"] = self.every
+        body["at"] = at
+        body["rule"] = dict(self.rule)
+        body["pad"] = self.pad
+        body["max_age_ns"] = self.max_age_ns
+        if self.keep is not None:
+            body["keep"] = self.keep
+        if self.columns:
+            body["columns"] = list(self.columns)
+        return body
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "WindowLayout":
         """Return the layout whose `to_json()` is `body`. Raises: InvalidPlan."""
         try:
-            at = {
-                field: (times_of if "ns" in places else rows_of)(places)
-                for field, places in body["at"].items()
-            }
+            at = {}
+            for field, places in body["at"].items():
+                if "ns" in places:
+                    at[field] = times_of(places)
+                else:
+                    at[field] = rows_of(places)
             return layout_of(
-                body["anchor"],
-                at,
-                body["every"],
-                body["rule"],
-                body["pad"],
-                body["max_age_ns"],
-                body.get("text", ()),
+                anchor=body["anchor"],
+                at=at,
+                every=body["every"],
+                rule=body["rule"],
+                pad=body["pad"],
+                max_age=body["max_age_ns"],
+                text=body.get("text", ()),
                 keep=body.get("keep"),
                 columns=body.get("columns", ()),
             )
@@ -149,18 +178,24 @@ class WindowLayout:
     @property
     def span(self) -> tuple[int, int]:
         """(rows needed before the anchor's row, after it) by windows that fit."""
-        inside = self.at[self.anchor].values if self.anchor in self.at else (0,)
-        return max(0, -min(inside)), max(0, max(inside))
+        offsets: tuple[int, ...] = (0,)
+        if self.anchor in self.at:
+            offsets = self.at[self.anchor].values
+        before = max(0, -min(offsets))
+        after = max(0, max(offsets))
+        return before, after
 
 
 def times_of(places: Mapping[str, Any]) -> Offsets:
     """Return instants of a plan's JSON. Raises: InvalidPlan."""
-    return _offsets("ns", [nanoseconds(time) for time in places["ns"]], "at")
+    values = [nanoseconds(time) for time in places["ns"]]
+    return _offsets("ns", values, "at")
 
 
 def rows_of(places: Mapping[str, Any]) -> Offsets:
     """Return rows of a plan's JSON. Raises: InvalidPlan."""
-    return _offsets("rows", [_row(row) for row in places["rows"]], "at")
+    values = [_row(row) for row in places["rows"]]
+    return _offsets("rows", values, "at")
 
 
 Places: TypeAlias = Offsets | Sequence[Time]
@@ -190,37 +225,32 @@ def layout_of(
             "{'state.npy': [0], 'action.npy': loader.rows(0, 50)}"
         )
     places = {field: _places(field, value) for field, value in at.items()}
-    rules = dict(rule or {})
-    for field, name in rules.items():
-        if field not in places or name not in RULES:
-            raise InvalidPlan(
-                f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}"
-            )
-        if name != "last" and places[field].unit == "rows":
-            raise InvalidPlan(
-                f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule"
-            )
+    rules = _rules(rule, places)
     if pad not in ("mask", "inside"):
         raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")
-    if pad == "inside" and any(
-        places_of.unit == "ns" and any(places_of.values) for places_of in places.values()
-    ):
-        raise InvalidPlan(
-            "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
-        )
+    padding: Literal["mask", "inside"] = "mask"
+    if pad == "inside":
+        padding = "inside"
+        for offsets in places.values():
+            if offsets.unit == "ns" and any(offsets.values):
+                raise InvalidPlan(
+                    "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
+                )
     if keep is not None and (not isinstance(keep, str) or not keep):
         raise InvalidPlan(
             f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'"
         )
-    max_age_ns = None if max_age is None else nanoseconds(max_age)
-    if max_age_ns is not None and max_age_ns < 0:
-        raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
+    max_age_ns: int | None = None
+    if max_age is not None:
+        max_age_ns = nanoseconds(max_age)
+        if max_age_ns < 0:
+            raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
     return WindowLayout(
         anchor=anchor,
         every=whole("windows: every", every, 1, 2**31),
         at=places,
-        rule={field: name for field, name in rules.items() if name != "last"},
-        pad="inside" if pad == "inside" else "mask",
+        rule=rules,
+        pad=padding,
         max_age_ns=max_age_ns,
         text=_styles(text),
         keep=keep,
@@ -228,13 +258,36 @@ def layout_of(
     )
 
 
+def _rules(rule: Mapping[str, str] | None, places: Mapping[str, Offsets]) -> dict[str, str]:
+    """Return the rules other than "last", checked."""
+    rules = {}
+    for field, name in dict(rule or {}).items():
+        if field not in places or name not in RULES:
+            raise InvalidPlan(
+                f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}"
+            )
+        if name == "last":
+            continue
+        if places[field].unit == "rows":
+            raise InvalidPlan(
+                f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule"
+            )
+        rules[field] = name
+    return rules
+
+
+def _is_list(value: object, most: int) -> bool:
+    """Return whether a value is a list or tuple of at most so many."""
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) <= most
+
+
+def _are_names(values: Sequence[object]) -> bool:
+    return all(isinstance(value, str) and value for value in values)
+
+
 def _styles(text: Any) -> tuple[str, ...]:
-    is_list = isinstance(text, Sequence) and not isinstance(text, str) and len(text) <= MAX_STYLES
-    if (
-        not is_list
-        or not all(isinstance(style, str) and style for style in text)
-        or len(set(text)) < len(text)
-    ):
+    is_valid = _is_list(text, MAX_STYLES) and _are_names(text)
+    if not is_valid or len(set(text)) < len(text):
         raise InvalidPlan(
             f"windows: text = {text!r:.200}; up to {MAX_STYLES} different styles of language are needed, such as "
             "('subtask', 'task')"
@@ -243,12 +296,13 @@ def _styles(text: Any) -> tuple[str, ...]:
 
 
 def _columns(columns: Any) -> tuple[str, ...]:
-    is_list = isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) <= MAX_COLUMNS
-    if not is_list or not all(isinstance(name, str) and name for name in columns):
+    is_valid = _is_list(columns, MAX_COLUMNS) and _are_names(columns)
+    if not is_valid:
         raise InvalidPlan(
             f"windows: columns = {columns!r:.200}; up to {MAX_COLUMNS} names of columns are needed, such as ('robot',)"
         )
-    return tuple(dict.fromkeys(columns))
+    distinct = dict.fromkeys(columns)  # in order
+    return tuple(distinct)
 
 
 def _places(field: object, value: Any) -> Offsets:
@@ -261,6 +315,7 @@ def _places(field: object, value: Any) -> Offsets:
             f"windows: at[{field!r}] = {value!r}; a list of times or loader.rows(...) is needed"
         )
     try:
-        return _offsets("ns", [nanoseconds(time) for time in value], f"at[{field!r}]")
+        instants = [nanoseconds(time) for time in value]
+        return _offsets("ns", instants, f"at[{field!r}]")
     except InvalidPlan as error:
         raise InvalidPlan(f"windows: at[{field!r}]: {error}") from None

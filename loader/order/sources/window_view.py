@@ -32,11 +32,14 @@ class KeptWindows:
     """
 
     def __init__(self, first: I64, members: "SelectTable") -> None:
-        self.first, self.members = first, members
+        self.first = first
+        self.members = members
 
     def after(self, episode: int) -> "KeptWindows":
+        """Return the choice among the windows of this episode and the later ones, numbered anew."""
         start = int(self.first[episode])
-        return KeptWindows(self.first[episode:] - start, self.members.after(start))
+        first = self.first[episode:] - start
+        return KeptWindows(first, self.members.after(start))
 
 
 class WindowView:
@@ -57,14 +60,25 @@ class WindowView:
         kept: KeptWindows | None = None,
         sha256: str = "",
     ) -> None:
-        self.episodes, self.layout, self.first, self.kept = episodes, layout, first, kept
-        if kept is None:
-            self.table_sha256 = sha256 or table_sha256(first)
-        else:
-            self.table_sha256 = sha256 or table_sha256(kept.first, kept.members.packed())
+        if not sha256 and kept is None:
+            sha256 = table_sha256(first)
+        elif not sha256 and kept is not None:
+            sha256 = table_sha256(kept.first, kept.members.packed())
+        self.episodes = episodes
+        self.layout = layout
+        self.first = first
+        self.kept = kept
+        self.table_sha256 = sha256
 
     def __reduce__(self) -> Any:
-        return WindowView, (self.episodes, self.layout, self.first, self.kept, self.table_sha256)
+        arguments = (
+            self.episodes,
+            self.layout,
+            self.first,
+            self.kept,
+            self.table_sha256,
+        )
+        return WindowView, arguments
 
     def __repr__(self) -> str:
         return f"WindowView({self.episodes!r}, {len(self)} windows at rows of {self.layout.anchor})"
@@ -75,17 +89,23 @@ class WindowView:
     @property
     def id(self) -> str:
         """Content hash of the episodes' view and the table; independent of what a window takes."""
-        return content_hash("w", {"episodes": self.episodes.id, **self._windows()})
+        content = {"episodes": self.episodes.id, **self._windows()}
+        return content_hash("w", content)
 
     @property
     def identity(self) -> str:
         """The episodes' view, the anchor and the table: with its number, a window's permanent name."""
-        words = [self.episodes.id, *(f"{name}={value}" for name, value in self._windows().items())]
-        return "n-" + hashlib.sha256("\n".join(words).encode()).hexdigest()
+        words = [self.episodes.id]
+        for name, value in self._windows().items():
+            words.append(f"{name}={value}")
+        text = "\n".join(words)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return f"n-{digest}"
 
     @property
     def mean_sample_bytes(self) -> int:
-        return -(-self.episodes.mean_sample_bytes * len(self.episodes) // max(1, len(self)))
+        total = self.episodes.mean_sample_bytes * len(self.episodes)
+        return -(-total // max(1, len(self)))  # rounded up
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -99,24 +119,30 @@ class WindowView:
         return x
 
     def stored_ordinals(self, numbers: I64) -> I64:
-        real = numbers >= 0
-        if real.all():
+        """Return the version ordinals (int64) of the windows' episodes; -1 at padding, whose numbers are below 0."""
+        is_window = numbers >= 0
+        if is_window.all():
             return self.episodes.version_ordinals(self._episodes(numbers))
-        ordinals = np.full_like(numbers, -1)  # at padding
-        ordinals[real] = self.episodes.version_ordinals(self._episodes(numbers[real]))
+        episodes = self._episodes(numbers[is_window])
+        ordinals = np.full_like(numbers, -1)
+        ordinals[is_window] = self.episodes.version_ordinals(episodes)
         return ordinals
 
     def counts(self, numbers: I64) -> I64:
         """Return the number of rows (int64), kept or not, at which windows may stand in each window's episode."""
-        episodes, first = self._episodes(numbers), self.first if self.kept is None else self.kept.first
+        episodes = self._episodes(numbers)
+        first = self._first_at_all_rows
         return first[episodes + 1] - first[episodes]
 
     def rows(self, numbers: I64) -> I64:
-        before, _ = self.layout.span if self.layout.pad == "inside" else (0, 0)
-        episodes, first = self._episodes(numbers), self.first
+        """Return the anchor's row (int64) at which each window stands, counted in its episode."""
+        before, _ = _rows_outside(self.layout)
+        episodes = self._episodes(numbers)
         if self.kept is not None:
-            numbers, first = self.kept.members.select(numbers), self.kept.first
-        return (numbers - first[episodes]) * self.layout.every + before
+            numbers = self.kept.members.select(numbers)  # as without `keep`
+        first = self._first_at_all_rows
+        number_in_episode = numbers - first[episodes]
+        return number_in_episode * self.layout.every + before
 
     def keys(self, version_ordinals: I64) -> list[str]:
         episodes = self.episodes.keys(self.stored_ordinals(version_ordinals))
@@ -144,102 +170,160 @@ class WindowView:
                 "has one"
             )
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
-        kept = len(self.episodes) - (0 if delta.view is None else len(delta.view))
+        n_shared = len(self.episodes)
+        if delta.view is not None:
+            n_shared -= len(delta.view)
         shared = shared_episodes(old, delta.removed)
-        rows, rows_before = (one.first if one.kept is None else one.kept.first for one in (self, old))
-        if not np.array_equal(np.diff(rows_before)[shared], np.diff(rows)[:kept]):
+        counts_before = np.diff(old._first_at_all_rows)[shared]
+        counts = np.diff(self._first_at_all_rows)[:n_shared]  # new episodes come after the shared ones
+        if not np.array_equal(counts_before, counts):
             raise InvalidPlan(
                 f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
             )
         if compare:
             _check_clocks(self, old)
             _check_kept(self, old, shared)
+
         if delta.view is None:
             return delta
-        first = self.first[kept:] - self.first[kept]
+        first = self.first[n_shared:] - self.first[n_shared]
         if not first[-1]:
             return replace(delta, view=None)  # no new episode has a window
-        kept_after = None if self.kept is None else self.kept.after(kept)
-        return replace(delta, view=WindowView(delta.view, self.layout, first, kept_after))
+        kept: KeptWindows | None = None
+        if self.kept is not None:
+            kept = self.kept.after(n_shared)
+        new_windows = WindowView(delta.view, self.layout, first, kept)
+        return replace(delta, view=new_windows)
 
     def windows_at(self, key: str) -> list[int] | None:
         """Return the numbers of all windows of an episode, or of one window, by its key; None for an unknown key."""
-        episode, _, row = key.rpartition("@")
-        for name, at in ((key, None), (episode, row)):
-            (ordinal,) = self.episodes.ordinals([name]).tolist()
-            if ordinal < 0:
-                continue
-            place = bisect_left(range(len(self.episodes)), ordinal, key=self._ordinal_of)
-            if place == len(self.episodes) or self._ordinal_of(place) != ordinal:
-                continue
-            windows = range(int(self.first[place]), int(self.first[place + 1]))
-            if at is None:
-                return list(windows) or None
-            rows = [str(own) for own in self.rows(np.array(windows, np.int64)).tolist()]
-            return [windows[rows.index(at)]] if at in rows else None
-        return None
+        windows = self._windows_of_episode(key)  # an episode's key may have an @ of its own
+        if windows is not None:
+            return list(windows) or None
+
+        episode_key, _, row_text = key.rpartition("@")
+        windows = self._windows_of_episode(episode_key)
+        if windows is None:
+            return None
+        numbers = np.array(windows, np.int64)
+        row_texts = [str(row) for row in self.rows(numbers).tolist()]
+        if row_text not in row_texts:
+            return None
+        return [windows[row_texts.index(row_text)]]
+
+    def _windows_of_episode(self, key: str) -> range | None:
+        """Return the numbers of an episode's windows; None if the view has no such episode."""
+        (ordinal,) = self.episodes.ordinals([key]).tolist()
+        if ordinal < 0:
+            return None
+        n_episodes = len(self.episodes)
+        episode = bisect_left(range(n_episodes), ordinal, key=self._ordinal_of)
+        if episode == n_episodes or self._ordinal_of(episode) != ordinal:
+            return None  # the version has the sample, the view does not
+        first_window = int(self.first[episode])
+        stop_window = int(self.first[episode + 1])
+        return range(first_window, stop_window)
+
+    @property
+    def _first_at_all_rows(self) -> I64:
+        """`first` as it is without `keep`."""
+        if self.kept is None:
+            return self.first
+        return self.kept.first
 
     def _ordinal_of(self, episode: int) -> int:
-        return int(self.episodes.version_ordinals(np.array([episode], np.int64))[0])
+        ordinals = self.episodes.version_ordinals(np.array([episode], np.int64))
+        return int(ordinals[0])
 
     def _episodes(self, numbers: I64) -> I64:
-        return np.searchsorted(self.first, numbers, side="right").astype(np.int64, copy=False) - 1
+        """Return the number (int64) of each window's episode."""
+        n_begun = np.searchsorted(self.first, numbers, side="right")  # episodes without windows count, too
+        return n_begun.astype(np.int64, copy=False) - 1
 
     def _windows(self) -> dict[str, Any]:
-        before, after = self.layout.span
-        inside = {"inside": [before, after]} if self.layout.pad == "inside" else {}
-        keep = {} if self.layout.keep is None else {"keep": self.layout.keep}
-        return {
+        """Return what decides the windows' rows, besides the episodes."""
+        body: dict[str, Any] = {
             "anchor": self.layout.anchor,
             "every": self.layout.every,
-            **inside,
-            **keep,
-            "table": self.table_sha256,
         }
+        if self.layout.pad == "inside":
+            body["inside"] = list(self.layout.span)
+        if self.layout.keep is not None:
+            body["keep"] = self.layout.keep
+        body["table"] = self.table_sha256  # last: `identity` hashes the entries in this order
+        return body
 
 
 def shared_episodes(old: WindowView, removed: I64) -> I64:
     """Return int64: numbers of an earlier view's episodes that remain. removed: version ordinals of the others."""
-    ordinals = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
-    return np.flatnonzero(~np.isin(ordinals, removed))
+    numbers = np.arange(len(old.episodes), dtype=np.int64)
+    ordinals = old.episodes.version_ordinals(numbers)
+    is_removed = np.isin(ordinals, removed)
+    return np.flatnonzero(~is_removed)
 
 
 def _check_clocks(view: WindowView, old: WindowView) -> None:
     """Raise InvalidPlan unless both pick the values of each field by the same clock."""
     fields = (view.layout.anchor, *view.layout.at)
-    now, was = (one.episodes.clocks(fields) for one in (view, old))  # type: ignore[attr-defined]
+    clocks = view.episodes.clocks(fields)  # type: ignore[attr-defined]
+    clocks_before = old.episodes.clocks(fields)  # type: ignore[attr-defined]
     for field in fields:
-        if now[field] != was[field]:
+        clock = clocks[field]
+        clock_before = clocks_before[field]
+        if clock != clock_before:
             raise InvalidPlan(
-                f"{field!r} has the clock {now[field]!r} now, and had {was[field]!r}: shared episodes have other "
+                f"{field!r} has the clock {clock!r} now, and had {clock_before!r}: shared episodes have other "
                 "windows. Make a new plan"
             )
 
 
-def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:
+def _check_kept(
+    view: WindowView,
+    old: WindowView,
+    shared: I64,
+) -> None:
     """Raise InvalidPlan unless both keep the same rows. shared: int64, `old`'s numbers of `view`'s first episodes."""
-    if view.kept is None or old.kept is None:
+    if view.kept is None or old.kept is None or len(shared) == 0:
         return
-    now, was = view.kept.members, old.kept.members
-    runs = [0, *(np.flatnonzero(np.diff(shared) != 1) + 1).tolist(), len(shared)]
-    for first, stop in pairwise(runs if len(shared) else []):
-        start, end = view.kept.first[[first, stop]].tolist()
-        shift = int(old.kept.first[shared[first]]) - start
-        for at in range(start, end, BITS_TOGETHER):
-            until = min(at + BITS_TOGETHER, end)
-            differ = np.flatnonzero(now.bits(at, until) != was.bits(at + shift, until + shift))
+    bits = view.kept.members
+    bits_before = old.kept.members
+
+    # Between two removed episodes, the bits of both views differ by one shift. `starts` are where such runs begin.
+    has_gap_behind = np.diff(shared) != 1
+    starts = np.flatnonzero(has_gap_behind) + 1
+    run_edges = [0, *starts.tolist(), len(shared)]
+    for first_episode, stop_episode in pairwise(run_edges):
+        first = int(view.kept.first[first_episode])
+        stop = int(view.kept.first[stop_episode])
+        shift = int(old.kept.first[shared[first_episode]]) - first
+        for block in range(first, stop, BITS_TOGETHER):
+            block_end = min(block + BITS_TOGETHER, stop)
+            now = bits.bits(block, block_end)
+            before = bits_before.bits(block + shift, block_end + shift)
+            differ = np.flatnonzero(now != before)
             if len(differ):
-                episode = np.searchsorted(view.kept.first, at + differ[:1], side="right") - 1
-                (key,) = view.episodes.keys(view.episodes.version_ordinals(episode))
+                key = _key_at(view, block + int(differ[0]))
                 raise InvalidPlan(
                     f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan"
                 )
 
 
+def _key_at(view: WindowView, number: int) -> str:
+    """Return the key of the episode that has this window, numbered without `keep`."""
+    assert view.kept is not None
+    episode = np.searchsorted(view.kept.first, [number], side="right") - 1
+    (key,) = view.episodes.keys(view.episodes.version_ordinals(episode))
+    return key
+
+
 def table_sha256(first: I64, packed: bytes | NDArray[np.uint8] = b"") -> str:
     """Return the SHA-256 of a table: first windows of the episodes (int64), then the bitmap of `keep`."""
-    digest = hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").data)
-    digest.update(packed if isinstance(packed, bytes) else packed.data)
+    little_endian = np.ascontiguousarray(first, dtype="<i8")
+    digest = hashlib.sha256(little_endian.data)
+    if isinstance(packed, bytes):
+        digest.update(packed)
+    else:
+        digest.update(packed.data)
     return digest.hexdigest()
 
 
@@ -249,10 +333,21 @@ def window_key(episode: str, row: int) -> str:
 
 def stored_ordinals(view: OrderView, version_ordinals: I64) -> I64:
     """Return the version ordinals (int64) of a view's stored samples, which are episodes for windows."""
-    return view.stored_ordinals(version_ordinals) if isinstance(view, WindowView) else version_ordinals
+    if isinstance(view, WindowView):
+        return view.stored_ordinals(version_ordinals)
+    return version_ordinals
 
 
 def n_windows(n_rows: I64, layout: "WindowLayout") -> I64:
     """Return the number of windows (int64) of episodes with so many rows of the anchor (int64)."""
-    before, after = layout.span if layout.pad == "inside" else (0, 0)
-    return np.maximum(0, -(-(n_rows - before - after) // layout.every))
+    before, after = _rows_outside(layout)
+    anchor_rows = n_rows - before - after
+    rounded_up = -(-anchor_rows // layout.every)
+    return np.maximum(0, rounded_up)
+
+
+def _rows_outside(layout: "WindowLayout") -> tuple[int, int]:
+    """Return how many rows at an episode's beginning and end no window may stand at."""
+    if layout.pad == "inside":
+        return layout.span
+    return 0, 0

@@ -12,11 +12,11 @@ from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
+from ...order.sources.pack_table import DocumentPieces
 from ...order.sources.packing import (
     LOSS_MASK,
     POSITION_IDS,
     SEGMENT_IDS,
-    DocumentPieces,
     PackedView,
     Packing,
     sequence_key,

@@ -27,7 +27,7 @@ from loader.dataset.versions.version import open_record
 from loader.dataset.versions.windows import check_windows
 from loader.errors import FormatTooNew, ObjectNotFound, PenstockError, VersionRetired
 from loader.json_text import DamagedJson, parse_json_object
-from loader.order.sources.packing import PackTable
+from loader.order.sources.pack_table import PackTable
 from loader.run.trail.trail import parse_start
 from loader.storage import Store
 from loader.storage.store import Refusals, list_place

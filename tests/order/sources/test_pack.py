@@ -13,7 +13,7 @@ from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
 from loader.order.planned_source import source
 from loader.order.slots import rank_slice
-from loader.order.sources import packing as pack_table
+from loader.order.sources import pack_table
 from loader.order.sources.packing import Packing, pack
 from loader.order.sources.views import synthetic
 

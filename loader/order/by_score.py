@@ -94,10 +94,10 @@ def _band_weights(
     for value, weight in weights.items():
         band_weights[str(value)] = weight
     if band_weights.keys() != bands.keys():
-        weighted = first_few(sorted(band_weights))
+        weight_labels = first_few(sorted(band_weights))
         values = first_few(sorted(bands))
         raise InvalidPlan(
-            f"by_score({by!r}): weights are for {weighted}, the values are {values}; give each a weight, 0 to leave "
+            f"by_score({by!r}): weights are for {weight_labels}, the values are {values}; give each a weight, 0 to leave "
             "it out"
         )
     return band_weights

@@ -189,8 +189,8 @@ def turn_shares(
         slots = Fraction(0)
         for source, n in samples.items():
             if source in weights:
-                weighted = weights[source] * n
-                slots += Fraction(weighted, totals[source])
+                product = weights[source] * n
+                slots += Fraction(product, totals[source])
         if slots:
             shares[label] = slots / batch[label]
 
@@ -204,10 +204,10 @@ def turn_shares(
     except InvalidPlan:  # the ratio is too fine for one table
         total = sum(integers.values())
         room = MAX_TOTAL_WEIGHT - len(integers)  # rounding up adds less than 1 to each share
-        rounded = {}
+        coarse = {}
         for label, number in integers.items():
-            rounded[label] = -(-number * room // total)
-        return integer_weights(rounded)
+            coarse[label] = -(-number * room // total)
+        return integer_weights(coarse)
 
 
 def _bucket_stream(
@@ -225,15 +225,15 @@ def _bucket_stream(
         _, weights = starts[number]
         samples = sizes[number]
         batch = batches[number]
-        mixed: dict[str, int] = {}
+        own: dict[str, int] = {}  # weights of the sources that have samples here
         for source in samples:
             name = bucket_source(source, label)
             names.add(name)
             if source in weights:
-                mixed[name] = weights[source]
-        if mixed:
+                own[name] = weights[source]
+        if own:
             own_step = turn.base.get(label, 0)  # the bucket's steps before this segment
-            own_weights = integer_weights(mixed)
+            own_weights = integer_weights(own)
             own_starts.append((own_step, own_weights))
             own_batches.append((own_step, batch))
     if not own_starts:  # its sources are in the plan with weight 0

@@ -240,14 +240,14 @@ def _substitute_uses(
     """Yield the positions for which one of these view ordinals is the planned substitute; none with packing."""
     if plan.pack is not None:
         return
-    wanted_ordinals = frozenset(ordinals)
+    sample_ordinals = frozenset(ordinals)
     source_index = plan.source_names.index(source.name)
-    excluded: list[int] = []  # view ordinals of samples that need a substitute at some step
+    exclusions: list[int] = []  # view ordinals of samples that need a substitute at some step
     for ordinal in _ever_excluded(plan, source).tolist():
-        excluded += _entries(source, ordinal)
+        exclusions += _entries(source, ordinal)
 
-    for own, epoch, position, position_in_epoch in _positions(plan, source, excluded, before):
-        drawn = (
+    for own, epoch, position, position_in_epoch in _positions(plan, source, exclusions, before):
+        draws = (
             source.draw_substitute(
                 plan.seed,
                 own,
@@ -257,7 +257,7 @@ def _substitute_uses(
             )
             for attempt in range(1, MAX_ATTEMPTS + 1)
         )
-        if wanted_ordinals.isdisjoint(drawn):  # the cheapest test, and nearly always true
+        if sample_ordinals.isdisjoint(draws):  # the cheapest test, and nearly always true
             continue
         step = plan.step_of(source.name, position)
         if step is None or step >= before:
@@ -269,7 +269,7 @@ def _substitute_uses(
         if first is None:  # all are excluded: the plan has no such step
             continue
         attempt, view_ordinal, _ = first
-        if view_ordinal in wanted_ordinals:
+        if view_ordinal in sample_ordinals:
             yield _Use(step, epoch, position, attempt)
 
 

@@ -86,20 +86,21 @@ def stacked_slots(
     as `slots_at`; if world_size exceeds a batch.
     """
     planned = list(plan.sources.values())
+    # L2, L3: the whole batches. Which slots are the rank's depends on all of them.
     stream = slots_in_stream_order(plan, steps)
+    # L4: the rank's part, in canonical order. From here on everything has its length, [r].
     rows, number, starts = _rank_rows(planned, stream, rank, world_size)
-
-    # From here on everything is as long as the rank's part, [r].
     source = stream.source[rows]
     position = stream.position[rows]
     epoch = stream.epoch[rows]
     position_in_epoch = stream.position_in_epoch[rows]
     valid = position_in_epoch < epoch_lengths(planned)[source]
 
+    # L1: the samples.
     padding = np.full(len(rows), -1, np.int64)
     view_ordinal = padding.copy()
     ordinal = padding.copy()
-    sample_rows = np.flatnonzero(valid)  # slots that are no padding
+    sample_rows = np.flatnonzero(valid)  # the others are padding
     if len(sample_rows):
         sample_source = source[sample_rows]
         sample_ordinals = ordinals_at(
@@ -280,13 +281,13 @@ def _version_ordinals(
     order = np.argsort(source, kind="stable")  # [m]: rows, source after source
     sources, starts = np.unique(source[order], return_index=True)  # [s] each
     parts = np.split(view_ordinals[order], starts[1:])
-    converted = []
+    ordinals_by_source = []
     for number, part in zip(sources.tolist(), parts, strict=True):
         view = planned[number].view
         ordinals = view.version_ordinals(part)
-        converted.append(ordinals)
+        ordinals_by_source.append(ordinals)
     out = np.empty_like(view_ordinals)
-    out[order] = np.concatenate(converted)
+    out[order] = np.concatenate(ordinals_by_source)
     return out
 
 

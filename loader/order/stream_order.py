@@ -51,31 +51,21 @@ def slots_in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlot
     if plan.boundary == MASK:
         return _padded_epochs(plan, steps, batches)
 
-    names = plan.source_names
-    sources = []  # per stretch, int64 [slots of its steps]
-    positions = []
-    for stretch in stretches:
-        stream_names = stretch.stream.names
-        source, position = stream_slots(
-            stretch.segment,
-            stream_names,
-            stretch.first_step,
-            stretch.batch,
-            stretch.n_steps,
-        )
-        if stream_names != names:  # buckets, or views of sources that grow
-            numbers = [names.index(name) for name in stream_names]
-            number_in_plan = np.array(numbers, np.int64)
-            source = number_in_plan[source]
-        sources.append(source)
-        positions.append(position)
-    if len(stretches) > 1:  # the usual single stretch needs no copy
-        source = np.concatenate(sources)
+    if len(stretches) == 1:  # the usual case, without a copy
+        stream, position = _mixed_slots(plan, stretches[0])
+    else:
+        streams = []
+        positions = []
+        for stretch in stretches:
+            part_stream, part_position = _mixed_slots(plan, stretch)
+            streams.append(part_stream)
+            positions.append(part_position)
+        stream = np.concatenate(streams)
         position = np.concatenate(positions)
 
-    view, epoch, position_in_epoch = epoch_positions(plan, source, position)
+    source, epoch, position_in_epoch = epoch_positions(plan, stream, position)
     return StreamSlots(
-        source=view,
+        source=source,
         position=position,
         epoch=epoch,
         position_in_epoch=position_in_epoch,
@@ -96,10 +86,11 @@ def _segment_steps(
         stream = plan.turn(first_step).stream
         segment = stream.segment_at(first_step)
         is_one_segment = segment is stream.segment_at(last_step)
-        is_gapless = last_step - first_step + 1 == len(steps)
+        n_steps = last_step - first_step + 1
+        is_gapless = n_steps == len(steps)
         if is_one_segment and is_gapless:  # the usual case, without a loop over the steps
-            all_steps = SegmentSteps(stream, segment, first_step, len(steps))
-            return [all_steps]
+            stretch = SegmentSteps(stream, segment, first_step, n_steps)
+            return [stretch]
         stream_steps = [(stream, step) for step in steps]
     else:
         turns = [plan.turn(step) for step in steps]
@@ -113,10 +104,36 @@ def _segment_steps(
             is_same_segment = last.stream is stream and last.segment is segment
             next_step = last.first_step + last.n_steps
             if is_same_segment and step == next_step:
-                stretches[-1] = last._replace(n_steps=last.n_steps + 1)
+                n_steps = last.n_steps + 1
+                stretches[-1] = last._replace(n_steps=n_steps)
                 continue
-        stretches.append(SegmentSteps(stream, segment, step, 1))
+        stretch = SegmentSteps(
+            stream,
+            segment,
+            first_step=step,
+            n_steps=1,
+        )
+        stretches.append(stretch)
     return stretches
+
+
+def _mixed_slots(plan: PlanContent, stretch: SegmentSteps) -> tuple[I64, I64]:
+    """Return (source as index into `plan.source_names`, i_k) of each slot of these steps, int64 [m] each."""
+    stream_names = stretch.stream.names
+    source, position = stream_slots(
+        stretch.segment,
+        stream_names,
+        stretch.first_step,
+        stretch.batch,
+        stretch.n_steps,
+    )
+    names = plan.source_names
+    if stream_names == names:
+        return source, position
+    # The stream is a bucket's, or has the first views of sources that grow: its indices are not the plan's.
+    numbers = [names.index(name) for name in stream_names]
+    number_in_plan = np.array(numbers, np.int64)
+    return number_in_plan[source], position
 
 
 def _padded_epochs(

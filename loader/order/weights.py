@@ -48,9 +48,9 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     is_short = len(near) <= 8
     if is_short and all(near.values()):  # a weight of 0 would leave its source out
         hint = f"; close to yours: {near}"
-    shown = _first_weights(integers)
+    brief = _first_weights(integers)
     raise InvalidPlan(
-        f"weights {shown} sum to {total} after division by their gcd: at most "
+        f"weights {brief} sum to {total} after division by their gcd: at most "
         f"{MAX_TOTAL_WEIGHT} is accepted; round them to coarser numbers{hint}"
     )
 
@@ -99,13 +99,13 @@ def exact_fraction(weight: Weight) -> Fraction:
 
 def _first_weights(weights: Mapping[str, int]) -> str:
     """Return the weights as text, at most eight of them."""
-    shown: list[str] = []
+    texts: list[str] = []
     for name, value in weights.items():
-        if len(shown) == 8:
-            shown.append("...")
+        if len(texts) == 8:
+            texts.append("...")
             break
-        shown.append(f"{name}: {value}")
-    text = ", ".join(shown)
+        texts.append(f"{name}: {value}")
+    text = ", ".join(texts)
     return "{" + text + "}"
 
 

@@ -97,8 +97,8 @@ def _band_weights(
         weight_labels = first_few(sorted(band_weights))
         values = first_few(sorted(bands))
         raise InvalidPlan(
-            f"by_score({by!r}): weights are for {weight_labels}, the values are {values}; give each a weight, 0 to leave "
-            "it out"
+            f"by_score({by!r}): weights are for {weight_labels}, the values are {values}; "
+            "give each a weight, 0 to leave it out"
         )
     return band_weights
 

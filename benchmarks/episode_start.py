@@ -33,7 +33,7 @@ from loader.dataset.tables.columns import KEYS_SCHEMA
 from loader.dataset.tables.manifest import Change, GroupExtent, SamplesFile
 from loader.dataset.tables.parquet import MAGIC_BYTES, put_table
 from loader.dataset.tables.stats import column_stats
-from loader.dataset.writing.run_tables import RunKeys
+from loader.dataset.writing.run_samples import RunKeys
 from loader.modalities.video.packet_table import index_packets
 
 from .first_step import peak_bytes

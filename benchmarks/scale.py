@@ -32,7 +32,7 @@ from loader.dataset.tables.columns import KEYS_SCHEMA
 from loader.dataset.tables.manifest import Change, GroupExtent, SamplesFile
 from loader.dataset.tables.parquet import put_table
 from loader.dataset.tables.stats import column_stats
-from loader.dataset.writing.run_tables import RunKeys
+from loader.dataset.writing.run_samples import RunKeys
 
 from . import sections
 

@@ -23,7 +23,8 @@ from .tables.manifest import Change
 from .tables.parquet import TableFile, get_table, get_tables
 from .versions.version import Version
 from .writing.exclude import put_exclusions
-from .writing.redact import Redacted, redact_samples, redact_shards, redact_stats
+from .writing.redact import redact_shards
+from .writing.redact_tables import Redacted, redact_samples, redact_stats
 
 Rows = dict[str, dict[int, int]]
 """Part id -> row -> number of the log entry that denies it."""

@@ -34,7 +34,7 @@ from .tables.manifest import SamplesFile
 from .tables.parquet import TableFile, get_tables
 from .versions.version import Version
 from .writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
-from .writing.run_tables import RunKeys
+from .writing.run_samples import RunKeys
 
 Check = Callable[[Version | None], None]
 """Raises if a change does not fit the newest version, which is None for a new dataset."""

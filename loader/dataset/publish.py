@@ -38,7 +38,7 @@ from .writing.exclude import (
     find_standing,
     find_superseded,
 )
-from .writing.part_extension import write_group
+from .writing.group_computation import write_group
 from .writing.run_tables import check_parts, write_group_run, write_run
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 import loader
 from loader.dataset.tables import parquet, table_rows
-from loader.dataset.writing import run_tables
+from loader.dataset.writing import run_samples
 from penstock.view.inspect.sample_record import sample_record, stored
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
@@ -25,9 +25,9 @@ def roots(tmp_path_factory):
     """Folder of a root for each size, with a run of more steps; tables of samples have row groups of 30 rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "HASHED_FROM_ROWS", ROW_GROUP)
-        patch.setattr(run_tables, "HASHED_FROM_ROWS", ROW_GROUP)
+        patch.setattr(run_samples, "HASHED_FROM_ROWS", ROW_GROUP)
         patch.setattr(parquet.put_table, "__defaults__", (ROW_GROUP,))
-        patch.setattr(run_tables.put_rows, "__defaults__", (ROW_GROUP,))
+        patch.setattr(run_samples.put_rows, "__defaults__", (ROW_GROUP,))
         patch.setattr(table_rows, "WHOLE_BELOW_BYTES", 0)
         yield written(tmp_path_factory)
 

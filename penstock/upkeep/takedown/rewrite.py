@@ -21,14 +21,8 @@ from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from loader.dataset.versions.version import open_record
 from loader.dataset.writing.exclude import put_exclusions
-from loader.dataset.writing.redact import (
-    Redacted,
-    redact_rows,
-    redact_shards,
-    redact_stats,
-    rows_of,
-    shard_index,
-)
+from loader.dataset.writing.redact import redact_shards, shard_index
+from loader.dataset.writing.redact_tables import Redacted, redact_rows, redact_stats, rows_of
 from loader.errors import Conflict, Denied
 from loader.storage.external_shards import PlacedStore
 

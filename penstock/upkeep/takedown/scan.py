@@ -16,7 +16,7 @@ from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.manifest import references
 from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
 from loader.dataset.versions.version import open_record
-from loader.dataset.writing.redact import redact_rows, rows_of
+from loader.dataset.writing.redact_tables import redact_rows, rows_of
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there

@@ -6,7 +6,7 @@ import pytest
 import loader
 from loader.dataset.publication_gate import NewKeys
 from loader.dataset.shards.part import Part
-from loader.dataset.writing.run_tables import RunKeys
+from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import (
     Conflict,
     Corrupt,

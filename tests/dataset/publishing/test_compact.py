@@ -10,7 +10,7 @@ from benchmarks.scale import publish
 from loader.dataset import compaction
 from loader.dataset.compaction import FAN_IN, MOST_BYTES, SIZES, choose_merge
 from loader.dataset.publication_gate import NewKeys
-from loader.dataset.writing.run_tables import RunKeys
+from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import DuplicateKey
 from penstock.upkeep.diff import column_statistics
 from penstock.upkeep.verify.version import verify

@@ -11,7 +11,7 @@ from loader.dataset import commit, compaction, publication_gate
 from loader.dataset.names import hashes_of
 from loader.dataset.shards import key_hashes
 from loader.dataset.shards.key_hashes import known, put_hashes
-from loader.dataset.writing import run_tables
+from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 from penstock.upkeep.verify.version import verify
@@ -118,7 +118,7 @@ def older(body):
 
 def test_two_keys_of_one_hash_are_two_keys(root, monkeypatch):
     """A hash that is there proves nothing."""
-    for module in (compaction, publication_gate, run_tables):
+    for module in (compaction, publication_gate, run_samples):
         monkeypatch.setattr(module, "hashes_of", lambda keys: np.zeros(len(keys), np.int64))
     for key in ("a", "b", "c"):
         with root.write("d") as writer:

@@ -6,7 +6,7 @@ import pytest
 import loader
 from loader.dataset.tables import parquet
 from loader.dataset.versions.samples_table import _joined, live_row
-from loader.dataset.writing import run_tables
+from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, InvalidRuntime
 
 KEYS = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "key": list("wxyz")})
@@ -32,7 +32,7 @@ def version(tmp_path, monkeypatch):
     """Samples in several parts and row groups, of which one is excluded; one column annotated twice, one only there."""
     monkeypatch.setattr(parquet.table_bytes, "__kwdefaults__", {"row_group_rows": 4, "facts": None})
     monkeypatch.setattr(parquet.put_table, "__defaults__", (4,))
-    monkeypatch.setattr(run_tables.put_rows, "__defaults__", (4,))
+    monkeypatch.setattr(run_samples.put_rows, "__defaults__", (4,))
     root = loader.Root(tmp_path / "root")
     with root.write("d", part_samples=7) as writer:
         for i in range(30):

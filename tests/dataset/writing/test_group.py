@@ -65,7 +65,7 @@ def test_only_the_fields_asked_for_are_read(made, stores):
     counting = stores.Counting(store)
     version = made.open("d@1")
     version.store = counting
-    from loader.dataset.writing.part_extension import write_group
+    from loader.dataset.writing.group_computation import write_group
 
     write_group(version, "t", "g", {"one.txt": lambda sample: sample["__key__"]}, None)
     assert counting.of("get_ranges") == 0

@@ -13,8 +13,8 @@ from loader.dataset.tables import parquet
 from loader.dataset.tables.columns import KEYS_SCHEMA
 from loader.dataset.tables.parquet import get_table, put_table
 from loader.dataset.tables.stats import RunStats, column_stats, smallest
-from loader.dataset.writing import run_tables
-from loader.dataset.writing.run_tables import RunKeys, RunSamples, by_rows, put_rows
+from loader.dataset.writing import run_samples
+from loader.dataset.writing.run_samples import RunKeys, RunSamples, by_rows, put_rows
 from loader.errors import DuplicateKey
 from loader.storage import open_store
 
@@ -49,7 +49,7 @@ def test_table_that_comes_in_pieces_is_stored_as_it_would_be_whole(sizes, rows):
     whole = pa.concat_tables(tables)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "HASHED_FROM_ROWS", 12)
-        patch.setattr(run_tables, "HASHED_FROM_ROWS", 12)
+        patch.setattr(run_samples, "HASHED_FROM_ROWS", 12)
         found = put_rows(store, "pieces", tables, whole.schema, "samples-keys", whole.num_rows, rows)
         assert found.n_rows == whole.num_rows
         assert get_table(store, found).equals(whole)
@@ -92,7 +92,7 @@ def test_first_key_that_repeats_is_named(monkeypatch):
     """Keys decide: with one hash for all, too."""
     tables = [table_of(5), table_of(5, 5), table_of(3, 7)]
     for hashes in (hashes_of, lambda keys: np.zeros(len(keys), np.int64)):
-        monkeypatch.setattr(run_tables, "hashes_of", hashes)
+        monkeypatch.setattr(run_samples, "hashes_of", hashes)
         with pytest.raises(DuplicateKey, match="'k7'"):
             RunSamples(tables, 13, {})
         assert len(RunSamples(tables[:2], 10, {}).keys.hashes) == 10
@@ -103,7 +103,7 @@ def test_keys_without_some(names, bits):
     """Whether hashes are all different, or two or one for all."""
     with pytest.MonkeyPatch.context() as patch:
         few = (1 << bits) - 1
-        patch.setattr(run_tables, "hashes_of", lambda keys: hashes_of(keys) & few)
+        patch.setattr(run_samples, "hashes_of", lambda keys: hashes_of(keys) & few)
         gone = {f"k{name}": "why" for name in names}
         run = RunSamples([table_of(4), table_of(6, 4, "q")], 10, {})
         rows, unmatched = run.rows_of(gone)

@@ -1,0 +1,279 @@
+"""The samples of one run of parts: their keys, checked to be unique, and the tables of their rows.
+
+Takes eight bytes per sample and the rows of a few parts. Tables are read twice, so callers pass a sequence that can
+recreate them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from ...storage import Store
+from ..names import hashes_of
+from ..shards.key_hashes import among
+from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
+from ..tables.manifest import SamplesFile
+from ..tables.parquet import (
+    HASHED_FROM_ROWS,
+    ROW_GROUP_ROWS,
+    TableFile,
+    footer_sha256_of,
+    hashed_bytes,
+    put_bytes,
+    put_table,
+)
+from ..tables.stats import RunStats, smallest
+from .spill import duplicate
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+T = TypeVar("T")
+RowsByReason = dict[tuple[str, str], list[int]]
+"""(part id, reason) -> rows."""
+AT_ONCE = 4
+SMALLEST_AMONG = 2**20
+"""Number of ascending hashes among which the smallest distinct ones are found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKeys:
+    hashes: Int64s
+    """Hashes of the keys, ascending."""
+    tables: Sequence[pa.Table]
+    """Tables with the keys in the column `key`."""
+    left_out: Container[str] = frozenset()
+    """Keys in these tables that are not live."""
+
+    @staticmethod
+    def of(keys: Sequence[str]) -> "RunKeys":
+        table = pa.table({"key": pa.array(keys, pa.string())})
+        hashes = hashes_of(table["key"])
+        hashes.sort()
+        return RunKeys(hashes=hashes, tables=[table])
+
+    def having(self, hashes: Int64s) -> list[str]:
+        """Return the sorted keys that have one of these ascending hashes. Costs a pass over the tables."""
+        if not len(hashes):
+            return []
+
+        def matching_keys(table: pa.Table) -> list[str]:
+            has_hash = among(hashes_of(table["key"]), hashes)
+            matching: list[str] = table["key"].filter(pa.array(has_hash)).to_pylist()
+            return matching
+
+        keys: list[str] = []
+        for keys_of_table in ahead(self.tables, matching_keys):
+            for key in keys_of_table:
+                if key in self.left_out:
+                    continue
+                keys.append(key)
+        return keys
+
+    def without(self, keys: Set[str]) -> "RunKeys":
+        left_out_hashes = np.sort(hashes_of(keys))
+        first_positions = np.searchsorted(left_out_hashes, left_out_hashes)
+        # Keys may share a hash: the n-th of them removes the n-th of the equal hashes.
+        nth = np.arange(len(left_out_hashes)) - first_positions
+        positions = np.searchsorted(self.hashes, left_out_hashes) + nth
+        hashes = np.delete(self.hashes, positions)
+        return RunKeys(hashes=hashes, tables=self.tables, left_out=keys)
+
+
+class RunSamples:
+    """The samples of a run. tables: one per part. n_rows: total rows. earlier: column -> type in the dataset."""
+
+    def __init__(
+        self,
+        tables: Sequence[pa.Table],
+        n_rows: int,
+        earlier: Mapping[str, str],
+    ) -> None:
+        """Read all tables once. Raises: DuplicateKey; FieldMismatch."""
+        self._tables = tables
+        self._n_rows = n_rows
+        self._earlier = earlier
+
+        hashes = np.empty(n_rows, np.int64)  # in place: a list of each table's would need the memory twice
+        n_hashes = 0
+        schemas: list[pa.Schema] = []
+        empty_columns = set(SOURCE_COLUMNS)
+        for schema, source_columns, table_hashes in ahead(tables, _schema_and_hashes):
+            hashes[n_hashes : n_hashes + len(table_hashes)] = table_hashes
+            n_hashes += len(table_hashes)
+            if not schemas or schema != schemas[-1]:
+                schemas.append(schema)
+            empty_columns -= source_columns
+        hashes.sort()
+
+        empty_tables = [schema.empty_table() for schema in schemas]
+        # Types that differ between tables become one that holds both.
+        joined = concat(empty_tables, "the samples table")
+        self._schema = joined.schema
+        self._empty_columns = sorted(empty_columns)
+        self.keys = RunKeys(hashes=hashes, tables=tables)
+        self._check_unique()
+
+    def _check_unique(self) -> None:
+        hashes = self.keys.hashes
+        is_repeated = hashes[1:] == hashes[:-1]
+        # Two keys may share a hash, so the keys decide. Usually no hash repeats, and nothing is read.
+        earlier_keys: set[str] = set()
+        repeated_hashes = hashes[1:][is_repeated]
+        for key in self.keys.having(repeated_hashes):
+            if key in earlier_keys:
+                raise duplicate(key)
+            earlier_keys.add(key)
+
+    def rows_of(self, reasons: Mapping[str, str]) -> tuple[RowsByReason, set[str]]:
+        """Return the rows that have these keys, and the keys that no row has. reasons: key -> reason."""
+        rows: RowsByReason = {}
+        if not reasons:
+            return rows, set()
+        unmatched = dict(reasons)
+        hashes = np.sort(hashes_of(reasons))
+        for table in self._tables:
+            has_hash = among(hashes_of(table["key"]), hashes)
+            for row in table.filter(pa.array(has_hash)).to_pylist():
+                reason = unmatched.pop(row["key"], None)
+                if reason is None:
+                    continue
+                rows_of_reason = rows.setdefault((row["part"], reason), [])
+                rows_of_reason.append(row["row"])
+        return rows, set(unmatched)
+
+    def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
+        """Write the tables of keys, metadata and statistics. Raises: FieldMismatch; StoreError."""
+        schema = self._fit(self._schema.empty_table()).schema
+        key_names = []
+        metadata_names = ["part", "row"]
+        for name in schema.names:
+            if name in KEY_COLUMNS:
+                key_names.append(name)
+            else:
+                metadata_names.append(name)
+        names_by_group = {"keys": key_names}
+        if len(metadata_names) > 2:
+            names_by_group["metadata"] = metadata_names
+
+        smallest_hashes = smallest(self.keys.hashes[:SMALLEST_AMONG])
+        stats = RunStats(smallest_hashes)
+        files = []
+        for group, names in names_by_group.items():
+            own_stats = None
+            if group == "keys":
+                own_stats = stats  # each group reads the tables again, and they count once
+            # Names and types only: the fields of `schema` may have metadata of their first table.
+            column_types = [(name, schema.field(name).type) for name in names]
+            group_schema = pa.schema(column_types)
+            file = put_rows(
+                store,
+                f"{prefix}/samples-{group}-0.parquet",
+                self._select(names, own_stats),
+                group_schema,
+                f"samples-{group}",
+                self._n_rows,
+            )
+            columns = {}
+            for field in group_schema:
+                if field.name not in ("part", "row"):
+                    columns[field.name] = str(field.type)
+            files.append(SamplesFile(file=file, group=group, columns=columns))
+        stats_file = put_table(
+            store,
+            f"{prefix}/stats.parquet",
+            stats.table(),
+            "stats",
+        )
+        return files, stats_file
+
+    def _select(self, names: Sequence[str], stats: RunStats | None = None) -> Iterator[pa.Table]:
+        """Yield these columns of each table; add all columns to the statistics on the way."""
+        for table in ahead(self._tables, self._fit):
+            if stats is not None:
+                stats.add(table.drop_columns(["part", "row"]))
+            yield table.select(names)
+
+    def _fit(self, table: pa.Table) -> pa.Table:
+        if table.schema != self._schema:
+            empty_table = self._schema.empty_table()
+            table = concat([empty_table, table], "the samples table")
+        fitted = fit_types(table, self._earlier)
+        return fitted.drop_columns(self._empty_columns)
+
+
+def put_rows(
+    store: Store,
+    path: str,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    kind: str,
+    n_rows: int,
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> TableFile:
+    if n_rows < HASHED_FROM_ROWS:
+        whole = pa.concat_tables([schema.empty_table(), *tables])
+        return put_table(
+            store,
+            path,
+            whole,
+            kind,
+            row_group_rows,
+        )
+    # One row group at a time: `tables` need not be in memory together.
+    data = hashed_bytes(by_rows(tables, row_group_rows), schema, kind)
+    file = put_bytes(
+        store,
+        path,
+        data,
+        n_rows,
+    )
+    return replace(file, footer_sha256=footer_sha256_of(data))
+
+
+def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
+    """Yield the rows of all tables in tables of `n_rows`, the last with what remains."""
+    waiting: list[pa.Table] = []
+    n_waiting = 0
+    for table in tables:
+        waiting.append(table)
+        n_waiting += table.num_rows
+        if n_waiting < n_rows:
+            continue
+        joined = pa.concat_tables(waiting)
+        n_waiting %= n_rows
+        n_whole = joined.num_rows - n_waiting
+        for first in range(0, n_whole, n_rows):
+            yield joined.slice(first, n_rows)
+        waiting = [joined.slice(n_whole)]
+    if n_waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _schema_and_hashes(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
+    """Return (schema, source columns that have a value, hash of each key)."""
+    source_columns = set()
+    for name in SOURCE_COLUMNS:
+        if table[name].null_count < table.num_rows:
+            source_columns.add(name)
+    return table.schema, source_columns, hashes_of(table["key"])
+
+
+def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
+    """Yield `work(table)` for each table, in order; threads run `AT_ONCE` tables ahead."""
+    waiting: deque[Future[T]] = deque()
+
+    def work_on(number: int) -> T:
+        return work(tables[number])  # the table is built in the thread too
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
+        for number in range(len(tables)):
+            waiting.append(pool.submit(work_on, number))
+            if len(waiting) == AT_ONCE:
+                oldest = waiting.popleft()
+                yield oldest.result()
+        for future in waiting:
+            yield future.result()

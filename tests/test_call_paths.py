@@ -22,9 +22,9 @@ ENTERED = {
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }
-MODULES = {"assets.ingest.units": 117, "loader": 2, "loader.run.loader": 130}
+MODULES = {"assets.ingest.units": 117, "loader": 2, "loader.run.loader": 131}
 """Modules of the project that are loaded behind `import`."""
-REGISTER_MODULES = 162
+REGISTER_MODULES = 164
 """Modules of the project that `penstock register webdataset` loads."""
 PACKAGES = ("loader", "penstock", "resources", "assets")
 

@@ -19,8 +19,14 @@ from .sources.quarantine import Quarantine, QuarantineList
 from .sources.views import OrderView
 from .weights import cut_at, in_force
 
+_DAMAGED = "the plan's JSON is damaged"
+_MAX_STEP = 2**53  # JSON readers with floats have whole numbers up to here
 
-def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
+
+def plan_from_json(
+    d: dict[str, Any],
+    reopen: Callable[[dict[str, Any]], OrderView],
+) -> Plan:
     """Return the plan whose `to_json()` is `d`. reopen: function from a view's spec to the view.
 
     Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a view, a base
@@ -28,150 +34,307 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     """
     if not isinstance(d, dict):
         raise InvalidPlan(f"a plan is a JSON object, got {type(d).__name__}")
-    for name, known in (("format", PLAN_FORMAT), ("order", ORDER_VERSION)):
-        value = d.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidPlan(f"not a plan: {name} = {value!r}, a whole number from 1 to {known} is needed")
-        if value > known:
-            raise FormatTooNew(
-                f"the plan has {name} {value}; this package reads up to {known}: upgrade penstock-data"
-            )
+    _check_version("format", d.get("format"), PLAN_FORMAT)
+    _check_version("order", d.get("order"), ORDER_VERSION)
     _check_fields(d)
-    sources = {name: _reopened(name, d["sources"][name], reopen) for name in sorted(d["sources"])}
-    schedule = [(one["start_step"], one["weights"]) for one in d["segments"]]
+
+    sources: dict[str, PlannedSource] = {}
+    for name, entry in sorted(d["sources"].items()):
+        sources[name] = _reopened(name, entry, reopen)
+    schedule = [(entry["start_step"], entry["weights"]) for entry in d["segments"]]
     whole("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
-    starts = segment_starts(dict.fromkeys((one.source for one in sources.values()), 0), schedule)
+    names = [source.source for source in sources.values()]
+    starts = segment_starts(dict.fromkeys(names, 0), schedule)
+
     content: dict[str, Any] = {
-        name: d[name] for name in ("seed", "global_batch", "boundary", "allow_repeats")
+        "seed": d["seed"],
+        "global_batch": d["global_batch"],
+        "boundary": d["boundary"],
+        "allow_repeats": d["allow_repeats"],
+        "quarantine": _quarantine(d["quarantine"], sources),
+        "pack": None,
     }
-    versions = {(part.source, part.growth) for part in sources.values()}
-    content["quarantine"] = Quarantine(tuple(_quarantine_list(one, versions) for one in d["quarantine"]))
-    content["pack"] = None if d.get("pack") is None else Packing.from_json(d["pack"])
-    by, grown = d.get("bucket_by"), _growths(d.get("grown", []), sources)
-    content["grown"] = grown
-    if isinstance(by, dict):
-        sizes = _bucket_sizes(by)
-        starts = cut_at(starts, (*dict(sizes), *(one.step for one in grown)))
-        slots = _batches(d["segments"], d["global_batch"])
-        edges = None if by["edges"] is None else tuple(map(str, by["edges"]))
-        batches = [in_force(sizes, start) for start, _ in starts]
-        buckets = interleave_parts(by["by"], edges, sources, starts, batches, grown)
-        plan = Plan(
-            sources=sources,
-            segments=bucketed_segments(starts, cut_at(slots, dict(starts))),
-            buckets=buckets,
-            **content,
-        )
+    if d.get("pack") is not None:
+        content["pack"] = Packing.from_json(d["pack"])
+    content["grown"] = _growths(d.get("grown", []), sources)
+    bucket_by = d.get("bucket_by")
+    if isinstance(bucket_by, dict):
+        plan = _bucketed_plan(d, bucket_by, sources, starts, content)
     else:
-        names = [name for name, one in sources.items() if not one.growth]
-        segments = chain_segments(
-            starts, names, d["global_batch"], dict(_batches(d["segments"], d["global_batch"]))
-        )
-        plan = Plan(sources=sources, segments=segments, **content)
+        plan = _plan(d, sources, starts, content)
+
     expected = content_hash("p", d)
     if plan.hash != expected:
         raise PlanMismatch(
-            f"the plan comes out as {plan.hash}, its JSON is {expected}: {_changed(d, plan.to_json())} differs"
+            f"the plan comes out as {plan.hash}, its JSON is {expected}: "
+            f"{_differences(d, plan.to_json())} differs"
         )
     return plan
 
 
+def _plan(
+    d: Mapping[str, Any],
+    sources: Mapping[str, PlannedSource],
+    starts: Sequence[tuple[int, dict[str, int]]],
+    content: Mapping[str, Any],
+) -> Plan:
+    names = [name for name, source in sources.items() if not source.growth]
+    batches = _batches(d["segments"], d["global_batch"])
+    segments = chain_segments(
+        starts,
+        names,
+        d["global_batch"],
+        dict(batches),
+    )
+    return Plan(
+        sources=sources,
+        segments=segments,
+        **content,
+    )
+
+
+def _bucketed_plan(
+    d: Mapping[str, Any],
+    bucket_by: Mapping[str, Any],
+    sources: Mapping[str, PlannedSource],
+    starts: Sequence[tuple[int, dict[str, int]]],
+    content: Mapping[str, Any],
+) -> Plan:
+    sizes = _bucket_sizes(bucket_by)
+    growth_steps = [growth.step for growth in content["grown"]]
+    starts = cut_at(starts, (*dict(sizes), *growth_steps))
+    slots = _batches(d["segments"], d["global_batch"])
+    edges = None
+    if bucket_by["edges"] is not None:
+        edges = tuple(map(str, bucket_by["edges"]))
+    batches = [in_force(sizes, start) for start, _ in starts]
+    buckets = interleave_parts(
+        bucket_by["by"],
+        edges,
+        sources,
+        starts,
+        batches,
+        content["grown"],
+    )
+    segments = bucketed_segments(starts, cut_at(slots, dict(starts)))
+    return Plan(
+        sources=sources,
+        segments=segments,
+        buckets=buckets,
+        **content,
+    )
+
+
+def _check_version(
+    name: str,
+    value: Any,
+    newest: int,
+) -> None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < 1:
+        raise InvalidPlan(f"not a plan: {name} = {value!r}, a whole number from 1 to {newest} is needed")
+    if value > newest:
+        raise FormatTooNew(
+            f"the plan has {name} {value}; this package reads up to {newest}: upgrade penstock-data"
+        )
+
+
 def _check_fields(d: dict[str, Any]) -> None:
-    _need("the plan", d, {"seed": int, "global_batch": int, "boundary": str, "allow_repeats": bool})
-    _need("the plan", d, {"sources": dict, "segments": list, "quarantine": list})
+    _check_entry(
+        "the plan",
+        d,
+        {
+            "seed": int,
+            "global_batch": int,
+            "boundary": str,
+            "allow_repeats": bool,
+            "sources": dict,
+            "segments": list,
+            "quarantine": list,
+        },
+    )
     for name, entry in d["sources"].items():
-        _need(
+        _check_entry(
             f"source {name!r}",
             entry,
-            {"view": dict, "id": str, "n": int, "chunk": int, "lanes": int, "h": int},
+            {
+                "view": dict,
+                "id": str,
+                "n": int,
+                "chunk": int,
+                "lanes": int,
+                "h": int,
+            },
         )
-    if isinstance(by := d.get("bucket_by"), dict):
-        _need("bucket_by", by, {"by": str, "edges": list | None, "batch": dict, "turns": list})
+    bucket_by = d.get("bucket_by")
+    if isinstance(bucket_by, dict):
+        _check_entry(
+            "bucket_by",
+            bucket_by,
+            {
+                "by": str,
+                "edges": list | None,
+                "batch": dict,
+                "turns": list,
+            },
+        )
         labels = {entry.get("bucket") for entry in d["sources"].values()}
-        if labels != set(by["batch"]):
+        if labels != set(bucket_by["batch"]):
             raise InvalidPlan(
-                f"the plan's JSON is damaged: its sources have the buckets {labels}, bucket_by.batch has {by['batch']}"
+                f"{_DAMAGED}: its sources have the buckets {labels}, bucket_by.batch has {bucket_by['batch']}"
             )
     for number, entry in enumerate(d["segments"]):
-        _need(f"segments[{number}]", entry, {"start_step": int, "weights": dict, "base": dict})
+        _check_entry(
+            f"segments[{number}]",
+            entry,
+            {
+                "start_step": int,
+                "weights": dict,
+                "base": dict,
+            },
+        )
 
 
-def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Growth, ...]:
+def _check_entry(
+    name: str,
+    entry: object,
+    kinds: Mapping[str, type | UnionType],
+) -> None:
+    """Raise InvalidPlan unless an entry is an object with these fields. kinds: field -> type."""
+    if not isinstance(entry, dict):
+        raise InvalidPlan(f"{_DAMAGED}: {name} is {entry!r}, not an object")
+    for field, kind in kinds.items():
+        value = entry.get(field)
+        if not isinstance(value, kind):
+            kind_name = getattr(kind, "__name__", kind)
+            raise InvalidPlan(
+                f"{_DAMAGED}: {name} has {field} = {value!r}, a value of type {kind_name} is needed"
+            )
+
+
+def _growths(
+    entries: object,
+    sources: Mapping[str, PlannedSource],
+) -> tuple[Growth, ...]:
     if not isinstance(entries, list):
-        raise InvalidPlan(f"the plan's JSON is damaged: grown is {entries!r}, not a list")
+        raise InvalidPlan(f"{_DAMAGED}: grown is {entries!r}, not a list")
     steps: list[tuple[int, str]] = []
     for number, entry in enumerate(entries):
-        _need(f"grown[{number}]", entry, {"step": int, "source": str})
-        steps.append((whole(f"grown[{number}]: step", entry["step"], 0, 2**53), entry["source"]))
+        name = f"grown[{number}]"
+        _check_entry(name, entry, {"step": int, "source": str})
+        step = whole(f"{name}: step", entry["step"], 0, _MAX_STEP)
+        steps.append((step, entry["source"]))
     return growths_again(sources, steps)
 
 
-def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[int, int]]:
-    return [
-        (one["start_step"], whole(f"segments[{number}]: batch", one.get("batch", first), 1, MAX_GLOBAL_BATCH))
-        for number, one in enumerate(segments)
-    ]
-
-
-def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
-    out: list[tuple[int, dict[str, int]]] = []
-    ramp = by.get("ramp", [])
-    if not isinstance(ramp, list):
-        raise InvalidPlan(f"the plan's JSON is damaged: bucket_by.ramp is {ramp!r}, not a list")
-    for entry in ({"start_step": 0, "batch": by["batch"]}, *ramp):
-        _need("bucket_by.ramp", entry, {"start_step": int, "batch": dict})
-        sizes = {
-            label: whole(f"batch of {label!r}", n, 1, MAX_GLOBAL_BATCH) for label, n in entry["batch"].items()
-        }
-        low = out[-1][0] + 1 if out else 0
-        before = out[-1][1] if out else {}
-        out.append(
-            (whole("bucket_by.ramp: start_step", entry["start_step"], low, 2**53), {**before, **sizes})
+def _batches(
+    segments: Sequence[Mapping[str, Any]],
+    first: int,
+) -> list[tuple[int, int]]:
+    """Return (start step, slots of a batch) of each segment. first: slots where the segment has no entry."""
+    batches: list[tuple[int, int]] = []
+    for number, entry in enumerate(segments):
+        batch = whole(
+            f"segments[{number}]: batch",
+            entry.get("batch", first),
+            1,
+            MAX_GLOBAL_BATCH,
         )
+        batches.append((entry["start_step"], batch))
+    return batches
+
+
+def _bucket_sizes(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
+    """Return (start step, label -> slots of a batch) from step 0 on; an entry of the ramp names only what changes."""
+    ramp = bucket_by.get("ramp", [])
+    if not isinstance(ramp, list):
+        raise InvalidPlan(f"{_DAMAGED}: bucket_by.ramp is {ramp!r}, not a list")
+    first = {"start_step": 0, "batch": bucket_by["batch"]}
+    sizes: dict[str, int] = {}
+    out: list[tuple[int, dict[str, int]]] = []
+    first_allowed = 0
+    for entry in (first, *ramp):
+        _check_entry("bucket_by.ramp", entry, {"start_step": int, "batch": dict})
+        sizes = dict(sizes)
+        for label, slots in entry["batch"].items():
+            sizes[label] = whole(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
+        start = whole(
+            "bucket_by.ramp: start_step",
+            entry["start_step"],
+            first_allowed,
+            _MAX_STEP,
+        )
+        out.append((start, sizes))
+        first_allowed = start + 1
     return out
 
 
-def _quarantine_list(entry: object, versions: set[tuple[str, int]]) -> QuarantineList:
-    what = "an entry of quarantine"
-    _need(what, entry, {"start_step": int, "source": str, "samples": list})
+def _quarantine(
+    entries: Sequence[object],
+    sources: Mapping[str, PlannedSource],
+) -> Quarantine:
+    growths = {(source.source, source.growth) for source in sources.values()}
+    lists = [_quarantine_list(entry, growths) for entry in entries]
+    return Quarantine(tuple(lists))
+
+
+def _quarantine_list(
+    entry: object,
+    growths: set[tuple[str, int]],
+) -> QuarantineList:
+    """growths: (source, number of a growth) of all sources; growth 0 is the first version."""
+    name = "an entry of quarantine"
+    _check_entry(
+        name,
+        entry,
+        {
+            "start_step": int,
+            "source": str,
+            "samples": list,
+        },
+    )
     assert isinstance(entry, dict)
+    samples: list[tuple[int, str]] = []
     try:
-        samples = tuple(
-            (whole("ordinal", ordinal, 0, MAX_SAMPLES), str(key)) for ordinal, key in entry["samples"]
-        )
+        for ordinal, key in entry["samples"]:
+            sample = (whole("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
+            samples.append(sample)
     except (TypeError, ValueError):
-        raise InvalidPlan(
-            f"the plan's JSON is damaged: {what} has samples that are no [ordinal, key]"
-        ) from None
-    source, growth = entry["source"], whole(f"{what}: growth", entry.get("growth", 0), 0, 2**31)
-    if (source, growth) not in versions:
-        version = f" and its growth {growth}" if growth else ""
-        raise InvalidPlan(f"the plan's JSON is damaged: {what} names the source {source!r}{version}")
-    return QuarantineList(start_step=entry["start_step"], source=source, samples=samples, growth=growth)
+        raise InvalidPlan(f"{_DAMAGED}: {name} has samples that are no [ordinal, key]") from None
 
-
-def _need(what: str, entry: object, kinds: Mapping[str, type | UnionType]) -> None:
-    if not isinstance(entry, dict):
-        raise InvalidPlan(f"the plan's JSON is damaged: {what} is {entry!r}, not an object")
-    for name, kind in kinds.items():
-        if not isinstance(entry.get(name), kind):
-            raise InvalidPlan(
-                f"the plan's JSON is damaged: {what} has {name} = {entry.get(name)!r}, "
-                f"a value of type {getattr(kind, '__name__', kind)} is needed"
-            )
+    source = entry["source"]
+    growth = whole(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
+    if (source, growth) not in growths:
+        version = ""
+        if growth:
+            version = f" and its growth {growth}"
+        raise InvalidPlan(f"{_DAMAGED}: {name} names the source {source!r}{version}")
+    return QuarantineList(
+        start_step=entry["start_step"],
+        source=source,
+        samples=tuple(samples),
+        growth=growth,
+    )
 
 
 def _reopened(
-    name: str, entry: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]
+    name: str,
+    entry: dict[str, Any],
+    reopen: Callable[[dict[str, Any]], OrderView],
 ) -> PlannedSource:
-    shape = LaneShape(n=entry["n"], chunk=entry["chunk"], lanes=entry["lanes"], rounds_h=entry["h"])
+    """Return a source with its view. Raises: PlanMismatch if the view is not the one that was planned."""
+    shape = LaneShape(
+        n=entry["n"],
+        chunk=entry["chunk"],
+        lanes=entry["lanes"],
+        rounds_h=entry["h"],
+    )
     view = reopen(entry["view"])
     facts = {"id": view.id, "n": len(view)}
-    differences = [
-        f"{field} was {entry[field]!r} and is {value!r}"
-        for field, value in facts.items()
-        if entry[field] != value
-    ]
+    differences: list[str] = []
+    for field, value in facts.items():
+        if entry[field] != value:
+            differences.append(f"{field} was {entry[field]!r} and is {value!r}")
     if differences:
         raise PlanMismatch(
             f"source {name!r} is not the view that was planned: {', '.join(differences)}. Open the version "
@@ -189,8 +352,12 @@ def _reopened(
     )
 
 
-def _changed(saved: dict[str, Any], rebuilt: dict[str, Any]) -> str:
+def _differences(
+    saved: dict[str, Any],
+    rebuilt: dict[str, Any],
+) -> str:
     names = sorted(saved.keys() | rebuilt.keys())
-    return (
-        ", ".join(name for name in names if saved.get(name) != rebuilt.get(name)) or "nothing that JSON shows"
-    )
+    different = [name for name in names if saved.get(name) != rebuilt.get(name)]
+    if not different:
+        return "nothing that JSON shows"
+    return ", ".join(different)

@@ -220,7 +220,7 @@ class Plan(PlanContent):
         steps_per_s: float = 1.0,
     ) -> dict[str, Any]:
         """Return the plan's expected sizes and rates, without reading."""
-        from .describe import plan_facts
+        from .plan_facts import plan_facts
 
         return plan_facts(
             self,

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -326,11 +327,11 @@ def _stretches_around(
     stretch_number = part_number * 2**32 + stretch_in_part
     order = np.argsort(stretch_number, kind="stable")
     starts = run_starts(stretch_number[order])  # [stretches]
-    stops = np.append(starts[1:], len(order))
-    bounds = zip(starts.tolist(), stops.tolist(), strict=True)
+    limits = np.append(starts, len(order))  # [stretches + 1]; [0] without rows
+    bounds = pairwise(limits.tolist())
 
     stretch = np.empty(len(order), np.int64)
-    stretch[order] = np.repeat(np.arange(len(starts)), stops - starts)
+    stretch[order] = np.repeat(np.arange(len(starts)), np.diff(limits))
 
     first_sample = order[starts]  # [stretches]
     names = zip(

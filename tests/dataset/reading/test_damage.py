@@ -222,6 +222,11 @@ def read_all_of(root, dataset):
     return version.address(np.array([0]), ["cls"])
 
 
+def test_no_samples_have_no_addresses(made):
+    version = made.open("d")
+    assert version.address(np.zeros(0, np.int64), ["cls"]) == []
+
+
 def test_newer_index(made, monkeypatch):
     """Its shards table is of this format, its index of the next."""
     from loader.dataset.shards import index

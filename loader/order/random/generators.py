@@ -75,7 +75,8 @@ def _words(
     tail_bytes = b"".join(framed(field) for field in tail)
     words = np.empty((2, len(ordinals)), np.uint64)
     for number in (0, 1):
-        hash_numbers(head_bytes, ordinals, tail_bytes + framed(number), words[number])
+        tail_of_word = tail_bytes + framed(number)
+        hash_numbers(head_bytes, ordinals, tail_of_word, words[number])
     first, second = words.tolist()
     return list(zip(first, second, strict=True))
 

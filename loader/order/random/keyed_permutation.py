@@ -133,13 +133,16 @@ def _perm_each(
     """Return `perm` with a key and a size per element; a size above `ARGSORT_MAX` takes the network."""
     image = np.zeros(x.shape, dtype=np.int64)  # where n = 1, zero is the image
 
-    large = np.flatnonzero(n > ARGSORT_MAX)
+    is_large = n > ARGSORT_MAX
+    large = np.flatnonzero(is_large)
     if large.size:
         image[large] = _feistel(k[large], n[large], x[large])
 
-    small = np.flatnonzero((n > 1) & (n <= ARGSORT_MAX))
+    is_small = (n > 1) & ~is_large
+    small = np.flatnonzero(is_small)
     for first in range(0, len(small), _ROWS_AT_ONCE):
-        rows = small[first : first + _ROWS_AT_ONCE]
+        stop = first + _ROWS_AT_ONCE
+        rows = small[first:stop]
         image[rows] = _sorted_rows(k[rows], n[rows], x[rows])
     return image
 
@@ -215,12 +218,15 @@ def _sides_each(n: I64) -> tuple[U64, U64]:
     """Return `_sides` of each size."""
     a = _root(n - 1) + 1
     b = -(-n // a)
-    return a.astype(np.uint64), b.astype(np.uint64)
+    rows = a.astype(np.uint64)
+    columns = b.astype(np.uint64)
+    return rows, columns
 
 
 def _root(n: I64) -> I64:
     """Return floor(sqrt(n)) of each value (int64 [m])."""
-    root: I64 = np.sqrt(n).astype(np.int64)  # a double has 53 bits: off by one at most
+    estimate = np.sqrt(n)  # a double has 53 bits: off by one at most
+    root: I64 = estimate.astype(np.int64)
     root -= root * root > n
     above = root + 1
     root += above * above <= n

@@ -296,7 +296,8 @@ def _locate(epochs: Epochs, positions: I64) -> I64:
     else:
         ordinal = np.empty(positions.shape, dtype=np.int64)
         in_body = ~in_tail
-        ordinal[in_body] = _body(epochs.part(in_body), positions[in_body])
+        body = epochs.part(in_body)
+        ordinal[in_body] = _body(body, positions[in_body])
         tail = epochs.part(in_tail)
         ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
     return _rotate(ordinal, epochs.rot, epochs.n)  # otherwise the short last chunk would always come last

@@ -40,7 +40,8 @@ class PhiloxKey(ISeedSequence):
         self.words = (first, second)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray[Any, Any]:
-        assert (n_words, np.dtype(dtype)) == (2, np.uint64)
+        assert n_words == 2
+        assert np.dtype(dtype) == np.uint64
         return np.array(self.words, np.uint64)
 
 

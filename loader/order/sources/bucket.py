@@ -106,7 +106,8 @@ def size_ramp(
     ]
     starts: set[int] = set()
     for ramp in ramps:
-        starts.update(start for start, _ in ramp)
+        for start, _ in ramp:
+            starts.add(start)
 
     out: list[tuple[int, dict[str, int]]] = []
     former = None
@@ -174,12 +175,16 @@ def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
 
 def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return label -> (lower edge, upper edge) of each bucket."""
-    return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
+    ranges = {}
+    for low, high in pairwise(edges):
+        ranges[f"{low}..{high}"] = (low, high)
+    return ranges
 
 
 def first_few(names: Sequence[str]) -> str:
     """Return the first names as text, and how many more there are."""
-    text = ", ".join(repr(name) for name in names[:_SHOWN_NAMES])
+    first = [repr(name) for name in names[:_SHOWN_NAMES]]
+    text = ", ".join(first)
     n_more = len(names) - _SHOWN_NAMES
     if n_more > 0:
         text += f" and {n_more} more"

@@ -93,12 +93,14 @@ class Stage:
 
     def kept_among(self, j: int) -> int:
         """Return how many of the positions start ... start + j hold the previous stage's samples."""
-        return j + 1 - self.new_among(j + 1)
+        n_positions = j + 1
+        return n_positions - self.new_among(n_positions)
 
     def new_before(self, j: I64) -> I64:
         """Return `new_among` of each count of positions (int64 [m])."""
         total = self.origin - self.start
-        largest_product = int(j.max(initial=0)) * self.delta
+        largest = int(j.max(initial=0))
+        largest_product = largest * self.delta
         if largest_product < 2**63:  # int64 does not overflow
             return j * self.delta // max(1, total)
         counts = [self.new_among(count) for count in j.tolist()]  # Python's integers have no bound
@@ -175,7 +177,8 @@ class GrownStream:
             j = bisect_right(mixed, inside, key=lambda j: stage.new_among(j + 1))
             position = stage.start + j
         else:
-            epoch_start = stage.origin + (epoch - stage.epoch) * stage.n
+            n_epochs = epoch - stage.epoch
+            epoch_start = stage.origin + n_epochs * stage.n
             position = epoch_start + inside
 
         for later in self.stages[number + 1 :]:
@@ -192,7 +195,8 @@ class GrownStream:
     def epoch_start(self, epoch: int) -> int:
         n_begun = bisect_right(self.stages, epoch, key=lambda stage: stage.epoch)
         stage = self.stages[n_begun - 1]  # the last one whose first whole epoch is this one or an earlier one
-        return stage.origin + (epoch - stage.epoch) * stage.n
+        n_epochs = epoch - stage.epoch
+        return stage.origin + n_epochs * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
         """Return the last position of the first epoch of a stage's view or delta view; None if unused."""

@@ -138,6 +138,10 @@ class SideField:
                 f"pack: beside = {self.fill!r} does not fit into {dtype}, the dtype of {self.field!r}"
             )
 
+    @property
+    def layout(self) -> tuple[str, int, str]:
+        return (self.field, self.fill, self.dtype)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "field": self.field,
@@ -175,8 +179,9 @@ class Packing:
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
         """(field, fill, dtype) of the tokens, then of each side field."""
-        side_layout = [(side.field, side.fill, side.dtype) for side in self.side_fields]
-        return ((self.field, self.pad_id, self.dtype), *side_layout)
+        tokens = (self.field, self.pad_id, self.dtype)
+        sides = [side.layout for side in self.side_fields]
+        return (tokens, *sides)
 
     def to_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {

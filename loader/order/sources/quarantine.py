@@ -5,7 +5,7 @@ A list applies from a step on, like a schedule's weights.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from .views import OrderView
 
 QuarantineKeys = Mapping[str, Iterable[str]]
 """Source name -> keys of known-bad samples."""
+ListedSamples: TypeAlias = tuple[tuple[int, str], ...]
+"""(version ordinal, key) pairs, in order of ordinal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +29,7 @@ class QuarantineList:
     """First step to which the list applies."""
     source: str
     """Source name."""
-    samples: tuple[tuple[int, str], ...]
-    """(version ordinal, key) pairs, in order of ordinal."""
+    samples: ListedSamples
     growth: int = 0
     """Number of the growth whose version has these ordinals; 0 for the first version."""
 
@@ -55,18 +56,20 @@ class Quarantine:
     def __post_init__(self) -> None:
         since: dict[tuple[str, int], dict[int, int]] = {}  # (source, growth) -> ordinal -> first step
         for entry in self.lists:
-            first_steps = since.setdefault((entry.source, entry.growth), {})
+            scope = (entry.source, entry.growth)
+            first_steps = since.setdefault(scope, {})
+            start = entry.start_step
             for ordinal, _ in entry.samples:
-                earliest = first_steps.get(ordinal, entry.start_step)
-                first_steps[ordinal] = min(entry.start_step, earliest)
+                earliest = first_steps.get(ordinal, start)
+                first_steps[ordinal] = min(start, earliest)
 
         tables = {}
-        for name, first_steps in since.items():
+        for scope, first_steps in since.items():
             ordinals = sorted(first_steps)
             steps = [first_steps[ordinal] for ordinal in ordinals]
             listed = np.array(ordinals, np.int64)
-            since_step = np.array(steps, np.int64)
-            tables[name] = (listed, since_step)
+            first_step = np.array(steps, np.int64)
+            tables[scope] = (listed, first_step)
         object.__setattr__(self, "_tables", tables)  # the class is frozen
 
     def holds(
@@ -169,7 +172,7 @@ def listed_samples(
     source: str,
     value: Iterable[Iterable[str]],
     views: Mapping[str, OrderView],
-) -> tuple[tuple[int, str], ...]:
+) -> ListedSamples:
     """Return (version ordinal, key) for the keys in `value`, one list or several, by ordinal.
 
     Raises InvalidPlan if the source is unknown, or a key has no live sample.

@@ -141,7 +141,10 @@ class SyntheticView:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"
             )
-        return {label: SyntheticView(n, f"{self.name}/{label}") for label, n in self.buckets}
+        views = {}
+        for label, n in self.buckets:
+            views[label] = SyntheticView(n, f"{self.name}/{label}")
+        return views
 
     def version_ordinals(self, x: I64) -> I64:
         return np.asarray(x, dtype=np.int64) + self.first

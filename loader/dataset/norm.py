@@ -27,8 +27,10 @@ F64 = NDArray[np.float64]
 _BITS = 20
 MODES = ("std", "minmax", "quantile")
 """(x - mean) / std; from the least to the greatest value, or from q01 to q99, as -1 to 1."""
-LOW_Q, HIGH_Q = 0.01, 0.99
-"""Quantiles that the mode "quantile" maps to -1 and 1."""
+LOW_Q = 0.01
+"""Quantile that the mode "quantile" maps to -1."""
+HIGH_Q = 0.99
+"""Quantile that the mode "quantile" maps to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,6 +91,7 @@ class FieldNorm:
         values = []
         for dim, sums in enumerate(self.sums):
             below, above, share = self.counts.neighbours(dim, q)
+            # Clip before interpolating: the middle of an outer bin may lie beyond all values.
             below = min(max(below, sums.low), sums.high)
             above = min(max(above, sums.low), sums.high)
             values.append(below + (above - below) * share)
@@ -364,7 +367,7 @@ class FieldTotals:
     def add(self, values: NDArray[np.floating], weights: NDArray[np.int64] | None) -> None:
         """Add finite float32 or float64 values [n, dims]. weights: int64 [n], up to 32,768; None: once each."""
         if self._values and self._values[0].dtype != values.dtype:
-            self.add_up()
+            self.add_up()  # `concatenate` would copy all as float64, at twice the memory
         self._values.append(values)
         self._weights.append(weights)
         self._n_values += values.size

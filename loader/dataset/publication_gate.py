@@ -186,17 +186,19 @@ class NewKeys:
         has_hash = among(hashes, self._keys.hashes)  # bool [rows]
         candidates = table.filter(pa.array(has_hash))
         # Keys may share a hash, so the keys decide.
-        run_keys = self._keys.having(np.sort(hashes[has_hash]))
-        value_set = pa.array(run_keys, pa.string())
-        return candidates.filter(pc.is_in(candidates["key"], value_set=value_set))
+        candidate_hashes = np.sort(hashes[has_hash])
+        run_keys = pa.array(self._keys.having(candidate_hashes), pa.string())
+        is_run_key = pc.is_in(candidates["key"], value_set=run_keys)
+        return candidates.filter(is_run_key)
 
     def _may_clash(self, parent: Version) -> bool:
-        files = parent.manifest["key_hashes"]
-        unread = [file for file in files if file["path"] not in self._has_hash]
-        results = known(self._store, unread, self._keys.hashes)  # per table: bool [hashes of the run]
-        for file, is_known in zip(unread, results, strict=True):
-            self._has_hash[file["path"]] = bool(is_known.any())
-        return any(self._has_hash[file["path"]] for file in files)
+        files = {file["path"]: file for file in parent.manifest["key_hashes"]}
+        unread = [path for path in files if path not in self._has_hash]
+        unread_files = [files[path] for path in unread]
+        results = known(self._store, unread_files, self._keys.hashes)  # per table: bool [hashes of the run]
+        for path, is_known in zip(unread, results, strict=True):
+            self._has_hash[path] = bool(is_known.any())
+        return any(self._has_hash[path] for path in files)
 
 
 class Onto:

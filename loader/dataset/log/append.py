@@ -92,7 +92,7 @@ def _check_same_bytes(store: Objects, entry: Entry) -> None:
         )
 
 
-Answer = Entry | PenstockError | None
+EntryResult = Entry | PenstockError | None
 """An entry, an error to raise when the entry's turn comes, or None if the entry does not exist."""
 
 
@@ -103,38 +103,38 @@ def _entries(store: Objects, after: int, n_ahead: int) -> Iterator[Entry]:
         while True:
             numbers = range(after + 1, after + 1 + batch_size)
             if is_requested:
-                answers = [_get(store, n) for n in numbers]
+                results = [_get(store, n) for n in numbers]
             else:
                 # A copy of the context for each thread: counts and limits of requests are context variables.
                 contexts = [copy_context() for _ in numbers]
-                answers = list(threads.map(_get_in, contexts, repeat(store), numbers))
+                results = list(threads.map(_get_in, contexts, repeat(store), numbers))
 
             for index, n in enumerate(numbers):
-                answer = answers[index]
-                if answer is None and _any_exists(answers[index + 1 :]):
-                    answer = _get(store, n)  # perhaps created between our reads of n and of the later entry
-                    if answer is None:
+                result = results[index]
+                if result is None and _any_exists(results[index + 1 :]):
+                    result = _get(store, n)  # perhaps created between our reads of n and of the later entry
+                    if result is None:
                         raise Corrupt(missing(n, n))
-                if answer is None:
+                if result is None:
                     return
-                if not isinstance(answer, Entry):
-                    raise answer
-                yield answer
+                if not isinstance(result, Entry):
+                    raise result
+                yield result
             after += batch_size
             batch_size = min(2 * batch_size, READ_AHEAD)
             is_requested = False
 
 
-def _any_exists(answers: Sequence[Answer]) -> bool:
+def _any_exists(results: Sequence[EntryResult]) -> bool:
     # A damaged entry exists too; a StoreError proves nothing.
-    return any(answer is not None and not isinstance(answer, StoreError) for answer in answers)
+    return any(result is not None and not isinstance(result, StoreError) for result in results)
 
 
-def _get_in(context: Context, store: Objects, n: int) -> Answer:
+def _get_in(context: Context, store: Objects, n: int) -> EntryResult:
     return context.run(_get, store, n)
 
 
-def _get(store: Objects, n: int) -> Answer:
+def _get(store: Objects, n: int) -> EntryResult:
     key = entry_key(n)
     try:
         return retry_corrupt(lambda: parse(n, store.get(key).data))

@@ -67,11 +67,20 @@ def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
 
 def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
     message = "\0".join((kind, dataset, value)).encode()
-    return hmac.digest(bytes.fromhex(salt), message, "sha256").hex()
+    digest = hmac.digest(bytes.fromhex(salt), message, "sha256")
+    return digest.hex()
 
 
 def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
-    distinct = {keyed_hash(salt, target.kind, target.dataset, target.value) for target in targets}
+    distinct: set[str] = set()
+    for target in targets:
+        value_hash = keyed_hash(
+            salt,
+            target.kind,
+            target.dataset,
+            target.value,
+        )
+        distinct.add(value_hash)
     return sorted(distinct)
 
 
@@ -83,12 +92,13 @@ class DenyList:
         # (salt, kind) -> hash -> entry: if several takedowns deny one value, the first is reported.
         self._entries: dict[tuple[str, str], dict[str, int]] = {}
         for deny in denies:
-            scope = deny.scope.split()
+            kinds = deny.scope.split()
             for kind in TESTED:
                 entries = self._entries.setdefault((deny.salt, kind), {})
-                if kind in scope:
-                    for value_hash in deny.hashes:
-                        entries.setdefault(value_hash, deny.n)
+                if kind not in kinds:
+                    continue
+                for value_hash in deny.hashes:
+                    entries.setdefault(value_hash, deny.n)
 
     @property
     def columns(self) -> list[str]:
@@ -119,8 +129,9 @@ class DenyList:
             for name in names:
                 if name not in keys.column_names:
                     continue
-                if pa.types.is_string(keys.schema.field(name).type):
-                    self._mark(denying_entries, kind, keys[name])
+                column = keys[name]
+                if pa.types.is_string(column.type):  # a column of nulls only has another type
+                    self._mark(denying_entries, kind, column)
         return denying_entries
 
     def _mark(self, denying_entries: Int64s, kind: str, column: pa.ChunkedArray) -> None:
@@ -131,12 +142,12 @@ class DenyList:
         numbers = [self.entry_of(kind, value) for value in values.to_pylist()]
         if not any(numbers):
             return
-        value_entries = np.array(
-            [*numbers, 0], np.int64
-        )  # [distinct values + 1]: the last is for rows of null
-        value_indices = pc.index_in(column, value_set=values)
-        row_entries = value_entries[value_indices.fill_null(len(values)).to_numpy()]  # [rows]
-        np.copyto(denying_entries, row_entries, where=denying_entries == 0)
+        # [distinct values + 1]: the last is for rows of null
+        value_entries = np.array([*numbers, 0], np.int64)
+        indices = pc.index_in(column, value_set=values).fill_null(len(values))
+        row_entries = value_entries[indices.to_numpy()]  # [rows]
+        is_free = denying_entries == 0
+        np.copyto(denying_entries, row_entries, where=is_free)
 
 
 _TRIES = 1000  # a key of one letter has 36 placeholders

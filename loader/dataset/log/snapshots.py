@@ -109,7 +109,8 @@ def _state_and_checksum(data: bytes) -> tuple[State, str]:
         # The checksum covers the stored bytes of the state: dumping it again would cost as much as parsing it.
         head = _head(checksum, format_number)
         stored_state = data[len(head) : -1]
-        if not data.startswith(head) or hashlib.sha256(stored_state).hexdigest() != checksum:
+        stored_checksum = hashlib.sha256(stored_state).hexdigest()
+        if not data.startswith(head) or stored_checksum != checksum:
             raise ValueError("its checksum does not hold")
         return _load(whole["state"]), checksum
     except (KeyError, TypeError, AttributeError, RecursionError) as e:

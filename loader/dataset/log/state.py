@@ -176,7 +176,8 @@ class State:
         return self.version(dataset, number)
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
-        return tuple(hold for hold in self.holds if (hold.dataset, hold.number) == (dataset, number))
+        version = (dataset, number)
+        return tuple(hold for hold in self.holds if (hold.dataset, hold.number) == version)
 
     def committed(self, txn: str) -> VersionRecord | None:
         known = self.txns.get(txn)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .mixed_frames import LAGS, UNRELATED, mixed_frames
+
 SMALL_PX = (64, 36)
 """Width and height of thumbnails in px."""
 
@@ -61,8 +63,7 @@ def _row_sums(rows: "np.ndarray[Any, np.dtype[Any]]") -> Whole:
 
 _NEAR = 6  # frames on each side to compare a change with
 _FLASH = 8  # a change undone within so many frames is a flash: 1/3 s at 25 frames/s
-_LAGS = (6, 12, 24)  # half lengths of dissolves, in frames
-_CONTEXT = max(_LAGS)
+_CONTEXT = max(LAGS)
 _SHORTEST = 6  # shortest shot in frames
 _SETTLED = _CONTEXT + _NEAR  # a boundary is final after so many frames
 
@@ -77,13 +78,16 @@ _UNDONE = 0.85  # lowest correlation of an undone change
 # Shifts of a thumbnail in px, wider sideways: cameras pan more than they tilt.
 _DOWN = (-2, -1, 0, 1, 2)
 _RIGHT = (-4, -2, -1, 0, 1, 2, 4)
+_SHIFT_DOWN = np.repeat(_DOWN, len(_RIGHT))  # [shifts]: every pair of both
+_SHIFT_RIGHT = np.tile(_RIGHT, len(_DOWN))
 
-_COARSE = 4  # dissolves are searched at 1/4 of the thumbnails' size, with 1/16 of the pixels
-_DISSOLVE_LEVELS = 10.0  # least difference of the two scenes
-_DISSOLVE_STD = 6.0  # least standard deviation of both: a flat frame mixes with everything
-_DISSOLVE_SHARE = (0.2, 0.8)  # accepted weights of each scene in a mixed frame
-_DISSOLVE_REST = 0.24  # largest share of the frame that no mixture explains
-_DISSOLVE_SAME = 0.35  # highest correlation of the two scenes
+_DISSOLVE_LEVELS = 10.0  # least difference of the two scenes of a dissolve
+
+
+class _Boundary(NamedTuple):
+    number: int
+    """Number of the shot's first frame."""
+    pts: int
 
 
 class _Dissolve(NamedTuple):
@@ -109,7 +113,7 @@ class ShotDetector:
         self._start = 0  # pts of the video's first frame
         self._first = 0  # number of the first frame in memory
         self._next = 0  # number of the first undecided frame
-        self._cuts: list[tuple[int, int]] = []
+        self._cuts: list[_Boundary] = []
         self._dissolves: list[_Dissolve] = []
         self._mixed = 0  # number of the last mixed frame
         self._fades = _Fades()
@@ -117,22 +121,27 @@ class ShotDetector:
 
     def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
         """Feed frames, uint8 [n, 36, 64] of full-range luma, and return their measurements."""
-        previous = self._frames[-1] if len(self._frames) else None
+        previous = None
+        if len(self._frames):
+            previous = self._frames[-1]
         levels = levels_of(frames, previous)
-        if not self._first and not self._pts and pts:
+        is_start = not self._first and not self._pts
+        if is_start and pts:
             self._start = pts[0]
         self._frames = np.concatenate([self._frames, frames])
         self._std = np.concatenate([self._std, levels.std])
         self._change = np.concatenate([self._change, levels.change])
         self._pts += pts
-        self._decide(self._first + len(self._frames) - _CONTEXT)
+        n_frames = self._first + len(self._frames)
+        self._decide(n_frames - _CONTEXT)
         return levels
 
     def finish(self) -> list[int]:
         """Return the ascending pts of every shot's first frame except the first shot's. Call once."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
-        sharp = {*self._cuts, *self._fades.finish()}
+        sharp = set(self._cuts)
+        sharp.update(self._fades.finish())
         return self._boundaries(sharp, n_frames)
 
     def settled(self) -> tuple[list[int], int | None]:
@@ -142,27 +151,34 @@ class ShotDetector:
         # Later frames may still change what the last _SETTLED decided ones begin or end.
         front = self._decided[0]
         # A cut within a dissolve's length replaces it, and a dissolve moves while mixed frames follow.
-        if self._dissolves and self._next - self._mixed <= _CONTEXT:
-            front = min(front, self._dissolves[-1].pts)
-        sharp = {*self._cuts, *self._fades.cuts}
+        frames_since = self._next - self._mixed
+        if self._dissolves and frames_since <= _CONTEXT:
+            last = self._dissolves[-1]
+            front = min(front, last.pts)
+        sharp = set(self._cuts)
+        sharp.update(self._fades.cuts)
         boundaries = self._boundaries(sharp, self._next)
-        return [pts for pts in boundaries if pts < front], front
+        final = [pts for pts in boundaries if pts < front]
+        return final, front
 
-    def _boundaries(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        numbers = [number for number, _ in sharp]
-        slow: set[tuple[int, int]] = set()
+    def _boundaries(self, sharp: set[_Boundary], n_frames: int) -> list[int]:
+        boundaries = set(sharp)
         for dissolve in self._dissolves:
             # A cut within a dissolve's length replaces it.
-            if all(abs(dissolve.at - number) > dissolve.lag for number in numbers):
-                slow.add((dissolve.at, dissolve.pts))
-        boundaries = [(0, self._start)]
-        for number, pts in sorted(sharp | slow):
-            before, latest = boundaries[-1]
-            if number - before < _SHORTEST or n_frames - number < _SHORTEST:
+            distances = [abs(dissolve.at - cut.number) for cut in sharp]
+            if not distances or min(distances) > dissolve.lag:
+                boundaries.add(_Boundary(dissolve.at, dissolve.pts))
+        starts = list[int]()
+        latest = _Boundary(0, self._start)
+        for boundary in sorted(boundaries):
+            length = boundary.number - latest.number
+            rest = n_frames - boundary.number
+            if length < _SHORTEST or rest < _SHORTEST:
                 continue
-            if pts > latest:  # strictly ascending, even if the times of a damaged video are not
-                boundaries.append((number, pts))
-        return [pts for _, pts in boundaries[1:]]
+            if boundary.pts > latest.pts:  # strictly ascending, even if the times of a damaged video are not
+                starts.append(boundary.pts)
+                latest = boundary
+        return starts
 
     def _decide(self, stop: int) -> None:
         if stop <= self._next:
@@ -171,8 +187,24 @@ class ShotDetector:
         begin = self._next - self._first
         end = stop - self._first
         for place in _hard_cuts(self._frames, self._std, self._change, begin, end):
-            self._cuts.append((self._first + place, self._pts[place]))
-        for place, lag, balance in _dissolves(self._frames, self._std, begin, end):
+            cut = _Boundary(self._first + place, self._pts[place])
+            self._cuts.append(cut)
+        self._find_dissolves(begin, end)
+        self._find_fades(begin, end)
+        self._next = stop
+        self._decided.extend(self._pts[begin:end])
+        self._drop(end - _CONTEXT)
+
+    def _find_dissolves(self, begin: int, end: int) -> None:
+        mixed_in_order = sorted(mixed_frames(self._frames, self._std, begin, end))
+        for place, lag, balance in mixed_in_order:
+            before = self._frames[place - lag]
+            after = self._frames[place + lag]
+            # The thumbnails decide last, because comparing them over shifts is slow.
+            if _levels_apart(before, after) < _DISSOLVE_LEVELS:
+                continue
+            if best_correlation(before, after) >= UNRELATED:
+                continue
             dissolve = _Dissolve(
                 at=self._first + place,
                 lag=lag,
@@ -180,19 +212,19 @@ class ShotDetector:
                 pts=self._pts[place],
             )
             self._merge(dissolve)
-        self._find_fades(begin, end)
-        self._next = stop
-        self._decided.extend(self._pts[begin:end])
-        self._drop(end - _CONTEXT)
 
     def _find_fades(self, begin: int, end: int) -> None:
-        flat = self._std < _FLAT_STD
+        is_flat = self._std < _FLAT_STD  # bool [frames in memory]
         # If no fade is in progress, only the last frames matter, for the next fade.
-        if self._fades.idle and not flat[begin:end].any():
+        if self._fades.idle and not is_flat[begin:end].any():
             begin = max(begin, end - _NEAR)
         for place in range(begin, end):
-            number = self._first + place
-            self._fades.add(number, self._pts[place], self._frames[place], bool(flat[place]))
+            self._fades.add(
+                number=self._first + place,
+                pts=self._pts[place],
+                frame=self._frames[place],
+                is_flat=bool(is_flat[place]),
+            )
 
     def _drop(self, n_frames: int) -> None:
         if n_frames <= 0:
@@ -221,10 +253,10 @@ class _Fades:
     """Finds fades: runs of flat frames between different scenes, compared next to the run and further away."""
 
     def __init__(self) -> None:
-        self.cuts: list[tuple[int, int]] = []
+        self.cuts: list[_Boundary] = []
         self._before: deque[Frames] = deque(maxlen=_NEAR)  # last frames with contrast
         self._old: tuple[Frames, Frames] | None = None  # far and near frame before the run
-        self._end: tuple[int, int] | None = None  # number and pts of the first frame after the run
+        self._end: _Boundary | None = None  # first frame after the run
 
     @property
     def idle(self) -> bool:
@@ -238,12 +270,12 @@ class _Fades:
                 self._before.clear()
             return
         if self._old is not None and self._end is None:
-            self._end = (number, pts)
+            self._end = _Boundary(number, pts)
         self._before.append(frame)
         if len(self._before) == _NEAR:
             self._judge()
 
-    def finish(self) -> list[tuple[int, int]]:
+    def finish(self) -> list[_Boundary]:
         self._judge()
         return self.cuts
 
@@ -260,30 +292,43 @@ class _Fades:
         self._end = None
 
 
-def _hard_cuts(frames: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
+def _hard_cuts(
+    frames: Frames,
+    std: Floats,
+    changed: Whole,
+    begin: int,
+    end: int,
+) -> Iterator[int]:
     """Yield the positions in [begin, end) at which a hard cut starts a shot."""
     change = changed / frames[0].size  # [n]: mean difference of a pixel, in levels
-    candidates = np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin
+    is_candidate = change[begin:end] >= _CUT_LEVELS  # bool [end - begin]: of few frames
+    candidates = np.flatnonzero(is_candidate) + begin
     for place in candidates.tolist():
-        if min(std[place - 1], std[place]) < _FLAT_STD:
+        contrast = min(std[place - 1], std[place])
+        if contrast < _FLAT_STD:
             continue  # to or from a flat colour: handled as a fade
-        if change[place] < _CUT_RATIO * _busier_side(change, place):
+        usual = _busier_side(change, place)
+        if change[place] < _CUT_RATIO * usual:
             continue
         last = frames[place - 1]  # of the shot that ends
         first = frames[place]  # of the one that may begin
         if not _is_new(last, first):
             continue
-        before_last = frames[max(0, place - _FLASH) : place - 1]
+        begin_before = max(0, place - _FLASH)
+        before_last = frames[begin_before : place - 1]
         after_first = frames[place + 1 : place + _FLASH]
         # In a flash, the old scene returns, or the new one was there shortly before.
-        if not _is_among(last, after_first) and not _is_among(first, before_last):
+        is_undone = _is_among(last, after_first) or _is_among(first, before_last)
+        if not is_undone:
             yield place
 
 
 def _busier_side(change: Floats, place: int) -> float:
     # From 1: frame 0 has no previous frame, so its change of 0 would dilute the mean.
-    before = change[max(1, place - _NEAR) : place]
-    after = change[place + 1 : place + 1 + _NEAR]
+    begin = max(1, place - _NEAR)
+    before = change[begin:place]
+    end = place + 1 + _NEAR
+    after = change[place + 1 : end]
     means = [float(side.mean()) for side in (before, after) if len(side)]
     return max(means, default=0.0)
 
@@ -291,106 +336,36 @@ def _busier_side(change: Floats, place: int) -> float:
 def _is_new(first: Frames, second: Frames) -> bool:
     # Cheap tests first: a correlation over 35 shifts costs more than both of them.
     difference = _histogram(first) - _histogram(second)
-    changed = float(np.abs(difference).sum()) / 2 / first.size  # a changed pixel counts in two bins
-    if changed < _CUT_HISTOGRAM and _levels_apart(first, second) < _CUT_HARD_LEVELS:
+    n_changed = int(np.abs(difference).sum()) / 2  # a changed pixel counts in two bins
+    share = n_changed / first.size
+    if share < _CUT_HISTOGRAM and _levels_apart(first, second) < _CUT_HARD_LEVELS:
         return False
     return best_correlation(first, second) < _SAME_SCENE
 
 
 def _histogram(frame: Frames) -> Whole:
-    return np.bincount((frame // _LEVELS_PER_BIN).ravel(), minlength=256 // _LEVELS_PER_BIN)
+    bins = frame // _LEVELS_PER_BIN
+    n_bins = 256 // _LEVELS_PER_BIN
+    return np.bincount(bins.ravel(), minlength=n_bins)
 
 
 def _levels_apart(first: Frames, second: Frames) -> float:
-    return int(levels_of(second[None], first).change[0]) / first.size
+    levels = levels_of(second[np.newaxis], first)
+    (change,) = levels.change
+    return int(change) / first.size
 
 
 def _is_among(frame: Frames, others: Frames) -> bool:
     if not len(others):
         return False
-    return float(best_correlations(frame, others).max()) >= _UNDONE
-
-
-def _dissolves(frames: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
-    """Yield each mixed frame's (position in [begin, end), half length, smaller weight), by least squares."""
-    coarse = _quarter(frames)
-    plain = coarse - coarse.mean(axis=1, keepdims=True)  # [n, blocks]: products are covariances
-    power = _dots(plain, plain)  # [n]
-    mixtures: list[tuple[int, int, float]] = []
-    for lag in _LAGS:
-        # Only frames with both neighbours in memory.
-        low = max(begin, lag)
-        high = min(end, len(frames) - lag)
-        if low >= high:
-            continue
-        a = slice(low - lag, high - lag)  # frames of the scene that goes
-        b = slice(low + lag, high + lag)  # frames of the scene that comes
-        weights = _mixture(plain, power, a, slice(low, high), b)
-        balance = np.minimum(weights.of_a, weights.of_b)
-        mixed = balance > _DISSOLVE_SHARE[0]
-        mixed &= np.maximum(weights.of_a, weights.of_b) < _DISSOLVE_SHARE[1]
-        mixed &= weights.rest < _DISSOLVE_REST
-        mixed &= weights.same < _DISSOLVE_SAME
-        mixed &= np.minimum(std[a], std[b]) >= _DISSOLVE_STD
-        # The thumbnails decide last, because comparing them over shifts is slow.
-        for place in np.flatnonzero(mixed) + low:
-            before = frames[place - lag]
-            after = frames[place + lag]
-            if _levels_apart(before, after) < _DISSOLVE_LEVELS:
-                continue
-            if best_correlation(before, after) < _DISSOLVE_SAME:
-                mixtures.append((int(place), lag, float(balance[place - low])))
-    yield from sorted(mixtures)
-
-
-class _Mixture(NamedTuple):
-    """Frames m, as mixtures of a and b. Each float64 [frames]; nan or inf where a and b are proportional."""
-
-    of_a: Floats
-    of_b: Floats
-    rest: Floats
-    same: Floats
-
-
-def _mixture(plain: Floats, power: Floats, a: slice, m: slice, b: slice) -> _Mixture:
-    # Normal equations of m = of_a * a + of_b * b, solved by Cramer's rule for all frames at once.
-    ab = _dots(plain[a], plain[b])
-    am = _dots(plain[a], plain[m])
-    mb = _dots(plain[m], plain[b])
-    determinant = power[a] * power[b] - ab * ab
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_a = (am * power[b] - mb * ab) / determinant
-        of_b = (mb * power[a] - am * ab) / determinant
-        explained = (of_a * am + of_b * mb) / power[m]  # share of m's power, which rounding may lift above 1
-        rest = np.sqrt(np.maximum(0, 1 - explained))
-        same = ab / np.sqrt(power[a] * power[b])
-    return _Mixture(
-        of_a=of_a,
-        of_b=of_b,
-        rest=rest,
-        same=same,
-    )
-
-
-def _dots(x: Floats, y: Floats) -> Floats:
-    dots: Floats = np.einsum("tp,tp->t", x, y)  # without the [t, p] temporary of a product
-    return dots
-
-
-def _quarter(frames: Frames) -> Floats:
-    """Return the means of 4 x 4 px blocks, float64 [n, blocks]."""
-    height = frames.shape[1] // _COARSE
-    width = frames.shape[2]
-    rows = frames.reshape(len(frames), height, _COARSE, width).sum(axis=2, dtype=np.uint16)
-    # Strided sums: numpy is slow at summing a last axis of 4.
-    blocks = rows[:, :, ::_COARSE] + rows[:, :, 1::_COARSE] + rows[:, :, 2::_COARSE] + rows[:, :, 3::_COARSE]
-    means: Floats = blocks.reshape(len(frames), -1) / _COARSE**2
-    return means
+    correlations = best_correlations(frame, others)
+    return float(correlations.max()) >= _UNDONE
 
 
 def best_correlation(first: Frames, second: Frames) -> float:
     """Return the largest correlation of two frames over small shifts, -1 to 1."""
-    return float(best_correlations(first, second[None])[0])
+    (best,) = best_correlations(first, second[np.newaxis])
+    return float(best)
 
 
 def best_correlations(frame: Frames, others: Frames) -> Floats:
@@ -399,43 +374,65 @@ def best_correlations(frame: Frames, others: Frames) -> Floats:
     Overlaps are summed by integral images, in integers below 2^53.
     """
     height, width = frame.shape
-    down_grid, right_grid = np.meshgrid(_DOWN, _RIGHT, indexing="ij")
-    down = down_grid.ravel()  # [shifts]
-    right = right_grid.ravel()
+    down = _SHIFT_DOWN  # [shifts]
+    right = _SHIFT_RIGHT
     a = frame.astype(np.float64)
     b = others.astype(np.float64)
 
-    # Products of overlapping pixels: zeros around `a` add nothing where the frames do not overlap.
-    most_down = max(_DOWN)
-    most_right = max(_RIGHT)
-    around = np.pad(a, ((most_down, most_down), (most_right, most_right)))
-    windows = np.lib.stride_tricks.sliding_window_view(around, (height, width))  # of every shift, in place
-    products = np.einsum("xyij,tij->txy", windows, b)
-    products = products[:, down + most_down, right + most_right]  # [n, shifts]
-
     # Pearson's correlation from sums over only the overlap, as integers: n * sum(xy) - sum(x) * sum(y).
-    overlap = (height - np.abs(down)) * (width - np.abs(right))  # [shifts]: pixels
+    n_rows = height - np.abs(down)
+    n_columns = width - np.abs(right)
+    overlap = n_rows * n_columns  # [shifts]: pixels
     sum_a = _overlap_sums(a, down, right)  # [shifts]
     sum_b = _overlap_sums(b, -down, -right)  # [n, shifts]
-    spread_a = overlap * _overlap_sums(a * a, down, right) - sum_a**2
-    spread_b = overlap * _overlap_sums(b * b, -down, -right) - sum_b**2
+    squares_a = _overlap_sums(a * a, down, right)
+    squares_b = _overlap_sums(b * b, -down, -right)
+    spread_a = overlap * squares_a - sum_a**2
+    spread_b = overlap * squares_b - sum_b**2
     spread = spread_a * spread_b
+    products = _overlap_products(a, b)
     shared = overlap * products - sum_a * sum_b
-    pearson = np.divide(shared, np.sqrt(spread), out=np.zeros_like(shared), where=spread > 0)
+    pearson = np.zeros_like(shared)  # [n, shifts]; stays 0 where an overlap is flat
+    np.divide(
+        shared,
+        np.sqrt(spread),
+        out=pearson,
+        where=spread > 0,
+    )
     best: Floats = pearson.max(axis=1)
     return best
 
 
+def _overlap_products(a: Floats, b: Floats) -> Floats:
+    """Return the sums of a[height, width] * b[n, height, width] over their overlap with each shift, [n, shifts]."""
+    most_down = max(_DOWN)
+    most_right = max(_RIGHT)
+    # Zeros around `a` add nothing where the frames do not overlap.
+    margins = (
+        (most_down, most_down),
+        (most_right, most_right),
+    )
+    around = np.pad(a, margins)
+    windows = np.lib.stride_tricks.sliding_window_view(around, a.shape)  # of every shift, in place
+    products = np.einsum("xyij,tij->txy", windows, b)
+    row = _SHIFT_DOWN + most_down  # of each shift in `products`
+    column = _SHIFT_RIGHT + most_right
+    of_shifts: Floats = products[:, row, column]
+    return of_shifts
+
+
 def _overlap_sums(x: Floats, down: Whole, right: Whole) -> Floats:
     """Return the sums of x[..., height, width] over its overlap with each shift, [..., shifts]."""
-    height, width = x.shape[-2:]
+    *leading, height, width = x.shape
     # Integral images: a corner is the sum of all that is above and left of it.
-    sums = np.zeros((*x.shape[:-2], height + 1, width + 1))
+    sums = np.zeros((*leading, height + 1, width + 1))
     sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)
+    # Edges of the overlap with each shift, [shifts].
     top = np.maximum(down, 0)
     bottom = height + np.minimum(down, 0)
     start = np.maximum(right, 0)
     end = width + np.minimum(right, 0)
+    below = sums[..., bottom, end] - sums[..., bottom, start]
     above = sums[..., top, end] - sums[..., top, start]
-    inside: Floats = sums[..., bottom, end] - sums[..., bottom, start] - above
+    inside: Floats = below - above
     return inside

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import loader
@@ -62,74 +62,127 @@ class IngestBatches:
 
     def current(self, root: loader.Root) -> list[IngestBatch]:
         """Return all batches, oldest first. Raises: Corrupt; StoreError."""
-        known, state = self._known.newest(root.store), root.state
-        begun = [self._batch(root.store, state, key, records) for key, records in known.items()]
-        waiting = self._not_begun(root.store, {batch_number(batch.key) for batch in begun})
-        return sorted([*begun, *waiting], key=lambda batch: batch_number(batch.key))
+        known = self._known.newest(root.store)
+        state = root.state
+        batches = list[IngestBatch]()
+        begun = set[int]()
+        for key, records in known.items():
+            batches.append(self._batch(root.store, state, key, records))
+            begun.add(batch_number(key))
+        batches += self._not_begun(root.store, begun)
+        batches.sort(key=lambda batch: batch_number(batch.key))
+        return batches
 
     def _not_begun(self, store: Store, begun: set[int]) -> list[IngestBatch]:
+        """Return the batches of which no stage has run. begun: numbers of the others."""
         numbers = set(batch_numbers(store, self.dataset)) - begun
-        for manifest in manifests(store, self.dataset, numbers - self._waiting.keys()):
+        unread = numbers - self._waiting.keys()
+        for manifest in manifests(store, self.dataset, unread):
             self._waiting[manifest.number] = IngestBatch(
-                key=manifest.batch, standing="waiting", objects=len(manifest.objects), nbytes=manifest.nbytes
+                key=manifest.batch,
+                standing="waiting",
+                objects=len(manifest.objects),
+                nbytes=manifest.nbytes,
             )
+        # Those whose first stage ran since are dropped.
         self._waiting = {number: self._waiting[number] for number in numbers}
         return list(self._waiting.values())
 
-    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> IngestBatch:
-        landed, cut = records.get(RAW_OBJECTS), records.get(SAMPLES)
-        of_features = {stage: record for stage, record in records.items() if stage in self._features}
-        stages = {stage: record for stage, record in records.items() if stage not in self._features}
+    def _batch(
+        self,
+        store: Store,
+        state: State,
+        key: str,
+        records: Mapping[str, StageRecord],
+    ) -> IngestBatch:
+        stages: dict[str, StageRecord] = {}
+        of_features: dict[str, StageRecord] = {}
+        for stage, record in records.items():
+            if stage in self._features:
+                of_features[stage] = record
+            else:
+                stages[stage] = record
         standing, stopped_by = _standing(state, stages, of_features)
-        return IngestBatch(
+        batch = IngestBatch(
             key=key,
             standing=standing,
-            objects=landed.counts["landed"] if landed else 0,
-            nbytes=landed.counts["nbytes"] if landed else 0,
-            used=cut.counts["used"] if cut else 0,
+            objects=0,
+            nbytes=0,
             refused=self._refused(store, records),
-            landed_at_us=landed.at_us if landed else 0,
-            samples_at_us=cut.at_us if cut else 0,
             stopped_by=stopped_by,
         )
-
-    def _refused(self, store: Store, records: Mapping[str, StageRecord]) -> Mapping[Refused, int]:
-        if cut := records.get(SAMPLES):
-            return Counter(
-                {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
+        landed = records.get(RAW_OBJECTS)
+        if landed is not None:
+            batch = replace(
+                batch,
+                objects=landed.counts["landed"],
+                nbytes=landed.counts["nbytes"],
+                landed_at_us=landed.at_us,
             )
+        samples = records.get(SAMPLES)
+        if samples is not None:
+            batch = replace(
+                batch,
+                used=samples.counts["used"],
+                samples_at_us=samples.at_us,
+            )
+        return batch
+
+    def _refused(
+        self,
+        store: Store,
+        records: Mapping[str, StageRecord],
+    ) -> Mapping[Refused, int]:
+        samples = records.get(SAMPLES)
+        if samples is not None:
+            provenance = samples.body.get("made_of", {})
+            counts = Counter[Refused]()
+            for outcome, _, code, n in provenance.get("refused", []):
+                counts[outcome, code] = n
+            return counts
         refusals: dict[str, Refused] = {}  # by object: both tables list duplicates of what units refuses
         for stage in (MEDIA, UNITS):
-            if record := records.get(stage):
-                refusals |= self._of_table(store, record)
+            record = records.get(stage)
+            if record is not None:
+                refusals.update(self._of_table(store, record))
         return Counter(refusals.values())
 
     def _of_table(self, store: Store, record: StageRecord) -> Mapping[str, Refused]:
-        if (file := record.files.get("refusals")) is None:
+        file = record.files.get("refusals")
+        if file is None:
             return {}
         if file.path not in self._refusals:
-            rows = read_table(store, file)
-            self._refusals[file.path] = {row["key"]: (row["outcome"], row["code"]) for row in rows}
+            refusals: dict[str, Refused] = {}
+            for row in read_table(store, file):
+                refusals[row["key"]] = (row["outcome"], row["code"])
+            self._refusals[file.path] = refusals
         return self._refusals[file.path]
 
 
 def _standing(
-    state: State, records: Mapping[str, StageRecord], of_features: Mapping[str, StageRecord]
+    state: State,
+    records: Mapping[str, StageRecord],
+    of_features: Mapping[str, StageRecord],
 ) -> tuple[Standing, str]:
-    cut, transaction = records.get(SAMPLES), None
-    if cut is not None and cut.verdict == "published":
-        transaction = state.txns.get(cut.body["txn"])
+    """Return the standing, and the stage and reason if it is `stopped`."""
+    samples = records.get(SAMPLES)
+    if samples is not None and samples.verdict != "published":
+        samples = None
+    transaction = None
+    if samples is not None:
+        transaction = state.txns.get(samples.body["txn"])
     if transaction is not None and transaction.status == "committed":
         return "published", ""
+
     newest = max(records.values(), key=lambda record: record.at_us)
     # A failed feature stops the batch until the feature, or a stage before it, is computed again.
     later = [record for record in of_features.values() if record.at_us > newest.at_us]
     for record in [newest, *later]:
         if record.verdict != "published":
             return "stopped", f"{record.stage}: {record.reason}"
-    if cut is None or cut.verdict != "published" or newest.stage not in (SAMPLES, AUDIT):
+    if samples is None or newest.stage not in (SAMPLES, AUDIT):
         return "in_progress", ""
-    if not cut.body["parts"]:
+    if not samples.body["parts"]:
         return "nothing_new", ""
     if transaction is not None and transaction.status == "aborted":
         return "stopped", f"its parts were given up ({transaction.reason}): run the batch again"

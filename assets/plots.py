@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import MissingDependency
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -26,7 +26,10 @@ _DPI = 100
 _FONT = "DejaVu Sans"  # comes with matplotlib, so every machine draws the same
 _BINS = 20
 _COLOURS = 32
-_FILL, _INK, _FAINT, _OLD = "#4f43dd", "#23252d", "#d9dbe3", "#c9c6ef"
+_FILL = "#4f43dd"
+_INK = "#23252d"
+_FAINT = "#d9dbe3"
+_OLD = "#c9c6ef"
 _UNITS = {
     "ratio": "0 to 1",
     "lufs": "LUFS",
@@ -45,13 +48,15 @@ def histograms(columns: Mapping[str, Sequence[Any]]) -> str:
 
     Titles count values that are not finite. The end of a column's name gives its unit.
     """
-    shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
-    if not shown:
+    names = [name for name, values in columns.items() if numbers(values)]
+    names = names[:MAX_COLUMNS]
+    if not names:
         return ""
-    figure, axes = _grid(len(shown), width_in=2.6, height_in=1.95)
-    for axis, (name, values) in zip(axes, shown, strict=True):
-        _histogram(axis, name, values)
-    return _image(figure, "histograms of " + ", ".join(name for name, _ in shown))
+    figure, axes = _grid(len(names), width_in=2.6, height_in=1.95)
+    for axis, name in zip(axes, names, strict=True):
+        _histogram(axis, name, columns[name])
+    listed = ", ".join(names)
+    return _image(figure, f"histograms of {listed}")
 
 
 def counts(groups: Mapping[str, Mapping[str, int]]) -> str:
@@ -59,11 +64,13 @@ def counts(groups: Mapping[str, Mapping[str, int]]) -> str:
     shown = {title: _largest(named) for title, named in groups.items() if named}
     if not shown:
         return ""
-    rows = max(len(named) for named in shown.values())
-    figure, axes = _figure(len(shown), 1, width_in=3.1 * len(shown), height_in=0.85 + 0.24 * rows)
+    n_groups = len(shown)
+    n_bars = max(len(named) for named in shown.values())
+    figure, axes = _figure(n_groups, 1, width_in=3.1 * n_groups, height_in=0.85 + 0.24 * n_bars)
     for axis, (title, named) in zip(axes, shown.items(), strict=True):
-        _bars(axis, f"samples per {title}", named, rows)
-    return _image(figure, "samples per " + ", ".join(shown))
+        _bars(axis, f"samples per {title}", named, n_bars)
+    titles = ", ".join(shown)
+    return _image(figure, f"samples per {titles}")
 
 
 def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
@@ -72,15 +79,20 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
     largest = _largest(nbytes)
     if not newest or not largest:
         return ""
-    figure, axes = _figure(2, 1, width_in=7.6, height_in=0.95 + 0.24 * max(4, len(largest)))
-    samples_axis, bytes_axis = axes
+    n_bars = max(4, len(largest))
+    figure, (samples_axis, bytes_axis) = _figure(2, 1, width_in=7.6, height_in=0.95 + 0.24 * n_bars)
+    n_samples = list(newest.values())
     places, width = _version_axis(samples_axis, list(newest), "samples per version")
-    samples_axis.bar(places, list(newest.values()), width=width, color=_FILL)
+    samples_axis.bar(places, n_samples, width=width, color=_FILL)
     samples_axis.set_ylabel("samples")
-    _count_axis(samples_axis, max(newest.values()))
+    _count_axis(samples_axis, max(n_samples))
+
     unit, scale = _byte_unit(max(largest.values()))
     scaled = {name: n / scale for name, n in largest.items()}
-    _bars(bytes_axis, f"{unit} per group", scaled, len(scaled), digits=0 if scale == 1 else 2)
+    digits = 2
+    if scale == 1:
+        digits = 0
+    _bars(bytes_axis, f"{unit} per group", scaled, len(scaled), digits)
     return _image(figure, "samples per version, bytes per group")
 
 
@@ -89,16 +101,21 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
     newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
     if not newest:
         return ""
-    most = max(p95 for _, p95 in newest.values())
-    unit, scale = next(
-        (u, s) for u, s in (("h", 3600.0), ("min", 60.0), ("s", 1.0)) if most >= 2 * s or s == 1
-    )
+    unit, scale = _time_unit(max(p95 for _, p95 in newest.values()))
+    medians = [median / scale for median, _ in newest.values()]
+    p95s = [p95 / scale for _, p95 in newest.values()]
     figure, (axis,) = _figure(1, 1, width_in=7.6, height_in=2.2)
     places, width = _version_axis(axis, list(newest), "from arrival to version")
-    axis.bar(places, [p95 / scale for _, p95 in newest.values()], width=width, color=_FAINT, label="95 %")
     axis.bar(
         places,
-        [median / scale for median, _ in newest.values()],
+        p95s,
+        width=width,
+        color=_FAINT,
+        label="95 %",
+    )
+    axis.bar(
+        places,
+        medians,
         width=width / 2,
         color=_FILL,
         label="median",
@@ -108,48 +125,88 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
     return _image(figure, "time from arrival to version")
 
 
+def _time_unit(most_s: float) -> tuple[str, float]:
+    for unit, scale in (("h", 3600.0), ("min", 60.0)):
+        if most_s >= 2 * scale:
+            return unit, scale
+    return "s", 1.0
+
+
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
     """Draw each column before and now, as shares, at most six; "" without any.
 
     Numbers become histograms over common bins; others bars of the eight most frequent values.
     """
-    shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
-    if not shown:
+    names = [name for name, (before, now) in columns.items() if before and now]
+    names = names[:MAX_COLUMNS]
+    if not names:
         return ""
-    figure, axes = _grid(len(shown), width_in=2.8, height_in=2.1, least_in=3.4)
-    for axis, (name, (before, now)) in zip(axes, shown, strict=True):
-        _two_sides(axis, name, before, now)
-    return _image(figure, "before and after of " + ", ".join(name for name, _ in shown))
+    figure, axes = _grid(len(names), width_in=2.8, height_in=2.1, least_in=3.4)
+    for axis, name in zip(axes, names, strict=True):
+        before, now = columns[name]
+        _before_and_now(axis, name, before, now)
+    listed = ", ".join(names)
+    return _image(figure, f"before and after of {listed}")
 
 
-def _two_sides(axis: "Axes", name: str, before: Sequence[Any], now: Sequence[Any]) -> None:
-    import numpy as np
-
-    sides = [numbers(before), numbers(now)]
-    texts = any(isinstance(value, str | bool) for value in (*before[:1], *now[:1]))
-    if texts or not all(sides):
-        tallies = [Counter(map(str, values)) for values in (before, now)]
-        top = [name_of_bar for name_of_bar, _ in (tallies[0] + tallies[1]).most_common(MAX_BARS)]
-        places = np.arange(len(top))
-        for tally, shift, colour, label in zip(
-            tallies, (-0.2, 0.2), (_OLD, _FILL), ("before", "now"), strict=True
-        ):
-            shares = [tally[name_of_bar] / tally.total() for name_of_bar in top]
-            axis.barh(places + shift, shares, height=0.38, color=colour, label=label)
-        axis.set_yticks(list(places), [_text(name_of_bar, 14) for name_of_bar in top])
-        axis.invert_yaxis()
+def _before_and_now(
+    axis: "Axes",
+    name: str,
+    before: Sequence[Any],
+    now: Sequence[Any],
+) -> None:
+    is_text = any(isinstance(values[0], str | bool) for values in (before, now))
+    numbers_before = numbers(before)
+    numbers_now = numbers(now)
+    if is_text or not numbers_before or not numbers_now:
+        _frequent_values(axis, before, now)
     else:
-        low, high = np.quantile([*sides[0], *sides[1]], (0.002, 0.998))
-        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        for values, colour, label in zip(sides, (_OLD, _FILL), ("before", "now"), strict=True):
-            heights, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
-            axis.stairs(
-                heights / len(values), edges, color=colour, fill=label == "before", lw=1.6, label=label
-            )
-        axis.locator_params(axis="x", nbins=4)
-        axis.set_ylabel("share")
+        _two_histograms(axis, numbers_before, numbers_now)
     axis.set_title(_text(name, 34))
     axis.legend(frameon=False, fontsize=6.5, prop={"family": _FONT, "size": 6.5})
+
+
+def _frequent_values(axis: "Axes", before: Sequence[Any], now: Sequence[Any]) -> None:
+    import numpy as np
+
+    tally_before = Counter(str(value) for value in before)
+    tally_now = Counter(str(value) for value in now)
+    both = tally_before + tally_now
+    values = [value for value, _ in both.most_common(MAX_BARS)]
+    places = np.arange(len(values))
+    for tally, shift, colour, label in (
+        (tally_before, -0.2, _OLD, "before"),
+        (tally_now, 0.2, _FILL, "now"),
+    ):
+        total = tally.total()
+        shares = [tally[value] / total for value in values]
+        axis.barh(places + shift, shares, height=0.38, color=colour, label=label)
+    labels = [_text(value, 14) for value in values]
+    axis.set_yticks(list(places), labels)
+    axis.invert_yaxis()
+
+
+def _two_histograms(axis: "Axes", before: Sequence[float], now: Sequence[float]) -> None:
+    import numpy as np
+
+    # Of both together. Few outliers would leave all other values in one bin.
+    low, high = np.quantile([*before, *now], (0.002, 0.998))
+    if high <= low:
+        high = low + 1
+    edges = np.linspace(low, high, _BINS + 1)
+    for values, colour, label in ((before, _OLD, "before"), (now, _FILL, "now")):
+        clipped = np.clip(values, edges[0], edges[-1])
+        heights, _ = np.histogram(clipped, bins=edges)
+        axis.stairs(
+            heights / len(values),
+            edges,
+            color=colour,
+            fill=label == "before",
+            lw=1.6,
+            label=label,
+        )
+    axis.locator_params(axis="x", nbins=4)
+    axis.set_ylabel("share")
 
 
 def numbers(values: Sequence[Any]) -> list[float]:
@@ -165,19 +222,23 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any]) -> None:
     import numpy as np
 
     finite = numbers(values)
-    low, high = min(finite), max(finite)
-    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        low, high = low - 0.5, high + 0.5
-    whole = all(value.is_integer() for value in finite)
-    if whole and high - low < _BINS:
-        edges = np.arange(math.floor(low) - 0.5 + (low % 1 > 0), math.ceil(high) + 0.5 + 0.25)
-    else:
-        edges = np.linspace(low, high, _BINS + 1)
-    heights, edges = np.histogram(finite, bins=edges)
-    axis.bar(edges[:-1], heights, width=np.diff(edges), align="edge", color=_FILL, edgecolor="white", lw=0.4)
-    missing = len(values) - len(finite)
-    axis.set_title(_text(name, 28) + (f"  ({missing} unknown)" if missing else ""))
-    axis.set_xlabel(_UNITS.get(name.rpartition("_")[2], ""))
+    heights, edges = np.histogram(finite, bins=_edges(finite))
+    axis.bar(
+        edges[:-1],
+        heights,
+        width=np.diff(edges),
+        align="edge",
+        color=_FILL,
+        edgecolor="white",
+        lw=0.4,
+    )
+    title = _text(name, 28)
+    n_missing = len(values) - len(finite)
+    if n_missing:
+        title += f"  ({n_missing} unknown)"
+    axis.set_title(title)
+    suffix = name.rpartition("_")[2]
+    axis.set_xlabel(_UNITS.get(suffix, ""))
     axis.set_ylabel("samples")
     if all(isinstance(value, bool) for value in values if value is not None):
         axis.set_xlim(-0.6, 1.6)
@@ -187,33 +248,75 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any]) -> None:
     _count_axis(axis, int(heights.max()))
 
 
-def _version_axis(axis: "Axes", numbers: Sequence[int], title: str) -> tuple[list[int], float]:
-    places, every = list(range(len(numbers))), math.ceil(len(numbers) / 10)
-    axis.set_xticks(places[::every], [f"@{number}" for number in numbers][::every])
-    axis.set_xlim(-0.7, len(numbers) - 0.3)
+def _edges(finite: Sequence[float]) -> "np.ndarray[Any, Any]":
+    """Return the edges of a histogram's bins: a bin per number if all are whole and few."""
+    import numpy as np
+
+    low = min(finite)
+    high = max(finite)
+    largest = max(abs(low), abs(high), 1e-9)
+    if high - low <= 1e-9 * largest:  # all equal
+        low -= 0.5
+        high += 0.5
+    are_whole = all(value.is_integer() for value in finite)
+    if not are_whole or high - low >= _BINS:
+        return np.linspace(low, high, _BINS + 1)
+    # A bin's number is in its middle. `low` ends in .5 if all numbers are equal.
+    first = math.floor(low) - 0.5 + (low % 1 > 0)
+    last = math.ceil(high) + 0.5
+    return np.arange(first, last + 0.25)
+
+
+def _version_axis(
+    axis: "Axes",
+    numbers: Sequence[int],
+    title: str,
+) -> tuple[list[int], float]:
+    """Label the axis with version numbers; return the places of bars and their width."""
+    n = len(numbers)
+    places = list(range(n))
+    labels = [f"@{number}" for number in numbers]
+    every = math.ceil(n / 10)
+    axis.set_xticks(places[::every], labels[::every])
+    axis.set_xlim(-0.7, n - 0.3)
     axis.set_title(title)
-    return places, min(0.7, 0.14 * len(numbers))
+    return places, min(0.7, 0.14 * n)
 
 
 def _count_axis(axis: "Axes", most: int) -> None:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    axis.set_ylim(0, max(1, most) * 1.1)
+    top = 1.1 * max(1, most)
+    axis.set_ylim(0, top)
     axis.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digits: int = 0) -> None:
-    places = range(len(named))
-    axis.barh(places, list(named.values()), height=0.65, color=_FILL)
-    most = max(named.values())
-    for place, n in zip(places, named.values(), strict=True):
+def _bars(
+    axis: "Axes",
+    title: str,
+    named: Mapping[str, float],
+    rows: int,
+    digits: int = 0,
+) -> None:
+    """Draw horizontal bars. rows: bars of the tallest plot beside this one."""
+    places = list(range(len(named)))
+    lengths = list(named.values())
+    axis.barh(places, lengths, height=0.65, color=_FILL)
+    longest = max(lengths) or 1
+    for place, n in zip(places, lengths, strict=True):
         axis.text(
-            n + 0.03 * (most or 1), place, _short(n, digits), va="center", color=_INK, size=7.5, family=_FONT
+            n + 0.03 * longest,
+            place,
+            _short(n, digits),
+            va="center",
+            color=_INK,
+            size=7.5,
+            family=_FONT,
         )
-    axis.set_yticks(list(places), [_text(name) for name in named])
+    axis.set_yticks(places, [_text(name) for name in named])
     axis.set_ylim(rows - 0.4, -0.6)
-    axis.set_xlim(0, (most or 1) * 1.3)
+    axis.set_xlim(0, longest * 1.3)
     axis.set_xticks([])
     axis.spines["bottom"].set_visible(False)
     axis.set_title(title)
@@ -230,8 +333,10 @@ def _largest(named: Mapping[str, int]) -> dict[str, int]:
     ordered = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) <= MAX_BARS:
         return dict(ordered)
+    largest = dict(ordered[: MAX_BARS - 1])
     rest = ordered[MAX_BARS - 1 :]
-    return dict(ordered[: MAX_BARS - 1]) | {f"{len(rest)} others": sum(n for _, n in rest)}
+    largest[f"{len(rest)} others"] = sum(n for _, n in rest)
+    return largest
 
 
 def _byte_unit(nbytes: int) -> tuple[str, int]:
@@ -241,7 +346,13 @@ def _byte_unit(nbytes: int) -> tuple[str, int]:
     return "bytes", 1
 
 
-def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tuple[Figure, list[Axes]]":
+def _figure(
+    wide: int,
+    tall: int,
+    *,
+    width_in: float,
+    height_in: float,
+) -> "tuple[Figure, list[Axes]]":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -256,10 +367,21 @@ def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tupl
     return figure, axes
 
 
-def _grid(n: int, *, width_in: float, height_in: float, least_in: float = 0.0) -> "tuple[Figure, list[Axes]]":
+def _grid(
+    n: int,
+    *,
+    width_in: float,
+    height_in: float,
+    least_in: float = 0.0,
+) -> "tuple[Figure, list[Axes]]":
     wide = min(3, n)
     tall = math.ceil(n / wide)
-    figure, axes = _figure(wide, tall, width_in=max(least_in, width_in * wide), height_in=height_in * tall)
+    figure, axes = _figure(
+        wide,
+        tall,
+        width_in=max(least_in, width_in * wide),
+        height_in=height_in * tall,
+    )
     for axis in axes[n:]:
         axis.set_visible(False)
     return figure, axes[:n]
@@ -267,28 +389,35 @@ def _grid(n: int, *, width_in: float, height_in: float, least_in: float = 0.0) -
 
 def _image(figure: "Figure", alt: str) -> str:
     png = _png(figure)
+    body = base64.b64encode(png).decode()
     # Alt text is part of the Markdown: keep only characters that cannot end it.
     alt_text = "".join(c for c in alt if c.isalnum() or c in " ,_-.")
-    return f"![{alt_text}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    return f"![{alt_text}](data:image/png;base64,{body})"
 
 
 def _png(figure: "Figure") -> bytes:
-    # A palette takes a third of the bytes of full colour, and the result is deterministic.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
     for axis in figure.axes:
         axis.title.set(fontsize=8.5, color=_INK, fontfamily=_FONT)
         axis.tick_params(labelsize=7, labelcolor=_INK, labelfontfamily=_FONT, length=2, color=_FAINT)
-        for label in (axis.xaxis.label, axis.yaxis.label):
-            label.set(fontsize=7, color=_INK, fontfamily=_FONT)
-        for offset in (axis.xaxis.get_offset_text(), axis.yaxis.get_offset_text()):
-            offset.set(fontsize=7, color=_INK, fontfamily=_FONT)
+        texts = (
+            axis.xaxis.label,
+            axis.yaxis.label,
+            axis.xaxis.get_offset_text(),
+            axis.yaxis.get_offset_text(),
+        )
+        for text in texts:
+            text.set(fontsize=7, color=_INK, fontfamily=_FONT)
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
-    picture = Image.frombytes("RGBA", canvas.get_width_height(), bytes(canvas.buffer_rgba())).convert("RGB")
+    pixels = bytes(canvas.buffer_rgba())
+    picture = Image.frombytes("RGBA", canvas.get_width_height(), pixels).convert("RGB")
+    # A palette takes a third of the bytes of full colour, and the result is deterministic.
+    few_colours = picture.quantize(_COLOURS, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
-    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    few_colours.save(buffer, "png", optimize=True)
     return buffer.getvalue()
 
 
@@ -297,11 +426,19 @@ def _drawable() -> frozenset[int]:
     # Any other character would be drawn as a box, with a warning.
     from matplotlib.font_manager import findfont, get_font
 
-    return frozenset(get_font(findfont(_FONT)).get_charmap())
+    font = get_font(findfont(_FONT))
+    return frozenset(font.get_charmap())
 
 
 def _text(name: str, longest: int = 22) -> str:
-    name = " ".join(str(name).split()) or "(empty)"
-    if len(name) > longest:
-        name = name[: longest - 1] + "…"
-    return "".join(c if ord(c) in _drawable() else "?" for c in name).replace("$", r"\$")
+    text = " ".join(str(name).split()) or "(empty)"
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    drawable = _drawable()
+    characters = list[str]()
+    for character in text:
+        if ord(character) not in drawable:
+            character = "?"
+        characters.append(character)
+    # matplotlib would read text between two dollar signs as a formula.
+    return "".join(characters).replace("$", r"\$")

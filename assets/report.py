@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 _MAX_ROWS = 50
-_BAR, _MAX_BLOCKS = "█", 24
+_BAR = "█"
+_MAX_BLOCKS = 24
 
 
 class Markdown(str):
@@ -36,37 +37,65 @@ def dagster_name(dataset: str) -> str:
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def markdown_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+) -> str:
     """Return a Markdown table. Cells but `Markdown` are escaped; rows beyond 50 are only counted."""
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
-    if len(rows) > _MAX_ROWS:
-        lines.append(f"\nand {len(rows) - _MAX_ROWS} more")
+    rule = " --- |" * len(header)
+    lines = [_table_line(header), f"|{rule}"]
+    for row in rows[:_MAX_ROWS]:
+        cells = [_cell(value) for value in row]
+        lines.append(_table_line(cells))
+    n_others = len(rows) - _MAX_ROWS
+    if n_others > 0:
+        lines.append(f"\nand {n_others} more")
     return "\n".join(lines)
 
 
+def _table_line(cells: Sequence[str]) -> str:
+    text = " | ".join(cells)
+    return f"| {text} |"
+
+
 def table_metadata(
-    header: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "none"
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    empty: str = "none",
 ) -> dg.MarkdownMetadataValue:
     """Return a table as metadata; the text `empty` without rows."""
-    return dg.MetadataValue.md(markdown_table(header, rows) if rows else empty)
+    text = empty
+    if rows:
+        text = markdown_table(header, rows)
+    return dg.MetadataValue.md(text)
 
 
 def bars(counts: Mapping[str, int]) -> str:
     """Return counts as a Markdown table with bars of at most 24 blocks."""
     most = max(counts.values(), default=0) or 1
-    rows = [(name, n, _BAR * max(1 if n else 0, round(_MAX_BLOCKS * n / most))) for name, n in counts.items()]
+    rows = []
+    for name, n in counts.items():
+        n_blocks = round(_MAX_BLOCKS * n / most)
+        if n:
+            n_blocks = max(1, n_blocks)  # a small count is visible
+        rows.append((name, n, _BAR * n_blocks))
     return markdown_table(("", "n", ""), rows)
 
 
 def _cell(value: object) -> str:
-    return value if isinstance(value, Markdown) else markdown_text(value)
+    if isinstance(value, Markdown):
+        return value
+    return markdown_text(value)
 
 
 def code_block(language: str, *lines: str) -> str:
     """Return lines as a fenced Markdown block whose fence no line can end."""
     cleaned = [clean(line) for line in lines]
-    fence = "`" * (1 + max(2, *(len(run) for line in cleaned for run in re.findall("`+", line)), 0))
+    longest_run = 2  # of backticks: a fence has at least three
+    for line in cleaned:
+        for run in re.findall("`+", line):
+            longest_run = max(longest_run, len(run))
+    fence = "`" * (longest_run + 1)
     return "\n".join([f"{fence}{language}", *cleaned, fence])
 
 
@@ -75,68 +104,85 @@ def data_version(record: StageRecord) -> dg.DataVersion:
     return dg.DataVersion(record.fingerprint)
 
 
-def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
-    table = [(row["key"], row["mime"] or row["error_code"], row["nbytes"], row["licence"]) for row in rows]
-    licences = {row["licence"]: sum(r["licence"] == row["licence"] for r in rows) for row in rows}
-    return (
-        _of_record(record)
-        | arrow_schema(RAW_OBJECTS, TEXTS["raw_objects"])
-        | {
-            "objects": dg.MetadataValue.md(markdown_table(("object", "type", "bytes", "licence"), table)),
-            "licences": dg.MetadataValue.md(bars(dict(sorted(licences.items())))),
-        }
-    )
+def raw_objects_metadata(
+    record: StageRecord,
+    rows: Sequence[Mapping[str, Any]],
+) -> Metadata:
+    table = []
+    licences = Counter[str]()
+    for row in rows:
+        mime = row["mime"] or row["error_code"]
+        table.append((row["key"], mime, row["nbytes"], row["licence"]))
+        licences[row["licence"]] += 1
+    objects = markdown_table(("object", "type", "bytes", "licence"), table)
+    shown = _of_record(record)
+    shown |= arrow_schema(RAW_OBJECTS, TEXTS["raw_objects"])
+    shown["objects"] = dg.MetadataValue.md(objects)
+    shown["licences"] = _sorted_bars(licences)
+    return shown
+
+
+def _sorted_bars(counts: Mapping[str, int]) -> dg.MarkdownMetadataValue:
+    by_name = dict(sorted(counts.items()))
+    return dg.MetadataValue.md(bars(by_name))
 
 
 def samples_metadata(
-    record: StageRecord, refusals: Sequence[Mapping[str, Any]], table: "pl.DataFrame"
+    record: StageRecord,
+    refusals: Sequence[Mapping[str, Any]],
+    table: "pl.DataFrame",
 ) -> Metadata:
     """Return the metadata of the asset [dataset, samples]. table: the batch's rows."""
-    named = {name: table[name] for name in ("kind", "split", "licence") if name in table.columns}
-    groups: dict[str, Counter[str]] = {
-        name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
-    }
+    groups: dict[str, Counter[str]] = {}
+    for name in ("kind", "split", "licence"):
+        if name in table.columns:
+            values = [str(value or "unknown") for value in table[name]]
+            groups[name] = Counter(values)
     reasons = Counter(str(reason) for reason in record.body["exclude"].values())
-    return (
-        check_metadata(record, refusals)
-        | _plot(plots.counts(groups))
-        | {"left_out_by_reason": table_metadata(("reason", "samples"), reasons.most_common())}
-    )
+    shown = check_metadata(record, refusals)
+    shown |= _plot(plots.counts(groups))
+    shown["left_out_by_reason"] = table_metadata(("reason", "samples"), reasons.most_common())
+    return shown
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
-    rows = [
-        (
-            row["key"],
-            row["kind"],
-            row["codec"] or row["audio_codec"] or "",
-            f"{row['upright_width_px']} x {row['upright_height_px']}" if row["upright_width_px"] else "",
-            f"{row['duration_s']:.2f}" if row["duration_s"] is not None else "",
-        )
-        for row in admitted
-    ]
-    codecs = Counter(str(row["codec"] or row["audio_codec"] or row["kind"]) for row in admitted)
-    return arrow_schema(MEDIA, TEXTS["media"]) | {
-        "objects": dg.MetadataValue.md(markdown_table(("object", "kind", "codec", "px", "s"), rows)),
-        "codecs": dg.MetadataValue.md(bars(dict(codecs.most_common()))),
-    }
+    rows = []
+    codecs = Counter[str]()
+    for row in admitted:
+        kind = row["kind"]
+        codec = row["codec"] or row["audio_codec"] or ""
+        size = ""
+        if row["upright_width_px"]:
+            size = f"{row['upright_width_px']} x {row['upright_height_px']}"
+        duration = ""
+        if row["duration_s"] is not None:
+            duration = f"{row['duration_s']:.2f}"
+        rows.append((row["key"], kind, codec, size, duration))
+        codecs[str(codec or kind)] += 1
+    objects = markdown_table(("object", "kind", "codec", "px", "s"), rows)
+    by_count = dict(codecs.most_common())
+    shown = arrow_schema(MEDIA, TEXTS["media"])
+    shown["objects"] = dg.MetadataValue.md(objects)
+    shown["codecs"] = dg.MetadataValue.md(bars(by_count))
+    return shown
 
 
 def units_metadata(
-    record: StageRecord, rows: Sequence[Mapping[str, Any]], refusals: Sequence[Mapping[str, Any]]
+    record: StageRecord,
+    rows: Sequence[Mapping[str, Any]],
+    refusals: Sequence[Mapping[str, Any]],
 ) -> Metadata:
     kinds = Counter(str(row["kind"]) for row in rows)
-    origins = lineage_metadata(
-        record.dataset,
-        {name: [("raw_objects", name.removeprefix("raw_"))] for name in ("raw_key", "raw_sha256")}
-        | {"kind": [("media", "kind")]},
-    )
-    return (
-        check_metadata(record, refusals)
-        | arrow_schema(UNITS, TEXTS["units"])
-        | origins
-        | {"kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))}
-    )
+    origins = {
+        "raw_key": [("raw_objects", "key")],
+        "raw_sha256": [("raw_objects", "sha256")],
+        "kind": [("media", "kind")],
+    }
+    shown = check_metadata(record, refusals)
+    shown |= arrow_schema(UNITS, TEXTS["units"])
+    shown |= lineage_metadata(record.dataset, origins)
+    shown["kinds"] = _sorted_bars(kinds)
+    return shown
 
 
 _FEATURE_TEXTS = {
@@ -147,110 +193,140 @@ _FEATURE_TEXTS = {
 
 
 def features_metadata(
-    record: StageRecord, rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str] | None = None
+    record: StageRecord,
+    rows: Sequence[Mapping[str, Any]],
+    texts: Mapping[str, str] | None = None,
 ) -> Metadata:
     """Return the metadata of an asset [dataset, feature_<name>]. texts: column -> description."""
-    names = [
-        name
-        for name in dict.fromkeys(n for row in rows for n in row)
-        if name not in ("key", "code", "reason")
-    ]
+    names = _feature_columns(rows)
+    scores: dict[str, list[Any]] = {}
+    types = {"key": "str"}
     table = []
     for name in names:
-        values = [row[name] for row in rows if isinstance(row.get(name), int | float)]
-        known = sum(row.get(name) is not None for row in rows)
-        spread = (
-            (f"{min(values):.4g}", f"{sum(values) / len(values):.4g}", f"{max(values):.4g}")
-            if values
-            else ("", "", "")
-        )
-        table.append((name, known, *spread))
-    kinds = {
-        name: next((type(row[name]).__name__ for row in rows if row.get(name) is not None), "")
-        for name in names
-    }
+        values = [row[name] for row in rows if name in row]
+        known = [value for value in values if value is not None]
+        scores[name] = values
+        types[name] = ""
+        if known:
+            types[name] = type(known[0]).__name__
+        table.append((name, len(known), *_spread(known)))
+    types |= {"code": "str", "reason": "str"}
+    descriptions = {**_FEATURE_TEXTS, **(texts or {})}
     deps = {name: [("units", "key")] for name in ("key", *names)}
     refused = [(row["key"], row["code"], row["reason"]) for row in rows if row["code"]]
-    scores = {name: [row[name] for row in rows if name in row] for name in names}
-    return (
-        _of_record(record)
-        | schema_metadata(
-            {"key": "str", **kinds, "code": "str", "reason": "str"}, {**_FEATURE_TEXTS, **(texts or {})}
-        )
-        | lineage_metadata(record.dataset, deps)
-        | _plot(plots.histograms(scores))
-        | {
-            "scores": table_metadata(("column", "known", "min", "mean", "max"), table),
-            "refused_samples": table_metadata(("sample", "code", "reason"), refused),
-        }
-    )
+    shown = _of_record(record)
+    shown |= schema_metadata(types, descriptions)
+    shown |= lineage_metadata(record.dataset, deps)
+    shown |= _plot(plots.histograms(scores))
+    shown["scores"] = table_metadata(("column", "known", "min", "mean", "max"), table)
+    shown["refused_samples"] = table_metadata(("sample", "code", "reason"), refused)
+    return shown
 
 
-def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
+def _feature_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    # A dict keeps the order in which columns first appear.
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return [name for name in names if name not in _FEATURE_TEXTS]
+
+
+def _spread(values: Sequence[Any]) -> tuple[str, str, str]:
+    """Return the least number, the mean and the largest as text; "" without numbers."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if not numbers:
+        return "", "", ""
+    mean = sum(numbers) / len(numbers)
+    return f"{min(numbers):.4g}", f"{mean:.4g}", f"{max(numbers):.4g}"
+
+
+def check_metadata(
+    record: StageRecord,
+    refusals: Sequence[Mapping[str, Any]],
+) -> Metadata:
     """Return the metadata of a check on objects: those without a sample, with the reason."""
-    table = [
-        (row["key"], row["outcome"], row["stage"], row["code"], row["reason"])
-        for row in refusals
-        if row["outcome"] != "used"
-    ]
     header = ("object", "outcome", "stage", "code", "reason")
-    return _of_record(record) | {"refused": table_metadata(header, table)}
+    table = []
+    for row in refusals:
+        outcome = row["outcome"]
+        if outcome != "used":
+            table.append((row["key"], outcome, row["stage"], row["code"], row["reason"]))
+    shown = _of_record(record)
+    shown["refused"] = table_metadata(header, table)
+    return shown
 
 
 def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
     """Return the metadata of the asset [dataset, version]. history: version number -> samples."""
     version = release.version
-    groups = [
-        (name, body["n_rows"], body["nbytes"], ", ".join(sorted(body["field_nbytes"])))
-        for name, body in sorted(version.manifest["groups"].items())
-    ]
-    approvals = [
-        (one.name, approval["by"], approval["reason"], ", ".join(approval["checks"]))
-        for one in release.versions
-        if (approval := one.manifest["producer"].get("approval"))
-    ]
-    return {
+    groups = []
+    nbytes: dict[str, int] = {}
+    for name, body in sorted(version.manifest["groups"].items()):
+        fields = ", ".join(sorted(body["field_nbytes"]))
+        groups.append((name, body["n_rows"], body["nbytes"], fields))
+        nbytes[name] = body["nbytes"]
+    approvals = []
+    for published in release.versions:
+        approval = published.manifest["producer"].get("approval")
+        if approval:
+            checks = ", ".join(approval["checks"])
+            approvals.append((published.name, approval["by"], approval["reason"], checks))
+    published_batches = ", ".join(release.published) or "none: nothing was new"
+    held_back = ", ".join(release.held_back) or "none"
+    n_samples = dg.MetadataValue.int(len(version))
+    group_table = markdown_table(("group", "samples", "bytes", "fields"), groups)
+    shown: Metadata = {
         "version": dg.MetadataValue.text(version.name),
         "id": dg.MetadataValue.text(version.id),
-        "samples": dg.MetadataValue.int(len(version)),
-        "published_batches": dg.MetadataValue.text(", ".join(release.published) or "none: nothing was new"),
+        "samples": n_samples,
+        "published_batches": dg.MetadataValue.text(published_batches),
         "approved": table_metadata(("version", "approved by", "reason", "though these failed"), approvals),
-        "held_back_batches": dg.MetadataValue.text(", ".join(release.held_back) or "none"),
-        "groups": dg.MetadataValue.md(markdown_table(("group", "samples", "bytes", "fields"), groups)),
-        "dagster/row_count": dg.MetadataValue.int(len(version)),
-    } | _plot(plots.growth(history, {name: nbytes for name, _, nbytes, _ in groups}))
+        "held_back_batches": dg.MetadataValue.text(held_back),
+        "groups": dg.MetadataValue.md(group_table),
+        "dagster/row_count": n_samples,
+    }
+    shown |= _plot(plots.growth(history, nbytes))
+    return shown
 
 
 def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
     """Return the metadata of exclusions. counts: (person, reason) -> samples."""
-    rows = [
-        (by, reason, n) for (by, reason), n in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-    ]
+    rows = [(person, reason, n) for (person, reason), n in counts.items()]
+    rows.sort(key=lambda row: (-row[2], row[0], row[1]))  # the most samples first
+    n_samples = sum(counts.values())
     return {
-        "excluded_samples": dg.MetadataValue.int(sum(counts.values())),
+        "excluded_samples": dg.MetadataValue.int(n_samples),
         "excluded_by_people": table_metadata(("excluded by", "reason", "samples"), rows),
     }
 
 
 def viewer_metadata(url: str) -> Metadata:
     """Return a link to a page of the viewer; {} if `url` is ""."""
-    return {"viewer": dg.MetadataValue.url(url)} if url else {}
+    if not url:
+        return {}
+    return {"viewer": dg.MetadataValue.url(url)}
 
 
 def link(text: str, url: str) -> str:
     """Return a link as a table cell; only the text if `url` is ""."""
-    return Markdown(f"[{markdown_text(text)}]({url})") if url else text
+    if not url:
+        return text
+    return Markdown(f"[{markdown_text(text)}]({url})")
 
 
 def _plot(image: str) -> Metadata:
-    return {"plot": dg.MetadataValue.md(image)} if image else {}
+    if not image:
+        return {}
+    return {"plot": dg.MetadataValue.md(image)}
 
 
 def _of_record(record: StageRecord) -> Metadata:
-    facts: Metadata = {name: dg.MetadataValue.int(n) for name, n in record.counts.items()}
-    facts["stage_record"] = dg.MetadataValue.text(record.path)
-    facts["verdict"] = dg.MetadataValue.text(record.verdict)
-    return facts
+    shown: Metadata = {}
+    for name, n in record.counts.items():
+        shown[name] = dg.MetadataValue.int(n)
+    shown["stage_record"] = dg.MetadataValue.text(record.path)
+    shown["verdict"] = dg.MetadataValue.text(record.verdict)
+    return shown
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, canonical_json, parse_json, parse_json_object

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.columnar.column_names import field_name, metadata_name
 from loader.dataset.columnar.plain_values import OutOfRange, reader_of
 from loader.dataset.columnar.record_batches import first_head, record_batches

@@ -1,7 +1,7 @@
 """Options for reading a table, facts from its schema (Hugging Face features, penstock's exports), and samples."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -38,25 +38,37 @@ class ColumnarOptions(NamedTuple):
     """True to read what is there of a source that states more."""
 
     def to_json(self) -> dict[str, Any]:
-        body = {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
-        return body | self.clocks_json()
+        return {
+            "key": self.key,
+            "fields": dict(sorted(self.fields.items())),
+            "without": sorted(self.without),
+            **self.clocks_json(),
+        }
 
     def clocks_json(self) -> dict[str, Any]:
-        # Only if there are any: earlier fingerprints have no clocks.
-        return {"clocks": dict(sorted(self.clocks.items()))} if self.clocks else {}
+        if not self.clocks:
+            return {}  # earlier fingerprints have no clocks
+        return {"clocks": dict(sorted(self.clocks.items()))}
 
     def episodes_json(self) -> dict[str, Any]:
-        return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
+        if not self.episodes:
+            return {}
+        ranges = [list(episode_range) for episode_range in self.episodes]
+        return {"episodes": ranges}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "ColumnarOptions":
         return ColumnarOptions(
-            body["key"], body["fields"], frozenset(body["without"]), clocks=body.get("clocks", _NONE)
+            key=body["key"],
+            fields=body["fields"],
+            without=frozenset(body["without"]),
+            clocks=body.get("clocks", _NONE),
         )
 
     @staticmethod
     def of_registered(body: Mapping[str, Any]) -> "ColumnarOptions":
-        return ColumnarOptions.from_json(body)._replace(declared_widths=WIDTHS in body)
+        options = ColumnarOptions.from_json(body)
+        return options._replace(declared_widths=WIDTHS in body)
 
 
 NO_OPTIONS = ColumnarOptions()
@@ -74,7 +86,8 @@ class ReadSample(NamedTuple):
     """Provenance, such as `split`."""
 
 
-HUGGINGFACE, OURS = b"huggingface", b"penstock"
+HUGGINGFACE = b"huggingface"
+OURS = b"penstock"
 _SHARD = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-\d{5,}(?:-of-\d{5,})?(?:-[0-9a-f]+)?\.parquet$")
 
 
@@ -95,31 +108,54 @@ class SchemaFacts:
 
     @property
     def labels(self) -> list[str] | None:
-        return next(iter(self.classes.values())) if len(self.classes) == 1 else None
+        if len(self.classes) != 1:
+            return None
+        return next(iter(self.classes.values()))
 
 
 def features_of(schema: pa.Schema) -> SchemaFacts:
     """Return the facts in a schema. Unexpected ones are ignored."""
     metadata = schema.metadata or {}
-    info = _json(metadata.get(HUGGINGFACE)).get("info")
-    features = info.get("features") if isinstance(info, dict) else None
-    classes = {}
-    for name, feature in (features if isinstance(features, dict) else {}).items():
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and name in schema.names:
-            names = feature.get("names")
-            if isinstance(names, list) and all(isinstance(each, str) for each in names):
-                classes[name] = names
     ours = _json(metadata.get(OURS))
+    key = ours.get("key")
+    if not isinstance(key, str):
+        key = None
+    # Names that an import could not store are left out.
+    source = _names(ours, "source")
+    source = {column: name for column, name in source.items() if name in SOURCE_COLUMNS}
     return SchemaFacts(
-        classes=classes,
-        key=ours["key"] if isinstance(ours.get("key"), str) else None,
+        classes=_classes(metadata.get(HUGGINGFACE), schema.names),
+        key=key,
         fields=_names(ours, "fields"),
         metadata=_names(ours, "metadata"),
-        source={column: name for column, name in _names(ours, "source").items() if name in SOURCE_COLUMNS},
+        source=source,
     )
 
 
-def check_labels(object_key: str, labels: list[str] | None, first: list[str] | None) -> None:
+def _classes(data: bytes | None, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return column -> class names, from Hugging Face's metadata."""
+    # The members are untrusted: each may be of any type.
+    info = _json(data).get("info")
+    if not isinstance(info, dict):
+        return {}
+    features = info.get("features")
+    if not isinstance(features, dict):
+        return {}
+    classes = {}
+    for column, feature in features.items():
+        if column not in columns or not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+            continue
+        names = feature.get("names")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            classes[column] = names
+    return classes
+
+
+def check_labels(
+    object_key: str,
+    labels: list[str] | None,
+    first: list[str] | None,
+) -> None:
     """Raise InvalidSample if an object's class names differ from the first object's."""
     if labels != first:
         raise InvalidSample(
@@ -130,16 +166,21 @@ def check_labels(object_key: str, labels: list[str] | None, first: list[str] | N
 def split_of(object_key: str) -> str:
     """Return the split named in a file name of the Hub's layout, or ""."""
     match = _SHARD.search(object_key)
-    return match[1] if match else ""
+    if match is None:
+        return ""
+    return match[1]
 
 
 def _names(ours: dict[str, Any], what: str) -> dict[str, str]:
-    feature = ours.get(what)
-    return {name: str(to) for name, to in feature.items()} if isinstance(feature, dict) else {}
+    """Return column -> name, from the member `what` of an export's metadata."""
+    names = ours.get(what)
+    if not isinstance(names, dict):
+        return {}
+    return {column: str(name) for column, name in names.items()}
 
 
 def _json(data: bytes | None) -> dict[str, Any]:
     try:
         return parse_json_object(data or b"{}")
-    except DamagedJson:
+    except DamagedJson:  # the columns can be read without it
         return {}

@@ -10,14 +10,16 @@ from ..names import escape_name
 from .arrow_columns import Column
 from .plain_values import FLAT_WORDS
 
-_FIELD, _METADATA = "the field ", "the column "
+_FIELD = "the field "
+_METADATA = "the column "
 
 
 class ColumnAgreement:
     """Remembers what each column became in the first table that has it. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock, self._first = Lock(), dict[str, tuple[str, str]]()
+        self._lock = Lock()
+        self._first: dict[str, tuple[str, str]] = {}  # column -> (what it became, in which object)
 
     @property
     def becomes(self) -> dict[str, str]:
@@ -29,20 +31,23 @@ class ColumnAgreement:
 
         columns: the table's. A source column's main one comes first.
         """
-        types = dict[str, str]()
-        for other in columns:
-            types.setdefault(other.column, f"{_FIELD if other.kind == 'field' else _METADATA}{other.name}")
+        types: dict[str, str] = {}
+        for item in columns:
+            kind = _FIELD if item.kind == "field" else _METADATA
+            types.setdefault(item.column, f"{kind}{item.name}")
         with self._lock:
             for column, what in types.items():
-                first, of = self._first.setdefault(column, (what, object_key))
-                if what != first:
-                    raise InvalidSample(differs(column, (first, of), (what, object_key)))
+                first = self._first.setdefault(column, (what, object_key))
+                if what != first[0]:
+                    raise InvalidSample(differs(column, first, (what, object_key)))
 
     def check_known(self, fields: Collection[str], of: str) -> None:
         """Raise FieldMismatch if a dataset stores a column's numbers at another width. of: the dataset."""
         for column, (what, object_key) in self._first.items():
-            if known := other_width(column, what, fields):
-                raise FieldMismatch(differs(column, (f"{_FIELD}{known}", of), (what, object_key)))
+            known = other_width(column, what, fields)
+            if known:
+                first = (f"{_FIELD}{known}", of)
+                raise FieldMismatch(differs(column, first, (what, object_key)))
 
 
 def why_other(
@@ -57,29 +62,50 @@ def why_other(
     types: column -> what it becomes. before: column -> (what it became, in which object). fields: the dataset's.
     """
     for column, what in types.items():
+        second = (what, object_key)
         if column in before and before[column][0] != what:
-            return differs(column, before[column], (what, object_key))
-        if known := other_width(column, what, fields):
-            return differs(column, (f"{_FIELD}{known}", dataset), (what, object_key))
+            return differs(column, before[column], second)
+        known = other_width(column, what, fields)
+        if known:
+            first = (f"{_FIELD}{known}", dataset)
+            return differs(column, first, second)
     return ""
 
 
-def other_width(column: str, what: str, fields: Collection[str]) -> str:
+def other_width(
+    column: str,
+    what: str,
+    fields: Collection[str],
+) -> str:
+    """Return the dataset's field that has a column's numbers at another width, or ""."""
+    if not what.startswith(_FIELD):
+        return ""
     name = escape_name(what.removeprefix(_FIELD))
-    if not what.startswith(_FIELD) or name in fields or name.rpartition(".")[2] not in FLAT_WORDS:
+    word = name.rpartition(".")[2]
+    if name in fields or word not in FLAT_WORDS:
         return ""
     stem = escape_name(column)
-    return next((known for word in FLAT_WORDS if (known := f"{stem}.{word}") in fields), "")
+    for other_word in FLAT_WORDS:
+        known = f"{stem}.{other_word}"
+        if known in fields:
+            return known
+    return ""
 
 
-def differs(column: str, first: tuple[str, str], second: tuple[str, str]) -> str:
+def differs(
+    column: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+) -> str:
     """Return the message for a column that becomes two things. first, second: (what it becomes, in which object)."""
     words = [what.rpartition(".")[2] for what, _ in (first, second)]
-    wider = ""
+    # JSON holds numbers of any kind; the wider of two widths of one kind holds both.
+    form = "json"
     if all(word in FLAT_WORDS for word in words):
         wider = np.promote_types(*words).str.lstrip("<|")
-    choice = wider if wider and wider[0] in {word[0] for word in words} else "json"
+        if any(word[0] == wider[0] for word in words):
+            form = wider
     return (
         f"column {column!r} becomes {first[0]} in {first[1]}, and {second[0]} in {second[1]}: name one form for all "
-        f"(--field {column}={choice}), or leave the column out (--without {column})"
+        f"(--field {column}={form}), or leave the column out (--without {column})"
     )

@@ -35,12 +35,19 @@ _SIGNATURES = (
 
 def word_of(data: bytes) -> str:
     """Return the extension that the first bytes suggest; "" if unknown."""
-    return next((word for at, begin, word in _SIGNATURES if data[at : at + len(begin)] == begin), "")
+    for start, begin, word in _SIGNATURES:
+        end = start + len(begin)
+        if data[start:end] == begin:
+            return word
+    return ""
 
 
 def field_name(column: str, word: str) -> str:
     """Return a column's field name: the column name, plus the extension unless it has it."""
-    return column if not word or column.rpartition(".")[2].lower() == word else f"{column}.{word}"
+    extension = column.rpartition(".")[2]
+    if not word or extension.lower() == word:
+        return column
+    return f"{column}.{word}"
 
 
 def metadata_name(column: str, prefix: str = "table") -> str:
@@ -49,7 +56,9 @@ def metadata_name(column: str, prefix: str = "table") -> str:
     `escape_name` escapes non-ASCII characters; other invalid ones become "_".
     """
     name = _NO_COLUMN.sub("_", escape_name(column)) or "column"
-    return f"{prefix}_{name}" if name in RESERVED_COLUMNS else name
+    if name in RESERVED_COLUMNS:
+        return f"{prefix}_{name}"
+    return name
 
 
 def row_key(object_key: str, row: int) -> str:
@@ -60,11 +69,17 @@ def row_key(object_key: str, row: int) -> str:
     """
     folder, slash, name = object_key.rpartition("/")
     stem, _, rest = name.partition(".")
-    begin = "".join([stem, *_PART.findall(rest)]) if stem else name
+    begin = name  # a name that begins with a dot
+    if stem:
+        begin = "".join([stem, *_PART.findall(rest)])
     return f"{folder}{slash}{begin}/{row:09d}"
 
 
-def key_of_value(value: Any, column: str, where: str) -> str:
+def key_of_value(
+    value: Any,
+    column: str,
+    where: str,
+) -> str:
     """Return a key column's value as a key. Raises: InvalidSample unless it is text or a whole number."""
     if isinstance(value, str) and value:
         return value
@@ -76,8 +91,13 @@ def key_of_value(value: Any, column: str, where: str) -> str:
     )
 
 
-def check_text(text: str, column: str, where: str) -> str:
+def check_text(
+    text: str,
+    column: str,
+    where: str,
+) -> str:
     """Return a metadata text unchanged. Raises: InvalidSample if it is too long."""
+    # A lone surrogate is refused later, with the text.
     if len(text) > MOST_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_TEXT_BYTES:
         raise InvalidSample(
             f"{where}: the text in column {column!r} has more than {MOST_TEXT_BYTES:,} bytes, too many for metadata: "
@@ -86,7 +106,11 @@ def check_text(text: str, column: str, where: str) -> str:
     return text
 
 
-def check_number(value: int, column: str, where: str) -> int:
+def check_number(
+    value: int,
+    column: str,
+    where: str,
+) -> int:
     """Return a whole number unchanged. Raises: NotSupported if it does not fit int64."""
     if -(2**63) <= value < 2**63:
         return value
@@ -96,11 +120,16 @@ def check_number(value: int, column: str, where: str) -> int:
     )
 
 
-def without_field(object_key: str, key: str, metadata: Iterable[str]) -> InvalidSample:
+def without_field(
+    object_key: str,
+    key: str,
+    metadata: Iterable[str],
+) -> InvalidSample:
     """Return the error for a row that has no field. metadata: names of its metadata columns."""
+    columns = sorted(metadata) or "none"
     return InvalidSample(
         f"{object_key}, sample {key!r} has no field, and a sample needs one; its columns are "
-        f"{sorted(metadata) or 'none'}: make one of them a field (--field NAME), or leave the row out"
+        f"{columns}: make one of them a field (--field NAME), or leave the row out"
     )
 
 
@@ -119,20 +148,25 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 class Partitions:
     """Partition columns of a location's objects: int64 if all values are whole numbers, else text."""
 
-    def __init__(self, keys: Iterable[str], without: Container[str] = (), texts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        keys: Iterable[str],
+        without: Container[str] = (),
+        texts: Iterable[str] = (),
+    ) -> None:
         """keys: store keys of all objects. without: columns to leave out. texts: the dataset's text columns."""
-        known = set(texts)
+        text_names = set(texts)
         for key in keys:
-            known |= {
-                metadata_name(name)
-                for name, value in _pairs(key)
-                if not (value is None or _WHOLE.fullmatch(value))
-            }
-        self.texts, self._without = frozenset(known), without
+            for name, value in _pairs(key):
+                if value is not None and not _WHOLE.fullmatch(value):
+                    text_names.add(metadata_name(name))
+        self.texts = frozenset(text_names)
+        self._without = without
 
     def columns(self, key: str) -> Mapping[str, Any]:
         """Return column -> value from an object's folders. Raises: InvalidSample if a column occurs twice."""
-        out, named = dict[str, Any](), dict[str, str]()
+        out: dict[str, Any] = {}
+        named: dict[str, str] = {}  # column -> its name in the path
         for name, value in _pairs(key):
             column = check_column(metadata_name(name), frozenset())
             if name in self._without or column in self._without:
@@ -143,8 +177,12 @@ class Partitions:
                     f"object, or leave the column out (--without {name})"
                 )
             named[column] = name
-            if value is not None:
-                out[column] = value if column in self.texts else int(value)
+            if value is None:
+                continue
+            if column in self.texts:
+                out[column] = value
+            else:
+                out[column] = int(value)
         return out
 
     def joined(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -156,17 +194,25 @@ class Partitions:
                     f"{key}: its folder has {column} = {value!r}, and a row has a column of that name with "
                     f"{metadata[column]!r}: rename the folder, or leave both out (--without {column})"
                 )
-        return {**columns, **metadata} if columns else metadata
+        if not columns:
+            return metadata
+        return {**columns, **metadata}
 
 
 def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    return {name for name, one in columns.items() if one["type"] == "string"}
+    return {name for name, column in columns.items() if column["type"] == "string"}
 
 
 def _pairs(key: str) -> Iterable[tuple[str, str | None]]:
-    if "=" not in key:
+    """Yield (name, value) of each folder `name=value` of an object's key; None for a null."""
+    if "=" not in key:  # of most objects: nothing is split
         return
-    for folder in key.split("/")[:-1]:
+    folders = key.split("/")[:-1]
+    for folder in folders:
         name, equals, value = folder.partition("=")
-        if equals and name:
-            yield unquote(name), None if value == _NULL else unquote(value)
+        if not equals or not name:
+            continue
+        if value == _NULL:
+            yield unquote(name), None
+        else:
+            yield unquote(name), unquote(value)

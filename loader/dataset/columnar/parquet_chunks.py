@@ -13,7 +13,8 @@ from ...storage import ByteRange, ObjectInfo
 from ...storage.threads import ByteLru, begins_anew
 from ..shards.shard import crc32c
 from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start
-from .arrow_columns import Column, TableRows, arrow_errors, joined
+from .arrow_columns import Column, TableRows, joined
+from .arrow_errors import arrow_errors
 from .choices import ColumnarOptions, features_of
 
 CAPACITY_BYTES = 4 * 2**30
@@ -62,16 +63,25 @@ class Chunks(NamedTuple):
         return (len(self.starts) - 1) // max(1, len(self.columns))
 
     def to_row(self) -> dict[str, Any]:
-        return {**self._asdict(), "columns": list(self.columns), "starts": list(self.starts)}
+        return {
+            **self._asdict(),
+            "columns": list(self.columns),
+            "starts": list(self.starts),
+        }
 
     @staticmethod
     def of_row(body: Mapping[str, Any]) -> "Chunks":
         return Chunks(
-            body["footer_nbytes"], body["footer_crc32c"], tuple(body["columns"]), tuple(body["starts"])
+            footer_nbytes=body["footer_nbytes"],
+            footer_crc32c=body["footer_crc32c"],
+            columns=tuple(body["columns"]),
+            starts=tuple(body["starts"]),
         )
 
 
 class _Cut(NamedTuple):
+    """Bytes [low, high) of a chunk, which belong to a span."""
+
     span: int
     low: int
     high: int
@@ -92,8 +102,12 @@ class DecodedParquet:
         options: ColumnarOptions,
         cache: ChunkCache = CHUNKS,
     ) -> None:
-        self._name, self._identity, self._stored = name, identity, stored_nbytes
-        self._chunks, self._options, self._cache = chunks, options, cache
+        self._name = name
+        self._identity = identity
+        self._stored = stored_nbytes
+        self._chunks = chunks
+        self._options = options
+        self._cache = cache
         self._looked_at = False
 
     @property
@@ -108,10 +122,21 @@ class DecodedParquet:
 
     def apart(self) -> "DecodedParquet":
         return DecodedParquet(
-            self._name, self._identity, self._stored, self._chunks, self._options, ChunkCache(TOGETHER_BYTES)
+            self._name,
+            self._identity,
+            self._stored,
+            self._chunks,
+            self._options,
+            cache=ChunkCache(TOGETHER_BYTES),
         )
 
-    def read(self, spans: Sequence[ByteRange], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
+    def read(
+        self,
+        spans: Sequence[ByteRange],
+        raw: ReadRaw,
+        *,
+        anew: bool = False,
+    ) -> list[bytes]:
         """Return the decoded bytes of spans, in the order given.
 
         anew: read the chunks again instead of using the cache.
@@ -123,44 +148,67 @@ class DecodedParquet:
             self._metadata(raw, anew=True)
             self._looked_at = True
         pieces: list[list[bytes]] = [[] for _ in spans]
-        for number in cuts if anew else ():
-            self._cache.discard((self._identity, number))
+        if anew:
+            for number in cuts:
+                self._cache.discard((self._identity, number))
         for together in self._together(sorted(cuts)):
-            held = {number: self._cache.get((self._identity, number)) for number in together}
-            if missing := [number for number, data in held.items() if data is None]:
-                held |= self._load(missing, raw)
+            chunks, missing = self._cached(together)
+            if missing:
+                chunks |= self._load(missing, raw)
             for number in together:
                 for cut in cuts[number]:
-                    pieces[cut.span].append(bytes(held[number][cut.low : cut.high]))
-        return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
+                    piece = chunks[number][cut.low : cut.high]
+                    pieces[cut.span].append(bytes(piece))  # a copy: a view would keep the whole chunk alive
+        return [b"".join(pieces_of_span) for pieces_of_span in pieces]  # of one piece: without a copy
 
     def _cuts(self, spans: Sequence[ByteRange]) -> dict[int, list[_Cut]]:
-        starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
-        for which, (offset, nbytes) in enumerate(spans):
-            at, stop = offset, offset + nbytes
+        """Return chunk -> its bytes that the spans need."""
+        starts = self._chunks.starts
+        cuts: dict[int, list[_Cut]] = {}
+        for span, (offset, nbytes) in enumerate(spans):
+            stop = offset + nbytes
             if offset < 0 or stop > self.nbytes:
                 raise Corrupt(
                     f"{self._name} decodes to {self.nbytes} bytes, and its index names [{offset}:{stop}] of them: "
                     "register it again"
                 )
-            while at < stop:
-                number = bisect_right(starts, at) - 1
+            position = offset
+            while position < stop:
+                number = bisect_right(starts, position) - 1
+                chunk_start_byte = starts[number]
                 end = min(stop, starts[number + 1])
-                cuts.setdefault(number, []).append(_Cut(which, at - starts[number], end - starts[number]))
-                at = end
+                cut = _Cut(span, position - chunk_start_byte, end - chunk_start_byte)
+                cuts.setdefault(number, []).append(cut)
+                position = end
         return cuts
 
     def _together(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        starts, numbers_together, held = self._chunks.starts, list[int](), 0
+        """Yield these chunks in groups of at most `TOGETHER_BYTES`, or of one larger chunk."""
+        starts = self._chunks.starts
+        together: list[int] = []
+        together_nbytes = 0
         for number in numbers:
             nbytes = starts[number + 1] - starts[number]
-            if numbers_together and held + nbytes > TOGETHER_BYTES:
-                yield numbers_together
-                numbers_together, held = [], 0
-            numbers_together.append(number)
-            held += nbytes
-        if numbers_together:
-            yield numbers_together
+            if together and together_nbytes + nbytes > TOGETHER_BYTES:
+                yield together
+                together = []
+                together_nbytes = 0
+            together.append(number)
+            together_nbytes += nbytes
+        if together:
+            yield together
+
+    def _cached(self, numbers: Sequence[int]) -> tuple[dict[int, Any], list[int]]:
+        """Return (chunk -> its cached bytes, chunks that are not cached)."""
+        chunks: dict[int, Any] = {}
+        missing: list[int] = []
+        for number in numbers:
+            data = self._cache.get((self._identity, number))
+            if data is None:
+                missing.append(number)
+            else:
+                chunks[number] = data
+        return chunks, missing
 
     def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
         """Return decoded chunks. numbers: ascending, so that threads cannot deadlock."""
@@ -168,37 +216,47 @@ class DecodedParquet:
         with ExitStack() as turns:
             for number in numbers:
                 turns.enter_context(self._cache.turns.of((self._identity, number)))
-            cached = {number: self._cache.get((self._identity, number)) for number in numbers}
-            missing = [number for number, data in cached.items() if data is None]
+            chunks, missing = self._cached(numbers)  # another thread may have decoded some meanwhile
+            if not missing:
+                return chunks
             extents = [self._extent(metadata, number) for number in missing]
-            for number, extent, data in zip(missing, extents, raw(extents) if extents else (), strict=True):
-                cached[number] = self._decoded(metadata, number, extent, data)
-                self._cache.put((self._identity, number), cached[number], len(cached[number]))
-        return cached
+            for number, extent, data in zip(missing, extents, raw(extents), strict=True):
+                chunk = self._decoded(metadata, number, extent, data)
+                self._cache.put((self._identity, number), chunk, len(chunk))
+                chunks[number] = chunk
+        return chunks
 
     def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
         key = (self._identity, "footer")
-        metadata = None if anew else self._cache.get(key)
-        if metadata is not None:
-            return metadata
-        nbytes = self._chunks.footer_nbytes
+        if not anew:
+            metadata = self._cache.get(key)
+            if metadata is not None:
+                return metadata
         with self._cache.turns.of(key):
-            metadata = None if anew else self._cache.get(key)
+            metadata = None
+            if not anew:
+                metadata = self._cache.get(key)  # another thread may have parsed it meanwhile
             if metadata is None:
-                start = self._stored - nbytes
-                (data,) = raw([ByteRange(start, nbytes)])
-                if (checksum := crc32c(data)) != self._chunks.footer_crc32c:
-                    raise Corrupt(
-                        f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {checksum:08x}, "
-                        f"registered was {self._chunks.footer_crc32c:08x}: it was damaged; restore the object"
-                    )
-                with _corrupt_on_error(self._name, "its footer"):
-                    pad = max(
-                        0, min(TAIL_BYTES, self._stored) - nbytes
-                    )  # a parser first reads this much of the end
-                    metadata = pq.read_metadata(Window(self._stored, start - pad, bytes(pad) + data))
-                self._cache.put(key, metadata, METADATA_TIMES * nbytes)
+                metadata = self._parsed_footer(raw)
+                self._cache.put(key, metadata, METADATA_TIMES * self._chunks.footer_nbytes)
         return metadata
+
+    def _parsed_footer(self, raw: ReadRaw) -> pq.FileMetaData:
+        nbytes = self._chunks.footer_nbytes
+        start = self._stored - nbytes
+        (data,) = raw([ByteRange(start, nbytes)])
+        checksum = crc32c(data)
+        if checksum != self._chunks.footer_crc32c:
+            raise Corrupt(
+                f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {checksum:08x}, "
+                f"registered was {self._chunks.footer_crc32c:08x}: it was damaged; restore the object"
+            )
+        # A parser first reads this much of the end, and then only the footer in it.
+        tail_nbytes = min(TAIL_BYTES, self._stored)
+        pad = max(0, tail_nbytes - nbytes)
+        window = Window(self._stored, start - pad, bytes(pad) + data)
+        with _corrupt_on_error(self._name, "its footer"):
+            return pq.read_metadata(window)
 
     def _place(self, number: int) -> tuple[int, str]:
         group, column = divmod(number, len(self._chunks.columns))
@@ -213,9 +271,16 @@ class DecodedParquet:
                 f"{self._name}, row group {group}: {error}; it was damaged, restore the object"
             ) from error
 
-    def _decoded(self, metadata: pq.FileMetaData, number: int, extent: ByteRange, data: bytes) -> memoryview:
+    def _decoded(
+        self,
+        metadata: pq.FileMetaData,
+        number: int,
+        extent: ByteRange,
+        data: bytes,
+    ) -> memoryview:
         group, name = self._place(number)
-        what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
+        end = extent.offset + extent.nbytes
+        what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{end}]"
         with _corrupt_on_error(self._name, what):
             reader = pq.ParquetFile(
                 Window(self._stored, extent.offset, data),
@@ -224,7 +289,8 @@ class DecodedParquet:
                 pre_buffer=False,
             )
             table = reader.read_row_group(group, columns=[name], use_threads=False)
-            chunk_bytes = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")
+            column = self._column(metadata, name)
+            chunk_bytes = joined(column, table.column(name), f"{self._name}, {what}")
         expected = self._chunks.starts[number + 1] - self._chunks.starts[number]
         if len(chunk_bytes) != expected:
             raise Corrupt(
@@ -239,22 +305,32 @@ class DecodedParquet:
         if columns is None:
             schema = metadata.schema.to_arrow_schema()
             rows = TableRows(schema, features_of(schema), self._options, self._name)
-            columns = {one.column: one for one in rows.columns if one.kind == "field"}
+            columns = {column.column: column for column in rows.columns if column.kind == "field"}
             self._cache.put(key, columns, 1000 * len(columns))
         if name not in columns:
             raise InvalidSample(f"it has no column {name!r}")
         return columns[name]
 
 
-def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> ByteRange:
+def extent_of(
+    metadata: pq.FileMetaData,
+    group: int,
+    name: str,
+) -> ByteRange:
     """Return the span of a column in a row group, all leaves included. Raises: KeyError."""
     row_group = metadata.row_group(group)
-    leaves = [row_group.column(at) for at in range(row_group.num_columns)]
-    nested = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
-    if not nested:
+    starts: list[int] = []
+    ends: list[int] = []
+    for number in range(row_group.num_columns):
+        leaf = row_group.column(number)
+        if f"{leaf.path_in_schema}.".startswith(f"{name}."):
+            start = chunk_start(leaf)
+            starts.append(start)
+            ends.append(start + leaf.total_compressed_size)
+    if not starts:
         raise KeyError(f"no column {name!r}")
-    first = min(map(chunk_start, nested))
-    end = max(chunk_start(one) + one.total_compressed_size for one in nested)
+    first = min(starts)
+    end = max(ends)
     if not 0 <= first <= end:
         raise ValueError(f"the column lies at bytes [{first}:{end}]")
     return ByteRange(first, end - first)
@@ -275,15 +351,23 @@ def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
 
 
 BATCH_BYTES = 8 * 2**20
-BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+BOMB_BYTES = 2**30
+BOMB_TIMES = 1000
 """Limit of a row group's decoded bytes: the larger of BOMB_BYTES and BOMB_TIMES its stored bytes."""
 
 
-def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:
+def check_row_group(
+    metadata: pq.FileMetaData,
+    at: int,
+    info: ObjectInfo,
+) -> pq.RowGroupMetaData:
     """Return a row group's metadata. Raises: Corrupt if it declares far more bytes than it stores."""
     group = metadata.row_group(at)
-    stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
-    if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
+    stored = 0
+    for number in range(group.num_columns):
+        stored += group.column(number).total_compressed_size
+    most_by_ratio = BOMB_TIMES * min(stored, info.nbytes)
+    if not 0 <= group.total_byte_size <= max(BOMB_BYTES, most_by_ratio):
         raise Corrupt(
             f"{info.key}, row group {at} declares {group.total_byte_size:,} bytes for {stored:,} stored ones, "
             "taken for a mistake or an attack"
@@ -291,12 +375,21 @@ def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.
     return group
 
 
-def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> pq.ParquetFile:
+def row_group_reader(
+    source: Any,
+    metadata: pq.FileMetaData,
+    schema: pa.Schema,
+    name: str,
+) -> pq.ParquetFile:
     """Return a row-group reader that stores equal texts and bytes once. source: anything that Arrow reads.
 
     Raises: Corrupt if the footer spells a column's name in two ways; ArrowException.
     """
-    shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
+    shared = []
+    for field in schema:
+        kind = field.type
+        if pa.types.is_binary(kind) or pa.types.is_string(kind):
+            shared.append(field.name)
     try:
         return pq.ParquetFile(
             source,
@@ -311,5 +404,8 @@ def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, 
 
 def rows_at_once(group: pq.RowGroupMetaData) -> int:
     """Return how many of a group's rows are decoded at once."""
-    n_rows, nbytes = int(group.num_rows), int(group.total_byte_size)
-    return max(1, min(1024, BATCH_BYTES * n_rows // max(1, nbytes)))
+    # 1,024 rows at most: Python's objects of a row take more memory than its stored bytes.
+    n_rows = int(group.num_rows)
+    nbytes = int(group.total_byte_size)
+    rows_of_batch = BATCH_BYTES * n_rows // max(1, nbytes)
+    return max(1, min(1024, rows_of_batch))

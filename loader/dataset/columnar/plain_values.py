@@ -15,8 +15,15 @@ import pyarrow as pa
 from ...errors import InvalidSample, NotSupported
 
 Read = Callable[[Any], Any]
-_EPOCH, _DAY_S = datetime(1970, 1, 1, tzinfo=UTC), 86_400
-_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_S = 86_400
+_PER_S = {
+    "s": 1,
+    "ms": 10**3,
+    "us": 10**6,
+    "ns": 10**9,
+}
+"""Arrow's unit of time -> units in a second."""
 
 
 class OutOfRange(ValueError):
@@ -40,7 +47,7 @@ def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
         return _shared(array, as_text)
     if is_numbers(kind):
         return lambda at: _numbers(array[at])
-    if is_media(kind):
+    if is_media(kind):  # before other structs, whose bytes JSON does not hold
         return lambda at: array[at].as_py()
     read = _read_of(kind, as_text)
     if read is None:
@@ -58,7 +65,9 @@ def plain_array(array: pa.Array) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     kind = plain_type(array.type)
-    return array if kind == array.type else array.cast(kind)
+    if kind == array.type:
+        return array
+    return array.cast(kind)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -66,37 +75,58 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         kind = kind.storage_type
     if pa.types.is_string_view(kind):
         return pa.large_string()
-    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    return kind
+
+
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+)
+_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary_view,
+)
+_TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return any(is_kind(kind) for is_kind in _LISTS)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def is_numbers(kind: pa.DataType) -> bool:
-    return is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
+    """Return whether the type is a flat list of numbers."""
+    return is_list(kind) and is_number(kind.value_type)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_fixed_size_binary,
-        pa.types.is_binary_view,
-    )
-    return any(of_kind(kind) for of_kind in tests)
+    return any(is_kind(kind) for is_kind in _BYTES)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return any(is_kind(kind) for is_kind in _TEXTS)
 
 
 def is_media(kind: pa.DataType) -> bool:
     """Return whether the type is Hugging Face's media: a struct of bytes and path."""
     if not pa.types.is_struct(kind) or kind.num_fields != 2:
         return False
-    types = {kind.field(at).name: kind.field(at).type for at in range(2)}
-    return types.keys() == {"bytes", "path"} and is_bytes(types["bytes"]) and is_text(types["path"])
+    types = {kind.field(number).name: kind.field(number).type for number in range(2)}
+    if types.keys() != {"bytes", "path"}:
+        return False
+    return is_bytes(types["bytes"]) and is_text(types["path"])
 
 
 def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
@@ -105,23 +135,29 @@ def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
         return None
     while is_list(kind):
         kind = plain_type(kind.value_type)
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return np.dtype(kind.to_pandas_dtype()) if numbers else None
+    if not is_number(kind):
+        return None
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype
 
 
 def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
-    inner, indices, shared = reader_of(array.dictionary, as_text=as_text), array.indices, dict[int, Any]()
+    """Return a reader of a dictionary column, which converts each distinct value once."""
+    read = reader_of(array.dictionary, as_text=as_text)
+    indices = array.indices
+    n_values = len(array.dictionary)
+    shared: dict[int, Any] = {}
 
     def value(at: int) -> Any:
-        if not indices[at].is_valid:
+        index = indices[at]
+        if not index.is_valid:
             return None
-        number = indices[at].as_py()
+        number = index.as_py()
         if number not in shared:
-            if (
-                not 0 <= number < len(array.dictionary)
-            ):  # in a damaged page: a negative index would return a value
-                raise pa.ArrowIndexError(f"value {number} of a dictionary of {len(array.dictionary)}")
-            shared[number] = inner(number)
+            # In a damaged page: a negative index would return a value.
+            if not 0 <= number < n_values:
+                raise pa.ArrowIndexError(f"value {number} of a dictionary of {n_values}")
+            shared[number] = read(number)
         return shared[number]
 
     return value
@@ -132,31 +168,37 @@ def _numbers(value: Any) -> Any:
     if not value.is_valid:
         return None
     values = value.values
-    return values.to_pylist() if values.null_count else values.to_numpy(zero_copy_only=False)
+    if values.null_count:
+        return values.to_pylist()
+    return values.to_numpy(zero_copy_only=False)
 
 
 def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
+    """Return a reader for a type; None if `as_py` returns the value."""
     if pa.types.is_nested(kind):
-        return _nested(kind) if as_text else None
+        if not as_text:
+            return None
+        return _nested(kind)
     if pa.types.is_timestamp(kind):
         per_s = _PER_S[kind.unit]
-        return (
-            (lambda scalar: _moment_text(scalar.value, per_s))
-            if as_text
-            else lambda scalar: _moment(scalar.value, per_s)
-        )
+        if as_text:
+            return lambda scalar: _moment_text(scalar.value, per_s)
+        return lambda scalar: _moment(scalar.value, per_s)
     return _text_of(kind)
 
 
 def _text_of(kind: pa.DataType) -> Read | None:
     if pa.types.is_time(kind):
-        return lambda scalar: _clock(scalar.value, _PER_S[kind.unit])
+        per_s = _PER_S[kind.unit]
+        return lambda scalar: _clock(scalar.value, per_s)
     if pa.types.is_duration(kind):
-        return lambda scalar: _duration(scalar.value, _PER_S[kind.unit])
+        per_s = _PER_S[kind.unit]
+        return lambda scalar: _duration(scalar.value, per_s)
+    if pa.types.is_date32(kind):
+        return lambda scalar: _date(scalar.value)
     if pa.types.is_date(kind):
-        return lambda scalar: _date(
-            scalar.value if pa.types.is_date32(kind) else scalar.value // (1000 * _DAY_S)
-        )
+        day_ms = 1000 * _DAY_S
+        return lambda scalar: _date(scalar.value // day_ms)
     if pa.types.is_decimal(kind) or pa.types.is_interval(kind):
         return lambda scalar: str(scalar.as_py())
     return None
@@ -165,27 +207,50 @@ def _text_of(kind: pa.DataType) -> Read | None:
 def _nested(kind: pa.DataType) -> Read | None:
     """Return a reader for lists, structs and maps; None if `as_py` returns JSON values."""
     if pa.types.is_map(kind):
-        names, values = _inner(kind.key_type), _inner(kind.item_type)
-        if names is None and values is None:
-            return None
-        return lambda scalar: [
-            [_value(pair[0], names), _value(pair[1], values)] for pair in scalar.values or ()
-        ]
+        return _map_reader(kind)
     if pa.types.is_struct(kind):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
-        if len({field.name for field in fields}) < len(fields):
-            return _refuse("two members of one name, which JSON does not hold")
-        reads = [_inner(field.type) for field in fields]
-        if not any(reads):
-            return None
-        return lambda scalar: {
-            field.name: _value(scalar[at], read)
-            for at, (field, read) in enumerate(zip(fields, reads, strict=True))
-        }
+        return _struct_reader(kind)
     if pa.types.is_union(kind):
         return None
     read = _inner(kind.value_type)
-    return None if read is None else lambda scalar: [_value(each, read) for each in scalar.values]
+    if read is None:
+        return None
+    return lambda scalar: [_value(item, read) for item in scalar.values]
+
+
+def _map_reader(kind: pa.DataType) -> Read | None:
+    read_key = _inner(kind.key_type)
+    read_item = _inner(kind.item_type)
+    if read_key is None and read_item is None:
+        return None
+
+    def read(scalar: Any) -> list[list[Any]]:
+        pairs = []
+        for pair in scalar.values or ():
+            key = _value(pair[0], read_key)
+            item = _value(pair[1], read_item)
+            pairs.append([key, item])
+        return pairs
+
+    return read
+
+
+def _struct_reader(kind: pa.DataType) -> Read | None:
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        return _refuse("two members of one name, which JSON does not hold")
+    reads = [_inner(field.type) for field in fields]
+    if not any(reads):
+        return None
+
+    def read(scalar: Any) -> dict[str, Any]:
+        members = {}
+        for number, name in enumerate(names):
+            members[name] = _value(scalar[number], reads[number])
+        return members
+
+    return read
 
 
 def _inner(kind: pa.DataType) -> Read | None:
@@ -194,7 +259,9 @@ def _inner(kind: pa.DataType) -> Read | None:
         return lambda scalar: _value(scalar.value, read)
     if pa.types.is_dictionary(kind):
         read = _inner(kind.value_type)
-        return None if read is None else lambda scalar: _value(scalar.value, read)
+        if read is None:
+            return None
+        return lambda scalar: _value(scalar.value, read)
     if is_bytes(kind):
         return _refuse("bytes inside of a list or struct, which JSON does not hold")
     return _read_of(kind, as_text=True)
@@ -203,7 +270,9 @@ def _inner(kind: pa.DataType) -> Read | None:
 def _value(scalar: Any, read: Read | None) -> Any:
     if not scalar.is_valid:
         return None
-    return scalar.as_py() if read is None else read(scalar)
+    if read is None:
+        return scalar.as_py()
+    return read(scalar)
 
 
 def _refuse(why: str) -> Read:
@@ -223,18 +292,20 @@ def _second(seconds: int, text: str) -> datetime:
 def _moment(value: int, per_s: int) -> datetime:
     seconds, rest = divmod(value, per_s)
     nanos = rest * (10**9 // per_s)
-    if nanos % 1000:
+    micros, nanos_below_micros = divmod(nanos, 1000)  # `datetime` has no nanoseconds
+    if nanos_below_micros:
+        text = _moment_text(value, per_s)
         raise OutOfRange(
-            f"the time {_moment_text(value, per_s)}, finer than the microseconds that metadata hold",
+            f"the time {text}, finer than the microseconds that metadata hold",
             fits_text=True,
         )
-    return _second(seconds, f"{seconds:,} s").replace(microsecond=nanos // 1000)
+    return _second(seconds, f"{seconds:,} s").replace(microsecond=micros)
 
 
 def _moment_text(value: int, per_s: int) -> str:
     seconds, rest = divmod(value, per_s)
-    plain = _second(seconds, f"{seconds:,} s").replace(tzinfo=None).isoformat()
-    return f"{plain}{_fraction(rest, per_s)}+00:00"
+    second = _second(seconds, f"{seconds:,} s").replace(tzinfo=None)  # the zone follows the fraction
+    return f"{second.isoformat()}{_fraction(rest, per_s)}+00:00"
 
 
 def _clock(value: int, per_s: int) -> str:
@@ -243,7 +314,8 @@ def _clock(value: int, per_s: int) -> str:
     hour, minute = divmod(minutes, 60)
     if not 0 <= hour < 24:
         raise OutOfRange(f"a time of day of {seconds:,} s, and a day has {_DAY_S:,}")
-    return f"{time(hour, minute, second).isoformat()}{_fraction(rest, per_s)}"
+    clock = time(hour, minute, second)
+    return f"{clock.isoformat()}{_fraction(rest, per_s)}"
 
 
 def _duration(value: int, per_s: int) -> str:
@@ -265,15 +337,24 @@ def _fraction(rest: int, per_s: int) -> str:
     nanos = rest * (10**9 // per_s)
     if not nanos:
         return ""
-    return f".{nanos:09d}" if nanos % 1000 else f".{nanos // 1000:06d}"
+    if nanos % 1000:
+        return f".{nanos:09d}"
+    return f".{nanos // 1000:06d}"
 
 
 FLAT_WORDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 """Extensions of flat little-endian values."""
+# Made once: `json.dumps` makes an encoder for each call with options.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
+def encoded(
+    value: Any,
+    word: str,
+    column: str,
+    where: str,
+    dtype: np.dtype[Any] | None = None,
+) -> bytes:
     """Return a value as field bytes for the extension `word`. dtype: dtype of an array; None keeps the values' dtype.
 
     Raises: InvalidSample.
@@ -287,23 +368,29 @@ def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any]
     return json_bytes(value, column, where)
 
 
-def json_bytes(value: Any, column: str, where: str) -> bytes:
+def json_bytes(
+    value: Any,
+    column: str,
+    where: str,
+) -> bytes:
     """Return plain values as JSON. Raises: NotSupported for values that JSON cannot hold; InvalidSample."""
     try:
         text = _JSON.encode(value)
     except (ValueError, TypeError) as error:
-        what = (
-            "a number that is not finite"
-            if isinstance(error, ValueError)
-            else f"a value of another kind ({error})"
-        )
+        what = f"a value of another kind ({error})"
+        if isinstance(error, ValueError):
+            what = "a number that is not finite"
         raise NotSupported(
             f"{where}: column {column!r} holds {what}, which JSON does not hold; leave it out (--without {column})"
         ) from error
     return text_bytes(text, column, where)
 
 
-def text_bytes(value: str, column: str, where: str) -> bytes:
+def text_bytes(
+    value: str,
+    column: str,
+    where: str,
+) -> bytes:
     """Return UTF-8. Raises: InvalidSample for a lone surrogate."""
     try:
         return value.encode()
@@ -313,30 +400,49 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
         ) from error
 
 
-def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
+def array_bytes(
+    value: Any,
+    word: str,
+    column: str,
+    where: str,
+    dtype: np.dtype[Any] | None = None,
+) -> bytes:
     """Return numbers as flat little-endian values or a .npy file. Raises: InvalidSample if they do not fit.
 
     dtype: dtype of the .npy file; None keeps the values' dtype.
     """
     try:
         plain = np.asarray(value)
-    except ValueError:
+    except ValueError:  # from lists of different lengths
         plain = np.array(None)
-    if plain.size == 0:
-        plain = plain.astype(np.float64 if word in ("npy", "f2", "f4", "f8") else np.int64)
-    if plain.dtype.kind not in "iuf" or (word != "npy" and plain.ndim != 1):
+    if plain.size == 0:  # numpy gives an empty list float64
+        is_float = word == "npy" or word[0] == "f"
+        plain = plain.astype(np.float64 if is_float else np.int64)
+    is_flat = plain.ndim == 1
+    if plain.dtype.kind not in "iuf" or (word != "npy" and not is_flat):
         raise InvalidSample(f"{where}: column {column!r} is no list of numbers, which {word} holds")
     if word == "npy":
-        file = BytesIO()
-        np.save(file, plain if dtype is None else plain.astype(dtype), allow_pickle=False)
-        return file.getvalue()
+        return _npy_bytes(plain, dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         array = plain.astype(f"<{word}")
-    if word[0] != "f" and (plain.dtype.kind == "f" or not _fits(plain, word)):
+    if word[0] != "f" and not _fits(plain, word):
         raise InvalidSample(f"{where}: numbers of column {column!r} do not fit {word}; name a wider one")
     return array.tobytes()
 
 
+def _npy_bytes(plain: np.ndarray[Any, Any], dtype: np.dtype[Any] | None) -> bytes:
+    if dtype is not None:
+        plain = plain.astype(dtype)
+    file = BytesIO()
+    np.save(file, plain, allow_pickle=False)
+    return file.getvalue()
+
+
 def _fits(plain: np.ndarray[Any, Any], word: str) -> bool:
-    held = np.iinfo(word)
-    return not plain.size or (int(plain.min()) >= held.min and int(plain.max()) <= held.max)
+    """Return whether a type of whole numbers holds all of these."""
+    if plain.dtype.kind == "f":
+        return False
+    if not plain.size:
+        return True
+    limits = np.iinfo(word)
+    return int(plain.min()) >= limits.min and int(plain.max()) <= limits.max

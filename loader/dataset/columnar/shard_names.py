@@ -37,11 +37,18 @@ def shard_set(key: str) -> tuple[ShardSet, int] | None:
     match = matches[-1]  # the stem may have numbers of its own
     if not 0 < int(match["total"]) <= MOST_FILES:
         return None
-    begin = f"{folder}{slash}{name[: match.start()]}"
+    stem = name[: match.start()]
     end = name[match.end() :]
     if match["hash"]:
         end = f"-*{end}"
-    return ShardSet(begin, len(match["number"]), match["total"], end), int(match["number"])
+    number = match["number"]
+    files = ShardSet(
+        begin=f"{folder}{slash}{stem}",
+        width=len(number),
+        total=match["total"],
+        end=end,
+    )
+    return files, int(number)
 
 
 def missing_shards(keys: Iterable[str], is_left_out: Callable[[str], bool]) -> Iterator[str]:
@@ -50,20 +57,24 @@ def missing_shards(keys: Iterable[str], is_left_out: Callable[[str], bool]) -> I
     is_left_out: whether a name was left out on purpose. Memory: 100 bytes per key with such a name. Ends after
     `MOST_FILES` names: each of many files may state a million others.
     """
-    numbers_of = dict[ShardSet, set[int]]()
+    numbers_of: dict[ShardSet, set[int]] = {}
     for key in keys:
         member = shard_set(key)
-        if member is not None:
-            files, number = member
-            numbers_of.setdefault(files, set()).add(number)
+        if member is None:
+            continue
+        files, number = member
+        numbers_of.setdefault(files, set()).add(number)
     n_names = 0
     for files, numbers in sorted(numbers_of.items()):
         total = int(files.total)
         # Numbers from 1 to `total` are a set too, if its last file is there and none has the number 0.
-        first = int(total in numbers and 0 not in numbers)
-        if len(numbers) >= total and numbers.issuperset(range(first, first + total)):
+        first = 0
+        if total in numbers and 0 not in numbers:
+            first = 1
+        expected = range(first, first + total)
+        if len(numbers) >= total and numbers.issuperset(expected):
             continue
-        for number in range(first, first + total):
+        for number in expected:
             if number in numbers:
                 continue
             n_names += 1

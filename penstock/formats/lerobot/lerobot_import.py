@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidStore
 from loader.modalities.language import FIELD
 from loader.modalities.row_blocks import with_row_blocks

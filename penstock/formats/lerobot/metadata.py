@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json
 from loader.storage import Store

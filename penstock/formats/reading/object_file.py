@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Changed, Corrupt
 from loader.native import IN_MEMORY, UNKNOWN_CRC, OpenFile, crc32c
 from loader.storage import Blob, ObjectInfo, Store

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.columnar.arrow_columns import TableRows, arrow_errors
+from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.columnar.choices import SchemaFacts
 from loader.dataset.columnar.column_names import Partitions, metadata_name
 from loader.dataset.columnar.plain_values import reader_of

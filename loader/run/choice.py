@@ -20,8 +20,10 @@ from .run_delay import RunDelay
 
 FEW = 2
 """Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
-DECODING_THREADS, COPYING_THREADS = 4, 2
-"""Most threads that speed each other up: while decoding, and while copying."""
+DECODING_THREADS = 4
+"""Most threads that speed each other up while decoding."""
+COPYING_THREADS = 2
+"""Most threads that speed each other up while copying."""
 COPYING_PROCESSES = 2
 """Most worker processes for copies: what they save the training is its own wait for the lock."""
 WAITS = 0.1
@@ -92,56 +94,88 @@ class Maker(NamedTuple):
     """Number of threads or processes; 0 for the caller."""
 
 
-def first_threads(cores: int, *, local: bool, copies: bool = False) -> int:
+def first_threads(
+    cores: int,
+    *,
+    local: bool,
+    copies: bool = False,
+) -> int:
     """Return the number of threads to begin with. copies: True if nothing is decoded or transformed."""
     if not local:
         return cores
-    return min(cores, COPYING_THREADS if copies else DECODING_THREADS)
+    most = COPYING_THREADS if copies else DECODING_THREADS
+    return min(cores, most)
 
 
-def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker, str] | None:
+def choice(
+    locked: float,
+    room: Room,
+    stages: Stages,
+    now: Maker,
+) -> tuple[Maker, str] | None:
     """Return (a better maker than `now`, why); None if `now` is as good as any.
 
     locked: share of time in which a thread waits long for the interpreter's lock.
     """
-    if room.processes and now.name != "processes" and (why := _why_processes(locked, room, stages, now)):
-        most = room.processes if stages.decodes >= WORK else COPYING_PROCESSES
-        return Maker("processes", min(room.processes, most)), why
-    if now.name == "processes" or not room.threads:
+    if now.name == "processes":
+        return None
+    if room.processes:
+        why = _why_processes(locked, room, stages, now)
+        if why is not None:
+            most = room.processes
+            if stages.decodes < WORK:
+                most = min(most, COPYING_PROCESSES)
+            return Maker("processes", most), why
+    if not room.threads:
         return None
     if now.name == "caller":
         return _beside_a_training(stages)
     return _fewer_threads(room, stages, now.workers)
 
 
-def _why_processes(locked: float, room: Room, stages: Stages, now: Maker) -> str | None:
-    waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
-    if stages.fetches >= WORK and not room.local:
+def _why_processes(
+    locked: float,
+    room: Room,
+    stages: Stages,
+    now: Maker,
+) -> str | None:
+    """Return the reason why worker processes would be faster; None if there is none."""
+    waits = stages.waits >= WAITS
+    decodes = stages.decodes >= WORK
+    waits_for_a_store = stages.fetches >= WORK and not room.local
+    if waits_for_a_store:
         return None
+
+    # Two processes are no faster than threads for a loop that only waits: see FEW.
     enough = room.processes > FEW or stages.waits <= 1 - IDLE
-    if decodes and room.cores > FEW and enough and (waits or stages.load >= LOAD):
+    worth_it = waits or stages.load >= LOAD
+    if decodes and room.cores > FEW and enough and worth_it:
         return (
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
+
     are_several = min(now.workers, room.processes, room.cores) > 1
     if decodes and waits and are_several and _decoders_take_turns(locked, stages):
         return (
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches and hold the lock: "
             f"{now.workers} threads used {stages.cores:.2g} cores, and the training waited for {stages.waits:.0%}"
         )
-    # (other programs may leave less than a core)
-    idle_share = min(1.0, stages.cores)
-    loaded = decodes and stages.load >= LOAD * idle_share
+
+    # Other programs may leave the process less than a core.
+    cores_at_most_one = min(1.0, stages.cores)
+    loaded = decodes and stages.load >= LOAD * cores_at_most_one
     if not waits and not loaded:
         return None
-    if decodes and stages.computes >= COMPUTES * idle_share:
+    if decodes and stages.computes >= COMPUTES * cores_at_most_one:
         return (
             f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
             "threads that decode take the interpreter's lock from it, and it from them"
         )
+
     # While training waits it does not hold the lock: late threads have lost their core.
-    if min(locked, 1 - stages.waits) < LOCKED:
+    locked_by_training = min(locked, 1 - stages.waits)
+    if locked_by_training < LOCKED:
         return None
     return (
         f"the training held the interpreter's lock for {locked:.0%} of the time, in which threads wait for it, and "
@@ -159,39 +193,57 @@ def _decoders_take_turns(locked: float, stages: Stages) -> bool:
     return stages.cores < high and locked - by_training >= HELD
 
 
-def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str] | None:
-    decodes = stages.decodes >= WORK
-    most = DECODING_THREADS if decodes else COPYING_THREADS
+def _fewer_threads(
+    room: Room,
+    stages: Stages,
+    threads: int,
+) -> tuple[Maker, str] | None:
+    """Return (fewer threads, or more for a disk, why); None if their number is good."""
     low, high = ONE_CORE
-    if threads > most and (decodes or (room.local and stages.cores >= low)):
-        work = "decode" if decodes else "copy"
-        return Maker(
-            "threads", most
-        ), f"more than {most} threads that {work} samples take the lock from each other"
+    decodes = stages.decodes >= WORK
+    most = COPYING_THREADS
+    work = "copy"
+    if decodes:
+        most = DECODING_THREADS
+        work = "decode"
+    # Threads that copy from a bucket wait for it, and do not compete.
+    compete = decodes or (room.local and stages.cores >= low)
+    if threads > most and compete:
+        why = f"more than {most} threads that {work} samples take the lock from each other"
+        return Maker("threads", most), why
     if decodes or not room.local or stages.waits < WAITS:
         return None
-    if stages.used < low and room.more_threads and stages.fetches >= WORK and threads < DECODING_THREADS:
-        more = min(room.cores, DECODING_THREADS)
-        return Maker("threads", more), (
-            f"{threads} thread{'s' * (threads > 1)} and the training used {stages.used:.2g} cores: they wait for a disk"
-        )
-    if not low <= stages.cores < high:
+
+    plural = "s" if threads > 1 else ""
+    waits_for_a_disk = room.more_threads and stages.used < low and stages.fetches >= WORK
+    if waits_for_a_disk and threads < DECODING_THREADS:
+        why = f"{threads} thread{plural} and the training used {stages.used:.2g} cores: they wait for a disk"
+        return Maker("threads", min(room.cores, DECODING_THREADS)), why
+
+    take_turns = low <= stages.cores < high
+    if not take_turns:
         return None
-    why = f"{threads} thread{'s' * (threads > 1)} and the training used {stages.cores:.2g} cores"
+    used = f"{threads} thread{plural} and the training used {stages.cores:.2g} cores"
     if room.caller and stages.waits > 1 - IDLE:
         idle = f"the training waited for {stages.waits:.0%} of its time: its own thread is faster without it"
-        return Maker("caller", 0), f"{why}, and {idle}"
-    return (Maker("threads", 1), f"{why}: they take turns at the interpreter") if threads > 1 else None
+        return Maker("caller", 0), f"{used}, and {idle}"
+    if threads <= 1:
+        return None
+    return Maker("threads", 1), f"{used}: they take turns at the interpreter"
 
 
 def _beside_a_training(stages: Stages) -> tuple[Maker, str] | None:
+    """Return (a thread instead of the caller, why) if the training works; else None."""
     busy = 1 - stages.waits
-    why = f"the training works for {busy:.0%} of its time, beside which a thread can"
-    return (Maker("threads", 1), why) if busy > 2 * IDLE else None
+    if busy <= 2 * IDLE:
+        return None
+    return Maker("threads", 1), f"the training works for {busy:.0%} of its time, beside which a thread can"
 
 
-FIRST_LOOK_S, LOOK_S = 0.3, 0.5
-"""Seconds of training before the first measurement, and between later ones."""
+FIRST_LOOK_S = 0.3
+"""Seconds of training before the first measurement."""
+LOOK_S = 0.5
+"""Seconds of training between later measurements."""
 PROBED_LOOKS = 30
 """Number of measurements after which a run is steady, and the probe ends."""
 PROBE_S = 0.08
@@ -215,10 +267,12 @@ class LockProbe:
     """
 
     def __init__(self) -> None:
-        # (held until the end; an Event would cost several Python calls per request)
-        self._running, self._pid = threading.Lock(), os.getpid()
+        # Locked until the end. An Event would cost several Python calls per request.
+        self._running = threading.Lock()
         self._running.acquire()
-        self._asked = self._late = 0
+        self._pid = os.getpid()
+        self._requests = 0
+        self._late = 0
         self._share = 0.0
         ends_with_the_process(self)
         self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
@@ -226,8 +280,10 @@ class LockProbe:
 
     def drain(self) -> float:
         """Return the share of late requests since the last call that had LEAST_ASKED of them; 0.0 before."""
-        if self._asked >= LEAST_ASKED:
-            self._share, self._asked, self._late = self._late / self._asked, 0, 0
+        if self._requests >= LEAST_ASKED:
+            self._share = self._late / self._requests
+            self._requests = 0
+            self._late = 0
         return self._share
 
     def dismiss(self) -> None:
@@ -239,27 +295,53 @@ class LockProbe:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        bound_s, delays = sys.getswitchinterval() / 5, RunDelay()
-        delayed_s, start = delays.seconds(), perf_counter()
+        late_after_s = sys.getswitchinterval() / 5
+        delays = RunDelay()
+        delayed_s = delays.seconds()
+        start_s = perf_counter()
         while not self._running.acquire(timeout=PROBE_S):
-            late_s, before_s = perf_counter() - start - PROBE_S, delayed_s
+            waited_s = perf_counter() - start_s - PROBE_S
+            delayed_before_s = delayed_s
             delayed_s = delays.seconds()
-            self._late += late_s - (delayed_s - before_s) >= bound_s
-            self._asked += 1
-            start = perf_counter()
+            # Other programs had the core for that long: the lock is not to blame.
+            without_core_s = delayed_s - delayed_before_s
+            self._late += waited_s - without_core_s >= late_after_s
+            self._requests += 1
+            start_s = perf_counter()
         delays.close()
+
+
+class _Costs(NamedTuple):
+    """Totals since the start of the process."""
+
+    metrics: Mapping[str, float]
+    """As `Metrics.snapshot`."""
+    made_cpu_s: float
+    """CPU seconds spent on the delivered batches."""
+    process_cpu_s: float
+    """CPU seconds of the whole process."""
+    delay_s: float
+    """Seconds that its threads waited for a core."""
 
 
 class Contention:
     """Measures a loader at intervals. For the consumer's thread, except `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
-        self._before: tuple[Mapping[str, float], float, float, float] | None = None
-        self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
+        self._before: _Costs | None = None
+        self._since_s = 0.0  # of training, since the last measurement
+        self._computed_s = 0.0  # of its thread's CPU, since the last measurement
+        self._next_s = 0.0
+        self._looks = 0
         self._probed = probed
         self._probe: LockProbe | None = None
 
-    def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
+    def add_step(
+        self,
+        waited_s: float,
+        busy_s: float,
+        computed_s: float,
+    ) -> bool:
         """Add a step in which the training waited and worked. Return whether to measure now.
 
         computed_s: CPU seconds of the training's thread.
@@ -269,35 +351,34 @@ class Contention:
         return self._since_s >= self._next_s
 
     def measure(
-        self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float, delay_s: float = 0.0
+        self,
+        metrics: Mapping[str, float],
+        made_cpu_s: float,
+        process_cpu_s: float,
+        delay_s: float = 0.0,
     ) -> Measurement | None:
         """Return the measured interval since the previous call; None on the first call.
 
         made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process. delay_s: seconds
         that its threads waited for a core.
         """
-        locked = self._probe.drain() if self._probe is not None else 0.0
-        before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s, delay_s)
-        computed_s, self._since_s, self._computed_s, self._looks = self._computed_s, 0.0, 0.0, self._looks + 1
+        locked = 0.0
+        if self._probe is not None:
+            locked = self._probe.drain()
+        before = self._before
+        now = _Costs(metrics, made_cpu_s, process_cpu_s, delay_s)
+        computed_s = self._computed_s
+        self._before = now
+        self._since_s = 0.0
+        self._computed_s = 0.0
         self._next_s = FIRST_LOOK_S if before is None else LOOK_S
+        self._looks += 1
         if self._looks > PROBED_LOOKS:
             self.end_probe()
         if before is None:  # the first batch waited for imports and indexes, unlike later ones
             self._begin_probe()
             return None
-        spent = stage_seconds(metrics, before[0])
-        elapsed = max(spent["consumer"] + spent["busy"], 1e-9)
-        stages = Stages(
-            waits=spent["consumer"] / elapsed,
-            computes=computed_s / elapsed,
-            decodes=_share(spent, "decode", "transform"),
-            fetches=_share(spent, "fetch"),
-            load=(made_cpu_s - before[1]) / elapsed,
-            cores=(process_cpu_s - before[2]) / elapsed,
-            # (a thread that has ended takes its seconds with it)
-            delayed=max(0.0, delay_s - before[3]) / elapsed,
-        )
-        return Measurement(locked, stages)
+        return Measurement(locked, _stages(before, now, computed_s))
 
     def _begin_probe(self) -> None:
         if self._probed:
@@ -307,11 +388,33 @@ class Contention:
 
     def end_probe(self, *, wait: bool = False) -> None:
         self._probed = False
-        probe, self._probe = self._probe, None
+        probe = self._probe
+        self._probe = None
         if probe is not None:
             probe.dismiss()
             if wait:
                 probe.join()
+
+
+def _stages(
+    before: _Costs,
+    now: _Costs,
+    computed_s: float,
+) -> Stages:
+    """Return the costs between two measurements. computed_s: CPU seconds of the training's thread."""
+    spent_s = stage_seconds(now.metrics, before.metrics)
+    elapsed_s = max(spent_s["consumer"] + spent_s["busy"], 1e-9)
+    # A thread that has ended takes its seconds of waiting with it.
+    delayed_s = max(0.0, now.delay_s - before.delay_s)
+    return Stages(
+        waits=spent_s["consumer"] / elapsed_s,
+        computes=computed_s / elapsed_s,
+        decodes=_share(spent_s, "decode", "transform"),
+        fetches=_share(spent_s, "fetch"),
+        load=(now.made_cpu_s - before.made_cpu_s) / elapsed_s,
+        cores=(now.process_cpu_s - before.process_cpu_s) / elapsed_s,
+        delayed=delayed_s / elapsed_s,
+    )
 
 
 def decodes(metrics: Mapping[str, float]) -> float:
@@ -319,5 +422,7 @@ def decodes(metrics: Mapping[str, float]) -> float:
     return _share(stage_seconds(metrics), "decode", "transform")
 
 
-def _share(spent: Mapping[str, float], *stages: str) -> float:
-    return sum(spent[stage] for stage in stages) / max(sum(spent[stage] for stage in MAKING), 1e-9)
+def _share(spent_s: Mapping[str, float], *stages: str) -> float:
+    of_stages = sum(spent_s[stage] for stage in stages)
+    of_all = sum(spent_s[stage] for stage in MAKING)
+    return of_stages / max(of_all, 1e-9)

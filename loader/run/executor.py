@@ -6,8 +6,7 @@ second to start and have their own memory.
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from functools import partial
 from time import process_time
 from typing import TYPE_CHECKING, Literal
@@ -32,52 +31,14 @@ from .choice import (
     first_threads,
 )
 from .making.assemble import Assembler
-from .making.prefetch import READY, BatchMaker, Bound, MadeBatches, Prefetch, making
+from .making.prefetch import READY, BatchMaker, Bound, InlineExecutor, Prefetch, making
 from .metrics import Metrics
+from .recipe.recipe import one_of, whole_number
 from .run_delay import process_delay_s
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
     from .workers.script_values import ScriptValues, SentValue
-
-
-class _LazyBatches(Future[MadeBatches]):
-    def __init__(self, make: Callable[[], MadeBatches]) -> None:
-        super().__init__()
-        self._make = make
-
-    def result(self, timeout: float | None = None) -> MadeBatches:
-        """Return the batches. Raises immediately errors unrelated to the batch, such as KeyboardInterrupt."""
-        if not self.done():
-            result = self._make()
-            if result.error is not None and not isinstance(result.error, Exception):
-                raise result.error
-            if self.set_running_or_notify_cancel():
-                self.set_result(result)
-        return super().result(timeout)
-
-
-class InlineExecutor:
-    """Makes batches in the thread that takes them, and none ahead."""
-
-    size = 0
-
-    def __init__(self, make: Callable[[range], MadeBatches]) -> None:
-        self._make = make
-
-    def submit(self, steps: range) -> Future[MadeBatches]:
-        return _LazyBatches(lambda: self._make(steps))
-
-    def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        for future in futures:
-            future.cancel()
-
-    def retire(self) -> None:
-        """Do nothing: there are no threads."""
-
-    dismiss = abandon = retire
-
-    def join(self, timeout_s: float | None = None) -> None: ...
 
 
 logger = logging.getLogger(__name__)
@@ -97,10 +58,15 @@ WORKER_BYTES = 150 * 2**20
 
 
 def prefetch_bound(nbytes: int | None) -> Bound:
-    """Return the bound for batches made ahead. nbytes: the user's limit; None sizes it by need."""
+    """Return the bound for batches made ahead. nbytes: the user's limit; None sizes it by need.
+
+    Raises: InvalidRuntime if `nbytes` is no whole number, or negative.
+    """
     if nbytes is not None:
+        nbytes = whole_number("prefetch", nbytes, 0)
         return Bound(nbytes, nbytes, by_need=False)
-    return Bound(PREFETCH_BYTES, max(PREFETCH_BYTES, rank_memory_bytes() // PREFETCH_SHARE))
+    share_bytes = rank_memory_bytes() // PREFETCH_SHARE
+    return Bound(least=PREFETCH_BYTES, most=max(PREFETCH_BYTES, share_bytes))
 
 
 class Execution:
@@ -120,8 +86,13 @@ class Execution:
         workers: Workers,
         bound: Bound,
     ) -> None:
-        self._assembler, self._cache, self._metrics = assembler, cache, metrics
-        self._workers_asked, self._bound = workers, bound
+        self._assembler = assembler
+        self._cache = cache
+        self._metrics = metrics
+        self._workers_option: Workers = "auto"
+        if workers != "auto":
+            self._workers_option = whole_number("workers", workers, 0)
+        self._bound = bound
         self._measure_share()
         stores = [view.version.shard_store for view in assembler.recipe.views]
         # The kernel caches a network folder's pages, but each first read waits as a bucket's does.
@@ -140,15 +111,15 @@ class Execution:
         if self.name == "threads" and "auto" in (executor, workers):
             self._may_start_processes = executor == "auto"
             self._contention = Contention(probed=executor == "auto")
-            # (not the execution itself, which the probe's thread would keep alive)
+            # Not the execution itself, which the probe's thread would keep alive.
             weakref.finalize(self, self._contention.end_probe)
-        # (for `auto`: a pool whose workers are still starting, and the reason; later the working pool)
+        # For `auto`: a pool whose workers are still starting, and the reason; later the working pool.
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
-        self._step = -1  # of the batch that was asked for last
-        self._moved_from: int | None = None  # first step of the worker processes that `auto` chose
-        # What the transform reads, compared before and while processes make the batches.
+        self._step = -1  # of the newest requested batch
+        self._first_moved_step: int | None = None  # of the worker processes that `auto` chose
+        # Values that the transform reads, compared before and while processes make the batches.
         self._script_values: ScriptValues | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
@@ -160,9 +131,10 @@ class Execution:
                 raise
             self._return_to_threads(self._pool, str(error))
         except Exception as error:
-            if self._moved_from is not None and step >= self._moved_from:
+            first_step = self._first_moved_step
+            if first_step is not None and step >= first_step:
                 error.add_note(
-                    f"the transform and the decoders run in worker processes since step {self._moved_from}, because "
+                    f"the transform and the decoders run in worker processes since step {first_step}, because "
                     f"{self.why}; executor='threads' keeps them in this process"
                 )
             raise
@@ -171,35 +143,48 @@ class Execution:
     def prefetch(self) -> Prefetch:
         if self._prefetch is None:
             # Ranks that started after this loader was created take their part of the machine.
-            if self.name != "caller" and self._workers_asked == "auto":
+            if self.name != "caller" and self._workers_option == "auto":
                 self._measure_share()
                 self.workers = min(self.workers, self._count(self.name))
             self._prefetch = Prefetch(self._maker(), self._bound, waits=self.waits)
         return self._prefetch
 
-    def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
+    def batch_delivered(
+        self,
+        waited_s: float,
+        busy_s: float,
+        computed_s: float,
+    ) -> None:
         """Note that training got a batch; perhaps change the maker.
 
         waited_s: seconds that training waited. busy_s, computed_s: seconds that it worked before, and its thread's CPU
         seconds.
         """
         self._used_s += waited_s + busy_s
-        measured = self._contention
-        if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
-            metrics = self._metrics.snapshot()
-            seen = measured.measure(metrics, self.prefetch().cpu_s, process_time(), process_delay_s())
-            if seen is None and self._may_start_processes:
-                self._script_values = self._values_now()
-            if seen is not None:
-                self._choose(seen)
-            elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
-                from .workers.fork_server import prepare
-
-                prepare()  # processes are likely: imports modules until the next measurement
+        contention = self._contention
+        if contention is not None:
+            is_due = contention.add_step(waited_s, busy_s, computed_s)
+            if is_due and self._starting is None:
+                self._measure(contention)
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
         if self.name == "processes" and self._script_values is not None:
-            self._heed_script(self._script_values)
+            self._check_script(self._script_values)
+
+    def _measure(self, contention: Contention) -> None:
+        """Measure the run since the last time, and change the maker if another is faster."""
+        metrics = self._metrics.snapshot()
+        measurement = contention.measure(metrics, self.prefetch().cpu_s, process_time(), process_delay_s())
+        if measurement is not None:
+            self._choose(measurement)
+            return
+        if not self._may_start_processes:
+            return
+        self._script_values = self._values_now()
+        if self._cores > FEW and decodes(metrics) >= WORK:
+            from .workers.fork_server import prepare
+
+            prepare()  # processes are likely: imports modules until the next measurement
 
     def _values_now(self) -> "ScriptValues | None":
         recipe = self._assembler.recipe
@@ -209,7 +194,7 @@ class Execution:
 
         return ScriptValues(recipe)
 
-    def _heed_script(self, values: "ScriptValues") -> None:
+    def _check_script(self, values: "ScriptValues") -> None:
         """Go back to threads if the script changed a value that its transform reads; warn if it chose processes."""
         change = values.change_if_due()
         if change is None:
@@ -224,7 +209,7 @@ class Execution:
 
     @property
     def waits(self) -> bool:
-        """True if nothing is made ahead before the second batch is asked for."""
+        """True if nothing is made ahead before the second batch is requested."""
         return not self._local
 
     def describe(self, caller: str = "the training's own thread") -> str:
@@ -232,25 +217,24 @@ class Execution:
 
         caller: name of the thread that takes the batches.
         """
-        made_by = _named(Maker(self.name, self.workers), caller)
-        most, maker = self._bound.most, f"batches are made by {made_by}: {self.why}"
+        now = Maker(self.name, self.workers)
+        maker = f"batches are made by {_named(now, caller)}: {self.why}"
         if self._contention is not None or self._trials:
-            trials = [*self._trials, (Maker(self.name, self.workers), self._used_s)]
+            trials = [*self._trials, (now, self._used_s)]
             tried = ", ".join(f"{_named(one)} for {seconds:,.1f} s" for one, seconds in trials)
             maker = f"{maker}\ntried: {tried}"
         if self.name == "caller":
             return f"{maker}\nnone is made ahead"
         prefetch = self._prefetch
-        ahead = (
-            f"up to {_mib(self._bound.least if prefetch is None else prefetch.bound_bytes)} are made ahead"
-        )
+        most_bytes = self._bound.least if prefetch is None else prefetch.bound_bytes
+        ahead = f"up to {_mib(most_bytes)} are made ahead"
         if prefetch is not None and prefetch.batch_bytes is not None:
             ahead += f", in batches of {_mib(prefetch.batch_bytes)}"
         if not self._bound.by_need:
             return f"{maker}\n{ahead}: prefetch was given"
         return (
             f"{maker}\n{ahead}: {READY} lie ready for each worker, at least {_mib(PREFETCH_BYTES)} in all and at most "
-            f"{_mib(most)}, 1/{PREFETCH_SHARE} of this rank's memory"
+            f"{_mib(self._bound.most)}, 1/{PREFETCH_SHARE} of this rank's memory"
         )
 
     def dismiss(self) -> None:
@@ -261,17 +245,18 @@ class Execution:
     def close(self, *, wait: bool = True) -> None:
         self._end_measuring(wait=wait)
         if self._starting is not None:
-            self._starting[0].abandon()
+            pool, _ = self._starting
+            pool.abandon()
             self._starting = None
         if self._prefetch is not None:
             self._prefetch.close(wait=wait)
             self._prefetch = None
 
     def _first(self, executor: object) -> tuple[str, str]:
-        if executor not in EXECUTORS:
-            raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
+        """Return (the first maker's name, why). Raises: InvalidRuntime; Unpicklable for processes."""
+        one_of("executor", executor, EXECUTORS)
         if executor == "processes":
-            if self._workers_asked == 0:
+            if self._workers_option == 0:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
@@ -283,25 +268,28 @@ class Execution:
             self._sent_bytes = check_can_be_sent(self._assembler.recipe)
             prepare()  # imports modules while training starts
             return "processes", "asked for"
-        if self._workers_asked == 0:
+        if self._workers_option == 0:
             return "caller", "workers = 0"
         if executor == "threads":
             return "threads", "asked for"
         return "threads", "they begin at once; `auto` measures if another maker is faster"
 
     def _count(self, name: str) -> int:
+        """Return the number of workers of a maker."""
         if name == "caller":
             return 0
-        if self._workers_asked != "auto":
-            return self._workers_asked
+        if self._workers_option != "auto":
+            return self._workers_option
         if name == "threads":
             return first_threads(self._cores, local=self._local, copies=self._copies)
-        each = WORKER_BYTES + self._sent_bytes
-        return max(1, min(self._processes_fill, self._memory_bytes // WORKERS_SHARE // each))
+        each_bytes = WORKER_BYTES + self._sent_bytes
+        fitting = self._memory_bytes // WORKERS_SHARE // each_bytes
+        return max(1, min(self._processes_fill, fitting))
 
     def _measure_share(self) -> None:
         """Measure this rank's part of the machine, which other ranks make smaller when they start."""
-        self._cores, self._processes_fill = rank_cores(), rank_processes()
+        self._cores = rank_cores()
+        self._processes_fill = rank_processes()
         self._memory_bytes = rank_memory_bytes()
 
     def _maker(self) -> BatchMaker:
@@ -311,7 +299,7 @@ class Execution:
         make = making(self._assembler.batches)
         if self.name == "caller":
             return InlineExecutor(make)
-        return ThreadPool(make, self.workers, partial(self._metrics.observe, "room"))
+        return ThreadPool(make, self.workers, on_idle=partial(self._metrics.observe, "room"))
 
     def _processes(self, workers: int, values: "tuple[SentValue, ...]" = ()) -> "WorkerPool":
         from .workers.pool import WorkerPool  # 15 ms, not needed for threads
@@ -321,53 +309,63 @@ class Execution:
         message = StartupMessage.of(self._assembler.recipe, cache, values)
         return WorkerPool(message, workers, self._bound.least, self._metrics)
 
-    def _choose(self, seen: Measurement) -> None:
+    def _choose(self, measurement: Measurement) -> None:
+        n_processes = 0
+        if self._may_start_processes:
+            n_processes = self._count("processes")
         room = Room(
             cores=self._cores,
-            processes=self._count("processes") if self._may_start_processes else 0,
-            threads=self._workers_asked == "auto",
+            processes=n_processes,
+            threads=self._workers_option == "auto",
             local=self._local,
             caller=self._may_be_caller,
             more_threads=self._may_add_threads,
         )
-        better = choice(seen.locked, room, seen.stages, Maker(self.name, self.workers))
+        now = Maker(self.name, self.workers)
+        better = choice(measurement.locked, room, measurement.stages, now)
         if better is None:
             return
         maker, why = better
         if maker.name != "processes":
-            # to the caller and back only once
-            self._may_be_caller = self._may_be_caller and self.name != "caller"
-            # to a disk's threads and back only once
-            self._may_add_threads = self._may_add_threads and maker.workers <= COPYING_THREADS
+            # To the caller and back only once.
+            if self.name == "caller":
+                self._may_be_caller = False
+            # To a disk's threads and back only once.
+            if maker.workers > COPYING_THREADS:
+                self._may_add_threads = False
             self._move(*maker, why)
             return
         self._may_start_processes = False
         if self._contention is not None:
             self._contention.end_probe()
         self._measure_share()
-        obstacle = self._start_processes(min(maker.workers, self._count("processes")), why)
+        workers = min(maker.workers, self._count("processes"))
+        obstacle = self._start_processes(workers, why)
         if obstacle is not None:
             self._move(self.name, self.workers, f"{why}; but worker processes cannot start: {obstacle}")
-            self._choose(seen)
+            self._choose(measurement)
 
-    def _start_processes(self, workers: int, why: str) -> object:
+    def _start_processes(self, workers: int, why: str) -> str | None:
+        """Start a pool, which takes over once it is ready. Return the obstacle, if there is one."""
         from .workers.startup_message import Obstacle, why_not
 
         obstacle = why_not(self._assembler.recipe)
         values = self._script_values
         if obstacle.text is None and values is not None:
-            obstacle = Obstacle(values.obstacle() or values.change(), sent_bytes=obstacle.sent_bytes)
+            text = values.obstacle() or values.change()
+            obstacle = Obstacle(text, sent_bytes=obstacle.sent_bytes)
         if obstacle.text is None:
             self._sent_bytes = obstacle.sent_bytes
             sent = () if values is None else values.sent()
+            workers = min(workers, self._count("processes"))  # now with the bytes that are sent
             try:
-                pool = self._processes(min(workers, self._count("processes")), sent)
+                pool = self._processes(workers, sent)
             except (OSError, InvalidRuntime) as error:
                 obstacle = obstacle._replace(text=str(error))
             else:
                 # A loader that is dropped meanwhile must not leave the startup message in memory.
                 weakref.finalize(self, pool.abandon)
-                self._starting = pool, why
+                self._starting = (pool, why)
                 return None
         if not obstacle.is_usual:
             logger.warning(
@@ -386,24 +384,36 @@ class Execution:
         else:
             self._end_measuring()
             self._pool = pool
-            self._moved_from = self.prefetch().unmade(self._step + 1)
+            self._first_moved_step = self.prefetch().unmade(self._step + 1)
             self._move("processes", pool.size, why, pool)
         self._starting = None
 
     def _return_to_threads(self, pool: "WorkerPool", obstacle: str) -> None:
         logger.warning("threads make the batches from now on: %s", obstacle)
-        self._pool = self._moved_from = self._script_values = None
-        self._move("threads", self._count("threads"), f"worker processes were faster, but {obstacle}")
+        self._pool = None
+        self._first_moved_step = None
+        self._script_values = None
+        n_threads = self._count("threads")
+        self._move("threads", n_threads, f"worker processes were faster, but {obstacle}")
         pool.abandon()
 
-    def _move(self, name: str, workers: int, why: str, maker: BatchMaker | None = None) -> None:
+    def _move(
+        self,
+        name: str,
+        workers: int,
+        why: str,
+        maker: BatchMaker | None = None,
+    ) -> None:
         before = Maker(self.name, self.workers)
-        self.name, self.workers, self.why = name, workers, why
-        if before != (name, workers):
+        now = Maker(name, workers)
+        self.name = name
+        self.workers = workers
+        self.why = why
+        if before != now:
             self._trials.append((before, self._used_s))
             self._used_s = 0.0
             self.prefetch().move(maker or self._maker())
-        logger.info("batches are made by %s from now on: %s", _named(Maker(name, workers)), why)
+        logger.info("batches are made by %s from now on: %s", _named(now), why)
 
     def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:
@@ -416,9 +426,12 @@ def _named(maker: Maker, caller: str = "the training's own thread") -> str:
         return caller
     # "1 thread", "1 process"
     ending = {"threads": "s", "processes": "es"}[maker.name]
-    name = maker.name if maker.workers != 1 else maker.name.removesuffix(ending)
+    name = maker.name
+    if maker.workers == 1:
+        name = name.removesuffix(ending)
     return f"{maker.workers} {name}"
 
 
 def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.{0 if nbytes >= 10 * 2**20 else 2}f} MiB"
+    digits = 0 if nbytes >= 10 * 2**20 else 2
+    return f"{nbytes / 2**20:,.{digits}f} MiB"

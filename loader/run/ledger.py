@@ -15,6 +15,7 @@ from itertools import groupby
 from ..dataset.log.entries import DAMAGED
 from ..dataset.log.marker import Marker
 from ..dataset.root import Root
+from ..dataset.versions.view import View
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime, StoreError, TooManyCorrupt
 from ..json_text import parse_json_object
 from ..order.plan import Plan
@@ -124,6 +125,26 @@ class Ledger:
                 "objects under ledgers/, or give it a root of its own for them, Loader(ledger=loader.Root(...))"
             )
             raise
+
+
+def open_ledger(
+    plan: Plan,
+    world: World,
+    views: Sequence[View],
+    root: object,
+) -> Ledger:
+    """Return a rank's ledger. views: by source. root: location of the entries; None for each source's own root.
+
+    Raises: InvalidRuntime for another root.
+    """
+    if not isinstance(root, Root | None):
+        raise InvalidRuntime(
+            f"ledger = {root!r}; accepted: None, or a loader.Root that this job may write to"
+        )
+    stores: dict[str, Store] = {}
+    for name, view in zip(plan.source_names, views, strict=True):
+        stores[name] = view.version.store if root is None else root.store
+    return Ledger(plan, world, stores)
 
 
 def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:

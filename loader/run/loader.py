@@ -19,11 +19,11 @@ from .ahead.thread_pools import range_threads
 from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
 from .executor import Execution, Executor, Workers, prefetch_bound
-from .ledger import Budget, Ledger
+from .ledger import Budget, open_ledger
 from .making.assemble import Assembler
 from .metrics import Metrics, Status, exposition, shown
 from .recipe.decode import ByBucket, Decode, Transform
-from .recipe.recipe import Recipe, bounds, steps_of_run, whole_number
+from .recipe.recipe import Recipe, bounds, one_of, steps_of_run
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .trail.trail import Trail
 
 Framework = Literal["torch", "numpy", "jax"]
+ON_CORRUPT = ("substitute", "raise")
 
 
 class Loader:
@@ -117,10 +118,8 @@ class Loader:
         ledger: Root | None = None,
         trail: "Trail | None" = None,
     ) -> None:
-        if framework not in FRAMEWORKS:
-            raise InvalidRuntime(f"framework = {framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
-        if on_corrupt not in ("substitute", "raise"):
-            raise InvalidRuntime(f"on_corrupt = {on_corrupt!r}; accepted: 'substitute', 'raise'")
+        one_of("framework", framework, FRAMEWORKS)
+        one_of("on_corrupt", on_corrupt, ON_CORRUPT)
         self._budget = Budget(corrupt_budget)
         self.plan = plan
         self._end, limit = bounds(plan, epochs, steps)
@@ -134,45 +133,36 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
-        if not isinstance(ledger, Root | None):
-            raise InvalidRuntime(
-                f"ledger = {ledger!r}; accepted: None, or a loader.Root that this job may write to"
-            )
-        stores = {
-            name: view.version.store if ledger is None else ledger.store
-            for name, view in zip(plan.source_names, recipe.views, strict=True)
-        }
-        self._ledger = Ledger(plan, self.world, stores)
+        self._ledger = open_ledger(plan, self.world, recipe.views, ledger)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
-        self._handed_s: float | None = None  # time of the last delivery
-        self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread at that time
+        self._delivered_s: float | None = None  # time of the last delivery
+        self._delivered_cpu_s = thread_time()  # CPU seconds of the training's thread at that time
         self._framework = framework
         # Otherwise worker threads would first copy JAX's arrays to its default device.
         self._copies_jax = device is not None and framework == "jax"
         own_recipe = replace(recipe, framework="numpy") if self._copies_jax else recipe
         self._io, run = range_threads(plan)
-        kept = cache_spec(cache)
-        self._assembler = Assembler(own_recipe, self._metrics, run, kept, end=self._end)
+        spec = cache_spec(cache)
+        self._assembler = Assembler(own_recipe, self._metrics, run, spec, end=self._end)
         self._execution = Execution(
             self._assembler,
-            kept,
+            spec,
             self._metrics,
             executor=executor,
-            workers=workers if workers == "auto" else whole_number("workers", workers, 0),
-            bound=prefetch_bound(None if prefetch is None else whole_number("prefetch", prefetch, 0)),
+            workers=workers,
+            bound=prefetch_bound(prefetch),
         )
         # A loader that is dropped without `close` must leave no reading threads.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
-        self._step, self._turn = 0, Lock()
-        self._micro_batch = (
-            None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
-        )
-        self._pieces: list[Batch] = []  # micro batches left in the current step
-        self._trail, self._recorder = (
-            trail,
-            None if trail is None else self._recorder_of(trail, recipe, epochs),
-        )
+        self._step = 0
+        self._turn = Lock()
+        self._micro_batch: int | None = None
+        if micro_batch is not None:
+            self._micro_batch = checked_micro_batch(plan, self.world, micro_batch)
+        self._pieces: list[Batch] = []  # micro batches that the current step still has
+        self._trail = trail
+        self._recorder = None if trail is None else self._recorder_of(trail, recipe, epochs)
         self._delivery = self._delivery_to(device)
         self._closed = False
         self._pid = os.getpid()
@@ -197,25 +187,40 @@ class Loader:
             return self._piece()
         if self._end is not None and self._step >= self._end:
             raise StopIteration
-        start, computed_s = perf_counter(), thread_time() - self._handed_cpu_s
+        start_s = perf_counter()
+        computed_s = thread_time() - self._delivered_cpu_s
+        crcs = None
         if self._delivery is not None:
             _, batch, crcs, *_ = self._delivery.take(self._step, self._end)
         else:
             batch = self._execution.batch(self._step, self._end)
-            crcs = None if self._recorder is None else self._recorder.checksums(batch)
-        self._list(batch)
-        listed = self._ledger.name(batch.substitutions) if batch.substitutions else ""
-        self._budget.spend(int(batch.stats["samples"]), batch.substitutions, listed)
-        batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
-        busy_s = None if self._handed_s is None else start - self._handed_s
+            if self._recorder is not None:
+                crcs = self._recorder.checksums(batch)
+        self._record_substitutions(batch)
+        ledger = self._ledger.name(batch.substitutions)
+        self._budget.spend(int(batch.stats["samples"]), batch.substitutions, ledger)
+        batch.wait_s = perf_counter() - start_s
+        batch.stats["consumer_wait_seconds"] = batch.wait_s
+
+        busy_s = None if self._delivered_s is None else start_s - self._delivered_s
         self._metrics.consumed(batch, busy_s)
-        note = self._execution.batch_delivered if self._delivery is None else self._delivery.handed
-        # (threads that share a loader have CPU seconds of their own)
-        note(batch.wait_s, busy_s or 0.0, min(busy_s or 0.0, max(0.0, computed_s)))
+        worked_s = busy_s or 0.0
+        # Threads that share a loader have CPU seconds of their own.
+        computed_s = min(worked_s, max(0.0, computed_s))
+        if self._delivery is not None:
+            self._delivery.handed(batch.wait_s, worked_s, computed_s)
+        else:
+            self._execution.batch_delivered(batch.wait_s, worked_s, computed_s)
+
         if self._recorder is not None:
             self._recorder.add_step(batch, crcs)
-        self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
-        self._handed_s, self._handed_cpu_s = perf_counter(), thread_time()
+        self._pieces = [batch]
+        if self._micro_batch is not None:
+            global_batch = self.plan.batch_size(self._step)
+            n_micros = micro_count(global_batch, self.world.world_size, self._micro_batch)
+            self._pieces = batch.micro_batches(n_micros)
+        self._delivered_s = perf_counter()
+        self._delivered_cpu_s = thread_time()
         return self._piece()
 
     def _piece(self) -> Batch:
@@ -224,9 +229,6 @@ class Loader:
             self._recorder.handed(piece)
         self._step += piece.last_micro
         return piece
-
-    def _micros(self, step: int) -> int:
-        return micro_count(self.plan.batch_size(step), self.world.world_size, self._micro_batch or 1)
 
     def on(self, device: Any) -> "Loader":
         """Deliver batches on a device from now on, as with the argument `device`; None delivers them on the host.
@@ -290,12 +292,13 @@ class Loader:
         """
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
-        self._list(batch)
+        self._record_substitutions(batch)
         return batch if self._delivery is None else self._delivery.moved(batch)
 
     def seek(self, step: int) -> None:
         """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""
-        self._step, self._pieces = self.plan.checked_step(step), []
+        self._step = self.plan.checked_step(step)
+        self._pieces = []
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Record metrics for the last delivered step in the run log: `note(loss=loss, per_sample={"loss": losses})`.
@@ -328,7 +331,8 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, at any world size. Raises: PlanMismatch naming the difference."""
-        self._step, self._pieces = self.plan.check_state(state), []
+        self._step = self.plan.check_state(state)
+        self._pieces = []
 
     def metrics(self) -> dict[str, float]:
         """Return counters, rates and wait histograms since the start, named as in docs/throughput.md.
@@ -359,18 +363,21 @@ class Loader:
 
         Raises: StoreError if the ledger cannot be stored.
         """
-        self._leave(wait=True)
+        self._stop(wait=True)
 
     def __enter__(self) -> "Loader":
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         # Ctrl-C ends training at once, even if a store does not respond or a decoder hangs.
-        self._leave(wait=kind is None or issubclass(kind, Exception))
+        self._stop(wait=kind is None or issubclass(kind, Exception))
 
-    def _leave(self, *, wait: bool) -> None:
+    def _stop(self, *, wait: bool) -> None:
         self._closed = True
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one held at the fork stays locked
@@ -401,16 +408,19 @@ class Loader:
             return None
         from .device.stage import Delivery, backend_of
 
-        if (backend := backend_of(device, self._framework, default=self._copies_jax)) is None:
+        backend = backend_of(device, self._framework, default=self._copies_jax)
+        if backend is None:
             return None
         delivery = Delivery(backend, self._execution, self._recorder, self._metrics)
         weakref.finalize(self, delivery.abandon)
         return delivery
 
-    def _list(self, batch: Batch) -> None:
+    def _record_substitutions(self, batch: Batch) -> None:
+        # Also without any: the ledger raises the error of an earlier write.
         self._ledger.write(batch.substitutions)
         if batch.substitutions:
-            self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
+            slots = {substitution.slot for substitution in batch.substitutions}
+            self._metrics.count("substituted", len(slots))
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -44,10 +44,10 @@ def metrics(waited=0.0, busy=0.0, **stages):
 
 def test_contention_measures_a_stretch():
     measured = Contention(probed=False)
-    assert measured.saw(9.0, 9.0, 9.0), "the first batch begins the first stretch"
+    assert measured.add_step(9.0, 9.0, 9.0), "the first batch begins the first stretch"
     assert measured.measure(metrics(9.0, 9.0, decode=9.0), 5.0, 50.0) is None, "the start is not judged"
     taken_s = 0.0
-    while not measured.saw(0.01, 0.03, 0.15):
+    while not measured.add_step(0.01, 0.03, 0.15):
         taken_s += 0.04
     assert taken_s <= FIRST_LOOK_S, "a choice within 2 s leaves a second for processes to start"
     after = metrics(10.0, 11.0, decode=11.0, transform=1.0, fetch_wait=1.0, plan=1.0)
@@ -64,7 +64,7 @@ def probes():
 
 def asked(probe, compute):
     """The share of late answers of the least number of questions; none of fewer."""
-    while probe._asked < LEAST_ASKED:
+    while probe._requests < LEAST_ASKED:
         compute()
     return probe.drain()
 
@@ -83,7 +83,7 @@ def test_probe_finds_a_thread_that_computes_in_python():
 
 
 def test_probe_ends_with_the_choice(plan, monkeypatch):
-    monkeypatch.setattr(Contention, "saw", lambda *_: True)
+    monkeypatch.setattr(Contention, "add_step", lambda *_: True)
     monkeypatch.setattr(executor, "choice", lambda *_: None)
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
         assert not probes(), "nothing is asked before the first batch"
@@ -152,7 +152,7 @@ def recorded(monkeypatch):
 
     def do(*figures):
         answers = iter((None, *figures, *repeat(figures[-1], 1000)))
-        monkeypatch.setattr(Contention, "saw", lambda *_: True)
+        monkeypatch.setattr(Contention, "add_step", lambda *_: True)
         monkeypatch.setattr(Contention, "measure", lambda *_: next(answers))
 
     return do

@@ -17,7 +17,7 @@ from ...order.digests import delivered_hashes, slot_identities
 from ...order.random.keyed_permutation import I64
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
-from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes
+from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes, step_metrics
 from .columns import PADDED, Columns
 from .substitution import Substitution, masked
 
@@ -318,18 +318,26 @@ class Finish:
         self._names = recipe.plan.source_names
 
     def __call__(
-        self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
+        self,
+        rank_slots: RankSlots,
+        columns: Columns,
+        delivered: DeliveredSamples,
     ) -> list[Batch]:
         if rank_slots.n_padded:
             out = [self._padding(rank_slots, columns)]
         else:
-            out = self._samples(rank_slots, columns, delivered, seen)
+            out = self._samples(rank_slots, columns, delivered)
+        metrics = step_metrics()
         for name in out[0].stats:
-            seen.count(name, int(sum([batch.stats[name] for batch in out])))
+            total = int(sum([batch.stats[name] for batch in out]))
+            metrics.count(name, total)
         return out
 
     def _samples(
-        self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
+        self,
+        rank_slots: RankSlots,
+        columns: Columns,
+        delivered: DeliveredSamples,
     ) -> list[Batch]:
         steps = np.repeat(np.array(rank_slots.steps, np.uint64), np.diff(rank_slots.starts))
         hashes = delivered_hashes(
@@ -342,8 +350,9 @@ class Finish:
         sources = np.where(rank_slots.valid, slots.source, np.int32(-1))
         ordinals = np.where(rank_slots.valid, slots.ordinal, -1)
         of_source = np.bincount(slots.source[rank_slots.valid], minlength=len(names))
+        samples = step_metrics().samples
         for name, count in zip(names, of_source.tolist(), strict=True):
-            seen.samples[name] = seen.samples.get(name, 0) + count
+            samples[name] = samples.get(name, 0) + count
         out = []
         for (step, rows), (fields, mask), batch, digest, n in zip(
             rank_slots.parts(),

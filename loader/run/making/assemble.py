@@ -238,7 +238,6 @@ class Assembler:
 
         A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes.
         """
-        metrics = StepMetrics([step])
         (rank_slots,) = self._plan_slots([step])
         import_framework(self._framework)
 
@@ -247,11 +246,11 @@ class Assembler:
                 row = EXAMPLE
             take(row, sample)
 
-        with measured_by(metrics):
+        with measured_by(StepMetrics([step])):
             delivered = self._each_sample(rank_slots, take_numbered)
-        without_fields = Columns(len(rank_slots))
-        without_fields.put_names(rank_slots.real_rows, ())
-        (batch,) = self._finish(rank_slots, without_fields, delivered, metrics)
+            without_fields = Columns(len(rank_slots))
+            without_fields.put_names(rank_slots.real_rows, ())
+            (batch,) = self._finish(rank_slots, without_fields, delivered)
         return batch
 
     def _each_sample(self, rank_slots: RankSlots, take: "TakeSample") -> DeliveredSamples:
@@ -312,7 +311,7 @@ class Assembler:
             delivered = self._plain(rank_slots, columns)
         import_framework(self._framework)  # takes seconds the first time, so outside `collate`
         with metrics.timed("collate"):
-            return self._finish(rank_slots, columns, delivered, metrics)
+            return self._finish(rank_slots, columns, delivered)
 
     def _plain(self, rank_slots: RankSlots, columns: Columns) -> DeliveredSamples:
         slots = rank_slots.slots

@@ -25,12 +25,13 @@ class Stride:
     def __init__(self) -> None:
         self.steps = 1
 
-    def saw(
+    def adapt(
         self,
         steps: int,
         seconds: float,
         nbytes: int,
     ) -> None:
+        """Choose the next stride from the last one. seconds, nbytes: of its steps together."""
         by_time = SECONDS * steps / max(seconds, 1e-9)
         by_memory = BYTES * steps / max(nbytes, 1)
         fitting = int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory))
@@ -127,6 +128,47 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBa
             del error  # its traceback holds this frame: a cycle would wait for the garbage collector
 
     return result_of
+
+
+class _LazyBatches(Future[MadeBatches]):
+    """Batches that are made when their result is requested."""
+
+    def __init__(self, make: Callable[[], MadeBatches]) -> None:
+        super().__init__()
+        self._make = make
+
+    def result(self, timeout: float | None = None) -> MadeBatches:
+        """Return the batches. Raises immediately errors unrelated to the batch, such as KeyboardInterrupt."""
+        if not self.done():
+            result = self._make()
+            if result.error is not None and not isinstance(result.error, Exception):
+                raise result.error
+            if self.set_running_or_notify_cancel():
+                self.set_result(result)
+        return super().result(timeout)
+
+
+class InlineExecutor:
+    """Makes batches in the thread that takes them, and none ahead."""
+
+    size = 0
+
+    def __init__(self, make: Callable[[range], MadeBatches]) -> None:
+        self._make = make
+
+    def submit(self, steps: range) -> Future[MadeBatches]:
+        return _LazyBatches(lambda: self._make(steps))
+
+    def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
+        for future in futures:
+            future.cancel()
+
+    def retire(self) -> None:
+        """Do nothing: there are no threads."""
+
+    dismiss = abandon = retire
+
+    def join(self, timeout_s: float | None = None) -> None: ...
 
 
 class Prefetch:
@@ -266,7 +308,7 @@ class Prefetch:
             self._failed = (step + n_batches, result.error)
         if n_batches:
             self._each_bytes = result.nbytes // n_batches
-            self._stride.saw(n_batches, result.took_s, result.nbytes)
+            self._stride.adapt(n_batches, result.took_s, result.nbytes)
             self.cpu_s += result.cpu_s
 
     def _waited_for(self, future: "Future[MadeBatches]") -> MadeBatches:

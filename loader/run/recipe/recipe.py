@@ -1,6 +1,6 @@
 """The settings that, with the step, decide a rank's batch, and the substitutions that a replay repeats."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import NamedTuple, Protocol
@@ -268,6 +268,13 @@ def steps_of_run(end: int | None) -> int:
     if end is None:
         raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
     return end
+
+
+def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
+    """Raise InvalidRuntime for an argument that is none of the accepted words."""
+    if value not in accepted:
+        words = ", ".join(map(repr, accepted))
+        raise InvalidRuntime(f"{name} = {value!r}; accepted: {words}")
 
 
 def whole_number(name: str, value: object, low: int) -> int:

@@ -175,7 +175,7 @@ def test_stride_grows_while_steps_are_small():
     sizes = []
     for _ in range(4):
         sizes.append(stride.steps)
-        stride.saw(stride.steps, 1e-5 * stride.steps, 100 * stride.steps)
+        stride.adapt(stride.steps, 1e-5 * stride.steps, 100 * stride.steps)
     assert sizes == [1, 8, 64, 64]
     assert MAX_STEPS == 64
 
@@ -193,5 +193,5 @@ def test_stride_grows_while_steps_are_small():
 def test_stride_is_bounded_in_time_and_memory(seconds, nbytes, steps):
     stride = Stride()
     for _ in range(8):
-        stride.saw(stride.steps, seconds * stride.steps, nbytes * stride.steps)
+        stride.adapt(stride.steps, seconds * stride.steps, nbytes * stride.steps)
     assert stride.steps == steps

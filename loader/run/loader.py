@@ -197,7 +197,7 @@ class Loader:
             if self._recorder is not None:
                 crcs = self._recorder.checksums(batch)
         self._record_substitutions(batch)
-        ledger = self._ledger.name(batch.substitutions)
+        ledger = self._ledger.name(batch.substitutions) if batch.substitutions else ""
         self._budget.spend(int(batch.stats["samples"]), batch.substitutions, ledger)
         batch.wait_s = perf_counter() - start_s
         batch.stats["consumer_wait_seconds"] = batch.wait_s

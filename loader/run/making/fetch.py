@@ -190,7 +190,7 @@ class Fetch:
                 for other in rows.others:
                     _take(fetched, *other)
         for field, numbers in rest.items():
-            read_again = self._rest(
+            others = self._rest(
                 gatherable,
                 located,
                 field,
@@ -198,12 +198,13 @@ class Fetch:
                 columns,
                 fetched,
             )
-            for number, _, data in read_again:
+            for number, _, data in others:
                 if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                     columns.put(int(located.rows[number]), field, data)
                 else:
                     _take(fetched, number, field, data)
         if columns is not None:
+            # Arrays of this layout go straight into rows from the next batch on.
             bulk.learn(fetched.payloads.values())
         bad = list(fetched.bad)
         nbytes = 0
@@ -253,10 +254,9 @@ class Fetch:
         """Read one field of the samples `numbers`. Return the ones from a second read, and errors."""
         if not len(numbers):
             return []
+        # Numbers of samples that are unreadable, or whose field a second read has delivered.
         known = set(fetched.bad)
-        for number, payload in fetched.payloads.items():
-            if field in payload:
-                known.add(number)
+        known.update(number for number, payload in fetched.payloads.items() if field in payload)
         if known:
             numbers = np.setdiff1d(numbers, list(known), assume_unique=True)
         if not len(numbers):
@@ -266,12 +266,13 @@ class Fetch:
             rows = located.rows[read.numbers]
             columns.put_bytes(
                 field,
-                rows,
-                read.memory,
-                read.begin,
-                read.sizes,
+                slots=rows,
+                memory=read.memory,
+                begin=read.begin,
+                sizes=read.sizes,
             )
             return others
+        # Decoders get views of one block of memory. The pool lends it again once no view is left.
         read, others = gather_bytes(gatherable, field, numbers, self._scratch)
         data = read.memory.data
         spans = zip(

@@ -261,6 +261,7 @@ class ManySamples:
             self._record_seconds("decode", located, decode_s)
             if transform_s:
                 self._record_seconds("transform", located, transform_s)
+        # Rows are marked as filled once per field, not once per value.
         begun = perf_counter()
         for rows in into.values():
             rows.finish()

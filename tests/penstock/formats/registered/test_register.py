@@ -1,5 +1,6 @@
 """A version over bytes that stay where they are: what it gives to a training, and what it says when they change."""
 
+import io
 import itertools
 import json
 import os
@@ -78,6 +79,49 @@ def test_digest_is_of_what_was_read(root, three):
     identities = slot_identities(plan, slots)
     assert batch.digest == delivered_digest(0, np.arange(len(slots)), identities, sample_crcs(crcs))
     assert batch.stats["unverified_bytes"] == sum(len(content[key][f]) for _, key in batch.ids for f in crcs)
+
+
+def test_packed_digest_covers_the_bytes_of_a_second_read(root, tmp_path):
+    """A document without a checksum does not decode, is read again, and is delivered with other bytes."""
+    folder = tmp_path / "documents"
+    members = [tars.JUMPED]
+    for i in range(4):
+        content = io.BytesIO()
+        np.save(content, np.full(8, 256 + i, np.uint16))
+        members += tars.sample(f"{i:04}", **{"tok.npy": content.getvalue()})
+    tars.fill(folder, {"000.tar": members})
+    documents = register(root, "webdataset", folder, "docs").version.select("tok.npy")
+    pack = loader.pack("tok.npy", 16, pad_id=0)
+    plan = loader.plan({"docs": documents}, seed=1, global_batch=2, pack=pack)
+
+    def digest_of(decoder):
+        with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode={"tok.npy": decoder}) as batches:
+            batch = next(batches)
+        return batch.digest, batch.stats.get("refetched", 0)
+
+    def tokens(data, rng):
+        return np.load(io.BytesIO(data))
+
+    archive = folder / "000.tar"
+    good = archive.read_bytes()
+    values = np.full(8, 258, np.uint16).tobytes()
+    assert good.count(values) == 1
+    expected, _ = digest_of(tokens)
+
+    def rewrite(content):
+        with archive.open("r+b") as file:  # in place, as a disk that returns other bytes
+            file.write(content)
+        tars.set_time(archive)
+
+    def tokens_or_repair(data, rng):
+        values = tokens(data, rng)
+        if 0 in values:
+            rewrite(good)
+            raise ValueError("token 0")
+        return values
+
+    rewrite(good.replace(values, bytes(16)))
+    assert digest_of(tokens_or_repair) == (expected, 1)
 
 
 def test_sample_is_explained_by_the_object_that_it_lies_in(root, three):

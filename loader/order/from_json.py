@@ -34,6 +34,7 @@ def plan_from_json(
     """
     if not isinstance(d, dict):
         raise InvalidPlan(f"a plan is a JSON object, got {type(d).__name__}")
+    # Before anything else: a newer format may lack fields that this one has.
     _check_version("format", d.get("format"), PLAN_FORMAT)
     _check_version("order", d.get("order"), ORDER_VERSION)
     _check_fields(d)
@@ -63,6 +64,7 @@ def plan_from_json(
     else:
         plan = _plan(d, sources, starts, content)
 
+    # Base counts and turns are computed above, not read: they must come out as the JSON has them.
     expected = content_hash("p", d)
     if plan.hash != expected:
         raise PlanMismatch(

@@ -149,6 +149,7 @@ class Plan(PlanContent):
     def save(self, root: PlanRoot) -> str:
         """Store the plan's canonical JSON as `plans/<hash>.json` unless that exists; return the hash."""
         root.create_if_empty()
+        # All ranks save the same bytes: the first one's stay.
         data = plan_json(self.to_json())
         root.store.put_if_absent(f"plans/{self.hash}.json", data)
         return self.hash
@@ -331,6 +332,7 @@ def _plan_with_buckets(
     parts = split_sources(views, by)
     labels = bucket_labels(parts.values(), by.by)
     sizes = size_ramp(by, labels, ramp)
+    # A segment begins where weights, the batch, or the size of any bucket's batches change.
     mixed = cut_at(starts, (*dict(ramp), *dict(sizes)))
     batches = [in_force(sizes, start) for start, _ in mixed]
     buckets = interleave_parts(

@@ -170,6 +170,7 @@ def _growth_facts(
     view = None
     if None in by_bucket:  # without buckets
         view = by_bucket[None]["view"]
+    # One bucket that grows again before its new epoch is enough: the source has no such step.
     first_steps = [facts["whole_from_step"] for facts in by_bucket.values()]
     whole_from_step = None
     if None not in first_steps:

@@ -93,7 +93,7 @@ class Reading(NamedTuple):
             self.pin(path, blob.etag)
         return [blob.data for blob in blobs]
 
-    def opened(
+    def open_shard(
         self,
         path: str,
         offset: Int64s,
@@ -174,11 +174,11 @@ class Reading(NamedTuple):
             actual=checksum,
         )
 
-    def again(
+    def read_again(
         self,
         address: SampleAddress,
         place: FieldAddress,
-        said_by: str = "its index",
+        crc_source: str = "its index",
         wrong: bytes | memoryview | None = None,
     ) -> bytes:
         """Read the field a second time, in case a bit flipped in transit, and return its bytes.
@@ -192,14 +192,14 @@ class Reading(NamedTuple):
         else:
             self.fault(place, crc32c(wrong))
         # This is the second read: only a mirror that has not served the bytes is tried after it.
-        read = partial(self._again, address, place, said_by)
+        read = partial(self._read_last, address, place, crc_source)
         return retry_corrupt(read, again=0)
 
-    def _again(
+    def _read_last(
         self,
         address: SampleAddress,
         place: FieldAddress,
-        said_by: str,
+        crc_source: str,
     ) -> bytes:
         sample = address.describe(place.field)
         advice = (
@@ -219,12 +219,12 @@ class Reading(NamedTuple):
         if checksum != place.crc32c != UNKNOWN_CRC:
             end = place.offset + place.nbytes
             raise Corrupt(
-                f"{sample} is corrupt: CRC-32C {checksum:08x}, in {said_by} {place.crc32c:08x}, "
+                f"{sample} is corrupt: CRC-32C {checksum:08x}, in {crc_source} {place.crc32c:08x}, "
                 f"for bytes [{place.offset}:{end}], after reading it twice. {advice}"
             )
         return blob.data
 
-    def again_or_error(
+    def read_again_or_error(
         self,
         address: SampleAddress,
         field: str,
@@ -233,7 +233,7 @@ class Reading(NamedTuple):
         """Return a sample's whole field from a second read, or the error."""
         place = address.fields[field]
         try:
-            return self.again(address, place, wrong=wrong)
+            return self.read_again(address, place, wrong=wrong)
         except Corrupt as error:
             return error
 

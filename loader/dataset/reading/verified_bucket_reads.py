@@ -57,7 +57,7 @@ class PartsOfField(NamedTuple):
     field: str
     runs: Sequence[Sequence[FieldPart]]
     """Ascending runs of parts; each is read whole."""
-    said_by: str = "its packet table"
+    crc_source: str = "its packet table"
     """Table with the parts' checksums, for errors."""
 
 
@@ -282,7 +282,7 @@ def _read_again(
 ) -> FieldRead:
     number, field, _, _, expected = item
     address = address_of(number)
-    data = reading.again_or_error(address, field, wrong)
+    data = reading.read_again_or_error(address, field, wrong)
     if expected == UNKNOWN_CRC and not isinstance(data, Corrupt):
         crc = crc32c(data)
         on_crc(number, field, crc)
@@ -408,10 +408,10 @@ def _read_part_again(
         nbytes=part.nbytes,
         crc32c=part.crc32c,
     )
-    return reading.again(
+    return reading.read_again(
         request.address,
         part_place,
-        request.said_by,
+        request.crc_source,
         wrong,
     )
 

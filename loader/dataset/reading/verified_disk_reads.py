@@ -371,7 +371,7 @@ class OpenShards(NamedTuple):
         start_s = perf_counter()
         reading = self.reading_of(shard.version)
         address = partial(self.places.address, first)
-        file = reading.opened(
+        file = reading.open_shard(
             shard.path,
             offset,
             nbytes,

@@ -104,7 +104,7 @@ class PieceReads:
             address=address,
             field=self._field,
             runs=[[part]],
-            said_by="the checksums of its pieces",
+            crc_source="the checksums of its pieces",
         )
 
 

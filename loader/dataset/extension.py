@@ -1,6 +1,5 @@
 """Extend published parts by one log entry: new groups, new column values, excluded samples."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from .commit import Pending, check_facts, check_producer, commit, with_statistics
 from .labels.annotate import Annotating, write_annotation
 from .publication_gate import Check, FreeGroup, SameCells
+from .publish import new_prefix
 from .root import Root
 from .shards.part import SHARDS_SCHEMA, Part, ShardFile
 from .tables.manifest import Change, SamplesFile
@@ -33,18 +33,30 @@ class Extension:
 def published_part(version: Version, part: str) -> Part:
     """Return a version's part to read or extend, without its samples table and field sizes."""
     position = version.parts.position(part)
-    shards = []
+    shards: list[ShardFile] = []
     for group, body in version.manifest["groups"].items():
-        if bool(version.parts.has_group(group)[position]):
-            row = version.parts.shard(group, position)
-            known: dict[str, Any] = {name: row.get(name) for name in SHARDS_SCHEMA.names}
-            shards.append(ShardFile(**known, field_nbytes=dict.fromkeys(body["field_nbytes"], 0)))
-    n_rows = int(version.parts.n_rows[position])
-    return Part(id=part, txn=part.rpartition("-")[0], n_rows=n_rows, shards=tuple(shards), samples=None)
+        has_group = version.parts.has_group(group)  # bool [parts]
+        if not has_group[position]:
+            continue
+        row = version.parts.shard(group, position)
+        columns: dict[str, Any] = {name: row.get(name) for name in SHARDS_SCHEMA.names}
+        field_nbytes = dict.fromkeys(body["field_nbytes"], 0)
+        shards.append(ShardFile(**columns, field_nbytes=field_nbytes))
+    return Part(
+        id=part,
+        txn=part.rpartition("-")[0],  # a part is named <transaction>-<name>
+        n_rows=int(version.parts.n_rows[position]),
+        shards=tuple(shards),
+        samples=None,
+    )
 
 
 def publish_extension(
-    root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
+    root: Root,
+    version: Version,
+    txn: str,
+    extension: Extension,
+    producer: Mapping[str, Any] | None,
 ) -> Version:
     """Commit `txn` with an extension of a version's parts, and return the version; a committed `txn` returns its own.
 
@@ -55,18 +67,21 @@ def publish_extension(
     known = root.log.state.committed(txn)
     if known is not None:
         return root.open(known.id)
-    producer_facts, facts = check_producer(producer), check_facts(extension.facts)
+    producer_facts = check_producer(producer)
+    facts = check_facts(extension.facts)
     with root.heartbeat(txn):
-        prefix = _prefix(txn)
+        prefix = new_prefix(txn)
         change = Change()
         checks: list[Check] = []
         if extension.shards:
             added = write_group_run(root.store, prefix, _by_part(extension.shards))
             change = replace(change, shards=added.shards, groups=added.groups)
-            checks += _free(extension.shards, version)
+            checks += _group_checks(extension.shards, version)
         files: list[SamplesFile] = []
         for how, rows in extension.rows:
-            files += write_annotation(version, prefix, rows, how, first=len(files))[0]
+            # `first` numbers the files: annotations of one extension never have one name.
+            own_files, _ = write_annotation(version, prefix, rows, how, first=len(files))
+            files += own_files
         if files:
             change = replace(change, samples=tuple(files))
             checks.append(SameCells(version, files))
@@ -75,6 +90,12 @@ def publish_extension(
             table = put_exclusions(root.store, prefix, excluded.rows, excluded.n_rows)
             change = replace(change, exclusions=table, n_excluded=excluded.n_samples)
             checks.append(excluded.still_live())
+
+        def complete(parent: Version | None, merged: Change) -> Change:
+            if not merged.samples:
+                return merged
+            return with_statistics(parent, prefix, merged)
+
         pending = Pending(
             dataset=version.dataset,
             txn=txn,
@@ -82,23 +103,28 @@ def publish_extension(
             change=change,
             producer=producer_facts,
             facts=facts,
-            complete=lambda parent, merged: (
-                with_statistics(parent, prefix, merged) if merged.samples else merged
-            ),
+            complete=complete,
         )
         return commit(root.store, root.log, pending, *checks)
 
 
-def _prefix(txn: str) -> str:
-    return f"data/{txn}/{secrets.token_hex(8)}"
-
-
 def _by_part(shards: Sequence[ShardFile]) -> list[Part]:
-    return [Part(id=one.part, txn="", n_rows=one.n_rows, shards=(one,), samples=None) for one in shards]
-
-
-def _free(shards: Sequence[ShardFile], began: Version) -> list[Check]:
-    parts: dict[str, list[str]] = {}
+    parts: list[Part] = []
     for shard in shards:
-        parts.setdefault(shard.group, []).append(shard.part)
-    return [FreeGroup(group, ids, began) for group, ids in sorted(parts.items())]
+        part = Part(
+            id=shard.part,
+            txn="",
+            n_rows=shard.n_rows,
+            shards=(shard,),
+            samples=None,
+        )
+        parts.append(part)
+    return parts
+
+
+def _group_checks(shards: Sequence[ShardFile], began: Version) -> list[Check]:
+    """Return a check for each group that its parts have none yet."""
+    part_ids: dict[str, list[str]] = {}
+    for shard in shards:
+        part_ids.setdefault(shard.group, []).append(shard.part)
+    return [FreeGroup(group, ids, began) for group, ids in sorted(part_ids.items())]

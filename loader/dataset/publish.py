@@ -84,7 +84,7 @@ def publish_parts(
     newest = state.newest(dataset)
     if newest is not None:
         base = open_record(root.store, newest)
-    prefix = _prefix(txn)
+    prefix = new_prefix(txn)
     with root.heartbeat(txn):
         superseded = NOTHING_SUPERSEDED
         if supersede:
@@ -262,7 +262,7 @@ def publish_group(
     field_facts = check_facts(facts)
     with _transaction(root, version) as txn:
         parts = write_group(version, txn, group, compute, inputs)
-        prefix = _prefix(txn)
+        prefix = new_prefix(txn)
         pending = Pending(
             dataset=version.dataset,
             txn=txn,
@@ -286,7 +286,7 @@ def publish_annotation(
     version = root.open(ref)
     producer_facts = check_producer(producer)
     with _transaction(root, version) as txn:
-        prefix = _prefix(txn)
+        prefix = new_prefix(txn)
         files, joined = write_annotation(version, prefix, rows, how)
         pending = Pending(
             dataset=version.dataset,
@@ -321,7 +321,7 @@ def _publish_exclusions(
     producer: Mapping[str, Any],
 ) -> Version:
     with _transaction(root, version) as txn:
-        prefix = _prefix(txn)
+        prefix = new_prefix(txn)
         pending = Pending(
             dataset=version.dataset,
             txn=txn,
@@ -352,6 +352,6 @@ def _transaction(root: "Root", version: Version) -> Iterator[str]:
         raise
 
 
-def _prefix(txn: str) -> str:
+def new_prefix(txn: str) -> str:
     """Return a new folder of the transaction: two attempts never write the same file."""
     return f"data/{txn}/{secrets.token_hex(8)}"

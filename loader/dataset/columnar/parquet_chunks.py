@@ -175,9 +175,9 @@ class DecodedParquet:
             position = offset
             while position < stop:
                 number = bisect_right(starts, position) - 1
-                chunk_start_byte = starts[number]
+                chunk_offset = starts[number]
                 end = min(stop, starts[number + 1])
-                cut = _Cut(span, position - chunk_start_byte, end - chunk_start_byte)
+                cut = _Cut(span, position - chunk_offset, end - chunk_offset)
                 cuts.setdefault(number, []).append(cut)
                 position = end
         return cuts

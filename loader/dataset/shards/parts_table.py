@@ -115,7 +115,8 @@ class PartsTable:
         for table in exclusions:
             positions = self.positions(table["part"]).tolist()
             for position, row in zip(positions, table.to_pylist(), strict=True):
-                rows = unpack(row["bitmap"], row["n_rows"])
+                n_rows = row["n_rows"]
+                rows = unpack(row["bitmap"], n_rows)  # bool [n_rows]: excluded
                 # A part may have rows in several tables: later exclusions add to earlier ones.
                 if position in excluded:
                     rows = excluded[position] | rows
@@ -123,7 +124,8 @@ class PartsTable:
 
         live_rows: dict[int, SelectTable] = {}
         for position, rows in excluded.items():
-            live_rows[position] = SelectTable(pack(~rows), len(rows))
+            live_bits = pack(~rows)
+            live_rows[position] = SelectTable(live_bits, len(rows))
         return live_rows
 
     def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
@@ -144,14 +146,16 @@ class PartsTable:
         return integers(index)
 
     def position(self, part: str) -> int:
-        return int(self.positions([part])[0])
+        positions = self.positions([part])
+        return int(positions[0])
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
         """Return (part position, row in the part) for live ordinals, int64 [n] each. Raises: InvalidRuntime."""
         n_ordinals = int(self.first_ordinal[-1])
         is_outside = (ordinals < 0) | (ordinals >= n_ordinals)
         if is_outside.any():
-            first_outside = int(ordinals[is_outside][0])
+            outside = ordinals[is_outside]
+            first_outside = int(outside[0])
             last = n_ordinals - 1
             raise InvalidRuntime(f"{self._name} has no ordinal {first_outside}; its samples are 0 to {last}")
         return locate(self.first_ordinal, self.live_rows, ordinals)
@@ -218,7 +222,8 @@ class PartsTable:
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
-        paths = self._shards.columns("path")["path"].to_pylist()
+        column = self._shards.columns("path")["path"]
+        paths = column.to_pylist()
         return {path: row for row, path in enumerate(paths)}
 
     def shard_nbytes(self, group: str) -> list[int]:
@@ -226,7 +231,8 @@ class PartsTable:
             return []
         shards = self._shard_of[group]
         shards_of_group = shards[shards != MISSING]
-        nbytes = integers(self._shards.columns("nbytes")["nbytes"])  # [shards], of all groups
+        column = self._shards.columns("nbytes")["nbytes"]
+        nbytes = integers(column)  # [shards], of all groups
         nbytes_of_group: list[int] = nbytes[shards_of_group].tolist()
         return nbytes_of_group
 

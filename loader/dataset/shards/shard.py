@@ -129,21 +129,23 @@ class ShardWriter:
         """
         headers, n_blocks = _headers(names, nbytes)
         padding = -nbytes % BLOCK_BYTES  # [n]
-        member_nbytes = n_blocks * BLOCK_BYTES + nbytes + padding
-        ends = np.cumsum(member_nbytes)
+        header_nbytes = n_blocks * BLOCK_BYTES
+        ends = np.cumsum(header_nbytes + nbytes + padding)
         payload_at = ends - padding - nbytes  # [n]: offset of each payload in the new bytes
         room = self._room(int(ends[-1]))
         blocks = np.frombuffer(room, np.uint8).reshape(-1, BLOCK_BYTES)
 
         # The rest of a payload's last block is its padding: the block is cleared before `fill` writes into it.
         last_block = (payload_at + nbytes) // BLOCK_BYTES
-        blocks[last_block[padding > 0]] = 0
+        padded_blocks = last_block[padding > 0]
+        blocks[padded_blocks] = 0
 
         # A member's headers end where its payload begins.
         header_ends = np.cumsum(n_blocks)  # [n]: rows of `headers`
         shift = payload_at // BLOCK_BYTES - header_ends  # [n]: from a row of `headers` to its row of `blocks`
         header_rows = np.arange(header_ends[-1])
-        blocks[header_rows + np.repeat(shift, n_blocks)] = headers
+        block_rows = header_rows + np.repeat(shift, n_blocks)
+        blocks[block_rows] = headers
 
         crcs = fill(blocks.reshape(-1), payload_at)
         offsets = payload_at + self.nbytes
@@ -313,7 +315,8 @@ def _split(raw: bytes) -> tuple[bytes, bytes] | None:
     """Return (prefix, name) as ustar stores them, or None if the name does not fit."""
     if len(raw) <= _NAME_BYTES:
         return b"", raw
-    cut = raw.find(b"/", len(raw) - _NAME_BYTES - 1)
+    first_cut = len(raw) - _NAME_BYTES - 1  # behind it the name still fits
+    cut = raw.find(b"/", first_cut)
     if 0 < cut <= _PREFIX_BYTES and cut + 1 < len(raw):
         return raw[:cut], raw[cut + 1 :]
     return None

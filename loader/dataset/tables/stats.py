@@ -50,9 +50,10 @@ def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row
     """Return one row per column of `table` except `skip`."""
     sketch: list[int] = []
     if "key" in table.column_names:
-        sketch = smallest(hashes_of(table["key"]))
-    names = [name for name in table.column_names if name not in skip]
+        hashes = hashes_of(table["key"])
+        sketch = smallest(hashes)
     stats = RunStats(sketch)
+    names = [name for name in table.column_names if name not in skip]
     stats.add(table.select(names))
     return stats.table()
 
@@ -105,10 +106,10 @@ class _ColumnStats:
         self.nulls += values.null_count
 
         if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-            numbers = values.drop_null().to_numpy().astype(np.float64)
             if self.numbers is None:
                 self.numbers = []
-            self.numbers.append(numbers)
+            numbers = values.drop_null().to_numpy()
+            self.numbers.append(numbers.astype(np.float64))
         elif self.counts is not None:
             self.counts = _counts(values, self.counts)
 
@@ -144,6 +145,7 @@ def _numeric(numbers: Float64s) -> dict[str, Any]:
     # NaN and infinity would make every later sum, mean and histogram useless.
     finite = numbers[np.isfinite(numbers)]
     bins, counts = np.unique(log_bins(finite), return_counts=True)
+    # A column of NaN has neither a least nor a greatest number.
     least = None
     greatest = None
     if len(finite):
@@ -179,13 +181,15 @@ def log_bins(values: Float64s) -> Int64s:
 
 def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
     """Return the k smallest 63-bit key hashes: a uniform sample whose unions estimate overlap."""
-    return smallest(hashes_of(keys), k)
+    hashes = hashes_of(keys)
+    return smallest(hashes, k)
 
 
 def smallest(hashes: Int64s, k: int = BOTTOM_K) -> list[int]:
     ascending = np.sort(hashes)
-    is_new = np.diff(ascending, prepend=-1) != 0  # hashes are 0 or more
-    sketch: list[int] = ascending[is_new][:k].tolist()
+    step = np.diff(ascending, prepend=-1)  # hashes are 0 or more, so that the first is always new
+    different = ascending[step != 0]
+    sketch: list[int] = different[:k].tolist()
     return sketch
 
 
@@ -194,7 +198,7 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
     Categories that overflowed in any run are None. rows: in manifest order; a whole column's row replaces earlier ones.
     """
-    merged: dict[str, dict[str, Any]] = {}
+    merged: dict[str, dict[str, Any]] = {}  # column -> statistics of the runs so far
     for row in rows:
         name = row["column"]
         if name in merged and not row.get(WHOLE):  # tables of earlier releases have no such column

@@ -68,14 +68,13 @@ class PlanContent:
 
         view_index: dict[ViewKey, int] = {}
         sizes: dict[ViewKey, int] = {}  # samples of each view
-        streams: dict[str, list[str]] = {}  # source -> its stream, or its buckets' streams
+        streams: dict[str, dict[str, None]] = {}  # source -> its stream, or its buckets' streams, each once
         for index, source in enumerate(self.sources.values()):
             view = (source.stream, source.growth, source.delta)
             view_index[view] = index
             sizes[view] = source.shape.n
-            own_streams = streams.setdefault(source.source, [])
-            if source.stream not in own_streams:  # several views share a stream
-                own_streams.append(source.stream)
+            own_streams = streams.setdefault(source.source, {})
+            own_streams[source.stream] = None  # the views of a source that grows share it
         grown = grown_streams(
             self.grown,
             streams,

@@ -106,7 +106,7 @@ def occurrences(
         is_packed = any(isinstance(view.view, PackedView) for view in views)
         raise _unknown_key(source, key, is_packed)
 
-    # As planned.
+    # As planned: the steps that use the samples' positions.
     out: dict[tuple[int, int], Occurrence] = {}  # (step, slot) -> occurrence
     for view in views:
         ordinals = ordinals_by_view[view.name]
@@ -117,14 +117,24 @@ def occurrences(
         substitute_uses = _substitute_uses(plan, view, ordinals, before)
         for use in chain(own_uses, substitute_uses):
             slot, _ = slot_of(plan, use.step, source_index, use.position)
-            out[use.step, slot] = Occurrence(use.step, slot, use.epoch, use.attempt)
+            out[use.step, slot] = Occurrence(
+                use.step,
+                slot,
+                use.epoch,
+                use.attempt,
+            )
 
     # As the run substituted: its last substitute of a slot replaces what was planned there.
     last = _last_substitutions(plan, source, substitutions, before)
     for step_and_slot, entry in last.items():
         out.pop(step_and_slot, None)
         if _is_substitute(plan, entry, key, ordinals_by_view[entry.source]):
-            out[step_and_slot] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
+            out[step_and_slot] = Occurrence(
+                entry.step,
+                entry.slot,
+                entry.epoch,
+                entry.attempt,
+            )
     return [out[step_and_slot] for step_and_slot in sorted(out)]
 
 
@@ -321,10 +331,8 @@ def _positions(
         if earliest >= used:
             return
         first_epoch_positions = None
-        if epoch == 0:
-            first_epoch_positions = getattr(
-                source.view, "places", None
-            )  # a list's view has its own order first
+        if epoch == 0:  # a list's view has its own order first
+            first_epoch_positions = getattr(source.view, "places", None)
         if first_epoch_positions is None:
             in_epoch = positions_of(
                 source.shape,

@@ -9,7 +9,7 @@ import io
 import mmap
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,11 +37,12 @@ from ..tables.parquet import (
 from ..tables.parquet_ranges import Window, footer_nbytes
 
 PAGE_BYTES = 2**18
-TAIL_BYTES, ROW_BYTES = 2**16, 4
+_PAGE_BITS = 8 * PAGE_BYTES
+TAIL_BYTES = 2**16
+ROW_BYTES = 4
 """Bytes that are read at the end of a table first: these, and these for each row. Rows take about 3 bytes."""
 ROW_GROUP_ROWS = 2**20
 _PAGE = np.dtype([("crc32c", "<u4"), ("n_true", "<u4")])
-_PAGE_BITS = 8 * PAGE_BYTES
 
 
 class StoredBits(SelectTable):
@@ -50,14 +51,26 @@ class StoredBits(SelectTable):
     pages: CRC-32C and number of true bits of each page.
     """
 
-    def __init__(self, store: Store, path: str, n: int, pages: NDArray[Any]) -> None:
-        self._store, self._path, self._n, self._pages = store, path, n, pages
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        n: int,
+        pages: NDArray[Any],
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._n = n
+        self._pages = pages
         n_blocks = -(-n // BLOCK_BITS)
         self._bytes = _unwritten(n_blocks * (BLOCK_BITS // 8))
-        self._starts = np.concatenate([[0], np.cumsum(pages["n_true"], dtype=np.int64)])
-        before = np.repeat(self._starts[:-1], _PAGE_BITS // BLOCK_BITS)[:n_blocks]
-        self._before = np.append(before, self._starts[-1])  # ascends, with or without a page's own counts
-        self._unread = np.ones(len(pages), bool)
+        ends = np.cumsum(pages["n_true"], dtype=np.int64)
+        self._starts = np.concatenate([[0], ends])  # int64 [pages + 1]: true bits before each page
+        # The true bits before a page stand for all its blocks until the page is read: the numbers ascend either way,
+        # so `select` finds the block of a page that was read among those of pages that were not.
+        before_blocks = np.repeat(self._starts[:-1], _PAGE_BITS // BLOCK_BITS)[:n_blocks]
+        self._before = np.append(before_blocks, self._starts[-1])
+        self._is_unread = np.ones(len(pages), bool)
         self._lock = lock()
 
     def __reduce__(self) -> Any:
@@ -68,6 +81,7 @@ class StoredBits(SelectTable):
         return super().packed()
 
     def rank(self, n: int) -> int:
+        # At a page's first bit the range is empty: the count before the page needs none of its bytes.
         self._read(np.arange(n // _PAGE_BITS, -(-n // _PAGE_BITS)))
         return super().rank(n)
 
@@ -80,37 +94,54 @@ class StoredBits(SelectTable):
         return super().after(n)
 
     def select(self, x: I64) -> I64:
-        self._read(np.unique(np.searchsorted(self._starts, x, side="right") - 1))
+        pages = np.searchsorted(self._starts, x, side="right") - 1  # [len(x)]: page of each member
+        self._read(np.unique(pages))
         return super().select(x)
 
     def _read(self, numbers: I64) -> None:
+        """Read those of these pages that were not read so far."""
         with self._lock:
-            unread = numbers[self._unread[numbers]]
+            unread = numbers[self._is_unread[numbers]]
             if not len(unread):
                 return
-            pages = retry_corrupt(partial(self._verified, unread.tolist()))
+            pages = retry_corrupt(partial(self._verified_pages, unread.tolist()))
             for number, data in zip(unread.tolist(), pages, strict=True):
-                at, first = number * PAGE_BYTES, number * (_PAGE_BITS // BLOCK_BITS)
-                self._bytes[at : at + len(data)] = np.frombuffer(data, np.uint8)
-                words = self._bytes[at : at + PAGE_BYTES].view(np.uint64).reshape(-1, BLOCK_BITS // 64)
-                ends = np.cumsum(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
-                self._before[first + 1 : first + len(ends)] += ends[:-1]
-            self._unread[unread] = False
+                self._fill(number, data)
+            self._is_unread[unread] = False
 
-    def _verified(self, numbers: list[int]) -> list[bytes]:
-        nbytes = -(-self._n // 8)
-        spans = [
-            ByteRange(MAGIC_BYTES + at, min(PAGE_BYTES, nbytes - at))
-            for at in (number * PAGE_BYTES for number in numbers)
-        ]
+    def _fill(self, number: int, data: bytes) -> None:
+        """Place a page's bytes, and count the true bits before each of its blocks."""
+        start = number * PAGE_BYTES
+        self._bytes[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        octets = self._bytes[start : start + PAGE_BYTES]
+        words = octets.view(np.uint64).reshape(-1, BLOCK_BITS // 64)
+        block_counts = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
+        ends = np.cumsum(
+            block_counts
+        )  # int64 [blocks of the page]: true bits of the page up to each block's end
+        first_block = number * (_PAGE_BITS // BLOCK_BITS)
+        # The first block has its count from the start: the true bits before the page.
+        self._before[first_block + 1 : first_block + len(ends)] += ends[:-1]
+
+    def _verified_pages(self, numbers: list[int]) -> list[bytes]:
+        bitmap_nbytes = -(-self._n // 8)
+        spans = []
+        for number in numbers:
+            start = number * PAGE_BYTES
+            nbytes = min(PAGE_BYTES, bitmap_nbytes - start)
+            spans.append(ByteRange(MAGIC_BYTES + start, nbytes))
         blobs = self._store.get_ranges(self._path, spans, max_gap=0)
+
+        pages = []
         for number, blob in zip(numbers, blobs, strict=True):
-            if _page(np.frombuffer(blob.data, np.uint8)) != self._pages[number].item():
+            octets = np.frombuffer(blob.data, np.uint8)
+            if _page_facts(octets) != self._pages[number].item():
                 raise Corrupt(
                     f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it to "
                     "rebuild it"
                 )
-        return [blob.data for blob in blobs]
+            pages.append(blob.data)
+        return pages
 
 
 def _unwritten(nbytes: int) -> NDArray[np.uint8]:
@@ -124,131 +155,242 @@ def _unwritten(nbytes: int) -> NDArray[np.uint8]:
 
 
 def kept_table_bytes(
-    first: I64, first_kept: I64, packed: NDArray[np.uint8], facts: Mapping[str, str]
+    first: I64,
+    first_kept: I64,
+    packed: NDArray[np.uint8],
+    facts: Mapping[str, str],
 ) -> bytes:
     """Return the file. first, first_kept: int64 [episodes + 1]. packed: bitmap, uint8."""
-    pages = _pages(packed)
+    pages = _all_page_facts(packed)
     table = pa.table({"first": first, "first_kept": first_kept})
-    groups = (table.slice(at, ROW_GROUP_ROWS) for at in range(0, len(first), ROW_GROUP_ROWS))
-    own = {"pages": pages.tobytes().hex(), "rows_sha256": _rows_sha256(first, first_kept, pages)}
+    row_groups = (table.slice(start, ROW_GROUP_ROWS) for start in range(0, len(first), ROW_GROUP_ROWS))
+    own_facts = {
+        **facts,
+        "pages": pages.tobytes().hex(),
+        "rows_sha256": _rows_sha256(first, first_kept, pages),
+        "content_sha256": table_sha256(first, packed),
+    }
     return hashed_bytes(
-        groups,
+        row_groups,
         table.schema,
         "windows",
         front=packed.data,
-        facts={**facts, **own, "content_sha256": table_sha256(first, packed)},
+        facts=own_facts,
         use_dictionary=False,
         column_encoding=dict.fromkeys(table.column_names, "DELTA_BINARY_PACKED"),
     )
 
 
-def load_kept(store: Store, path: str, n_rows: int) -> tuple[I64, KeptWindows, str] | None:
+def load_kept(
+    store: Store,
+    path: str,
+    n_rows: int,
+) -> tuple[I64, KeptWindows, str] | None:
     """Return the stored (first, kept windows, sha256 of the content); None if there is no table. Reads no bitmap.
 
     n_rows: rows that the table should have. Costs two requests. Raises: Corrupt.
     """
     try:
         nbytes = store.head(path).nbytes
-        return retry_corrupt(partial(_load, store, path, n_rows, nbytes))
+        return retry_corrupt(
+            partial(
+                _load,
+                store,
+                path,
+                n_rows,
+                nbytes,
+            )
+        )
     except ObjectNotFound:
         return None
 
 
-def _load(store: Store, path: str, n_rows: int, nbytes: int) -> tuple[I64, KeptWindows, str]:
+def _load(
+    store: Store,
+    path: str,
+    n_rows: int,
+    nbytes: int,
+) -> tuple[I64, KeptWindows, str]:
     name = f"{store.url}/{path}"
+    # A guess that usually holds footer and rows. If not, one more request reads the rest of them.
     start = max(0, nbytes - TAIL_BYTES - ROW_BYTES * n_rows)
     tail = store.get_range(path, start, nbytes - start).data
-    while (rows := _rows_start(tail, nbytes, name)) < start:
-        tail, start = store.get_range(path, rows, start - rows).data + tail, rows
-    first, first_kept, pages, facts = _parsed(Window(nbytes, start, tail), path, name)
-    bits = StoredBits(store, path, int(first[-1]), pages)
-    return first_kept, KeptWindows(first, bits), facts["content_sha256"]
-
-
-def check_kept(data: bytes, path: str, name: str) -> None:
-    """Raise Corrupt unless a whole file is a table whose bitmap, rows and checksums agree."""
-    first, first_kept, pages, facts = _parsed(io.BytesIO(data), path, name)
-    packed = np.frombuffer(data, np.uint8, -(-int(first[-1]) // 8), MAGIC_BYTES)
-    is_whole = (
-        np.array_equal(_pages(packed), pages) and table_sha256(first, packed) == facts["content_sha256"]
+    rows_start = _rows_start(tail, nbytes, name)
+    while rows_start < start:
+        tail = store.get_range(path, rows_start, start - rows_start).data + tail
+        start = rows_start
+        rows_start = _rows_start(tail, nbytes, name)
+    rows = _parse_rows(Window(nbytes, start, tail), path, name)
+    n_bits = int(rows.first[-1])
+    bits = StoredBits(
+        store,
+        path,
+        n_bits,
+        rows.pages,
     )
-    if not is_whole or not np.array_equal(_ranks(packed, first), first_kept):
+    return rows.first_kept, KeptWindows(rows.first, bits), rows.facts["content_sha256"]
+
+
+def check_kept(
+    data: bytes,
+    path: str,
+    name: str,
+) -> None:
+    """Raise Corrupt unless a whole file is a table whose bitmap, rows and checksums agree."""
+    rows = _parse_rows(io.BytesIO(data), path, name)
+    n_octets = -(-int(rows.first[-1]) // 8)
+    packed = np.frombuffer(
+        data,
+        np.uint8,
+        n_octets,
+        MAGIC_BYTES,
+    )
+    is_whole = (
+        np.array_equal(_all_page_facts(packed), rows.pages)
+        and table_sha256(rows.first, packed) == rows.facts["content_sha256"]
+        and np.array_equal(_ranks(packed, rows.first), rows.first_kept)
+    )
+    if not is_whole:
         raise _damaged(name)
 
 
-def _pages(packed: NDArray[np.uint8]) -> NDArray[Any]:
-    return np.array([_page(packed[at : at + PAGE_BYTES]) for at in range(0, len(packed), PAGE_BYTES)], _PAGE)
+def _all_page_facts(packed: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return `_PAGE` [pages] of a bitmap."""
+    starts = range(0, len(packed), PAGE_BYTES)
+    facts = [_page_facts(packed[start : start + PAGE_BYTES]) for start in starts]
+    return np.array(facts, _PAGE)
 
 
-def _page(octets: NDArray[np.uint8]) -> tuple[int, int]:
-    return crc32c(octets.data), int(np.bitwise_count(octets).sum())
+def _page_facts(octets: NDArray[np.uint8]) -> tuple[int, int]:
+    """Return (CRC-32C, number of true bits)."""
+    n_true = int(np.bitwise_count(octets).sum())
+    return crc32c(octets.data), n_true
 
 
 def _ranks(packed: NDArray[np.uint8], numbers: I64) -> I64:
-    ranks, before = np.empty(len(numbers), np.int64), 0
-    for at in range(0, len(packed) + 1, PAGE_BYTES):
-        octets = np.append(packed[at : at + PAGE_BYTES], np.uint8(0))  # a number may follow the last bit
-        starts = np.cumsum(np.bitwise_count(octets), dtype=np.int64)
-        starts = np.append(0, starts) + before
-        low, high = np.searchsorted(numbers, [8 * at, 8 * (at + PAGE_BYTES)])
-        octet, bit = np.divmod(numbers[low:high] - 8 * at, 8)
-        ranks[low:high] = starts[octet] + np.bitwise_count(octets[octet] & (1 << bit) - 1)
-        before = int(starts[-1])
+    """Return int64 [n]: true bits before each of these ascending numbers. A page at a time, to bound the memory."""
+    ranks = np.empty(len(numbers), np.int64)
+    n_before = 0
+    for start in range(0, len(packed) + 1, PAGE_BYTES):
+        octets = np.append(
+            packed[start : start + PAGE_BYTES], np.uint8(0)
+        )  # a number may follow the last bit
+        ends = np.cumsum(np.bitwise_count(octets), dtype=np.int64)
+        before_octets = np.append(0, ends) + n_before
+        first_bit = 8 * start
+        low, high = np.searchsorted(numbers, [first_bit, first_bit + 8 * PAGE_BYTES])
+        octet, bit = np.divmod(numbers[low:high] - first_bit, 8)
+        lower_bits = (1 << bit) - 1
+        ranks[low:high] = before_octets[octet] + np.bitwise_count(octets[octet] & lower_bits)
+        n_before = int(before_octets[-1])
     return ranks
 
 
-def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
+def _rows_start(
+    tail: bytes,
+    nbytes: int,
+    name: str,
+) -> int:
     """Return the first byte after the bitmap, from a file's last bytes; 0 if they lack the footer."""
     size = footer_nbytes(tail)
     if size > len(tail):
         return max(0, nbytes - size)
     try:
-        reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail), pre_buffer=False)
-        return max(0, MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"]))
+        window = Window(nbytes, nbytes - len(tail), tail)
+        reader = pq.ParquetFile(window, pre_buffer=False)
+        metadata = reader.metadata.metadata or {}
+        bitmap_nbytes = int(metadata[b"penstock.front_nbytes"])
+        return max(0, MAGIC_BYTES + bitmap_nbytes)
     except (*UNREADABLE, KeyError) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
+        raise _unreadable(name, error) from error
 
 
-def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], dict[str, str]]:
+class _Rows(NamedTuple):
+    """The Parquet part of a file."""
+
+    first: I64
+    """int64 [episodes + 1]."""
+    first_kept: I64
+    """int64 [episodes + 1]."""
+    pages: NDArray[Any]
+    """`_PAGE` [pages]."""
+    facts: dict[str, str]
+
+
+def _parse_rows(
+    file: Any,
+    path: str,
+    name: str,
+) -> _Rows:
+    """Return a file's rows, checked against each other and their hash. Raises: Corrupt; FormatTooNew."""
     try:
         reader = pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
         table = reader.read(use_threads=False)
         facts = table_facts(table)
-        first, first_kept = integers(table["first"]), integers(table["first_kept"])
+        first = integers(table["first"])
+        first_kept = integers(table["first_kept"])
         pages = np.frombuffer(bytes.fromhex(facts["pages"]), _PAGE)
-        is_whole = facts["path"] == path and facts["rows_sha256"] == _rows_sha256(first, first_kept, pages)
-        is_whole = is_whole and bool(facts["content_sha256"]) and _fit(first, first_kept, pages)
-        is_whole = is_whole and int(facts["front_nbytes"]) == -(-int(first[-1]) // 8)
+        is_whole = (
+            facts["path"] == path
+            and facts["rows_sha256"] == _rows_sha256(first, first_kept, pages)
+            and bool(facts["content_sha256"])
+            and _fit(first, first_kept, pages)
+            and int(facts["front_nbytes"]) == -(-int(first[-1]) // 8)
+        )
     except FormatTooNew:
         raise
     except (*UNREADABLE, KeyError, TypeError) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
+        raise _unreadable(name, error) from error
     if not is_whole:
         raise _damaged(name)
-    return first, first_kept, pages, facts
+    return _Rows(
+        first,
+        first_kept,
+        pages,
+        facts,
+    )
 
 
-def _fit(first: I64, first_kept: I64, pages: NDArray[Any]) -> bool:
+def _fit(
+    first: I64,
+    first_kept: I64,
+    pages: NDArray[Any],
+) -> bool:
     """Return whether no episode keeps more windows than it has, and the pages agree with both totals."""
     for numbers in (first, first_kept):
-        if not len(numbers) or numbers[0] or (numbers[1:] < numbers[:-1]).any():
+        if not len(numbers) or numbers[0] != 0:
             return False
-    n_true, n_pages = int(pages["n_true"].sum(dtype=np.int64)), -(-int(first[-1]) // _PAGE_BITS)
-    fewer = bool((np.diff(first_kept) <= np.diff(first)).all())
-    return fewer and n_true == first_kept[-1] and len(pages) == n_pages
+        if (numbers[1:] < numbers[:-1]).any():
+            return False
+    windows = np.diff(first)
+    kept_windows = np.diff(first_kept)
+    if (kept_windows > windows).any():
+        return False
+    n_pages = -(-int(first[-1]) // _PAGE_BITS)
+    n_true = int(pages["n_true"].sum(dtype=np.int64))
+    return len(pages) == n_pages and n_true == int(first_kept[-1])
+
+
+def _unreadable(name: str, error: Exception) -> Corrupt:
+    return Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it")
 
 
 def _damaged(name: str) -> Corrupt:
     return Corrupt(f"{name} was damaged, edited or renamed; delete it to rebuild it")
 
 
-def _rows_sha256(first: I64, first_kept: I64, pages: NDArray[Any]) -> str:
-    digest = hashlib.sha256(np.ascontiguousarray(first, "<i8").data)
-    digest.update(np.ascontiguousarray(first_kept, "<i8").data)
+def _rows_sha256(
+    first: I64,
+    first_kept: I64,
+    pages: NDArray[Any],
+) -> str:
+    digest = hashlib.sha256()
+    for numbers in (first, first_kept):
+        digest.update(np.ascontiguousarray(numbers, "<i8").data)
     digest.update(pages.tobytes())
     return digest.hexdigest()

@@ -24,7 +24,11 @@ Comparisons = tuple[str, ...]
 """Comparisons of a bucket's values, in SQL: ">= 0", "< 12.5". All must hold."""
 
 
-def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
+def split(
+    view: "View",
+    by: str,
+    edges: Sequence[str] | None,
+) -> "dict[str, View]":
     """Return label -> bucket view, labels ascending. Every sample is in one bucket, and no bucket is empty.
 
     by: an SQL expression on the samples table. edges: None labels buckets by value; ascending decimal numbers (the last
@@ -32,73 +36,116 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
 
     Raises: InvalidPlan if a sample fits no bucket, or values cannot form buckets; FieldNotFound.
     """
-    what = f"bucket({by!r})"
-    members = view.members()
-    values = live_values(view.version, [by], what).to_series()
-    members_of = _by_value(values, by, members) if edges is None else _by_edge(values, by, edges)
-    known = members & _is_known(values)
-    parts = {label: known & held for label, held in _holds(values, members_of).items()}
-    without = members & ~np.logical_or.reduce([np.zeros_like(members), *parts.values()])
-    if without.any():
-        raise InvalidPlan(_without_bucket(view, by, edges, values, without))
-    return {
-        label: view.narrowed(_predicate(f"({by})", members_of[label]), part)
-        for label, part in sorted(parts.items())
-        if part.any()
-    }
-
-
-def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
+    members = view.members()  # bool [len(version)], as all masks below
+    values = live_values(view.version, [by], f"bucket({by!r})").to_series()
     if edges is None:
-        literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
-        literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}
-        asked = [_predicate(f"({by})", (f"= {bucket}",)) for bucket in sorted(literals)]
+        comparisons = _by_value(values, by, members)
     else:
-        asked = [_predicate(f"({by})", bucket) for at, bucket in _ranges(edges).items() if at == label]
-    for bucket in asked:
-        if part.predicate == bucket:
+        comparisons = _by_edge(values, by, edges)
+
+    has_value = members & _is_known(values)
+    without = members.copy()
+    members_of_label: dict[str, Bools] = {}
+    for label, is_in_bucket in _holds(values, comparisons).items():
+        members_of_label[label] = has_value & is_in_bucket
+        without &= ~members_of_label[label]
+    if without.any():
+        raise InvalidPlan(
+            _without_bucket(
+                view,
+                by,
+                edges,
+                values,
+                without,
+            )
+        )
+
+    buckets = {}
+    for label, bucket_members in sorted(members_of_label.items()):
+        if bucket_members.any():
+            predicate = _predicate(f"({by})", comparisons[label])
+            buckets[label] = view.narrowed(predicate, bucket_members)
+    return buckets
+
+
+def whole_predicate(
+    bucket: "View",
+    by: str,
+    edges: Sequence[str] | None,
+    label: str,
+) -> str | None:
+    """Return the predicate of the view that a bucket was split from, None if it had none. Raises: InvalidPlan."""
+    for comparisons in _comparisons_of(edges, label):
+        own_predicate = _predicate(f"({by})", comparisons)
+        if bucket.predicate == own_predicate:
             return None
-        if part.predicate is not None and part.predicate.endswith(f") AND ({bucket})"):
-            return part.predicate.removesuffix(f") AND ({bucket})").removeprefix("(")
-    raise InvalidPlan(f"the view where {part.predicate!r} is not the bucket {label!r} of {by!r}")
+        ending = f") AND ({own_predicate})"
+        if bucket.predicate is not None and bucket.predicate.endswith(ending):
+            return bucket.predicate.removesuffix(ending).removeprefix("(")
+    raise InvalidPlan(f"the view where {bucket.predicate!r} is not the bucket {label!r} of {by!r}")
+
+
+def _comparisons_of(edges: Sequence[str] | None, label: str) -> list[Comparisons]:
+    """Return what the comparisons of a label's bucket may be."""
+    if edges is not None:
+        return [comparisons for name, comparisons in _ranges(edges).items() if name == label]
+    # A label does not say its value's type: "1" is a string or a number, "True" a string or a truth value.
+    literals = {_literal(label)}
+    if re.fullmatch("-?[0-9]+", label):
+        literals.add(label)
+    for truth in (True, False):
+        if str(truth) == label:
+            literals.add(_literal(truth))
+    return [(f"= {literal}",) for literal in sorted(literals)]
 
 
 def _predicate(value: str, comparisons: Comparisons) -> str:
-    return " AND ".join(f"{value} {one}" for one in comparisons)
+    return " AND ".join(f"{value} {comparison}" for comparison in comparisons)
 
 
 def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> dict[str, Bools]:
+    """Return label -> bool [n]: whether each value meets the label's comparisons; null does not."""
     pl = import_polars()
-    truths = [
-        parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")
-        .cast(pl.Boolean)
-        .fill_null(False)
-        for label, one in comparisons.items()
-    ]
-    truth_values = values.alias("value").to_frame().select(one.alias(str(i)) for i, one in enumerate(truths))
-    return {
-        label: column.to_numpy().astype(bool)
-        for label, column in zip(comparisons, truth_values.get_columns(), strict=True)
-    }
+    truths = []
+    for label, comparisons_of_label in comparisons.items():
+        predicate = _predicate('"value"', comparisons_of_label)
+        expression = parse_expression(pl, predicate, f"bucket {label!r}")
+        truth = expression.cast(pl.Boolean).fill_null(False)
+        truths.append(truth.alias(str(len(truths))))
+    frame = values.alias("value").to_frame().select(truths)
+    holds = {}
+    for label, column in zip(comparisons, frame.get_columns(), strict=True):
+        holds[label] = column.to_numpy().astype(bool)
+    return holds
 
 
-def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
+def _by_value(
+    values: "polars.Series",
+    by: str,
+    members: Bools,
+) -> dict[str, Comparisons]:
     pl = import_polars()
-    if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
+    is_label = values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()
+    if not is_label:
         raise InvalidPlan(
             f"bucket({by!r}): its values are {values.dtype}; strings, whole numbers and booleans are labels as "
             "they are, of other numbers pass edges=, such as bucket('duration_s', edges=[0, 2, 5, 10])"
         )
-    values_seen = values.filter(pl.Series(members)).drop_nulls().unique().sort().to_list()
-    if len(values_seen) > MAX_BUCKETS:
+    member_values = values.filter(pl.Series(members)).drop_nulls()
+    distinct = member_values.unique().sort().to_list()
+    if len(distinct) > MAX_BUCKETS:
         raise InvalidPlan(
-            f"bucket({by!r}): {len(values_seen)} different values, such as {values_seen[:_SHOWN]}; at most "
+            f"bucket({by!r}): {len(distinct)} different values, such as {distinct[:_SHOWN]}; at most "
             f"{MAX_BUCKETS} are accepted. For numbers pass edges="
         )
-    return {str(value): (f"= {_literal(value)}",) for value in values_seen}
+    return {str(value): (f"= {_literal(value)}",) for value in distinct}
 
 
-def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
+def _by_edge(
+    values: "polars.Series",
+    by: str,
+    edges: Sequence[str],
+) -> dict[str, Comparisons]:
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
@@ -108,37 +155,54 @@ def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str
 
 
 def _ranges(edges: Sequence[str]) -> dict[str, Comparisons]:
-    return {
-        label: (f">= {low}",) if high == "inf" else (f">= {low}", f"< {high}")
-        for label, (low, high) in edge_ranges(edges).items()
-    }
+    ranges: dict[str, Comparisons] = {}
+    for label, (low, high) in edge_ranges(edges).items():
+        if high == "inf":
+            ranges[label] = (f">= {low}",)
+        else:
+            ranges[label] = (f">= {low}", f"< {high}")
+    return ranges
 
 
 def _literal(value: str | int | bool) -> str:
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+    if isinstance(value, bool):  # before int, of which it is a subclass
+        return str(value).upper()
+    if isinstance(value, int):
+        return str(value)
+    escaped = value.replace("'", "''")
+    return f"'{escaped}'"
 
 
 def _is_known(values: "polars.Series") -> Bools:
     """Return bool per value: neither null nor NaN, which polars ranks above every number."""
-    known = values.is_not_nan().fill_null(False) if values.dtype.is_float() else values.is_not_null()
-    out: Bools = known.to_numpy().astype(bool)
-    return out
+    if values.dtype.is_float():
+        is_known = values.is_not_nan().fill_null(False)
+    else:
+        is_known = values.is_not_null()
+    known: Bools = is_known.to_numpy().astype(bool)
+    return known
 
 
 def _without_bucket(
-    view: "View", by: str, edges: Sequence[str] | None, values: "polars.Series", without: Bools
+    view: "View",
+    by: str,
+    edges: Sequence[str] | None,
+    values: "polars.Series",
+    without: Bools,
 ) -> str:
+    """Return the message for samples without a bucket."""
     ordinals = np.flatnonzero(without)
     first = ordinals[:_SHOWN]
-    shown = ", ".join(
-        f"{key!r} ({values[int(at)]!r})" for key, at in zip(view.version.keys(first), first, strict=True)
-    )
-    more = ", ..." if len(ordinals) > _SHOWN else ""
-    ranges = "" if edges is None else f" in {edges[0]} to {edges[-1]}"
-    keep = f"{by} IS NOT NULL" if edges is None else f"{by} >= {edges[0]} AND ..."
-    return (
-        f"{len(ordinals)} of {len(view)} samples have no bucket: {by} has no value{ranges} for {shown}{more}. "
-        f'Leave them out with where("{keep}")' + (", or widen the edges" if edges is not None else "")
-    )
+    examples = []
+    for key, ordinal in zip(view.version.keys(first), first.tolist(), strict=True):
+        examples.append(f"{key!r} ({values[ordinal]!r})")
+    shown = ", ".join(examples)
+    if len(ordinals) > _SHOWN:
+        shown += ", ..."
+    if edges is None:
+        ranges = ""
+        remedy = f'Leave them out with where("{by} IS NOT NULL")'
+    else:
+        ranges = f" in {edges[0]} to {edges[-1]}"
+        remedy = f'Leave them out with where("{by} >= {edges[0]} AND ..."), or widen the edges'
+    return f"{len(ordinals)} of {len(view)} samples have no bucket: {by} has no value{ranges} for {shown}. {remedy}"

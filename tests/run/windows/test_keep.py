@@ -402,7 +402,7 @@ def test_forged_table_is_refused(
     packed = np.frombuffer(root.store.get(path).data[4:12], np.uint8)
     pages = np.array([(crc32c(packed.data), n) for n in n_true], [("crc32c", "<u4"), ("n_true", "<u4")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_bits, "_pages", lambda packed: pages)
+        patch.setattr(kept_bits, "_all_page_facts", lambda packed: pages)
         rows = (np.array(numbers, np.int64) for numbers in (first, first_kept))
         data = kept_bits.kept_table_bytes(*rows, packed, {"path": path})
     root.store.delete_many([path])

@@ -9,7 +9,7 @@ import numpy as np
 from ..dataset.shards.address import FieldAddress, SampleAddress, crc_text
 from ..dataset.tables.columns import SOURCE_COLUMNS
 from ..dataset.tables.foreign_objects import is_foreign
-from ..dataset.versions.samples_table import sample_rows
+from ..dataset.versions.sample_rows import sample_rows
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import InvalidRuntime

@@ -14,7 +14,7 @@ from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.annotations import files_of
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.tables.stats import merge
-from loader.dataset.versions.samples_table import live_row, sample_rows
+from loader.dataset.versions.sample_rows import live_row, sample_rows
 from loader.errors import PenstockError
 
 from ..text import clean

@@ -67,7 +67,7 @@ class StoredBits(SelectTable):
         ends = np.cumsum(pages["n_true"], dtype=np.int64)
         self._starts = np.concatenate([[0], ends])  # int64 [pages + 1]: true bits before each page
         # The true bits before a page stand for all its blocks until the page is read: the numbers ascend either way,
-        # so `select` finds the block of a page that was read among those of pages that were not.
+        # so `select` finds a block of a page in memory, whether its neighbours are in memory or not.
         before_blocks = np.repeat(self._starts[:-1], _PAGE_BITS // BLOCK_BITS)[:n_blocks]
         self._before = np.append(before_blocks, self._starts[-1])
         self._is_unread = np.ones(len(pages), bool)
@@ -99,7 +99,7 @@ class StoredBits(SelectTable):
         return super().select(x)
 
     def _read(self, numbers: I64) -> None:
-        """Read those of these pages that were not read so far."""
+        """Read the pages among these that were not read so far."""
         with self._lock:
             unread = numbers[self._is_unread[numbers]]
             if not len(unread):
@@ -307,7 +307,7 @@ def _rows_start(
         raise _unreadable(name, error) from error
 
 
-class _Rows(NamedTuple):
+class _KeptRows(NamedTuple):
     """The Parquet part of a file."""
 
     first: I64
@@ -315,7 +315,7 @@ class _Rows(NamedTuple):
     first_kept: I64
     """int64 [episodes + 1]."""
     pages: NDArray[Any]
-    """`_PAGE` [pages]."""
+    """dtype `_PAGE`; checksum and number of true bits of each."""
     facts: dict[str, str]
 
 
@@ -323,7 +323,7 @@ def _parse_rows(
     file: Any,
     path: str,
     name: str,
-) -> _Rows:
+) -> _KeptRows:
     """Return a file's rows, checked against each other and their hash. Raises: Corrupt; FormatTooNew."""
     try:
         reader = pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
@@ -348,7 +348,7 @@ def _parse_rows(
         raise _unreadable(name, error) from error
     if not is_whole:
         raise _damaged(name)
-    return _Rows(
+    return _KeptRows(
         first,
         first_kept,
         pages,

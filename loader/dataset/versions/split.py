@@ -106,7 +106,7 @@ def _predicate(value: str, comparisons: Comparisons) -> str:
 def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> dict[str, Bools]:
     """Return label -> bool [n]: whether each value meets the label's comparisons; null does not."""
     pl = import_polars()
-    truths = []
+    truths: list[polars.Expr] = []
     for label, comparisons_of_label in comparisons.items():
         predicate = _predicate('"value"', comparisons_of_label)
         expression = parse_expression(pl, predicate, f"bucket {label!r}")

@@ -251,20 +251,20 @@ class Version:
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .samples_table import decoded, picked
+        from .decoded_samples import decoded, picked
 
         samples = list(decoded(self, self.fields, picked(index, len(self))))
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `version[i]` returns it; 64 are read together."""
-        from .samples_table import decoded
+        from .decoded_samples import decoded
 
         yield from decoded(self, self.fields, np.arange(len(self)))
 
     def head(self, n: int = 5) -> "polars.DataFrame":
         """Return the first samples as a table: see `View.head`."""
-        from .samples_table import picked, table_of
+        from .decoded_samples import picked, table_of
 
         return table_of(self, self.fields, picked(slice(n), len(self)))
 

@@ -201,7 +201,7 @@ class View:
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .samples_table import picked
+        from .decoded_samples import picked
 
         samples = list(self._decoded(self.version_ordinals(picked(index, len(self)))))
         return samples if isinstance(index, slice) else samples[0]
@@ -211,7 +211,7 @@ class View:
         yield from self._decoded(self.version_ordinals(np.arange(len(self))))
 
     def _decoded(self, ordinals: Int64s) -> Iterator[dict[str, Any]]:
-        from .samples_table import BLOCK, decoded
+        from .decoded_samples import BLOCK, decoded
 
         if not self.columns:
             yield from decoded(self.version, self.fields, ordinals)
@@ -232,7 +232,7 @@ class View:
 
         Long values appear as their size. Needs polars.
         """
-        from .samples_table import picked, table_of
+        from .decoded_samples import picked, table_of
 
         return table_of(self.version, self.fields, self.version_ordinals(picked(slice(n), len(self))))
 

@@ -9,7 +9,7 @@ import loader
 from loader.api.explain import provenance
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
-from loader.dataset.versions.samples_table import live_row
+from loader.dataset.versions.sample_rows import live_row
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency, PenstockError
 from loader.modalities.video.packet_table import SUFFIX
 from loader.modalities.video.request import is_run

@@ -12,7 +12,7 @@ from loader.api.explain import provenance
 from loader.dataset import compaction
 from loader.dataset.compaction import compact_lists
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
-from loader.dataset.versions.samples_table import live_row
+from loader.dataset.versions.sample_rows import live_row
 from loader.errors import Corrupt
 from penstock.upkeep.diff import column_statistics
 from penstock.upkeep.verify.version import check_version, verify

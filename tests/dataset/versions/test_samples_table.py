@@ -5,7 +5,8 @@ import pytest
 
 import loader
 from loader.dataset.tables import parquet
-from loader.dataset.versions.samples_table import _joined, live_row
+from loader.dataset.versions.sample_rows import live_row
+from loader.dataset.versions.samples_table import join_group
 from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, InvalidRuntime
 
@@ -15,16 +16,16 @@ SCORES = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "score
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2]])
 def test_columns_follow_their_rows(order):
-    found = _joined(KEYS, SCORES[order])
+    found = join_group(KEYS, SCORES[order])
     assert found.columns == ["part", "row", "key", "score"]
     assert found["key"].to_list() == list("wxyz")
     assert found["score"].to_list() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_rows_without_a_value_are_null():
-    assert _joined(KEYS, SCORES[[3, 1]])["score"].to_list() == [None, 2.0, None, 4.0]
+    assert join_group(KEYS, SCORES[[3, 1]])["score"].to_list() == [None, 2.0, None, 4.0]
     other = SCORES.with_columns(part=pl.Series(["a", "a", "c", "c"]))
-    assert _joined(KEYS, other)["score"].to_list() == [1.0, 2.0, None, None]
+    assert join_group(KEYS, other)["score"].to_list() == [1.0, 2.0, None, None]
 
 
 @pytest.fixture

@@ -1,0 +1,144 @@
+"""Decode samples of a version in storage order: for inspection, not training."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import DecodeFailed
+from ...modalities import decoder_for
+from ..reading.verified_bucket_reads import read_fields
+from .sample_rows import live_row
+from .samples_table import Int64s, import_polars
+
+if TYPE_CHECKING:
+    import polars
+
+    from .version import Version
+
+KEY = "__key__"
+"""Name of the key in a sample; no field name may start with it."""
+VIDEO = frozenset(("mp4", "mov", "webm", "mkv", "run"))
+"""Extensions whose values stay bytes: the caller chooses frames, loader.video(frames=8)(data, None)."""
+BLOCK = 64  # samples whose bytes are in memory together
+SHOWN_CHARACTERS = 200
+
+
+def picked(index: object, n: int) -> Int64s:
+    """Return the numbers that an index or slice selects from `n`. Raises: IndexError; TypeError."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(n), dtype=np.int64)
+    # A bool is an index for Python, and a mistake here.
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
+        raise TypeError(f"[{index!r}]: samples are numbered from 0; pass an integer or a slice")
+    number = index.__index__()
+    is_inside = -n <= number < n
+    if not is_inside:
+        raise IndexError(f"[{number}]: there are {n} samples")
+    return np.array([number % n], np.int64)
+
+
+def decoded(
+    version: "Version",
+    fields: Sequence[str],
+    ordinals: Int64s,
+) -> Iterator[dict[str, Any]]:
+    """Yield `KEY` and field -> value for live ordinals, decoded by extension; absent fields are left out.
+
+    Videos stay bytes. Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
+    """
+    for start in range(0, len(ordinals), BLOCK):
+        block = ordinals[start : start + BLOCK]
+        keys = version.keys(block)
+        for key, data in zip(keys, _read_stored(version, fields, block), strict=True):
+            sample: dict[str, Any] = {KEY: key}
+            for field, field_bytes in data.items():
+                sample[field] = _decode(
+                    version,
+                    key,
+                    field,
+                    field_bytes,
+                )
+            yield sample
+
+
+def table_of(
+    version: "Version",
+    fields: Sequence[str],
+    ordinals: Int64s,
+) -> "polars.DataFrame":
+    """Return one row per live ordinal: ordinal, key, fields (long values as sizes), and samples-table columns.
+
+    Raises: as `decoded`; MissingDependency.
+    """
+    pl = import_polars()
+    rows = []
+    for ordinal, data in zip(ordinals.tolist(), _read_stored(version, fields, ordinals), strict=True):
+        columns = live_row(version, ordinal)
+        row = {"ordinal": ordinal, "key": columns["key"]}
+        for field, field_bytes in data.items():
+            row[field] = _cell(field, field_bytes)
+        del columns["part"]
+        del columns["row"]
+        row.update(columns)
+        rows.append(row)
+    table: polars.DataFrame = pl.DataFrame(rows, infer_schema_length=None)
+    return table
+
+
+def _read_stored(
+    version: "Version",
+    fields: Sequence[str],
+    ordinals: Int64s,
+) -> list[dict[str, bytes]]:
+    """Return field -> bytes of each live ordinal, without fields that its part lacks."""
+    positions, _ = version.parts.locate(ordinals)
+    has_field = {}  # field -> bool [len(ordinals)]
+    for field in fields:
+        group = version.group_of(field)
+        has_field[field] = version.parts.has_group(group)[positions]
+    rows_by_fields: dict[tuple[str, ...], list[int]] = {}
+    for row in range(len(ordinals)):
+        row_fields = tuple(field for field in fields if has_field[field][row])
+        rows_by_fields.setdefault(row_fields, []).append(row)
+
+    samples: list[dict[str, bytes]] = [{} for _ in range(len(ordinals))]
+    for row_fields, rows in rows_by_fields.items():
+        if not row_fields:
+            continue
+        addresses = version.address(ordinals[rows], row_fields)
+        fields_of_rows = read_fields(version.shard_store, addresses)
+        for row, data in zip(rows, fields_of_rows, strict=True):
+            samples[row] = {field: data[field] for field in row_fields}
+    return samples
+
+
+def _decode(
+    version: "Version",
+    key: str,
+    field: str,
+    data: bytes,
+) -> Any:
+    if _extension(field) in VIDEO:
+        return data
+    try:
+        return decoder_for(field)(data, None)
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{version.name}, sample {key!r}, field {field!r}: {error}") from error
+
+
+def _cell(field: str, data: bytes) -> object:
+    if _extension(field) not in ("cls", "txt", "json"):
+        return f"{len(data):,} bytes"
+    try:
+        value = decoder_for(field)(data, None)
+    except DecodeFailed:
+        return "damaged"
+    if isinstance(value, int):
+        return value
+    return str(value)[:SHOWN_CHARACTERS]
+
+
+def _extension(field: str) -> str:
+    _, _, extension = field.rpartition(".")
+    return extension.lower()

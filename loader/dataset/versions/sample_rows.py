@@ -1,0 +1,166 @@
+"""Read the rows of single samples from the samples table: one row group per table, not whole tables."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import Corrupt
+from ..shards.address import SampleAddress
+from ..tables.annotations import with_edits
+from ..tables.columns import is_annotation
+from ..tables.parquet import TableFile
+from ..tables.table_rows import get_rows
+from .samples_table import import_polars, join_group, other_groups, read_group
+
+if TYPE_CHECKING:
+    from .version import Version
+
+
+def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
+    """Return column -> value for one sample, as in `scan_samples`, reading one row group per table.
+
+    Raises: InvalidRuntime for an unknown ordinal; Corrupt.
+    """
+    pl = import_polars()
+    parts = version.parts
+    (position,), (row,) = parts.locate(np.array([ordinal]))
+    part = parts.ids[int(position)].as_py()
+    place = (part, int(row))
+    table_row = int(parts.n_rows[: int(position)].sum()) + int(row)
+    entries = version.manifest["samples"]
+    frame = _group_row(
+        pl,
+        version,
+        "keys",
+        place,
+        table_row,
+    )
+    for group in other_groups(entries, None):
+        frame = join_group(
+            frame,
+            _group_row(
+                pl,
+                version,
+                group,
+                place,
+                table_row,
+            ),
+        )
+    frame = with_edits(
+        version.store,
+        entries,
+        frame,
+        None,
+    )
+    if frame.height != 1:
+        raise Corrupt(
+            f"{version.name}: its keys tables have {frame.height} rows of sample {ordinal}; run penstock verify "
+            f"{version.name}, and restore what it names from a mirror"
+        )
+    return {"ordinal": ordinal, **frame.row(0, named=True)}
+
+
+def sample_rows(
+    version: "Version",
+    addresses: Sequence[SampleAddress],
+    group: str,
+    columns: Collection[str],
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (index in `addresses`, column -> value) for a column group, without annotations.
+
+    Reads only the needed row groups of large tables. Columns that a file lacks are left out.
+
+    Raises: Corrupt if tables are damaged, or not in part order.
+    """
+    parts = version.parts
+    first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    positions = parts.positions([address.part for address in addresses])
+    rows = np.array([address.row for address in addresses], np.int64)
+    table_rows = first_row[positions] + rows  # [addresses]: row of all tables of the group, one after another
+
+    place_columns = ["part", "row"]
+    if group == "keys":
+        place_columns.append("key")
+    start = 0
+    for entry in version.manifest["samples"]:
+        if entry["group"] != group or is_annotation(entry):
+            continue
+        stop = start + entry["n_rows"]
+        numbers = np.flatnonzero((start <= table_rows) & (table_rows < stop))  # addresses in this file
+        if len(numbers):
+            file_rows = table_rows[numbers] - start
+            names = [*place_columns, *(name for name in columns if name in entry["columns"])]
+            table = get_rows(
+                version.store,
+                TableFile.from_json(entry),
+                file_rows,
+                names,
+            )
+            for number, file_row, values in zip(
+                numbers.tolist(),
+                file_rows.tolist(),
+                table.to_pylist(),
+                strict=True,
+            ):
+                place = [values.pop(name) for name in place_columns]
+                address = addresses[number]
+                if place != [address.part, address.row, address.key][: len(place)]:
+                    raise _out_of_order(
+                        version,
+                        f"{entry['path']} row {file_row}",
+                        place,
+                        address,
+                    )
+                yield number, values
+        start = stop
+
+
+def _out_of_order(
+    version: "Version",
+    stored: str,
+    place: Sequence[Any],
+    address: SampleAddress,
+) -> Corrupt:
+    """Return the error for a stored row of another sample. place: (part, row[, key]) that the row has."""
+    subject = "columns are"
+    if len(place) == 3:
+        subject = "provenance is"
+    return Corrupt(
+        f"{version.store.url}/{stored} is {place[-1]!r}, row {place[1]} of part {place[0]}; in the order of the parts "
+        f"it is of {address.describe()}, so its {subject} not told: run penstock verify {version.name}"
+    )
+
+
+def _group_row(
+    pl: Any,
+    version: "Version",
+    group: str,
+    place: tuple[str, int],
+    table_row: int,
+) -> Any:
+    """Return one row of a column group. place: (part, row). table_row: the row's number in part order."""
+    entries = version.manifest["samples"]
+    files = [entry for entry in entries if entry["group"] == group and not is_annotation(entry)]
+    ends = np.cumsum([file["n_rows"] for file in files])
+    has_all_rows = ends[-1] == int(version.parts.n_rows.sum())
+    if has_all_rows and table_row < ends[-1]:
+        number = int(np.searchsorted(ends, table_row, side="right"))
+        file = files[number]
+        file_start = int(ends[number]) - file["n_rows"]
+        table = get_rows(version.store, TableFile.from_json(dict(file)), np.array([table_row - file_start]))
+        frame = pl.DataFrame(table)
+        # Earlier releases merged some tables out of order: the row may be of another sample.
+        if frame.select("part", "row").rows() == [place]:
+            names = dict.fromkeys(name for file in files for name in file["columns"])
+            missing = [name for name in names if name not in frame.columns]
+            return frame.with_columns(pl.lit(None).alias(name) for name in missing)
+    part, row = place
+    is_row = (pl.col("part") == part) & (pl.col("row") == row)
+    return read_group(
+        pl,
+        version,
+        group,
+        None,
+        is_row,
+    )

@@ -45,10 +45,16 @@ class JoinedObjects:
     one.
     """
 
-    def __init__(self, place: Store, format: str, options: "ColumnarOptions") -> None:
+    def __init__(
+        self,
+        place: Store,
+        format: str,
+        options: "ColumnarOptions",
+    ) -> None:
         """Open the store over the files in `place`. options: the source's reader options."""
         self.place = place
-        self._format, self._options = format, options
+        self._format = format
+        self._options = options
         self._lock = threading.Lock()
         self._listed: _Listed | None = None
         self._readable: Readable | None = None
@@ -64,17 +70,19 @@ class JoinedObjects:
     @property
     def variables(self) -> Sequence[str]:
         """Environment variables that another process needs to open the store."""
-        return tuple(getattr(self.place, "variables", ()))
+        variables = getattr(self.place, "variables", ())
+        return tuple(variables)
 
     def readable(self) -> "Readable":
         """Return a reader for the listed objects. Reads metadata. Raises: InvalidStore; StoreError."""
         from penstock.formats.registry import joining_importer
 
         listed = self._newest_listing()
+        infos = list(listed.infos)
         with self._lock:
             if self._readable is None:
-                find = joining_importer(self._format).find_complete_objects
-                self._readable = find(self.place, [*listed.infos], self._options)
+                importer = joining_importer(self._format)
+                self._readable = importer.find_complete_objects(self.place, infos, self._options)
             return self._readable
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -82,13 +90,19 @@ class JoinedObjects:
         return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_place(
-        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
+        self,
+        prefix: str,
+        start_after: str,
+        refuse: Refuse,
+        *,
+        seek: bool = False,
+        outside: bool = False,
     ) -> Iterator[ObjectInfo]:
         """List like `loader.storage.store.list_place`, but always the whole source."""
         from penstock.formats.importer import joined
 
-        files = list_place(self.place, refuse=refuse, outside=outside)
-        infos, companion = tuple(files), companions(self._format)
+        infos = tuple(list_place(self.place, refuse=refuse, outside=outside))
+        companion = companions(self._format)
         if companion and all(companion.search(info.key) for info in infos):
             return  # nothing landed yet, or only metadata
         listed = self._read_names(infos)
@@ -97,8 +111,12 @@ class JoinedObjects:
             why = "%s: %d objects wait for missing files, the first is %s, without %s"
             _log.warning(why, self.url, len(listed.waiting), key, file)
         for info in infos:
-            is_listed = info.key > start_after and info.key.startswith(prefix)
-            if is_listed and info.key not in listed.waiting and (parts := listed.files.get(info.key, [info])):
+            key = info.key
+            is_outside = key <= start_after or not key.startswith(prefix)
+            if is_outside or key in listed.waiting:
+                continue
+            parts = listed.files.get(key, [info])
+            if parts:
                 yield joined(parts)
 
     list_from = list
@@ -107,39 +125,54 @@ class JoinedObjects:
         """Return the current size and change token of an object's files. Raises: ObjectNotFound."""
         from penstock.formats.importer import joined
 
-        return joined(self._heads(key))
+        infos = self._heads(key)
+        return joined(infos)
 
     def written_last(self, key: str) -> str:
         """Return the key of the object's most recently written file. Raises: ObjectNotFound."""
-        return max(self._heads(key), key=lambda info: info.modified_us or 0).key
+        infos = self._heads(key)
+        newest = max(infos, key=lambda info: info.modified_us or 0)
+        return newest.key
 
     def files(self, key: str) -> tuple[str, ...]:
         """Return the keys of the object's other files, from the newest listing."""
-        return tuple(one.key for one in self._files(key)[1:])
+        others = self._files(key)[1:]
+        return tuple(info.key for info in others)
 
     def get(self, key: str) -> Blob:
         """Return the bytes of one file. Raises: ObjectNotFound."""
         return self.place.get(key)
 
-    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+    def get_range(
+        self,
+        key: str,
+        offset: int,
+        nbytes: int,
+        etag: str | None = None,
+    ) -> Blob:
         """Return exactly `nbytes` bytes of an object from `offset`. Raises: Changed; StoreError."""
         from penstock.formats.importer import joined
 
         files = self._files(key)
         if not files:
             return self.place.get_range(key, offset, nbytes, etag)
-        if etag not in (None, joined(files).etag):
+        whole = joined(files)
+        if etag not in (None, whole.etag):
             raise Changed(
                 f"{self.url}/{key}: a file of it was replaced after its discovery, and it lands again; "
                 f"{self.written_last(key)} was written last"
             )
-        parts, at = [], 0
+        parts = list[bytes]()
+        file_start = 0  # in the object
         for file in files:
-            begin, end = max(offset - at, 0), min(offset + nbytes - at, file.nbytes)
+            # The part of the range that lies in this file, from its first byte.
+            begin = max(0, offset - file_start)
+            end = min(file.nbytes, offset + nbytes - file_start)
             if begin < end:
-                parts.append(self.place.get_range(file.key, begin, end - begin, file.etag).data)
-            at += file.nbytes
-        return Blob(b"".join(parts), joined(files).etag)
+                part = self.place.get_range(file.key, begin, end - begin, file.etag)
+                parts.append(part.data)
+            file_start += file.nbytes
+        return Blob(b"".join(parts), whole.etag)
 
     def close(self) -> None:
         """Release connections."""
@@ -147,7 +180,8 @@ class JoinedObjects:
 
     def _files(self, key: str) -> Sequence[ObjectInfo]:
         listed = self._newest_listing()
-        if file := listed.waiting.get(key):
+        file = listed.waiting.get(key)
+        if file:
             raise ObjectNotFound(f"{self.url}/{key} is incomplete: {file} is missing")
         return listed.files.get(key, ())
 
@@ -157,14 +191,21 @@ class JoinedObjects:
     def _newest_listing(self) -> _Listed:
         with self._lock:
             listed = self._listed
-        return listed or self._read_names(tuple(list_place(self.place)))
+        if listed is not None:
+            return listed
+        infos = tuple(list_place(self.place))
+        return self._read_names(infos)
 
     def _read_names(self, infos: Sequence[ObjectInfo]) -> _Listed:
         from penstock.formats.importer import files_of
         from penstock.formats.registry import joining_importer
 
-        names = joining_importer(self._format).names_in(self.place, infos, self._options)
-        listed = _Listed(infos, *files_of(names, {info.key: info for info in infos}))
+        importer = joining_importer(self._format)
+        names = importer.names_in(self.place, infos, self._options)
+        by_key = {info.key: info for info in infos}
+        files, waiting = files_of(names, by_key)
+        listed = _Listed(infos=infos, files=files, waiting=waiting)
         with self._lock:
-            self._listed, self._readable = listed, None
+            self._listed = listed
+            self._readable = None
         return listed

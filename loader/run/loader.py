@@ -293,7 +293,9 @@ class Loader:
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
         self._record_substitutions(batch)
-        return batch if self._delivery is None else self._delivery.moved(batch)
+        if self._delivery is None:
+            return batch
+        return self._delivery.moved(batch)
 
     def seek(self, step: int) -> None:
         """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""

@@ -108,10 +108,24 @@ def changes(table: Table) -> list[str]:
         ours = earlier.replace(BEFORE, OURS, 1)
         if ours in table.turns:
             speeds = ratios(table.turns, ours, earlier)
-            lines.append(f"| {ours} | {shown(speeds, 3)} |")
+            costs = [
+                _cpu_per_sample(now) / _cpu_per_sample(before)
+                for now, before in zip(table.turns[ours], table.turns[earlier], strict=True)
+            ]
+            lines.append(f"| {ours} | {shown(speeds, 3)} | {shown(costs, 3)} |")
     if not lines:
         return []
-    return ["| contestant | speed, as a ratio to the checkout before |", "| --- | --- |", *lines, ""]
+    return [
+        "| contestant | speed, as a ratio to the checkout before | processor time of a sample, likewise |",
+        "| --- | --- | --- |",
+        *lines,
+        "",
+    ]
+
+
+def _cpu_per_sample(turn: Mapping[str, Any]) -> float:
+    seconds: float = turn["cpu_s"] / turn["samples"]
+    return seconds
 
 
 def in_order(turns: Turns) -> list[str]:

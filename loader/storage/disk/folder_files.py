@@ -76,6 +76,8 @@ DIRECT_BYTES = 2 * 2**20
 """Smallest write, in bytes, that bypasses the page cache: its copy costs as much as a fast disk."""
 DIRECT_ALIGNMENT = 4096
 """Alignment of direct writes, in bytes, in memory and file."""
+MOST_VANISHED_FOLDERS = 20
+"""Most times that a writer makes its folder again because another process removed it while it was empty."""
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 
 
@@ -133,9 +135,18 @@ class NewFile:
         self._target, self._folder = target, os.path.dirname(target)
         self._temporary = f"{self._folder}/{unfinished_name()}"
         with self._words():
-            make_directories(self._folder)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._descriptor: int | None = os.open(self._temporary, flags, 0o666)
+            self._descriptor: int | None = self._open()
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for _ in range(MOST_VANISHED_FOLDERS):
+            try:
+                make_directories(self._folder)
+                return os.open(self._temporary, flags, 0o666)
+            except FileNotFoundError:
+                continue  # another process removed the folder, which was empty for a moment
+        make_directories(self._folder)
+        return os.open(self._temporary, flags, 0o666)
 
     def write(self, data: memoryview) -> None:
         """Append bytes, bypassing the page cache if they are many and aligned."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from loader.dataset.shards.shard import aligned
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
+from loader.storage.disk import folder_files
 from loader.storage.disk.folder_files import DIRECT_ALIGNMENT, DIRECT_BYTES
 from loader.storage.disk.unlisted_files import (
     delete_in_place,
@@ -320,3 +321,38 @@ def test_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_path,
         store.put_if_absent("folder/k", b"x")
     store.put_if_absent("folder/k", b"x")
     assert synced == [f"{tmp_path}/folder"] * 2
+
+
+def test_folder_that_vanishes_is_made_again(tmp_path, monkeypatch):
+    """A probe of another process removes the folders that it made, once they are empty."""
+    real = folder_files.make_directories
+    folder = str(tmp_path / "a")
+    calls = []
+
+    def vanishing(path):
+        real(path)
+        if path == folder:
+            calls.append(path)
+            if len(calls) <= 2:
+                os.rmdir(path)
+
+    monkeypatch.setattr(folder_files, "make_directories", vanishing)
+    store = open_store(str(tmp_path))
+    store.put("a/b", b"bytes")
+    assert len(calls) == 3
+    assert store.get("a/b").data == b"bytes"
+
+
+def test_folder_that_always_vanishes_ends_the_write(tmp_path, monkeypatch):
+    real = folder_files.make_directories
+    folder = str(tmp_path / "a")
+
+    def vanishing(path):
+        real(path)
+        if path == folder:
+            os.rmdir(path)
+
+    monkeypatch.setattr(folder_files, "make_directories", vanishing)
+    store = open_store(str(tmp_path))
+    with pytest.raises(ObjectNotFound, match="cannot write"):
+        store.put("a/b", b"bytes")

@@ -120,10 +120,12 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
             due = ((counts[k] + 1) << 64) // quotas[k]
             heappush(ready, (due, k))
         _, k = heappop(ready)
-        table[t - 1] = k
-        rank[t - 1] = counts[k]
+        row = t - 1
+        table[row] = k
+        rank[row] = counts[k]
         counts[k] += 1
-        next_turn = counts[k] * total // quotas[k] + 1
+        share_end = counts[k] * total // quotas[k]  # last t at which its exact share is at most its count
+        next_turn = share_end + 1
         heappush(waiting, (next_turn, k))
 
     table.flags.writeable = False  # the cache returns the same arrays to every caller
@@ -133,8 +135,7 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 
 def _quotas(segment: MixtureSegment, names: Sequence[str]) -> tuple[int, ...]:
     """Return the weight of each source, 0 for those left out: the key of `quota_table`."""
-    weights = segment.weights
-    quotas = [weights.get(name, 0) for name in names]
+    quotas = [segment.weights.get(name, 0) for name in names]
     return tuple(quotas)
 
 
@@ -162,7 +163,8 @@ def stream_slots(
         base = segment.base.get(name, 0)
         used.append(base + cycle * quota)
 
-    stop_row = first_row + steps * global_batch
+    n_slots = steps * global_batch
+    stop_row = first_row + n_slots
     row = np.arange(first_row, stop_row, dtype=np.int64)  # [B]: counted over this cycle and those after it
     turn = row // table_length  # [B]: cycles completed since this one began
     table_row = row - turn * table_length  # `row % table_length` would divide a second time
@@ -187,10 +189,12 @@ def used_before(
     slots = (step - segment.start_step) * global_batch
     cycle, rest = divmod(slots, len(table))
     begun = np.bincount(table[:rest], minlength=len(quotas))  # [sources]: samples of the cycle that has begun
+    in_cycle = begun.tolist()
     used: dict[str, int] = {}
-    for name, quota, extra in zip(names, quotas, begun.tolist(), strict=True):
+    for number, name in enumerate(names):
         base = segment.base.get(name, 0)
-        count = base + cycle * quota + extra
+        in_whole_cycles = cycle * quotas[number]
+        count = base + in_whole_cycles + in_cycle[number]
         if count:
             used[name] = count
     return used
@@ -208,9 +212,11 @@ def step_of(
     None if the source has no weight here, or used that position earlier. Costs one pass over the table.
     """
     weight = segment.weights.get(name, 0)
-    position_in_segment = position - segment.base.get(name, 0)
+    base = segment.base.get(name, 0)
+    position_in_segment = position - base
     if not weight or position_in_segment < 0:
         return None
+
     quotas = _quotas(segment, names)
     table, _ = quota_table(quotas)
     cycle, rank = divmod(position_in_segment, weight)
@@ -234,7 +240,11 @@ class Stream:
 
     def segment_at(self, step: int) -> MixtureSegment:
         """Return the segment in force at a step; the last one if several begin there."""
-        begun = bisect_right(self.segments, step, key=lambda segment: segment.start_step)
+        begun = bisect_right(
+            self.segments,
+            step,
+            key=lambda segment: segment.start_step,
+        )
         return self.segments[begun - 1]
 
     def batch_in(self, segment: MixtureSegment) -> int:
@@ -290,7 +300,8 @@ def chain_segments(
     segments = [first]
     for start, weights in starts[1:]:
         before = segments[-1]
-        base = used_before(before, names, start, before.batch or global_batch)
+        batch_before = before.batch or global_batch
+        base = used_before(before, names, start, batch_before)
         segment = MixtureSegment(
             start_step=start,
             weights=weights,

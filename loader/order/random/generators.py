@@ -76,7 +76,12 @@ def _words(
     words = np.empty((2, len(ordinals)), np.uint64)
     for number in (0, 1):
         tail_of_word = tail_bytes + framed(number)
-        hash_numbers(head_bytes, ordinals, tail_of_word, words[number])
+        hash_numbers(
+            head_bytes,
+            ordinals,
+            tail_of_word,
+            words[number],
+        )
     first, second = words.tolist()
     return list(zip(first, second, strict=True))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import pairwise
+from math import prod
 from typing import Any, TypeAlias
 
 from ...errors import InvalidPlan
@@ -65,11 +66,13 @@ def bucket(
         raise InvalidPlan(
             f"bucket({by!r}): an SQL expression on the samples table is needed, such as 'bucket'"
         )
-    if budget is not None and batch is not None:
+    has_budget = budget is not None
+    if has_budget and batch is not None:
         raise InvalidPlan(
             "bucket(batch=, budget=): give the batch sizes, or a budget that they follow from, not both"
         )
-    if budget is None and (cost is not None or multiple != 1):
+    needs_budget = cost is not None or multiple != 1
+    if needs_budget and not has_budget:
         raise InvalidPlan("bucket(cost=, multiple=) say how batches follow from a budget: give budget= too")
     batch_of_label = _by_label("batch", batch)
     cost_of_label = _by_label("cost", cost)
@@ -79,7 +82,8 @@ def bucket(
         edge_texts = _edges(edges)
     batch_steps = {}
     for label, sizes in batch_of_label.items():
-        batch_steps[label] = steps_of(f"batch of bucket {label!r}", sizes, _batch_size)
+        subject = f"batch of bucket {label!r}"
+        batch_steps[label] = steps_of(subject, sizes, _batch_size)
     budget_steps = None
     if budget is not None:
         budget_steps = steps_of("budget", budget, _positive)
@@ -148,9 +152,12 @@ def batch_sizes(
         )
     budget = in_force(bucket_by.budget, step)
     for label in labels:
-        affordable = int(budget // sample_cost(bucket_by, label))
-        size = min(global_batch, max(1, affordable))
-        sizes[label] = max(1, size // multiple) * multiple
+        cost = sample_cost(bucket_by, label)
+        affordable = int(budget // cost)
+        at_least_one = max(1, affordable)
+        size = min(global_batch, at_least_one)
+        n_multiples = max(1, size // multiple)
+        sizes[label] = n_multiples * multiple
     return sizes
 
 
@@ -164,8 +171,8 @@ def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
         if upper != "inf":
             return _positive(f"upper edge of bucket {label!r}", upper)
     elif shape := _SHAPE.fullmatch(label):
-        width, height, frames = shape.groups(default="1")
-        pixels = int(width) * int(height) * int(frames)
+        numbers = shape.groups(default="1")  # an image has one frame
+        pixels = prod(map(int, numbers))
         return _positive(f"pixels of bucket {label!r}", pixels)
     raise InvalidPlan(
         f"bucket {label!r}: its name does not say what a sample costs (w896h1152 and w640h384f32 do, and upper edges); "
@@ -197,7 +204,10 @@ def _by_label(name: str, option: object) -> dict[str, Any]:
         return {}
     if not isinstance(option, Mapping):
         raise InvalidPlan(f"bucket({name}={option!r}): a mapping of a bucket's label to its number is needed")
-    return {str(label): value for label, value in option.items()}
+    by_label = {}
+    for label, value in option.items():
+        by_label[str(label)] = value
+    return by_label
 
 
 def _check_labels(
@@ -209,8 +219,10 @@ def _check_labels(
     """Raise InvalidPlan if an option of `bucket` names a label that no bucket has."""
     unknown = sorted(set(option) - set(labels))
     if unknown:
+        first_unknown = unknown[:_SHOWN_NAMES]
+        buckets = first_few(labels)
         raise InvalidPlan(
-            f"bucket({name}=) names {unknown[:_SHOWN_NAMES]}; the buckets of {bucket_by.by!r} are {first_few(labels)}"
+            f"bucket({name}=) names {first_unknown}; the buckets of {bucket_by.by!r} are {buckets}"
         )
 
 
@@ -218,10 +230,14 @@ def _edges(edges: Sequence[Number]) -> tuple[str, ...]:
     """Return edges as text without an exponent, checked: two or more that ascend, finite up to the last one."""
     numbers: list[Decimal] = []
     try:
-        numbers = [Decimal(str(edge)) for edge in edges if not isinstance(edge, bool)]
+        for edge in edges:
+            if not isinstance(edge, bool):
+                text = str(edge)  # 0.1 means 1/10, not the double next to it
+                numbers.append(Decimal(text))
+        inner_edges = numbers[:-1]
         is_complete = len(numbers) == len(edges) >= 2
         is_ascending = all(low < high for low, high in pairwise(numbers))
-        is_finite = all(number.is_finite() for number in numbers[:-1])
+        is_finite = all(number.is_finite() for number in inner_edges)
         is_valid = is_complete and is_ascending and is_finite
     except (InvalidOperation, TypeError):  # no number, or NaN in a comparison
         is_valid = False

@@ -83,22 +83,32 @@ class Stage:
             delta=delta,
         )
 
+    @property
+    def n_mixed(self) -> int:
+        """Positions in [start, origin)."""
+        return self.origin - self.start
+
     def new_among(self, j: int) -> int:
-        """Return how many of the first j positions from start hold delta samples; j <= origin - start.
+        """Return how many of the first j positions from start hold delta samples; j <= n_mixed.
 
         Rounding down spreads them evenly, and puts the last one at the end of the stretch.
         """
         length = self.origin - self.start
         return j * self.delta // max(1, length)
 
-    def kept_among(self, j: int) -> int:
+    def new_through(self, j: int) -> int:
+        """Return how many of the positions start ... start + j hold delta samples."""
+        n_positions = j + 1
+        return self.new_among(n_positions)
+
+    def former_through(self, j: int) -> int:
         """Return how many of the positions start ... start + j hold the previous stage's samples."""
         n_positions = j + 1
         return n_positions - self.new_among(n_positions)
 
     def new_before(self, j: I64) -> I64:
         """Return `new_among` of each count of positions (int64 [m])."""
-        total = self.origin - self.start
+        total = self.n_mixed
         largest = int(j.max(initial=0))
         largest_product = largest * self.delta
         if largest_product < 2**63:  # int64 does not overflow
@@ -117,17 +127,22 @@ class GrownStream:
 
         is_delta is True for the stage's delta view, whose positions count only its own samples.
         """
+        n_positions = len(position)
         position = position.copy()  # counts in the stream of the stage at hand
         number = np.zeros_like(position)
         epoch = np.zeros_like(position)
         inside = np.zeros_like(position)
-        of_delta = np.zeros(len(position), np.bool_)
-        is_open = np.ones(len(position), np.bool_)  # [m]: positions that no stage has placed so far
+        of_delta = np.zeros(n_positions, np.bool_)
+        is_open = np.ones(n_positions, np.bool_)  # [m]: positions that no stage has placed so far
 
         # From the last stage that any position reaches down to the first: an earlier stage's position in a mixed
         # stretch is the later one's, less the new samples before it.
         largest = int(position.max())
-        n_reached = bisect_right(self.stages, largest, key=lambda stage: stage.start)
+        n_reached = bisect_right(
+            self.stages,
+            largest,
+            key=lambda stage: stage.start,
+        )
         for stage_number in range(n_reached - 1, -1, -1):
             stage = self.stages[stage_number]
             # Large arrays that are used once have no name: alive to the end of a pass, they cost up to a third of the
@@ -168,11 +183,16 @@ class GrownStream:
         """
         stage = self.stages[number]
         if of_delta:
-            if epoch != stage.epoch - 1 or not stage.delta:
+            mixed_epoch = stage.epoch - 1
+            if epoch != mixed_epoch or not stage.delta:
                 return None
-            mixed = range(stage.origin - stage.start)
+            mixed = range(stage.n_mixed)
             # The first position up to which the stretch has more than `inside` new samples.
-            j = bisect_right(mixed, inside, key=lambda j: stage.new_among(j + 1))
+            j = bisect_right(
+                mixed,
+                inside,
+                key=stage.new_through,
+            )
             position = stage.start + j
         else:
             n_epochs = epoch - stage.epoch
@@ -183,15 +203,23 @@ class GrownStream:
             if position < later.start:
                 break
             former = position - later.start  # number among the previous stage's samples in the mixed stretch
-            mixed = range(later.origin - later.start)
-            j = bisect_right(mixed, former, key=later.kept_among)
+            mixed = range(later.n_mixed)
+            j = bisect_right(
+                mixed,
+                former,
+                key=later.former_through,
+            )
             if j == len(mixed):
-                return None
+                return None  # no position of the stretch holds it
             position = later.start + j
         return position
 
     def epoch_start(self, epoch: int) -> int:
-        n_begun = bisect_right(self.stages, epoch, key=lambda stage: stage.epoch)
+        n_begun = bisect_right(
+            self.stages,
+            epoch,
+            key=lambda stage: stage.epoch,
+        )
         stage = self.stages[n_begun - 1]  # the last one whose first whole epoch is this one or an earlier one
         n_epochs = epoch - stage.epoch
         return stage.origin + n_epochs * stage.n
@@ -206,8 +234,9 @@ class GrownStream:
             later_stages = self.stages[number + 1 :]
             if later_stages and later_stages[0].epoch == stage.epoch:
                 return None  # the source grows again before this view begins
+            next_epoch = stage.epoch + 1
             first = stage.origin
-            last = self.epoch_start(stage.epoch + 1) - 1
+            last = self.epoch_start(next_epoch) - 1
         if last < first:  # its samples were removed before it begins
             return None
         return last
@@ -231,7 +260,8 @@ def grown_streams(
         used = used_before(growth.step)
         for name in streams[growth.source]:
             if name not in stages:
-                n_first = sizes.get((name, 0, False), 0)  # 0 for a bucket that comes with a growth
+                first_view = (name, 0, False)
+                n_first = sizes.get(first_view, 0)  # 0 for a bucket that comes with a growth
                 first = Stage(
                     start=0,
                     origin=0,
@@ -239,13 +269,20 @@ def grown_streams(
                     n=n_first,
                 )
                 stages[name] = [first]
+            own_stages = stages[name]
             start = used.get(name, 0)
-            n = sizes.get((name, growth.number, False), 0)
-            delta = sizes.get((name, growth.number, True), 0)
-            former = stages[name][-1]
+            whole_view = (name, growth.number, False)
+            delta_view = (name, growth.number, True)
+            n = sizes.get(whole_view, 0)  # 0 for a bucket that has become empty
+            delta = sizes.get(delta_view, 0)
+            former = own_stages[-1]
             stage = former.after(start, n, delta)
-            stages[name].append(stage)
-    return {name: GrownStream(tuple(own)) for name, own in stages.items()}
+            own_stages.append(stage)
+
+    grown = {}
+    for name, own_stages in stages.items():
+        grown[name] = GrownStream(tuple(own_stages))
+    return grown
 
 
 def removed_since(
@@ -262,9 +299,10 @@ def removed_since(
     for growth in growths[number:]:
         if growth.step > step:
             break
-        before = np.searchsorted(growth.removed, ordinals)  # [m]: removed samples below each ordinal
-        is_match = before < len(growth.removed)  # beyond the last one nothing can match
-        is_match[is_match] = growth.removed[before[is_match]] == ordinals[is_match]
+        removed = growth.removed
+        before = np.searchsorted(removed, ordinals)  # [m]: removed samples below each ordinal
+        is_match = before < len(removed)  # beyond the last one nothing can match
+        is_match[is_match] = removed[before[is_match]] == ordinals[is_match]
         is_removed |= is_match
         ordinals = ordinals - before  # ordinals in the next version; arbitrary for removed samples
     return is_removed
@@ -281,11 +319,16 @@ def earlier_ordinals(
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
-        removed_number = np.arange(len(growth.removed))
-        survivors = growth.removed - removed_number  # live samples before each removed one
-        earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
-        # The others came with this growth or a later one.
-        is_earlier = (ordinals >= 0) & (ordinals < growth.first)
+        n_removed = len(growth.removed)
+        survivors = growth.removed - np.arange(n_removed)  # live samples before each removed one
+        removed_before = np.searchsorted(
+            survivors,
+            ordinals,
+            side="right",
+        )  # [m]: removed samples before each one
+        earlier = ordinals + removed_before
+        is_live = ordinals >= 0
+        is_earlier = is_live & (ordinals < growth.first)  # the others came with this growth or a later one
         ordinals = np.where(is_earlier, earlier, -1)
         yield growth.number - 1, ordinals
 
@@ -301,9 +344,8 @@ def origins(
     """
     origin = np.full(len(ordinals), number, np.int64)
     ordinal = ordinals.copy()
-    for version, earlier in earlier_ordinals(
-        growths, number, ordinals
-    ):  # from the newest version to the oldest
+    versions = earlier_ordinals(growths, number, ordinals)
+    for version, earlier in versions:  # from the newest to the oldest
         exists = earlier >= 0
         origin[exists] = version
         ordinal[exists] = earlier[exists]

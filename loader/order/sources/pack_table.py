@@ -58,7 +58,8 @@ class PackTable:
             last = int(sequence[-1])
             n_sequences = last + 1
         numbers = np.arange(n_sequences + 1)
-        document_tokens = np.bincount(document, length).astype(np.uint32)  # [largest document + 1]
+        tokens = np.bincount(document, length)  # [largest document + 1]
+        document_tokens = tokens.astype(np.uint32)
         self._first = np.searchsorted(sequence, numbers)  # [sequences + 1]: first row of each, and the end
         self._document = document
         self._start = start.astype(np.uint32)
@@ -80,7 +81,8 @@ class PackTable:
     def pieces(self, sequences: I64) -> DocumentPieces:
         """Return the pieces of these sequences (int64), in the order of the argument. O(pieces)."""
         first = self._first[sequences]
-        count = self._first[sequences + 1] - first  # [sequences]: pieces of each
+        stop = self._first[sequences + 1]
+        count = stop - first  # [sequences]: pieces of each
         before = np.cumsum(count) - count  # [sequences]: pieces of earlier ones in the request
 
         # numpy reuses the memory of large arrays without a name, so the piece numbers have none.
@@ -137,9 +139,12 @@ class PackTable:
         return table.astype(np.int64)
 
     def _sequences_of_rows(self, rows: I64) -> I64:
+        # [rows]: sequences that begin at the row or before it.
         n_begun = np.searchsorted(
-            self._first, rows, side="right"
-        )  # sequences that begin at the row or before it
+            self._first,
+            rows,
+            side="right",
+        )
         return n_begun.astype(np.int64, copy=False) - 1
 
     @cached_property
@@ -172,10 +177,12 @@ def pack_documents(
     lengths = [empty]
     n_sequences = 0
     for first in range(0, len(documents), BLOCK_DOCUMENTS):
-        block = slice(first, first + BLOCK_DOCUMENTS)
+        stop = first + BLOCK_DOCUMENTS
+        block = slice(first, stop)
         pieces = pack_block(tokens[block], length)
+        block_sequences = pieces.sequence + n_sequences
         block_documents = documents[block]
-        sequences.append(pieces.sequence + n_sequences)
+        sequences.append(block_sequences)
         piece_documents.append(block_documents[pieces.document])
         starts.append(pieces.start)
         lengths.append(pieces.length)
@@ -278,7 +285,8 @@ def best_fit(sizes: I64, capacity: int) -> I64:
     room; among equal bins, the one opened first.
     """
     bits = len(sizes).bit_length()  # enough for any bin's number
-    bin_mask = (1 << bits) - 1
+    n_numbers = 1 << bits
+    bin_mask = n_numbers - 1
     empty_room = capacity << bits
     rooms: list[int] = []  # (room << bits) + bin, ascending: one number sorts faster than a pair
     n_bins = 0

@@ -5,7 +5,8 @@ A list applies from a step on, like a schedule's weights.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from ..random.keyed_permutation import I64
 from ..random.plan_hash import whole
 from .views import OrderView
 
-QuarantineKeys = Mapping[str, Iterable[str]]
+QuarantineKeys: TypeAlias = Mapping[str, Iterable[str]]
 """Source name -> keys of known-bad samples."""
 ListedSamples: TypeAlias = tuple[tuple[int, str], ...]
 """(version ordinal, key) pairs, in order of ordinal."""
@@ -44,32 +45,49 @@ class QuarantineList:
         return body
 
 
+_Version: TypeAlias = tuple[str, int]
+"""(source, growth)."""
+
+
+class _FirstSteps(NamedTuple):
+    """Quarantined samples of one version; int64 [listed] each."""
+
+    ordinals: I64
+    """Version ordinals, ascending."""
+    since: I64
+    """First step at which each is quarantined."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quarantine:
     """A plan's lists of known-bad samples."""
 
     lists: Sequence[QuarantineList] = ()
     """In order of start step, source (without bucket) and growth."""
-    _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
-    """(source, growth) -> ordinals, ascending, and the first step at which each is quarantined; int64 [listed]."""
+    _tables: Mapping[_Version, _FirstSteps] = field(
+        init=False,
+        repr=False,
+        compare=False,
+    )
 
     def __post_init__(self) -> None:
-        since: dict[tuple[str, int], dict[int, int]] = {}  # (source, growth) -> ordinal -> first step
+        first_steps: dict[_Version, dict[int, int]] = {}  # version -> ordinal -> first step
         for entry in self.lists:
-            scope = (entry.source, entry.growth)
-            first_steps = since.setdefault(scope, {})
+            version = (entry.source, entry.growth)
+            steps = first_steps.setdefault(version, {})
             start = entry.start_step
             for ordinal, _ in entry.samples:
-                earliest = first_steps.get(ordinal, start)
-                first_steps[ordinal] = min(start, earliest)
+                earliest = steps.get(ordinal, start)
+                steps[ordinal] = min(start, earliest)
 
         tables = {}
-        for scope, first_steps in since.items():
-            ordinals = sorted(first_steps)
-            steps = [first_steps[ordinal] for ordinal in ordinals]
-            listed = np.array(ordinals, np.int64)
-            first_step = np.array(steps, np.int64)
-            tables[scope] = (listed, first_step)
+        for version, steps in first_steps.items():
+            ascending = sorted(steps)
+            since = [steps[ordinal] for ordinal in ascending]
+            tables[version] = _FirstSteps(
+                ordinals=np.array(ascending, np.int64),
+                since=np.array(since, np.int64),
+            )
         object.__setattr__(self, "_tables", tables)  # the class is frozen
 
     def holds(
@@ -83,11 +101,14 @@ class Quarantine:
 
         O(len(ordinals) * log(samples listed)).
         """
-        if (source, growth) not in self._tables:
+        table = self._tables.get((source, growth))
+        if table is None:
             return np.zeros(len(ordinals), np.bool_)
-        listed, since = self._tables[source, growth]
+        listed = table.ordinals
+        since = table.since
+        last_row = len(listed) - 1
         row = np.searchsorted(listed, ordinals)  # [m]: where each ordinal would stand
-        row = np.minimum(row, len(listed) - 1)  # ordinals above the last one match nothing
+        row = np.minimum(row, last_row)  # ordinals above the last one match nothing
         is_listed = listed[row] == ordinals
         has_begun = since[row] <= step
         is_quarantined: NDArray[np.bool_] = is_listed & has_begun
@@ -96,17 +117,17 @@ class Quarantine:
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
         """Return the lists together with others: one list per step, source and growth."""
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
-        for entry in (*self.lists, *more):
+        for entry in chain(self.lists, more):
             scope = (entry.start_step, entry.source, entry.growth)
             samples_together = samples.setdefault(scope, set())
             samples_together.update(entry.samples)
 
         lists = []
         for scope in sorted(samples):
-            start, source, growth = scope
             pairs = sorted(samples[scope])
             if not pairs:
                 continue
+            start, source, growth = scope
             entry = QuarantineList(
                 start_step=start,
                 source=source,
@@ -134,12 +155,16 @@ class Quarantine:
         return body
 
 
-def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
+def quarantine_of(
+    value: object,
+    views: Mapping[str, OrderView],
+) -> Quarantine:
     """Return the lists that a caller requests: {source: keys}, or (step, {source: keys}) pairs."""
     entries: object = value or []
     if isinstance(value, Mapping):
         entries = [(0, value)]
-    if not isinstance(entries, Sequence) or isinstance(entries, str):
+    is_text = isinstance(entries, str)  # a str is a Sequence
+    if not isinstance(entries, Sequence) or is_text:
         raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
 
     key_lists: dict[tuple[int, str], list[Iterable[str]]] = {}  # (first step, source) -> lists of keys
@@ -153,7 +178,8 @@ def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
             ) from None
         start = whole("quarantine entry: step", start, 0, 2**53)
         for source, keys in source_keys:
-            lists_of_source = key_lists.setdefault((start, source), [])
+            scope = (start, source)
+            lists_of_source = key_lists.setdefault(scope, [])
             lists_of_source.append(keys)
 
     lists = []
@@ -180,23 +206,32 @@ def listed_samples(
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")
     for keys in value:
-        if isinstance(keys, str) or not isinstance(keys, Iterable):
+        is_text = isinstance(keys, str)  # its characters are no keys
+        if is_text or not isinstance(keys, Iterable):
             raise InvalidPlan(f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed")
 
     distinct: dict[str, None] = {}  # in the order of the lists
     for keys in value:
-        distinct.update(dict.fromkeys(keys))
+        list_keys = dict.fromkeys(keys)
+        distinct.update(list_keys)
     for key in distinct:
         if not isinstance(key, str):
             raise InvalidPlan(f"quarantine[{source!r}] has {key!r}; sample keys are strings")
 
     names = list(distinct)
-    ordinals = views[source].ordinals(names).tolist()
-    samples = list(zip(ordinals, names, strict=True))
-    unknown = [name for ordinal, name in samples if ordinal < 0]
+    ordinals = views[source].ordinals(names)
+    samples: list[tuple[int, str]] = []
+    unknown: list[str] = []
+    for ordinal, name in zip(ordinals.tolist(), names, strict=True):
+        samples.append((ordinal, name))
+        if ordinal < 0:
+            unknown.append(name)
     if unknown:
+        n_unknown = len(unknown)
+        first_unknown = unknown[0]
         raise InvalidPlan(
-            f"quarantine[{source!r}] names {len(unknown)} sample(s) that its version does not have, the first is "
-            f"{unknown[0]!r}; correct the keys, or leave out keys that were excluded from the version"
+            f"quarantine[{source!r}] names {n_unknown} sample(s) that its version does not have, the first is "
+            f"{first_unknown!r}; correct the keys, or leave out keys that were excluded from the version"
         )
-    return tuple(sorted(samples))
+    samples.sort()
+    return tuple(samples)

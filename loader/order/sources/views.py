@@ -128,7 +128,11 @@ class SyntheticView:
             )
         new_samples: SyntheticView | None = None
         if self.n_samples > old.n_samples:
-            new_samples = SyntheticView(self.n_samples, self.name, first=old.n_samples)
+            new_samples = SyntheticView(
+                self.n_samples,
+                self.name,
+                first=old.n_samples,
+            )
         return Delta(
             view=new_samples,
             first=old.n_samples,

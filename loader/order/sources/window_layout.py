@@ -52,7 +52,11 @@ class Offsets:
         return {self.unit: list(self.values)}
 
 
-def rows(first: int, stop: int, step: int = 1) -> Offsets:
+def rows(
+    first: int,
+    stop: int,
+    step: int = 1,
+) -> Offsets:
     """Return every `step`-th row from `first` to before `stop`, counted from the row in force: `rows(0, 50)`.
 
     Raises: InvalidPlan.
@@ -64,7 +68,11 @@ def rows(first: int, stop: int, step: int = 1) -> Offsets:
     return _offsets("rows", values, "rows")
 
 
-def times(first: Time, stop: Time, step: Time) -> Offsets:
+def times(
+    first: Time,
+    stop: Time,
+    step: Time,
+) -> Offsets:
     """Return the instants from `first` to before `stop`: `times("-1s", 0, "50ms")` has 20. Raises: InvalidPlan."""
     step_ns = nanoseconds(step)
     if step_ns < 1:
@@ -88,7 +96,8 @@ def nanoseconds(time: Time) -> int:
         exact = Fraction(time.__index__())
     if exact is not None:
         is_whole = exact.denominator == 1
-        if is_whole and abs(exact) <= 2**62:  # sums of two such times fit into int64
+        is_small = abs(exact) <= 2**62  # sums of two such times fit into int64
+        if is_whole and is_small:
             return int(exact)
     raise InvalidPlan(
         f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction "
@@ -105,8 +114,9 @@ def _offsets(
     values: Sequence[int],
     where: str,
 ) -> Offsets:
-    if not 1 <= len(values) <= MAX_OFFSETS:
-        raise InvalidPlan(f"{where}: {len(values)} values; 1 to {MAX_OFFSETS} are needed")
+    n_values = len(values)
+    if not 1 <= n_values <= MAX_OFFSETS:
+        raise InvalidPlan(f"{where}: {n_values} values; 1 to {MAX_OFFSETS} are needed")
     return Offsets(unit, tuple(values))
 
 
@@ -177,7 +187,8 @@ class WindowLayout:
                 columns=body.get("columns", ()),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InvalidPlan(f"a plan's windows: {type(error).__name__}: {error}") from error
+            kind = type(error).__name__
+            raise InvalidPlan(f"a plan's windows: {kind}: {error}") from error
 
     @property
     def span(self) -> tuple[int, int]:
@@ -185,8 +196,10 @@ class WindowLayout:
         offsets: tuple[int, ...] = (0,)
         if self.anchor in self.at:
             offsets = self.at[self.anchor].values
-        before = max(0, -min(offsets))
-        after = max(0, max(offsets))
+        earliest = min(offsets)
+        latest = max(offsets)
+        before = max(0, -earliest)
+        after = max(0, latest)
         return before, after
 
 
@@ -228,7 +241,9 @@ def layout_of(
             f"windows: at = {at!r}; a dict of field -> times or loader.rows(...) is needed, such as "
             "{'state.npy': [0], 'action.npy': loader.rows(0, 50)}"
         )
-    places = {field: _places(field, value) for field, value in at.items()}
+    places = {}
+    for field, value in at.items():
+        places[field] = _places(field, value)
     rules = _rules(rule, places)
     if pad not in ("mask", "inside"):
         raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")
@@ -262,10 +277,15 @@ def layout_of(
     )
 
 
-def _rules(rule: Mapping[str, str] | None, places: Mapping[str, Offsets]) -> dict[str, str]:
+def _rules(
+    rule: Mapping[str, str] | None,
+    places: Mapping[str, Offsets],
+) -> dict[str, str]:
     """Return the rules other than "last", checked."""
-    rules = {}
-    for field, name in dict(rule or {}).items():
+    rules: dict[str, str] = {}
+    if not rule:
+        return rules
+    for field, name in dict(rule).items():
         if field not in places or name not in RULES:
             raise InvalidPlan(
                 f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}"
@@ -282,7 +302,10 @@ def _rules(rule: Mapping[str, str] | None, places: Mapping[str, Offsets]) -> dic
 
 def _is_list(value: object, most: int) -> bool:
     """Return whether a value is a list or tuple of at most so many."""
-    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) <= most
+    is_text = isinstance(value, str)  # a str is a Sequence
+    if is_text or not isinstance(value, Sequence):
+        return False
+    return len(value) <= most
 
 
 def _are_names(values: Sequence[object]) -> bool:
@@ -291,7 +314,10 @@ def _are_names(values: Sequence[object]) -> bool:
 
 def _styles(text: Any) -> tuple[str, ...]:
     is_valid = _is_list(text, MAX_STYLES) and _are_names(text)
-    if not is_valid or len(set(text)) < len(text):
+    if is_valid:
+        n_distinct = len(set(text))
+        is_valid = n_distinct == len(text)
+    if not is_valid:
         raise InvalidPlan(
             f"windows: text = {text!r:.200}; up to {MAX_STYLES} different styles of language are needed, such as "
             "('subtask', 'task')"
@@ -314,12 +340,12 @@ def _places(field: object, value: Any) -> Offsets:
         raise InvalidPlan(f"windows: at names {field!r}; fields are texts")
     if isinstance(value, Offsets):
         return value
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidPlan(
-            f"windows: at[{field!r}] = {value!r}; a list of times or loader.rows(...) is needed"
-        )
+    where = f"at[{field!r}]"
+    is_text = isinstance(value, str)  # a str is a Sequence
+    if is_text or not isinstance(value, Sequence):
+        raise InvalidPlan(f"windows: {where} = {value!r}; a list of times or loader.rows(...) is needed")
     try:
         instants = [nanoseconds(time) for time in value]
-        return _offsets("ns", instants, f"at[{field!r}]")
+        return _offsets("ns", instants, where)
     except InvalidPlan as error:
-        raise InvalidPlan(f"windows: at[{field!r}]: {error}") from None
+        raise InvalidPlan(f"windows: {where}: {error}") from None

@@ -61,10 +61,12 @@ class WindowView:
         kept: KeptWindows | None = None,
         sha256: str = "",
     ) -> None:
-        if not sha256 and kept is None:
-            sha256 = table_sha256(first)
-        elif not sha256 and kept is not None:
-            sha256 = table_sha256(kept.first, kept.members.packed())
+        if not sha256:
+            if kept is None:
+                sha256 = table_sha256(first)
+            else:
+                packed = kept.members.packed()
+                sha256 = table_sha256(kept.first, packed)
         self.episodes = episodes
         self.layout = layout
         self.first = first
@@ -82,7 +84,9 @@ class WindowView:
         return WindowView, arguments
 
     def __repr__(self) -> str:
-        return f"WindowView({self.episodes!r}, {len(self)} windows at rows of {self.layout.anchor})"
+        n = len(self)
+        anchor = self.layout.anchor
+        return f"WindowView({self.episodes!r}, {n} windows at rows of {anchor})"
 
     def __len__(self) -> int:
         return int(self.first[-1])
@@ -90,23 +94,25 @@ class WindowView:
     @property
     def id(self) -> str:
         """Content hash of the episodes' view and the table; independent of what a window takes."""
-        content = {"episodes": self.episodes.id, **self._windows()}
+        content: dict[str, Any] = {"episodes": self.episodes.id}
+        content |= self._windows()
         return content_hash("w", content)
 
     @property
     def identity(self) -> str:
         """The episodes' view, the anchor and the table: with its number, a window's permanent name."""
-        words = [self.episodes.id]
+        lines = [self.episodes.id]
         for name, value in self._windows().items():
-            words.append(f"{name}={value}")
-        text = "\n".join(words)
+            lines.append(f"{name}={value}")
+        text = "\n".join(lines)
         digest = hashlib.sha256(text.encode()).hexdigest()
         return f"n-{digest}"
 
     @property
     def mean_sample_bytes(self) -> int:
+        n_windows = max(1, len(self))
         total = self.episodes.mean_sample_bytes * len(self.episodes)
-        return -(-total // max(1, len(self)))  # rounded up
+        return -(-total // n_windows)  # rounded up
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -123,7 +129,9 @@ class WindowView:
         """Return the version ordinals (int64) of the windows' episodes; -1 at padding, whose numbers are below 0."""
         is_window = numbers >= 0
         if is_window.all():
-            return self.episodes.version_ordinals(self._episodes(numbers))
+            episodes = self._episodes(numbers)
+            return self.episodes.version_ordinals(episodes)
+
         episodes = self._episodes(numbers[is_window])
         ordinals = np.full_like(numbers, -1)
         ordinals[is_window] = self.episodes.version_ordinals(episodes)
@@ -133,7 +141,8 @@ class WindowView:
         """Return the number of rows (int64), kept or not, at which windows may stand in each window's episode."""
         episodes = self._episodes(numbers)
         first = self._first_at_all_rows
-        return first[episodes + 1] - first[episodes]
+        stops = first[episodes + 1]
+        return stops - first[episodes]
 
     def rows(self, numbers: I64) -> I64:
         """Return the anchor's row (int64) at which each window stands, counted in its episode."""
@@ -151,7 +160,8 @@ class WindowView:
         rows = self.rows(version_ordinals)
         keys = []
         for episode_key, row in zip(episode_keys, rows.tolist(), strict=True):
-            keys.append(window_key(episode_key, row))
+            key = window_key(episode_key, row)
+            keys.append(key)
         return keys
 
     def ordinals(self, keys: Sequence[str]) -> I64:
@@ -179,8 +189,10 @@ class WindowView:
         if delta.view is not None:
             n_shared -= len(delta.view)
         shared = shared_episodes(old, delta.removed)
-        counts_before = np.diff(old._first_at_all_rows)[shared]
-        counts = np.diff(self._first_at_all_rows)[:n_shared]  # new episodes come after the shared ones
+        all_counts_before = np.diff(old._first_at_all_rows)
+        all_counts = np.diff(self._first_at_all_rows)
+        counts_before = all_counts_before[shared]
+        counts = all_counts[:n_shared]  # new episodes come after the shared ones
         if not np.array_equal(counts_before, counts):
             raise InvalidPlan(
                 f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
@@ -191,9 +203,11 @@ class WindowView:
 
         if delta.view is None:
             return delta
-        first = self.first[n_shared:] - self.first[n_shared]
-        if not first[-1]:
-            return replace(delta, view=None)  # no new episode has a window
+        first_new_window = self.first[n_shared]
+        first = self.first[n_shared:] - first_new_window
+        n_new_windows = first[-1]
+        if not n_new_windows:
+            return replace(delta, view=None)
         kept: KeptWindows | None = None
         if self.kept is not None:
             kept = self.kept.after(n_shared)
@@ -211,10 +225,12 @@ class WindowView:
         if windows is None:
             return None
         numbers = np.array(windows, np.int64)
-        row_texts = [str(row) for row in self.rows(numbers).tolist()]
+        rows = self.rows(numbers)
+        row_texts = [str(row) for row in rows.tolist()]
         if row_text not in row_texts:
             return None
-        return [windows[row_texts.index(row_text)]]
+        number_in_episode = row_texts.index(row_text)
+        return [windows[number_in_episode]]
 
     def _windows_of_episode(self, key: str) -> range | None:
         """Return the numbers of an episode's windows; None if the view has no such episode."""
@@ -222,8 +238,13 @@ class WindowView:
         if ordinal < 0:
             return None
         n_episodes = len(self.episodes)
-        episode = bisect_left(range(n_episodes), ordinal, key=self._ordinal_of)
-        if episode == n_episodes or self._ordinal_of(episode) != ordinal:
+        episode = bisect_left(
+            range(n_episodes),
+            ordinal,
+            key=self._ordinal_of,
+        )
+        is_beyond = episode == n_episodes
+        if is_beyond or self._ordinal_of(episode) != ordinal:
             return None  # the version has the sample, the view does not
         first_window = int(self.first[episode])
         stop_window = int(self.first[episode + 1])
@@ -262,7 +283,8 @@ class WindowView:
 
 def shared_episodes(old: WindowView, removed: I64) -> I64:
     """Return int64: numbers of an earlier view's episodes that remain. removed: version ordinals of the others."""
-    numbers = np.arange(len(old.episodes), dtype=np.int64)
+    n_episodes = len(old.episodes)
+    numbers = np.arange(n_episodes, dtype=np.int64)
     ordinals = old.episodes.version_ordinals(numbers)
     is_removed = np.isin(ordinals, removed)
     return np.flatnonzero(~is_removed)
@@ -296,11 +318,14 @@ def _check_kept(
     for first, stop, shift in _shared_runs(view.kept, old.kept, shared):
         for block in range(first, stop, BITS_TOGETHER):
             block_end = min(block + BITS_TOGETHER, stop)
+            former_block = block + shift
+            former_block_end = block_end + shift
             now = members.bits(block, block_end)
-            before = members_before.bits(block + shift, block_end + shift)
+            before = members_before.bits(former_block, former_block_end)
             differ = np.flatnonzero(now != before)
             if len(differ):
-                key = _key_at(view, block + int(differ[0]))
+                first_difference = int(differ[0])
+                key = _key_at(view, block + first_difference)
                 raise InvalidPlan(
                     f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan"
                 )
@@ -322,20 +347,30 @@ def _shared_runs(
     for episode, stop_episode in pairwise(episode_edges):
         first = int(kept.first[episode])
         stop = int(kept.first[stop_episode])
-        former_first = int(former.first[shared[episode]])
-        yield first, stop, former_first - first
+        former_episode = shared[episode]
+        former_first = int(former.first[former_episode])
+        shift = former_first - first
+        yield first, stop, shift
 
 
 def _key_at(view: WindowView, number: int) -> str:
     """Return the key of the episode that has this window, numbered without `keep`."""
     assert view.kept is not None
-    n_begun = np.searchsorted(view.kept.first, [number], side="right")
-    ordinals = view.episodes.version_ordinals(n_begun - 1)
+    n_begun = np.searchsorted(
+        view.kept.first,
+        [number],
+        side="right",
+    )
+    episode = n_begun - 1  # int64 [1]
+    ordinals = view.episodes.version_ordinals(episode)
     (key,) = view.episodes.keys(ordinals)
     return key
 
 
-def table_sha256(first: I64, packed: bytes | NDArray[np.uint8] = b"") -> str:
+def table_sha256(
+    first: I64,
+    packed: bytes | NDArray[np.uint8] = b"",
+) -> str:
     """Return the SHA-256 of a table: first windows of the episodes (int64), then the bitmap of `keep`."""
     little_endian = np.ascontiguousarray(first, dtype="<i8")
     digest = hashlib.sha256(little_endian.data)

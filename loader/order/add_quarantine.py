@@ -22,8 +22,9 @@ def add_quarantine(
     step = whole("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
+    source_names = {planned.source for planned in plan.sources.values()}
     views: dict[str, OrderView] = {}
-    for name in {planned.source for planned in plan.sources.values()}:
+    for name in source_names:
         # Any bucket will do: all come from one version, which has the keys of all.
         buckets = plan.views_at(name, step)
         largest = max(buckets, key=lambda source: source.shape.n)
@@ -34,22 +35,25 @@ def add_quarantine(
         samples = listed_samples(name, [keys], views)
         growths = plan.growths_of(name)
         growth_in_force = sum(growth.step <= step for growth in growths)
-        ordinals = np.array([ordinal for ordinal, _ in samples], np.int64)
+        sample_ordinals = [ordinal for ordinal, _ in samples]
+        ordinals = np.array(sample_ordinals, np.int64)
         # [samples] each: growth that brought the sample, 0 for the first version; ordinal in that growth's version
         growth_numbers, own_ordinals = origins(growths, growth_in_force, ordinals)
-        by_growth: dict[int, list[tuple[int, str]]] = {}
-        for growth, ordinal, (_, key) in zip(
+        by_growth: dict[int, list[tuple[int, str]]] = {}  # growth -> (ordinal, key) of its samples
+        rows = zip(
             growth_numbers.tolist(),
             own_ordinals.tolist(),
             samples,
             strict=True,
-        ):
-            by_growth.setdefault(growth, []).append((ordinal, key))
-        for growth, of_growth in sorted(by_growth.items()):
+        )
+        for growth, ordinal, (_, key) in rows:
+            growth_samples = by_growth.setdefault(growth, [])
+            growth_samples.append((ordinal, key))
+        for growth, growth_samples in sorted(by_growth.items()):
             entry = QuarantineList(
                 start_step=step,
                 source=name,
-                samples=tuple(of_growth),
+                samples=tuple(growth_samples),
                 growth=growth,
             )
             more.append(entry)

@@ -21,7 +21,12 @@ def split_sources(
     planned: dict[str, PlannedSource] = {}
     for name, view_or_source in views.items():
         source = mixture_source(view_or_source)
-        parts = split_view(name, source.view, bucket_by.by, bucket_by.edges)
+        parts = split_view(
+            name,
+            source.view,
+            bucket_by.by,
+            bucket_by.edges,
+        )
         for label, view in parts.items():
             full_name = bucket_source(name, label)
             if full_name in planned:
@@ -29,7 +34,8 @@ def split_sources(
             part = replace(source, view=view)
             planned[full_name] = plan_source(full_name, part, label)
     bucket_labels(planned.values(), bucket_by.by)  # raises for too many
-    return {name: planned[name] for name in sorted(planned)}
+    in_order = sorted(planned.items())
+    return dict(in_order)
 
 
 def split_view(
@@ -40,7 +46,8 @@ def split_view(
 ) -> dict[str, OrderView]:
     """Return label -> the part of a view in that bucket. Raises InvalidPlan, naming the source."""
     if not hasattr(view, "split"):
-        raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
+        kind = type(view).__name__
+        raise InvalidPlan(f"source {name!r} is a {kind}, which cannot be split into buckets")
     try:
         parts: dict[str, OrderView] = view.split(by, edges)
     except InvalidPlan as error:
@@ -75,7 +82,10 @@ def interleave_parts(
     """
     sizes_by_segment: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
-        growths_begun = Counter(growth.source for growth in growths if growth.step <= start)
+        growths_begun: Counter[str] = Counter()  # by source: the number of the version in force
+        for growth in growths:
+            if growth.step <= start:
+                growths_begun[growth.source] += 1
         sizes: dict[str, dict[str, int]] = {}  # label -> source -> samples of the version in force
         for part in parts.values():
             if part.bucket is None or part.delta:

@@ -46,8 +46,9 @@ def by_score(
     FieldNotFound.
     """
     bucket_by = bucket(by, edges=edges)
-    bands = split_view(name, view, bucket_by.by, bucket_by.edges)
-    band_weights = _band_weights(by, weights, bucket_by.edges, bands)
+    edge_texts = bucket_by.edges
+    bands = split_view(name, view, bucket_by.by, edge_texts)
+    band_weights = _band_weights(by, weights, edge_texts, bands)
 
     draws: dict[str, Fraction] = {}  # band -> samples times weight, zeros left out
     for label, band in bands.items():
@@ -79,10 +80,11 @@ def _band_weights(
     if edges is not None:
         labels = list(edge_ranges(edges))
         is_list = not isinstance(weights, Mapping | str)
-        if not is_list or len(weights) != len(labels):
+        n_labels = len(labels)
+        if not is_list or len(weights) != n_labels:
             raise InvalidPlan(
-                f"by_score({by!r}, weights={weights!r}): with {len(edges)} edges a list of {len(labels)} weights "
-                "is needed"
+                f"by_score({by!r}, weights={weights!r}): "
+                f"with {len(edges)} edges a list of {n_labels} weights is needed"
             )
         return dict(zip(labels, weights, strict=True))
 
@@ -103,7 +105,11 @@ def _band_weights(
     return band_weights
 
 
-def _exact_weight(by: str, label: str, weight: Weight) -> Fraction:
+def _exact_weight(
+    by: str,
+    label: str,
+    weight: Weight,
+) -> Fraction:
     try:
         exact: Fraction | None = exact_fraction(weight)
     except (TypeError, ValueError, ZeroDivisionError):
@@ -123,6 +129,7 @@ def coarse_integers(draws: Mapping[str, Fraction]) -> dict[str, int]:
         return exact
     coarse = {}
     for label, share in exact.items():
-        nearest = round(Fraction(share * RESOLUTION, total))
+        scaled = Fraction(share * RESOLUTION, total)
+        nearest = round(scaled)
         coarse[label] = max(1, nearest)  # no band with a weight is left out
     return coarse

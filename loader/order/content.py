@@ -46,9 +46,15 @@ class PlanContent:
     """Quarantined samples by step."""
     grown: tuple[Growth, ...] = ()
     """Growths, in order of step, then source."""
-    grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
+    grown_streams: Mapping[str, GrownStream] = field(
+        init=False,
+        repr=False,
+    )
     """Stream -> its views and their positions."""
-    view_index: Mapping[ViewKey, int] = field(init=False, repr=False)
+    view_index: Mapping[ViewKey, int] = field(
+        init=False,
+        repr=False,
+    )
     """View -> its index in `source_names`."""
     hash: str = field(init=False)
     """Content hash of the plan, "p-" and sha256 hex."""
@@ -70,7 +76,11 @@ class PlanContent:
         sizes: dict[ViewKey, int] = {}  # samples of each view
         streams: dict[str, dict[str, None]] = {}  # source -> its stream, or its buckets' streams, each once
         for index, source in enumerate(self.sources.values()):
-            view = (source.stream, source.growth, source.delta)
+            view = (
+                source.stream,
+                source.growth,
+                source.delta,
+            )
             view_index[view] = index
             sizes[view] = source.shape.n
             own_streams = streams.setdefault(source.source, {})
@@ -85,10 +95,12 @@ class PlanContent:
         object.__setattr__(self, "view_index", view_index)
         object.__setattr__(self, "grown_streams", grown)
 
+        # Under "mask" a batch ends with the epoch, so none holds a sample twice.
         if not self.allow_repeats and self.boundary != MASK:
             self._refuse_repeats()
         content = self.to_json()
-        object.__setattr__(self, "hash", content_hash("p", content))
+        plan_hash = content_hash("p", content)
+        object.__setattr__(self, "hash", plan_hash)
 
     def _refuse_repeats(self) -> None:
         """Raise BatchTooLarge if a source, or one of its buckets, is smaller than a batch that draws from it."""
@@ -103,8 +115,9 @@ class PlanContent:
         for source in self.sources.values():
             if source.delta:
                 continue
+            n = source.shape.n
             batch = largest.get(source.stream, 0)
-            if source.shape.n < batch:
+            if n < batch:
                 small.append(source)
         if not small:
             return
@@ -121,10 +134,12 @@ class PlanContent:
                 "give the bucket a smaller batch, leave its samples out with where(), or allow_repeats=True"
             )
         others = ""
-        if len(small) > 1:
-            others = f" (and {len(small) - 1} more are too small)"
+        n_others = len(small) - 1
+        if n_others:
+            others = f" (and {n_others} more are too small)"
         raise BatchTooLarge(
-            f"source {first.name!r} has {n} samples, fewer than {which_batch} = {batch}{others}, "
+            f"source {first.name!r} has {n} samples, "
+            f"fewer than {which_batch} = {batch}{others}, "
             f"so one batch could hold a sample twice: {remedy}"
         )
 
@@ -167,20 +182,26 @@ class PlanContent:
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
         """Return a source's whole view in force at a step; with buckets, one view per non-empty bucket."""
-        begun = [growth for growth in self.growths_of(source) if growth.step <= step]
-        number = len(begun)  # growths count from 1; 0 is the first version
+        number = 0  # growths count from 1; 0 is the first version
+        for growth in self.growths_of(source):
+            if growth.step <= step:
+                number += 1
         views = []
         for planned in self.sources.values():
-            if planned.source != source or planned.delta:
-                continue
-            if planned.growth == number:
+            is_whole = planned.source == source and not planned.delta
+            if is_whole and planned.growth == number:
                 views.append(planned)
         return views
 
     def turn(self, step: int) -> Turn:
         if self.buckets is not None:
             return self.buckets.turn(step)
-        return Turn(bucket=None, stream=self.streams[None], step=step)
+        only_stream = self.streams[None]
+        return Turn(
+            bucket=None,
+            stream=only_stream,
+            step=step,
+        )
 
     def step_of(self, name: str, position: int) -> int | None:
         """Return the step that uses this position in the stream of a source or bucket; None if no step does.
@@ -190,9 +211,12 @@ class PlanContent:
         source = self.sources[name]
         if self.boundary == MASK:
             n = source.shape.n
+            batch = self.global_batch
             epoch, position_in_epoch = divmod(position, n)
-            first_step = epoch * epoch_steps(n, self.global_batch)
-            return first_step + position_in_epoch // self.global_batch
+            steps_per_epoch = epoch_steps(n, batch)
+            first_step = epoch * steps_per_epoch
+            step_in_epoch = position_in_epoch // batch
+            return first_step + step_in_epoch
 
         stream = self.streams[source.bucket]
         step = stream.step_of(source.stream, position)
@@ -246,12 +270,14 @@ class PlanContent:
         """Return the JSON of growths, each with the stream position at which it takes effect."""
         out: list[dict[str, Any]] = []
         for growth in growths:
-            entry: dict[str, Any] = {}
-            entry["step"] = growth.step
-            entry["source"] = growth.source
-            if self.buckets is None:
-                stages = self.grown_streams[growth.source].stages
-                entry["position"] = stages[growth.number].start
+            entry: dict[str, Any] = {
+                "step": growth.step,
+                "source": growth.source,
+            }
+            if self.buckets is None:  # each bucket's stream has a position of its own
+                stream = self.grown_streams[growth.source]
+                stage = stream.stages[growth.number]
+                entry["position"] = stage.start
             out.append(entry)
         return out
 
@@ -266,7 +292,8 @@ class PlanContent:
         _, largest = self.batch_range
         positions = (number + 1) * largest
         if positions > MAX_POSITIONS:
-            last_step = MAX_POSITIONS // largest - 1
+            n_steps = MAX_POSITIONS // largest
+            last_step = n_steps - 1
             raise InvalidRuntime(
                 f"step = {number}: the last step with a global batch of {largest} is {last_step}"
             )

@@ -10,24 +10,29 @@ def describe(facts: Mapping[str, Any]) -> str:
     """Return lines of text: the mixture, the buckets, the length of an epoch, the loader's memory and requests."""
     sources = facts["sources"]
     segments = facts["segments"]
-    bucketed = ""
-    if facts["bucket_by"]:
-        bucketed = f", bucketed by {facts['bucket_by']}"
+    n_sources = len(sources)
+    n_segments = len(segments)
+    bucket_by = facts["bucket_by"]
+    batch = f"global batch {facts['global_batch']}"
+    if bucket_by:
+        batch += f", bucketed by {bucket_by}"
     if facts["boundary"] == MASK:
-        bucketed += ", padded at the end of an epoch"
+        batch += ", padded at the end of an epoch"
     lines = [
         f"plan {facts['plan']}",
         f"seed {facts['seed']}, "
-        f"global batch {facts['global_batch']}{bucketed}, "
-        f"{len(sources)} source(s), "
-        f"{len(segments)} segment(s), "
+        f"{batch}, "
+        f"{n_sources} source(s), "
+        f"{n_segments} segment(s), "
         f"order version {facts['order']}",
     ]
     for name, source in sources.items():
         lines.append(_source_line(name, source))
-    lines.append(f"working set of all sources {facts['live_bytes']} bytes over all ranks")
-    if len(sources) > 1 and facts["first_exhausted"] is not None:
-        lines.append(f"first exhausted: {facts['first_exhausted']!r}")
+    live_bytes = facts["live_bytes"]
+    lines.append(f"working set of all sources {live_bytes} bytes over all ranks")
+    first_exhausted = facts["first_exhausted"]
+    if n_sources > 1 and first_exhausted is not None:
+        lines.append(f"first exhausted: {first_exhausted!r}")
     for growth in facts["growths"]:
         lines += _growth_lines(growth)
     for segment in segments:
@@ -39,24 +44,30 @@ def _source_line(
     name: str,
     facts: Mapping[str, Any],
 ) -> str:
-    samples = f"{facts['samples']} samples"
-    if facts["pack"] is not None:
-        samples = _packed(facts["samples"], facts["pack"])
+    n = facts["samples"]
+    pack = facts["pack"]
+    samples = f"{n} samples"
+    if pack is not None:
+        samples = _packed(n, pack)
 
-    if facts["lanes"] == facts["h"] == facts["chunk"] == 1:
+    chunk = facts["chunk"]
+    lanes = facts["lanes"]
+    h = facts["h"]
+    if lanes == h == chunk == 1:
         reading = "full shuffle, every sample read by itself"
     else:
         tail = 100 * facts["tail_share"]
         reading = (
-            f"chunks of {facts['chunk']} samples, "
-            f"{facts['lanes']} lanes x {facts['h']}, "
+            f"chunks of {chunk} samples, "
+            f"{lanes} lanes x {h}, "
             f"{facts['chunk_rounds']} rounds, "
             f"tail {tail:.2f} % of an epoch"
         )
 
     live = ""
-    if facts["live_bytes"]:
-        live = f", working set {facts['live_bytes']} bytes in {facts['live_chunks']} chunks"
+    live_bytes = facts["live_bytes"]
+    if live_bytes:
+        live = f", working set {live_bytes} bytes in {facts['live_chunks']} chunks"
 
     end = facts["exhausted_at_step"]
     exhausted = "never exhausted"
@@ -79,15 +90,18 @@ def _packed(n: int, facts: Mapping[str, Any]) -> str:
 def _growth_lines(facts: Mapping[str, Any]) -> list[str]:
     step = facts["step"]
     source = f"source {facts['source']!r}"
+    n_removed = facts["removed"]
     removed = ""
-    if facts["removed"]:
-        removed = f"; {facts['removed']} removed samples are in no slot"
-    if not facts["buckets"]:
-        return [_growth_line(step, source, facts) + removed]
+    if n_removed:
+        removed = f"; {n_removed} removed samples are in no slot"
+    buckets = facts["buckets"]
+    if not buckets:
+        line = _growth_line(step, source, facts)
+        return [line + removed]
 
     samples = facts["samples"]
     lines = [f"from step {step} {source} grows to {samples} samples, by bucket{removed}"]
-    for label, bucket_facts in facts["buckets"].items():
+    for label, bucket_facts in buckets.items():
         bucket = f"bucket {label!r}"
         line = _growth_line(step, bucket, bucket_facts)
         lines.append(f"  {line}")
@@ -99,14 +113,15 @@ def _growth_line(
     subject: str,
     facts: Mapping[str, Any],
 ) -> str:
+    n_remaining = facts["left_of_epoch"]
+    n_new = facts["new"]
     mixed = "its"
-    if facts["left_of_epoch"]:
-        mixed = (
-            f"{facts['left_of_epoch']} samples left of its epoch are mixed with {facts['new']} new ones, then"
-        )
+    if n_remaining:
+        mixed = f"{n_remaining} samples left of its epoch are mixed with {n_new} new ones, then"
+    whole_from_step = facts["whole_from_step"]
     start = "never (it grows again before)"
-    if facts["whole_from_step"] is not None:
-        start = f"from step {facts['whole_from_step']}"
+    if whole_from_step is not None:
+        start = f"from step {whole_from_step}"
     return (
         f"from step {step} {subject} grows: "
         f"{mixed} epochs are of the {facts['samples']} samples "
@@ -118,15 +133,19 @@ def _segment_lines(
     segment: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> list[str]:
+    start_step = segment["start_step"]
+    end_step = segment["end_step"]
+    buckets = segment["buckets"]
     until = ""
-    if segment["end_step"] is not None:
-        until = f" up to step {segment['end_step'] - 1}"
+    if end_step is not None:
+        last_step = end_step - 1
+        until = f" up to step {last_step}"
     batch = ""
-    if not segment["buckets"]:  # each bucket has its own
+    if not buckets:  # each bucket has its own
         batch = f", global batch {segment['global_batch']}"
-    lines = [f"from step {segment['start_step']}{until}{batch}:"]
+    lines = [f"from step {start_step}{until}{batch}:"]
 
-    for label, bucket in segment["buckets"].items():
+    for label, bucket in buckets.items():
         turns = bucket["turns"]
         total_turns = bucket["total_turns"]
         share = 100 * turns / total_turns
@@ -142,7 +161,7 @@ def _segment_lines(
             f"  {name!r}: {weight} of {total_weight} slots ({share:.2f} %), "
             f"an epoch is {source['steps_per_epoch']:.1f} steps"
         )
-    if segment["buckets"]:
+    if buckets:
         for name, steps in segment["steps_per_epoch"].items():
             lines.append(f"  {name!r}: an epoch is {steps:.1f} steps in all")
 

@@ -21,8 +21,9 @@ def identity_hash(identity: str) -> int:
 
 def slot_identities(plan: PlanContent, slots: Slots) -> U64:
     """Return uint64 [B]: each slot's hash of (version id, version ordinal), for `delivered_digest`."""
+    versions = _version_hashes(plan, slots)
     ordinals = slots.ordinal.astype(np.uint64)
-    return sub_array(_version_hashes(plan, slots), ordinals)
+    return sub_array(versions, ordinals)
 
 
 def planned_digest(
@@ -35,8 +36,9 @@ def planned_digest(
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
     padded slot has ordinal 2^64 - 1.
     """
+    n_slots = len(slots)
     ordinals = slots.ordinal.astype(np.uint64)
-    pairs = np.empty((len(slots), 2), dtype="<u8")  # little-endian on every machine
+    pairs = np.empty((n_slots, 2), dtype="<u8")  # little-endian on every machine
     pairs[:, 0] = _version_hashes(plan, slots)
     pairs[:, 1] = np.where(slots.valid, ordinals, _PADDING)
     digest = hashlib.blake2b(digest_size=8)

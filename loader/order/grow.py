@@ -26,30 +26,33 @@ def grown_content(
     """Return the fields of a plan that change: sources, growths, and with buckets their turns."""
     step = whole("grow: step", step, 0, 2**53)
     _check_growth(plan, views, step)
-    names = sorted({source.source for source in plan.sources.values()})
+    names = {source.source for source in plan.sources.values()}
     sources = dict(plan.sources)
     growths = list(plan.grown)
     for name in sorted(views, key=str):
         if name not in names:
-            raise InvalidPlan(f"grow names the source {name!r}; the sources are {names}")
+            raise InvalidPlan(f"grow names the source {name!r}; the sources are {sorted(names)}")
         earlier = [growth for growth in growths if growth.source == name]
-        if earlier and step <= earlier[-1].step:
-            raise InvalidPlan(
-                f"source {name!r} grows at step {earlier[-1].step} already; "
-                f"a later growth has a later step, not {step}"
-            )
+        if earlier:
+            last_step = earlier[-1].step
+            if step <= last_step:
+                raise InvalidPlan(
+                    f"source {name!r} grows at step {last_step} already; "
+                    f"a later growth has a later step, not {step}"
+                )
+        source = mixture_source(views[name])
+        number = len(earlier) + 1
         growth, new_sources = _grown_source(
             plan,
             name,
-            mixture_source(views[name]),
+            source,
             step,
-            len(earlier) + 1,
+            number,
         )
         same_names = sorted(new_sources.keys() & sources.keys())
         if same_names:
-            raise InvalidPlan(
-                f"source {same_names[0]!r} has the name of a grown view: rename it in a new plan"
-            )
+            first_name = same_names[0]
+            raise InvalidPlan(f"source {first_name!r} has the name of a grown view: rename it in a new plan")
         sources |= new_sources
         growths.append(growth)
 
@@ -81,11 +84,13 @@ def _check_growth(
         raise InvalidPlan('a plan with boundary="mask" does not grow: make a new plan over the new version')
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"grow({views!r}): a mapping of source names to their new views is needed")
-    if plan.buckets is not None and plan.grown and step < plan.grown[-1].step:
-        raise InvalidPlan(
-            f"a source grows at step {plan.grown[-1].step} already, and shares of buckets change there: with buckets "
-            f"a later growth has that step or a later one, not {step}"
-        )
+    if plan.buckets is not None and plan.grown:
+        last_step = plan.grown[-1].step
+        if step < last_step:
+            raise InvalidPlan(
+                f"a source grows at step {last_step} already, and shares of buckets change there: with buckets "
+                f"a later growth has that step or a later one, not {step}"
+            )
 
 
 def _grown_source(
@@ -104,7 +109,8 @@ def _grown_source(
             f"source {name!r}: a growth has no weight = {source.weight!r}; the schedule has them"
         )
     old = _views_before(plan, name, number)
-    if any(hasattr(view, "first_epoch") for view in (*old.values(), source.view)):
+    all_views = [*old.values(), source.view]
+    if any(hasattr(view, "first_epoch") for view in all_views):
         raise InvalidPlan(
             f"source {name!r} has a list, which does not grow: make a new plan over the new version"
         )
@@ -130,17 +136,20 @@ def _grown_source(
         deltas.append(delta)
 
         start = used.get(stream, 0)
-        stage = plan.stream_of(stream).stages[-1]
-        is_mixed = stage.after(start, n=1, delta=0).origin > start  # its epoch has not ended
+        stages = plan.stream_of(stream).stages
+        stage = stages[-1].after(start, n=1, delta=0)
+        is_mixed = stage.origin > start  # its epoch has not ended
         if delta.view is not None and is_mixed:
             full_name = delta_name(stream, number)
-            planned = plan_source(full_name, replace(source, view=delta.view), bucket)
+            delta_source = replace(source, view=delta.view)
+            planned = plan_source(full_name, delta_source, bucket)
             sources[full_name] = replace(
                 planned,
                 growth=number,
                 delta=True,
             )
-    return _growth(step, name, number, deltas), sources
+    growth = _growth(step, name, number, deltas)
+    return growth, sources
 
 
 def _views_before(
@@ -173,7 +182,8 @@ def _whole_sources(
         full_name = stream
         if not begins:
             full_name = whole_name(stream, number)
-        planned = plan_source(full_name, replace(source, view=view), bucket)
+        whole_source = replace(source, view=view)
+        planned = plan_source(full_name, whole_source, bucket)
         sources[full_name] = replace(
             planned,
             growth=number,
@@ -253,8 +263,9 @@ def growths_again(
     views: dict[tuple[str, int], dict[str | None, OrderView]] = {}  # (source, growth) -> bucket -> view
     for planned in sources.values():
         if not planned.delta:
-            of_growth = views.setdefault((planned.source, planned.growth), {})
-            of_growth[planned.bucket] = planned.view
+            version = (planned.source, planned.growth)
+            by_bucket = views.setdefault(version, {})
+            by_bucket[planned.bucket] = planned.view
 
     growths: list[Growth] = []
     for step, name in steps:
@@ -269,7 +280,11 @@ def growths_again(
             views[name, number],
             views[name, number - 1],
         )
-        deltas = [delta_since(name, new_view, old_view, compare=False) for new_view, old_view in pairs]
+        deltas = []
+        for new_view, old_view in pairs:
+            # The plan compared the versions when it grew.
+            delta = delta_since(name, new_view, old_view, compare=False)
+            deltas.append(delta)
         growth = _growth(
             step,
             name,
@@ -335,7 +350,8 @@ def more_buckets(
         same_buckets = _checked(buckets, bucket_by)
         changes = size_ramp(same_buckets, labels, slots)
         sizes = _with_new(buckets, sizes, changes, step)
-    new_labels = sorted(set(labels) - set(sizes[0][1]))
+    _, first_sizes = sizes[0]
+    new_labels = sorted(set(labels) - set(first_sizes))
     if new_labels:
         raise InvalidPlan(
             f"the new version has samples of the bucket(s) {first_few(new_labels)}, "
@@ -346,9 +362,10 @@ def more_buckets(
 
     growth_steps = [growth.step for growth in grown]
     starts = cut_at(starts, (*dict(sizes), *growth_steps))
+    slots = cut_at(slots, dict(starts))
     batches = [in_force(sizes, start) for start, _ in starts]
     return {
-        "segments": bucketed_segments(starts, cut_at(slots, dict(starts))),
+        "segments": bucketed_segments(starts, slots),
         "buckets": interleave_parts(
             buckets.by,
             buckets.edges,

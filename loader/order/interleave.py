@@ -48,7 +48,12 @@ class Interleaving:
 
     def turn(self, step: int) -> Turn:
         segment = self.turns.segment_at(step)
-        label_index, own_step = stream_slots(segment, self.turns.names, step, 1)  # int64 [1] each
+        label_index, own_step = stream_slots(
+            segment,
+            self.turns.names,
+            step,
+            1,
+        )  # int64 [1] each
         label = self.turns.names[int(label_index[0])]
         return Turn(
             bucket=label,

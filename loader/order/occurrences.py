@@ -150,7 +150,11 @@ def _source_views(plan: PlanContent, source: str) -> list[PlannedSource]:
     return views
 
 
-def _unknown_key(source: str, key: str, is_packed: bool) -> InvalidRuntime:
+def _unknown_key(
+    source: str,
+    key: str,
+    is_packed: bool,
+) -> InvalidRuntime:
     if is_packed:
         hint = "packed sources are keyed by document, not by the sequences that `batch.ids` names"
     else:
@@ -184,7 +188,11 @@ def _view_ordinals(
     return list(entries)
 
 
-def _has_key_at(source: PlannedSource, ordinal: int, key: str) -> bool:
+def _has_key_at(
+    source: PlannedSource,
+    ordinal: int,
+    key: str,
+) -> bool:
     n = len(source.view)
     if n == 0:
         return False
@@ -199,7 +207,11 @@ def _entries(source: PlannedSource, ordinal: int) -> range:
     """Return the view ordinals of a version ordinal; a list's view may repeat a sample."""
     view_ordinals = range(len(source.view))
     # View ordinals keep the version's order.
-    first = bisect_left(view_ordinals, ordinal, key=lambda entry: _version_ordinal(source, entry))
+    first = bisect_left(
+        view_ordinals,
+        ordinal,
+        key=lambda entry: _version_ordinal(source, entry),
+    )
     stop = first
     while stop < len(source.view) and _version_ordinal(source, stop) == ordinal:
         stop += 1

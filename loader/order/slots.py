@@ -70,8 +70,8 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
     Raises InvalidRuntime if the step is negative, not a whole number, or beyond int64 positions.
     """
     step = plan.checked_step(step)
-    steps = range(step, step + 1)
-    return stacked_slots(plan, steps).slots
+    stacked = stacked_slots(plan, (step,))
+    return stacked.slots
 
 
 def stacked_slots(
@@ -94,12 +94,13 @@ def stacked_slots(
     position = stream.position[rows]
     epoch = stream.epoch[rows]
     position_in_epoch = stream.position_in_epoch[rows]
-    valid = position_in_epoch < epoch_lengths(planned)[source]
+    lengths = epoch_lengths(planned)  # [sources]
+    valid = position_in_epoch < lengths[source]
 
     # L1: the samples.
-    padding = np.full(len(rows), -1, np.int64)
-    view_ordinal = padding.copy()
-    ordinal = padding.copy()
+    n_slots = len(rows)
+    view_ordinal = np.full(n_slots, -1, np.int64)
+    ordinal = np.full(n_slots, -1, np.int64)
     sample_rows = np.flatnonzero(valid)  # the others are padding
     if len(sample_rows):
         sample_source = source[sample_rows]
@@ -120,7 +121,7 @@ def stacked_slots(
         ordinal=ordinal,
         view_ordinal=view_ordinal,
         valid=valid,
-        attempt=np.zeros(len(rows), dtype=np.int8),
+        attempt=np.zeros(n_slots, dtype=np.int8),
     )
     return Stacked(
         slots=slots,
@@ -138,10 +139,11 @@ def _rank_rows(
 ) -> tuple[I64, I64, list[int]]:
     """Return a rank's (rows of `stream`, canonical numbers in their steps, int64 [r] each), and `Stacked.starts`."""
     batches = stream.batches
+    n_steps = len(batches)
     batch_number = None
-    if len(batches) > 1:
-        numbers_of_steps = np.arange(len(batches))
-        batch_number = np.repeat(numbers_of_steps, batches)  # [m]
+    if n_steps > 1:
+        step_numbers = np.arange(n_steps)
+        batch_number = np.repeat(step_numbers, batches)  # [m]
     order = canonical_order(
         stream.source,
         stream.position_in_epoch,
@@ -154,8 +156,12 @@ def _rank_rows(
     for size in dict.fromkeys(batches):  # in order: an error names the first size that is too small
         part = rank_slice(size, rank, world_size)
         numbers_by_size[size] = np.arange(part.start, part.stop)
-    numbers = [numbers_by_size[size] for size in batches]
-    lengths = [len(step_numbers) for step_numbers in numbers]
+    numbers = []
+    lengths = []
+    for size in batches:
+        rank_numbers = numbers_by_size[size]
+        numbers.append(rank_numbers)
+        lengths.append(len(rank_numbers))
     number = np.concatenate(numbers)
     starts = [0, *accumulate(lengths)]
     if world_size == 1:
@@ -207,13 +213,19 @@ def canonical_order(
 def bit_reversed(value: I64, bits: int) -> I64:
     """Return the lowest `bits` bits of each value (int64, 0 <= value < 2^bits) in reverse order."""
     out = np.zeros_like(value)
+    highest_bit = bits - 1
     for bit in range(bits):
         is_set = (value >> bit) & 1
-        out |= is_set << (bits - 1 - bit)
+        mirror_bit = highest_bit - bit
+        out |= is_set << mirror_bit
     return out
 
 
-def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
+def rank_slice(
+    global_batch: int,
+    rank: int,
+    world_size: int,
+) -> slice:
     """Return the canonical slots of one rank: [r*B//R, (r+1)*B//R). All ranks' slots, in order, are the batch.
 
     Raises InvalidRuntime if world_size is outside [1, global_batch], or rank outside [0, world_size).
@@ -245,9 +257,10 @@ def ordinals_at(
     source: int64 [m], index into planned. epoch, position_in_epoch: int64 [m].
     """
     epochs, epoch_index = _distinct(epoch)
-    pair_number = source * len(epochs) + epoch_index  # [m]: one number per (source, epoch)
+    n_epochs = len(epochs)
+    pair_number = source * n_epochs + epoch_index  # [m]: one number per (source, epoch)
     pairs, pair_index = _distinct(pair_number)  # [p] distinct pairs; [m] each slot's pair
-    pair_source, pair_epoch_index = np.divmod(pairs, len(epochs))
+    pair_source, pair_epoch_index = np.divmod(pairs, n_epochs)
     sources = [planned[number] for number in pair_source.tolist()]  # [p]
     pair_epochs = epochs[pair_epoch_index].tolist()  # [p]
 
@@ -296,8 +309,8 @@ def _distinct(values: I64) -> tuple[I64, I64]:
     if (values == values[0]).all():  # the usual case, at a tenth of the cost
         only_value = values[:1]
         return only_value, np.zeros(len(values), np.int64)
-    distinct, number = np.unique(values, return_inverse=True)
-    return distinct, number
+    distinct, index = np.unique(values, return_inverse=True)
+    return distinct, index
 
 
 def slot_of(

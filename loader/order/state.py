@@ -72,7 +72,8 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         past["pack"] = plan.pack.to_json()
     if grown:
         past["grown"] = _grown_json(plan, grown, sources)
-    lists = plan.quarantine.to_json(step, (source.source for source in sources))
+    source_names = [source.source for source in sources]
+    lists = plan.quarantine.to_json(step, source_names)
     if lists:
         past["quarantine"] = _short_hash("q", {"lists": lists})
 
@@ -85,12 +86,12 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     }
     short_facts = {}
     for source in sources:
-        if (
-            plan.buckets is not None and source.growth
-        ):  # its growth's entry has the hash, for all buckets at once
+        is_bucketed = plan.buckets is not None
+        if is_bucketed and source.growth:  # its growth's entry has the hash, for all buckets at once
             continue
         view_id, *shape = facts[source.name]
-        short_facts[source.name] = [str(view_id)[:_SHORT_ID], *shape]
+        short_id = str(view_id)[:_SHORT_ID]
+        short_facts[source.name] = [short_id, *shape]
     return {
         "plan": content_hash("past", hashed),
         "segments": segments_json,
@@ -114,8 +115,12 @@ def _views_read(
     versions = {(name, 0) for name in names}
     for growth in grown:
         versions.add((growth.source, growth.number))
-    views = plan.sources.values()
-    return [source for source in views if (source.source, source.growth) in versions]
+    views = []
+    for source in plan.sources.values():
+        version = (source.source, source.growth)
+        if version in versions:
+            views.append(source)
+    return views
 
 
 def _grown_json(
@@ -182,9 +187,11 @@ def check_state(plan: PlanContent, state: object) -> int:
         )
     if step == 0:
         return step
-    if saved["digest"] != _digest_of_step(plan, step - 1):
+    last_step = step - 1
+    digest = saved["digest"]
+    if digest != _digest_of_step(plan, last_step):
         raise PlanMismatch(
-            f"the state's digest of step {step - 1} is {saved['digest']!r}, this plan's batch has another: "
+            f"the state's digest of step {last_step} is {digest!r}, this plan's batch has another: "
             "the view's samples, or the order's code, differ from the run that saved it"
         )
     return step
@@ -254,7 +261,8 @@ def _source_differences(
 ) -> list[str]:
     if saved == own:
         return []
-    whole_source = [_difference(f"source {name!r}", saved, own)]
+    subject = f"source {name!r}"
+    whole_source = [_difference(subject, saved, own)]
     if own is None or not isinstance(saved, list):
         return whole_source
     if len(saved) != len(own):
@@ -262,19 +270,28 @@ def _source_differences(
     differences = []
     for field, saved_value, own_value in zip(_SOURCE_FIELDS, saved, own, strict=True):
         if saved_value != own_value:
-            differences.append(_difference(f"source {name!r} {field}", saved_value, own_value))
+            difference = _difference(f"{subject} {field}", saved_value, own_value)
+            differences.append(difference)
     return differences
 
 
 def _segment_differences(saved: list[Any], own: list[Any]) -> list[str]:
-    if len(saved) != len(own):
-        return [f"{len(saved)} segment(s) had begun in the state, {len(own)} in this plan"]
+    n_saved = len(saved)
+    n_own = len(own)
+    if n_saved != n_own:
+        return [f"{n_saved} segment(s) had begun in the state, {n_own} in this plan"]
     differences = []
     for number, saved_segment in enumerate(saved):
-        if saved_segment != own[number]:
-            differences.append(_difference(f"segments[{number}]", saved_segment, own[number]))
+        own_segment = own[number]
+        if saved_segment != own_segment:
+            difference = _difference(f"segments[{number}]", saved_segment, own_segment)
+            differences.append(difference)
     return differences
 
 
-def _difference(name: str, saved: object, own: object) -> str:
+def _difference(
+    name: str,
+    saved: object,
+    own: object,
+) -> str:
     return f"{name}: {saved!r} in the state, {own!r} in this plan"

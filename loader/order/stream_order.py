@@ -132,8 +132,9 @@ def _mixed_slots(plan: PlanContent, stretch: SegmentSteps) -> tuple[I64, I64]:
         return source, position
     # The stream is a bucket's, or has the first views of sources that grow: its indices are not the plan's.
     numbers = [names.index(name) for name in stream_names]
-    number_in_plan = np.array(numbers, np.int64)
-    return number_in_plan[source], position
+    number_in_plan = np.array(numbers, np.int64)  # [names of the stream]
+    source_in_plan = number_in_plan[source]
+    return source_in_plan, position
 
 
 def _padded_epochs(
@@ -179,7 +180,8 @@ def epoch_positions(
     if not plan.grown_streams:
         return source, epoch, position_in_epoch
 
-    streams_with_slots = np.flatnonzero(np.bincount(stream))
+    n_slots = np.bincount(stream)  # of each stream
+    streams_with_slots = np.flatnonzero(n_slots)
     for number in streams_with_slots.tolist():
         name = plan.source_names[number]
         grown = plan.grown_streams.get(name)
@@ -194,7 +196,8 @@ def epoch_positions(
             is_growth = growth == view_growth
             is_kind = is_delta == view_is_delta
             view_rows = rows[is_growth & is_kind]
-            source[view_rows] = plan.view_index[name, view_growth, view_is_delta]
+            view_key = (name, view_growth, view_is_delta)
+            source[view_rows] = plan.view_index[view_key]
     return source, epoch, position_in_epoch
 
 

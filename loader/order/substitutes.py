@@ -42,25 +42,36 @@ def planned_stack(
     for number, step in enumerate(steps):
         start = stacked.starts[number]
         stop = stacked.starts[number + 1]
-        slots = stacked.slots.part(slice(start, stop))  # views: writing to them changes the stack
+        step_rows = slice(start, stop)
+        slots = stacked.slots.part(step_rows)  # views: writing to them changes the stack
         _fill_with_substitutes(plan, step, slots)
     return stacked
 
 
-def _fill_with_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
+def _fill_with_substitutes(
+    plan: PlanContent,
+    step: int,
+    slots: Slots,
+) -> None:
     """Put substitutes, in place, into the slots whose own samples the step excludes."""
     sources = set(slots.source.tolist())
     for source in sorted(sources):
         name = plan.source_names[source]
         rows = np.flatnonzero(slots.source == source)
-        is_excluded = exclusion_mask(plan, source, step, slots.ordinal[rows])
+        is_excluded = exclusion_mask(
+            plan,
+            source,
+            step,
+            slots.ordinal[rows],
+        )
         for slot in rows[is_excluded].tolist():
             position = int(slots.position[slot])
             candidates = substitutes(plan, step, source, position)
             first = next(candidates, None)
             if first is None:
+                own_source = plan.sources[name].source
                 raise InvalidPlan(
-                    f"step {step}, source {plan.sources[name].source!r}, position {position}: the sample and its "
+                    f"step {step}, source {own_source!r}, position {position}: the sample and its "
                     f"{MAX_ATTEMPTS} substitutes are all quarantined. So large a share of a source is left out with a "
                     "predicate on its view"
                 )
@@ -81,7 +92,8 @@ def substitutes(
 
     after: the attempt that the slot already holds (0: its own sample). Skips samples in the `exclusion_mask`.
     """
-    for attempt in range(after + 1, MAX_ATTEMPTS + 1):
+    first_attempt = after + 1
+    for attempt in range(first_attempt, MAX_ATTEMPTS + 1):
         view_ordinal, ordinal = substitute(plan, source, position, attempt)
         candidate = np.array([ordinal], np.int64)
         is_excluded = exclusion_mask(plan, source, step, candidate)

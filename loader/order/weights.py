@@ -16,6 +16,7 @@ Weight = int | float | str | Fraction
 GlobalBatch = int | Sequence[tuple[int, int]]
 """Slots per optimizer step over all ranks: a number, or [(first step, number), ...]."""
 
+_SHOWN_WEIGHTS = 8  # most weights in an error
 T = TypeVar("T")
 
 
@@ -43,9 +44,10 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
 
     near = {}
     for name, value in integers.items():
-        near[name] = value * MAX_TOTAL_WEIGHT // total
+        scaled = value * MAX_TOTAL_WEIGHT
+        near[name] = scaled // total
     hint = ""
-    is_short = len(near) <= 8
+    is_short = len(near) <= _SHOWN_WEIGHTS
     if is_short and all(near.values()):  # a weight of 0 would leave its source out
         hint = f"; close to yours: {near}"
     brief = _first_weights(integers)
@@ -61,7 +63,8 @@ def smallest_integers(shares: Mapping[str, Fraction]) -> dict[str, int]:
     scale = lcm(*denominators)
     integers = {}
     for name, share in shares.items():
-        integers[name] = int(share * scale)
+        scaled = share * scale  # a whole number
+        integers[name] = int(scaled)
     divisor = gcd(*integers.values())
     for name in integers:
         integers[name] //= divisor
@@ -98,10 +101,10 @@ def exact_fraction(weight: Weight) -> Fraction:
 
 
 def _first_weights(weights: Mapping[str, int]) -> str:
-    """Return the weights as text, at most eight of them."""
+    """Return the weights as text, the first few of them."""
     texts: list[str] = []
     for name, value in weights.items():
-        if len(texts) == 8:
+        if len(texts) == _SHOWN_WEIGHTS:
             texts.append("...")
             break
         texts.append(f"{name}: {value}")
@@ -127,7 +130,8 @@ def steps_of(
 
     changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the validated value.
     """
-    if isinstance(changes, str) or not isinstance(changes, Sequence):
+    is_text = isinstance(changes, str)  # a str is a Sequence
+    if is_text or not isinstance(changes, Sequence):
         value = checked(name, changes)
         return [(0, value)]
 
@@ -139,13 +143,10 @@ def steps_of(
             start, value = entry
         except (TypeError, ValueError):
             raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
-        start = whole(
-            f"{name} entry {number}: step",
-            start,
-            low,
-            high,
-        )
-        value = checked(f"{name} from step {start}", value)
+        start_name = f"{name} entry {number}: step"
+        start = whole(start_name, start, low, high)
+        value_name = f"{name} from step {start}"
+        value = checked(value_name, value)
         low = start + 1
         high = 2**53
         if schedule:
@@ -163,7 +164,11 @@ def in_force(
     step: int,
 ) -> T:
     """Return the value at a step, from an ascending schedule that starts at step 0."""
-    begun = bisect_right(schedule, step, key=lambda entry: entry[0])
+    begun = bisect_right(
+        schedule,
+        step,
+        key=lambda entry: entry[0],
+    )
     _, value = schedule[begun - 1]
     return value
 
@@ -173,8 +178,9 @@ def cut_at(
     starts: Iterable[int],
 ) -> list[tuple[int, T]]:
     """Return the schedule with an entry at each of its own starts and at `starts`, in order."""
-    own_starts = [start for start, _ in schedule]
-    all_starts = {*own_starts, *starts}
+    all_starts = set(starts)
+    for start, _ in schedule:
+        all_starts.add(start)
     out = []
     for start in sorted(all_starts):
         value = in_force(schedule, start)

@@ -4,6 +4,7 @@ An annotation (a samples file with an `author`) has values for (part, row). A nu
 `annotated_removed` names columns whose value the row removes. A cell's last value in manifest order applies.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,11 +41,16 @@ class Annotation:
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
-    files_of_annotation: dict[tuple[str, str, int], list[Entry]] = {}
+    # An annotation of many runs has a file for each of them.
+    files_of_annotation: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
     for entry in entries:
         if is_annotation(entry):
-            identity = (entry["group"], entry["author"], entry["at_us"])
-            files_of_annotation.setdefault(identity, []).append(entry)
+            identity = (
+                entry["group"],
+                entry["author"],
+                entry["at_us"],
+            )
+            files_of_annotation[identity].append(entry)
 
     out = []
     for (group, author, at_us), files in files_of_annotation.items():
@@ -53,11 +59,12 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
         for entry in files:
             columns.update(entry["columns"])
             n_samples += entry["n_rows"]
+        sorted_columns = sorted(columns)
         annotation = Annotation(
             name=group,
             author=author,
             at_us=at_us,
-            columns=tuple(sorted(columns)),
+            columns=tuple(sorted_columns),
             n_samples=n_samples,
         )
         out.append(annotation)
@@ -102,15 +109,16 @@ def _columns_by_files(
     names: Sequence[str] | None,
 ) -> dict[tuple[int, ...], list[str]]:
     """Return numbers of files -> the columns that exactly these files have: such columns are read together."""
-    numbers_of: dict[str, list[int]] = {}  # column -> its files
+    file_numbers: dict[str, list[int]] = defaultdict(list)  # column -> its files
     for number, entry in enumerate(files):
         for name in entry["columns"]:
             if names is None or name in names:
-                numbers_of.setdefault(name, []).append(number)
+                file_numbers[name].append(number)
 
-    columns: dict[tuple[int, ...], list[str]] = {}
-    for name, numbers in numbers_of.items():
-        columns.setdefault(tuple(numbers), []).append(name)
+    columns: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, numbers in file_numbers.items():
+        own_files = tuple(numbers)
+        columns[own_files].append(name)
     return columns
 
 
@@ -129,9 +137,11 @@ def _edited(
         earlier = None  # a column that only annotations have is null elsewhere
         if name in frame.columns:
             earlier = pl.col(name)
-        value = pl.when(_is_set(name)).then(_new(name)).otherwise(earlier)
+        new = _new(name)
+        is_set = _is_set(name)
+        value = pl.when(is_set).then(new).otherwise(earlier)
         frame = frame.with_columns(value.alias(name))
-        frame = frame.drop(_new(name), _is_set(name))
+        frame = frame.drop(new, is_set)
     return frame
 
 
@@ -174,14 +184,18 @@ def edits_of(
         at_us = pl.lit(entry["at_us"])
         if AT_US in frame.columns:
             at_us = pl.coalesce(pl.col(AT_US), at_us)
-        edits = frame.filter(_says(frame, name))
+        is_edit = _says(frame, name)
+        is_removed = pl.col(name).is_null()
+        annotation = pl.lit(entry["group"])
+        at = at_us.cast(pl.Datetime("us", "UTC"))
+        edits = frame.filter(is_edit)
         edits = edits.select(
             *PLACE,
             name,
-            pl.col(name).is_null().alias(fact("removed")),
-            pl.lit(entry["group"]).alias(fact("annotation")),
+            is_removed.alias(fact("removed")),
+            annotation.alias(fact("annotation")),
             author.alias(BY),
-            at_us.cast(pl.Datetime("us", "UTC")).alias(fact("annotated_at")),
+            at.alias(fact("annotated_at")),
         )
         frames.append(edits)
     return pl.concat(frames, how="diagonal_relaxed")
@@ -200,9 +214,11 @@ def last_said(
         columns = []
         for name in names:
             if name in frame.columns:
+                is_set = _says(frame, name)
                 columns.append(pl.col(name))
-                columns.append(_says(frame, name).alias(_is_set(name)))
-        layers.append(frame.select(*PLACE, *columns))
+                columns.append(is_set.alias(_is_set(name)))
+        layer = frame.select(*PLACE, *columns)
+        layers.append(layer)
     if len(layers) == 1:
         return layers[0]
 
@@ -224,15 +240,20 @@ def _frames(
 ) -> "list[polars.DataFrame]":
     import polars as pl
 
-    columns = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
-    table_files = [TableFile.from_json(dict(entry)) for entry in files]
+    edit_columns = sorted(EDIT_COLUMNS)
+    columns = [*PLACE, *names, *edit_columns]
+    table_files = []
+    for entry in files:
+        table_file = TableFile.from_json(dict(entry))
+        table_files.append(table_file)
     tables = get_tables(store, table_files, columns)
     frames = []
     for entry, table in zip(files, tables, strict=True):
         frame = pl.DataFrame(table)
         # Original metadata may have columns with these names, which do not refer to other columns.
         if not is_annotation(entry):
-            frame = frame.drop(EDIT_COLUMNS - {*names}, strict=False)
+            others = EDIT_COLUMNS.difference(names)
+            frame = frame.drop(others, strict=False)
         frames.append(frame)
     return frames
 

@@ -26,9 +26,10 @@ _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")  # 007 stays a text: as a number 
 def column_of_any(values: Sequence[Any]) -> pa.Array:
     """Return values as a column whose type holds them all. values: None, bool, 64-bit int, float, str."""
     kinds = {_TYPES[type(value)] for value in values if value is not None}
-    if len(kinds) < 2:
+    if len(kinds) < 2:  # most columns: no value needs a look of its own
         kind = joined_type(kinds, exact=True)
-        return pa.array(values, type_named(kind))
+        column_type = type_named(kind)
+        return pa.array(values, column_type)
 
     exact = True
     for value in values:
@@ -36,8 +37,9 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
             exact = False
             break
     kind = joined_type(kinds, exact)
+    column_type = type_named(kind)
     converted = [value_as(value, kind) for value in values]
-    return pa.array(converted, type_named(kind))
+    return pa.array(converted, column_type)
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -45,6 +47,7 @@ def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     for row in rows:
         names.update(row)
     columns = {}
+    # Sorted: the same rows give the same bytes, whatever the order in their dicts.
     for name in sorted(names):
         values = [row.get(name) for row in rows]
         columns[name] = column_of_any(values)
@@ -77,9 +80,10 @@ def agreed_types(
             name = field.name
             if name in KEYS_SCHEMA.names:
                 continue
+            kind = str(field.type)
             column_kinds = kinds.setdefault(name, set())
-            column_kinds.add(str(field.type))
-            if field.type == pa.int64() and not _all_exact(table[name]):
+            column_kinds.add(kind)
+            if kind == "int64" and not _all_exact(table[name]):
                 inexact.add(name)
 
     types: dict[str, str] = {}
@@ -90,7 +94,8 @@ def agreed_types(
         elif most <= 0:
             left_out.append(name)
         else:
-            types[name] = joined_type(column_kinds, exact=name not in inexact)
+            is_exact = name not in inexact
+            types[name] = joined_type(column_kinds, is_exact)
             most -= 1
     return types, left_out
 
@@ -102,23 +107,25 @@ def as_agreed(
     """Return (table with only these columns, keys and provenance; column -> (values now null, example))."""
     lost: dict[str, tuple[int, str]] = {}
     names = table.column_names
+    positions = range(len(names))
     # From the last column on: removing one moves those behind it.
-    for position in reversed(range(len(names))):
+    for position in reversed(positions):
         name = names[position]
         if name in KEYS_SCHEMA.names:
             continue
-        if name not in types:
+        kind = types.get(name)
+        if kind is None:
             table = table.remove_column(position)
             continue
-        kind = types[name]
         column = table[name]
         if str(column.type) == kind:
             continue
         converted, lost_values = _cast(column, kind)
         table = table.set_column(position, name, converted)
         if lost_values:
+            n_lost = len(lost_values)
             example = _json_text(lost_values[0])
-            lost[name] = len(lost_values), example
+            lost[name] = (n_lost, example)
     return table, lost
 
 

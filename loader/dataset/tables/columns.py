@@ -57,7 +57,11 @@ def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     row = {}
     for name, value in metadata.items():
         check_column(name, RESERVED_COLUMNS)
-        row[name] = _plain(key, name, value)
+        row[name] = _plain(
+            key,
+            name,
+            value,
+        )
     return row
 
 
@@ -141,21 +145,24 @@ def metadata_table(
 
     Raises: FieldMismatch if a column mixes types; it names the first deviating sample.
     """
+    part_ids = [part] * len(rows)
+    row_numbers = np.arange(len(rows), dtype=np.int64)
     columns: dict[str, pa.Array] = {
-        "part": pa.array([part] * len(rows), pa.string()),
-        "row": pa.array(np.arange(len(rows), dtype=np.int64)),
+        "part": pa.array(part_ids, pa.string()),
+        "row": pa.array(row_numbers),
     }
-    for name in _names(rows):
-        values = [row.get(name) for row in rows]
-        columns[name] = column_of(name, values, keys)
-    return pa.table(columns)
-
-
-def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     names: set[str] = set()
     for row in rows:
         names.update(row)
-    return sorted(names)
+    # Sorted: the same samples give the same bytes, whatever the order in their dicts.
+    for name in sorted(names):
+        values = [row.get(name) for row in rows]
+        columns[name] = column_of(
+            name,
+            values,
+            keys,
+        )
+    return pa.table(columns)
 
 
 def column_of(
@@ -172,8 +179,13 @@ def column_of(
         if value is not None:
             first_of_kind.setdefault(type(value).__name__, position)
     if set(first_of_kind) == {"int", "float"}:
-        float_key = keys[first_of_kind["float"]]
-        return _float_column(name, values, keys, float_key)
+        first_float = first_of_kind["float"]
+        return _float_column(
+            name,
+            values,
+            keys,
+            float_key=keys[first_float],
+        )
     if len(first_of_kind) > 1:
         examples = ", ".join(f"{kind} in sample {keys[row]!r}" for kind, row in first_of_kind.items())
         raise FieldMismatch(
@@ -220,11 +232,14 @@ def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
     numbers = [number_of[id(source)] for source in sources]  # of each sample's mapping in `distinct`
     number_column = pa.array(numbers, pa.int64())
 
+    names: set[str] = set()
+    for source in distinct.values():
+        names.update(source)
     arrays = {}
-    names = set[str]().union(*distinct.values())
     for name in names:
         texts = [source.get(name) for source in distinct.values()]
-        arrays[name] = pa.array(texts, pa.string()).take(number_column)
+        distinct_texts = pa.array(texts, pa.string())
+        arrays[name] = distinct_texts.take(number_column)
     return arrays
 
 
@@ -255,8 +270,9 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
 
     Raises: FieldMismatch for incompatible types.
     """
+    all_tables = list(tables)
     try:
-        return pa.concat_tables(list(tables), promote_options="permissive")
+        return pa.concat_tables(all_tables, promote_options="permissive")
     except pa.ArrowException as error:
         raise FieldMismatch(f"{what}: parts disagree about a column's type: {error}") from error
 
@@ -275,8 +291,9 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
             continue
         problem = f"a {own_kind} is not a {kind}"
         if _becomes(own_kind, kind):
+            kind_type = type_named(kind)
             try:
-                column = table[name].cast(type_named(kind), safe=True)
+                column = table[name].cast(kind_type, safe=True)
                 table = table.set_column(position, name, column)
                 continue
             except pa.ArrowException as error:
@@ -305,10 +322,12 @@ def fits(weak: str, kind: str) -> bool:
 def _becomes(own_kind: str, kind: str) -> bool:
     own_item = _LIST.fullmatch(own_kind)
     item = _LIST.fullmatch(kind)
-    if own_item and item:
+    if own_item is not None and item is not None:
         return _becomes(own_item[1], item[1])
-    is_widened = own_kind == "int64" and kind == "double"
-    return is_widened or fits(own_kind, kind)
+    # The only widening: a safe cast then refuses whole numbers beyond 2^53.
+    if own_kind == "int64" and kind == "double":
+        return True
+    return fits(own_kind, kind)
 
 
 def type_named(name: str) -> pa.DataType:

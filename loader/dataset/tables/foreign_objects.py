@@ -96,8 +96,9 @@ class ForeignObject:
         record = ForeignObject(**row)
         missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
         if missing:
+            missing_names = ", ".join(missing)
             raise Corrupt(
-                f"{table} has no {', '.join(missing)} for {record.path!r}, which every registration writes: it was "
+                f"{table} has no {missing_names} for {record.path!r}, which every registration writes: it was "
                 "damaged or forged. Register the place again"
             )
         has_valid_size = record.nbytes >= 0 and record.offset >= 0
@@ -132,7 +133,9 @@ def _is_in_place_of(path: str, shard: str) -> bool:
     if path_parts is None or shard_parts is None:
         return False
     place, key = path_parts.groups()
-    strays = not {"", ".", ".."}.isdisjoint(key.split("/"))
+    folders = key.split("/")
+    # In a folder of the disk such a key would lead to files that nobody registered.
+    strays = not {"", ".", ".."}.isdisjoint(folders)
     return not strays and place == shard_parts[1]
 
 
@@ -154,17 +157,22 @@ def place_id(
     """
     digest = hashlib.sha256()
     if decoded is not None:
-        digest.update(canonical(dict(decoded)) + b"\n")
+        decoded_as = canonical(dict(decoded))
+        digest.update(decoded_as + b"\n")
     for info in infos:
-        token = etag_to_keep(store, info) or str(info.modified_us or 0)
+        token = etag_to_keep(store, info)
+        if not token:
+            token = str(info.modified_us or 0)
         line = json.dumps([info.key, info.nbytes, token])
         digest.update(line.encode() + b"\n")
-    return digest.hexdigest()[:32]
+    sha256 = digest.hexdigest()
+    return sha256[:32]
 
 
 def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
     schema = FOREIGN_SCHEMA
-    if any(item.chunks is not None for item in objects):
+    has_chunks = any(item.chunks is not None for item in objects)
+    if has_chunks:  # without tables among the objects, older readers still read this one
         schema = schema.append(CHUNKS_FIELD)
     columns = {}
     for field in schema:
@@ -181,10 +189,16 @@ def foreign_objects(
     facts: dict[str, str] = {}
     objects: list[ForeignObject] = []
     table_files = [TableFile.from_json(file) for file in files]
-    tables = get_tables(store, table_files, FOREIGN_SCHEMA.names)
+    tables = get_tables(
+        store,
+        table_files,
+        FOREIGN_SCHEMA.names,
+    )
     for file, table in zip(table_files, tables, strict=True):
         name = f"{store.url}/{file.path}"
-        objects += [ForeignObject.of_row(row, name) for row in table.to_pylist()]
+        for row in table.to_pylist():
+            record = ForeignObject.of_row(row, name)
+            objects.append(record)
         facts = table_facts(table)
     return objects, facts
 
@@ -212,20 +226,26 @@ def put_place(
                 "Find out who may write there, delete it, then run this again"
             )
         body = {
-            "format": HERE_FORMAT if url is None else PLACE_FORMAT,
+            "format": PLACE_FORMAT,
             "url": url,
             "at_us": time.time_ns() // 1000,
         }
+        if url is None:
+            body["format"] = HERE_FORMAT
+        next_key = _key(place, n + 1)
         try:
-            store.put_if_absent(_key(place, n + 1), canonical(body))
+            # Of two writers one gets the number; the other reads what it wrote, and decides again.
+            store.put_if_absent(next_key, canonical(body))
         except AlreadyExists:
-            continue  # another writer's record: perhaps identical
+            continue
         return
 
 
 def is_adopted(store: Store, place: str) -> bool:
     _, record = _newest(store, place)
-    return record is not None and record["url"] is None
+    if record is None:
+        return False
+    return record["url"] is None
 
 
 class PlaceRecord(NamedTuple):
@@ -243,17 +263,21 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
             f"{store.url} has no {PLACES}{place}/: the location of these bytes is unknown. Register them again, from "
             "where they are now"
         )
-    if record["url"] is None:
+    url = record["url"]
+    if url is None:
         return None
-    return PlaceRecord(_key(place, n), record["url"])
+    key = _key(place, n)
+    return PlaceRecord(key, url)
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
     """Return a location's record; if it was adopted, the record from before the adoption."""
-    for key in sorted(_records(store, place), reverse=True):
+    newest_first = sorted(_records(store, place), reverse=True)
+    for key in newest_first:
         record = retry_corrupt(partial(_record, store, key))
-        if record["url"] is not None:
-            return PlaceRecord(key, record["url"])
+        url = record["url"]
+        if url is not None:
+            return PlaceRecord(key, url)
     raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ with the location of these bytes")
 
 
@@ -273,23 +297,29 @@ def _records(store: Store, place: str) -> list[str]:
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
     """Return (number, record) of a location's newest record; (0, None) if it has none."""
-    key = max(_records(store, place), default="")  # numbers have leading zeros
-    if not key:
+    keys = _records(store, place)
+    if not keys:
         return 0, None
+    key = max(keys)  # numbers have leading zeros
     body = retry_corrupt(partial(_record, store, key))
-    if body["format"] > HERE_FORMAT:
+    record_format = body["format"]
+    if record_format > HERE_FORMAT:
         raise FormatTooNew(
-            f"{store.url}/{key} has format {body['format']}; this penstock reads up to {HERE_FORMAT}. "
+            f"{store.url}/{key} has format {record_format}; this penstock reads up to {HERE_FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
-    name = key.rpartition("/")[2]
-    return int(name.removesuffix(".json")), body
+    _, _, name = key.rpartition("/")
+    number = name.removesuffix(".json")
+    return int(number), body
 
 
 def _record(store: Store, key: str) -> dict[str, Any]:
     try:
-        body = parse_json_object(store.get(key).data)
-        if not isinstance(body["url"], str | None) or not isinstance(body["format"], int):
+        data = store.get(key).data
+        body = parse_json_object(data)
+        has_url = isinstance(body["url"], str | None)
+        has_format = isinstance(body["format"], int)
+        if not has_url or not has_format:
             raise TypeError("url is a text or null, format a number")
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
@@ -326,6 +356,7 @@ def is_vouched(
     url: str,
 ) -> bool:
     """Return whether the caller vouches for a location. key: store key of its record."""
+    # The variable first: it costs no request.
     location = _canonical_location(url)
     trusted = os.environ.get(VARIABLE, "").split()
     if any(_lies_in(location, _canonical_location(place)) for place in trusted):
@@ -334,9 +365,10 @@ def is_vouched(
 
 
 def is_bucket(url: str) -> bool:
+    if "::" in url:  # fsspec reads one file system through another
+        return False
     scheme, _, rest = url.partition("://")
-    is_chained = "::" in url  # fsspec reads one file system through another
-    return bool(rest) and not is_chained and scheme.lower() in _BUCKETS
+    return bool(rest) and scheme.lower() in _BUCKETS
 
 
 def is_own_record(
@@ -364,18 +396,22 @@ def is_own_record(
 
 
 def _is_own_file(path: str, url: str) -> bool:
+    # Without waiting for the writer of a pipe, and without following a link.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        # Without waiting for the writer of a pipe, and without following a link.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, flags)
         with open(descriptor, "rb") as file:
+            # Owner and content of one open file: between two opens the path may get another file.
             about = os.fstat(file.fileno())
+            is_regular = stat.S_ISREG(about.st_mode)
             is_own = about.st_uid in (os.geteuid(), 0)
-            if not stat.S_ISREG(about.st_mode) or not is_own:
+            if not is_regular or not is_own:
                 return False
-            record = parse_json_object(file.read(MAX_RECORD_BYTES))
-        return bool(record.get("url") == url)
+            data = file.read(MAX_RECORD_BYTES)
+        record = parse_json_object(data)
     except (OSError, DamagedJson):
         return False
+    return bool(record.get("url") == url)
 
 
 def _is_of_primary(
@@ -389,6 +425,7 @@ def _is_of_primary(
         return False
     source = open_store(primary)
     try:
+        # Both bytes, not only the URL: a writer of the mirror may have forged a record under the primary's number.
         source_record = bytes(source.get(key).data)
         mirror_record = bytes(mirror.get(key).data)
         if source_record != mirror_record or MIRROR_OF in check_root(source):
@@ -413,8 +450,10 @@ def refusal(
 def _canonical_location(url: str) -> str:
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    if not rest or scheme in ("file", "local"):
-        return os.path.realpath(open_store(url).url)
+    is_folder = not rest or scheme in ("file", "local")
+    if is_folder:
+        folder = open_store(url).url
+        return os.path.realpath(folder)
     bucket_scheme = _BUCKETS.get(scheme, scheme)
     path = rest.rstrip("/")
     return f"{bucket_scheme}://{path}"
@@ -429,5 +468,6 @@ def _lies_in(place: str, trusted: str) -> bool:
     path = f"{place}/".removeprefix(folder)
     if "://" in place:
         path = unquote(path)
-    parts = path.replace("\\", "/").split("/")
+    path = path.replace("\\", "/")
+    parts = path.split("/")
     return {".", ".."}.isdisjoint(parts)

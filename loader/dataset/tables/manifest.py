@@ -49,6 +49,7 @@ class SamplesFile:
         body = self.file.to_json()
         body["group"] = self.group
         body["columns"] = sorted(self.columns)
+        # Absent from other files: the presence of `author` is what makes a file an annotation (`is_annotation`).
         if self.author:
             body["author"] = self.author
             body["at_us"] = self.at_us
@@ -125,12 +126,18 @@ def child(
     samples += [samples_file.to_json() for samples_file in change.samples]
     foreign = [*base.get("foreign", ())]
     if change.foreign is not None:
-        foreign.append({**change.foreign.to_json(), **change.chunks})
+        foreign_entry = change.foreign.to_json()
+        foreign_entry |= change.chunks
+        foreign.append(foreign_entry)
     key_hashes = [*base.get("key_hashes", ())]
     if change.key_hashes:
         key_hashes.append(dict(change.key_hashes))
     groups = _groups(base["groups"], change.groups)
-    field_facts = _facts(base, facts or {}, groups)
+    field_facts = _facts(
+        base,
+        facts or {},
+        groups,
+    )
 
     # Absent if there are none, so that such manifests have the ids that earlier releases gave them.
     manifest: dict[str, Any] = {}
@@ -175,19 +182,22 @@ _EMPTY: Mapping[str, Any] = {
 
 def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str, Any]]) -> int:
     # The lowest format that can hold the manifest: older readers still open versions without newer contents.
-    if any(entry.get("chunk_rows") for entry in foreign):
+    has_tables = any(entry.get("chunk_rows") for entry in foreign)
+    if has_tables:
         return NEWEST_FORMAT
     if foreign:
         return REGISTERED_FORMAT
-    if any(map(is_annotation, samples)):
+    has_annotations = any(is_annotation(entry) for entry in samples)
+    if has_annotations:
         return ANNOTATED_FORMAT
     return FORMAT
 
 
 def _extended(files: Sequence[Mapping[str, Any]], file: TableFile | None) -> list[Mapping[str, Any]]:
-    if file is None:
-        return [*files]
-    return [*files, file.to_json()]
+    extended = list(files)  # a copy: the parent's manifest stays
+    if file is not None:
+        extended.append(file.to_json())
+    return extended
 
 
 def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[str, Any]:
@@ -201,10 +211,12 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
 
     for group, extent in added.items():
         for name in extent.field_nbytes:
-            if owner.setdefault(name, group) != group:
+            # Also between two new groups of this change.
+            earlier_group = owner.setdefault(name, group)
+            if earlier_group != group:
                 raise FieldMismatch(
-                    f"field {name!r} would be in group {group!r} and is already in group {owner[name]!r}; a field has "
-                    "one group in a dataset: use the same group, or another field name"
+                    f"field {name!r} would be in group {group!r} and is already in group {earlier_group!r}; "
+                    "a field has one group in a dataset: use the same group, or another field name"
                 )
         earlier = merged.get(group)
         if earlier is None:
@@ -253,11 +265,13 @@ def _facts(
         fields.extend(group["field_nbytes"])
 
     for of, added_facts in added.items():
+        # A misspelt field would have facts that no reader ever looks up.
         if of not in fields:
             raise FieldNotFound(
                 f"facts of field {of!r}, which the version does not have; it has {sorted(fields)}"
             )
         for name, value in added_facts.items():
+            # Here, not above: a field without facts has no entry.
             field_facts = merged.setdefault(of, {})
             earlier = field_facts.setdefault(name, value)
             if earlier != value and not _is_longer_list(value, earlier):
@@ -272,7 +286,8 @@ def _facts(
 def _is_longer_list(value: Any, earlier: Any) -> bool:
     if not isinstance(earlier, list) or not isinstance(value, list):
         return False
-    return value[: len(earlier)] == earlier
+    n_earlier = len(earlier)
+    return value[:n_earlier] == earlier
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
@@ -311,7 +326,11 @@ def read_manifest(
 
 def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
     """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt if the two disagree."""
-    manifest = read_manifest(store, record.manifest, record.sha256)
+    manifest = read_manifest(
+        store,
+        record.manifest,
+        record.sha256,
+    )
     for what in differences(record, manifest):
         raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
     return manifest
@@ -336,6 +355,7 @@ def _manifest_bytes(
     sha256: str,
 ) -> bytes:
     data = store.get(path).data
+    # Before anything is parsed: the hash is the version's identity, so a parsed manifest is the committed one.
     actual_sha256 = hashlib.sha256(data).hexdigest()
     if actual_sha256 != sha256:
         raise Corrupt(
@@ -379,7 +399,13 @@ def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]
     """
     yield from table_references(manifest)
     files = [TableFile.from_json(file) for file in manifest["shards"]]
-    columns = ["path", "nbytes", "sha256", "index_path", "index_nbytes"]
+    columns = [
+        "path",
+        "nbytes",
+        "sha256",
+        "index_path",
+        "index_nbytes",
+    ]
     for table in get_tables(store, files, columns):
         for batch in table.to_batches(max_chunksize=4096):  # Python's objects of few rows at a time
             for row in batch.to_pylist():

@@ -41,7 +41,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks
     arrays = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
-    if len(arrays) == 1:
+    if len(arrays) == 1:  # no copy
         values = arrays[0]
     else:
         empty = np.empty(0, np.int64)  # `concatenate` needs an array
@@ -61,9 +61,12 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return bool [n]: whether each value differs from the one before; the first is True."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
-    differs = pc.not_equal(column[1:], column[:-1])
+    later = column[1:]
+    earlier = column[:-1]
+    differs = pc.not_equal(later, earlier)
+    as_bytes = pc.cast(differs, pa.int8())  # NumPy reads no array of bits
     out = np.ones(len(column), bool)
-    out[1:] = integers(pc.cast(differs, pa.int8()))  # NumPy reads no array of bits
+    out[1:] = integers(as_bytes)
     return out
 
 
@@ -82,11 +85,13 @@ def text(value: str) -> pa.StringScalar:
 
 def texts(values: Sequence[str]) -> pa.StringArray:
     data = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
+    lengths = [len(one) for one in data]
+    offsets = np.cumsum([0, *lengths]).astype(np.int32)
+    joined = b"".join(data)
     return pa.StringArray.from_buffers(
         len(data),
         pa.py_buffer(offsets),
-        pa.py_buffer(b"".join(data)),
+        pa.py_buffer(joined),
     )
 
 
@@ -166,13 +171,14 @@ def table_bytes(
 ) -> bytes:
     """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata."""
     sink = io.BytesIO()
+    metadata = _schema_metadata(kind, facts)
     pq.write_table(
-        table.replace_schema_metadata(_schema_metadata(kind, facts)),
+        table.replace_schema_metadata(metadata),
         sink,
         row_group_size=row_group_rows,
         compression="zstd",
         write_page_checksum=True,
-        store_schema=True,
+        store_schema=True,  # Parquet's own types lack some of Arrow's, such as durations
         **options,
     )
     return sink.getvalue()
@@ -217,15 +223,18 @@ def _stored(
     row_group_rows: int,
 ) -> tuple[bytes, str]:
     """Return (the table's bytes, its footer's SHA-256, or "" for a table that is always read whole)."""
-    if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
-        return table_bytes(table, kind, row_group_rows=row_group_rows), ""
+    is_read_whole = not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS
+    if is_read_whole:
+        data = table_bytes(table, kind, row_group_rows=row_group_rows)
+        return data, ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
     return data, footer_sha256_of(data)
 
 
 def footer_sha256_of(data: bytes) -> str:
-    footer_start = len(data) - footer_nbytes(data)
-    return hashlib.sha256(data[footer_start:]).hexdigest()
+    nbytes = footer_nbytes(data)
+    footer = data[-nbytes:]
+    return hashlib.sha256(footer).hexdigest()
 
 
 def put_named(
@@ -288,12 +297,15 @@ def get_tables(
 ) -> Iterator[pa.Table]:
     read = partial(get_table, store, columns=columns)
     if len(files) < 2:
-        yield from map(read, files)  # starting a thread costs more than it saves
+        # Starting a thread costs more than it saves.
+        yield from map(read, files)
         return
     n_threads = min(len(files), READ_AHEAD)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-table") as pool:
+        # `pool.map` over all files would fetch them all, however slowly the caller takes them.
         for start in range(0, len(files), READ_AHEAD):
-            batch = files[start : start + READ_AHEAD]
+            stop = start + READ_AHEAD
+            batch = files[start:stop]
             yield from pool.map(read, batch)
 
 
@@ -340,7 +352,8 @@ def parse_stored(
 def table_facts(table: pa.Table) -> dict[str, str]:
     prefix = "penstock."
     facts = {}
-    for key, value in (table.schema.metadata or {}).items():
+    metadata = table.schema.metadata or {}
+    for key, value in metadata.items():
         name = key.decode()
         if name.startswith(prefix):
             facts[name.removeprefix(prefix)] = value.decode()
@@ -411,7 +424,7 @@ def hashed_bytes(
         store_schema=True,
         **options,
     ) as writer:
-        sink.write(front)
+        sink.write(front)  # after the writer's own PAR1, before the first row group
         for group in groups:
             start = out.tell()
             if group.schema != schema:
@@ -433,11 +446,14 @@ def hashed_bytes(
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
     """Return the hashes in a footer. Raises: KeyError if there are none; ValueError."""
     facts = metadata.metadata or {}
-    hashes = PartHashes(
-        row_groups=tuple(facts[_GROUPS.encode()].decode().split()),
-        front=facts[_FRONT.encode()].decode(),
-        front_nbytes=int(facts[_FRONT_NBYTES.encode()]),
+    row_groups = facts[_GROUPS.encode()].decode().split()
+    front = facts[_FRONT.encode()].decode()
+    front_nbytes = int(facts[_FRONT_NBYTES.encode()])
+    # Each row group has a hash, so that readers may index them by its number.
+    if len(row_groups) != metadata.num_row_groups:
+        raise ValueError(f"{len(row_groups)} hashes of {metadata.num_row_groups} row groups")
+    return PartHashes(
+        row_groups=tuple(row_groups),
+        front=front,
+        front_nbytes=front_nbytes,
     )
-    if len(hashes.row_groups) != metadata.num_row_groups:
-        raise ValueError(f"{len(hashes.row_groups)} hashes of {metadata.num_row_groups} row groups")
-    return hashes

@@ -27,11 +27,13 @@ def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
         end = start + column.total_compressed_size
         starts.append(start)
         ends.append(end)
+    # Other writers need not store the columns in the schema's order.
     return min(starts), max(ends)
 
 
 def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     start = int(column.data_page_offset)
+    # A dictionary page, if there is one, precedes the data pages.
     dictionary_start = column.dictionary_page_offset
     if dictionary_start is not None:
         start = min(start, dictionary_start)
@@ -75,6 +77,7 @@ class Window(io.RawIOBase):
             end = min(self._position + size, self._nbytes)
         low = self._position - self._start
         high = end - self._start
+        # A slice would not raise: a negative `low` counts from the end.
         if low < 0 or high > len(self._data):
             raise OSError(
                 f"bytes [{self._position}:{end}] of a file lie outside the part that its footer promised"

@@ -28,7 +28,7 @@ def parse_small_table(
     """
     try:
         metadata = pq.read_metadata(io.BytesIO(data))
-        _check_size(metadata, name)
+        _check_size(metadata, name)  # before any page is decompressed
         schema = metadata.schema.to_arrow_schema()
         text_columns = [field.name for field in schema if not _is_number(field, name)]
         reader = pq.ParquetFile(
@@ -54,7 +54,8 @@ def parse_small_table(
 def _check_size(metadata: pq.FileMetaData, name: str) -> None:
     nbytes = 0
     for group in range(metadata.num_row_groups):
-        nbytes += metadata.row_group(group).total_byte_size
+        row_group = metadata.row_group(group)
+        nbytes += row_group.total_byte_size
     if metadata.num_rows > MOST_SMALL_ROWS or nbytes > MOST_SMALL_BYTES:
         raise Corrupt(
             f"{name} has {metadata.num_rows:,} rows and {nbytes:,} bytes; accepted: at most "
@@ -63,9 +64,10 @@ def _check_size(metadata: pq.FileMetaData, name: str) -> None:
 
 
 def _is_number(field: pa.Field, name: str) -> bool:
-    if pa.types.is_nested(field.type):
-        raise Corrupt(f"{name} has a column of {field.type}; accepted: texts and numbers")
-    return bool(pa.types.is_primitive(field.type))
+    kind = field.type
+    if pa.types.is_nested(kind):
+        raise Corrupt(f"{name} has a column of {kind}; accepted: texts and numbers")
+    return bool(pa.types.is_primitive(kind))
 
 
 def _with_plain_texts(table: pa.Table, name: str) -> pa.Table:
@@ -92,6 +94,7 @@ def _text_bytes(column: pa.ChunkedArray, name: str) -> int:
         raise Corrupt(f"{name} has a column of {kind}; accepted: texts and numbers")
     nbytes = 0
     for chunk in column.chunks:
+        # A dictionary has few texts. Their lengths are repeated per row, not the texts themselves.
         lengths = pc.binary_length(chunk.dictionary)
         longest = pc.max(lengths).as_py() or 0
         if longest > MOST_SMALL_TEXT:

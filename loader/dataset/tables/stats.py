@@ -4,6 +4,8 @@ Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches mer
 column, its row covers the whole column and replaces earlier rows.
 """
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,14 @@ from ..names import hashes_of
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
+Counts = Mapping[Any, int]
+"""Value or bin -> number of rows."""
+Categories = dict[str, int] | None
+"""Value -> number of rows; None if there are too many values."""
+Statistics = Mapping[str, Any]
+"""Statistics of one column: a row of the table."""
+ByColumn = dict[str, dict[str, Any]]
+"""Column -> statistics."""
 
 BINS_PER_DECADE = 8
 BOTTOM_K = 256
@@ -46,15 +56,23 @@ WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
 """Schema for an annotation: a `whole` row covers all cells of its column."""
 
 
-def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
+LOCATION = frozenset(("part", "row"))
+"""Columns with a row's location, which need no statistics."""
+
+
+def column_stats(table: pa.Table, skip: frozenset[str] = LOCATION) -> pa.Table:
     """Return one row per column of `table` except `skip`."""
     sketch: list[int] = []
     if "key" in table.column_names:
-        hashes = hashes_of(table["key"])
+        keys = table["key"]
+        hashes = hashes_of(keys)
         sketch = smallest(hashes)
-    stats = RunStats(sketch)
+
     names = [name for name in table.column_names if name not in skip]
-    stats.add(table.select(names))
+    columns = table.select(names)
+
+    stats = RunStats(sketch)
+    stats.add(columns)
     return stats.table()
 
 
@@ -68,14 +86,20 @@ class RunStats:
     def add(self, table: pa.Table) -> None:
         for name in table.column_names:
             values = table[name]
-            if name not in self._columns:
-                self._columns[name] = _ColumnStats(str(values.type))
-            self._columns[name].add(name, values)
+            column = self._columns.get(name)
+            if column is None:
+                kind = str(values.type)
+                column = _ColumnStats(kind)
+                self._columns[name] = column
+            column.add(name, values)
 
     def table(self) -> pa.Table:
         rows = []
         for name, column in self._columns.items():
-            row = {"column": name, **column.row()}
+            row = {
+                "column": name,
+                **column.row(),
+            }
             if name == "key":
                 row["bottom_k"] = self._bottom_k
             rows.append(row)
@@ -91,25 +115,28 @@ class _ColumnStats:
     nulls: int = 0
     numbers: list[Float64s] | None = None
     """Numbers per table, or None."""
-    counts: dict[str, int] | None = None
+    counts: Categories = None
     """Value -> count, for texts or booleans with few distinct values."""
     categorical: bool = False
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
         kind = values.type
-        # Keys are all different: they have a sketch in place of counts.
+        is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
         is_categorical = pa.types.is_string(kind) or pa.types.is_boolean(kind)
-        if self.n == 0 and is_categorical and name != "key":
+        is_first = self.n == 0
+        # Keys are all different: they have a sketch in place of counts.
+        if is_first and is_categorical and name != "key":
             self.categorical = True
             self.counts = {}
         self.n += len(values)
         self.nulls += values.null_count
 
-        if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+        if is_number:
             if self.numbers is None:
                 self.numbers = []
             numbers = values.drop_null().to_numpy()
-            self.numbers.append(numbers.astype(np.float64))
+            as_floats = numbers.astype(np.float64)
+            self.numbers.append(as_floats)
         elif self.counts is not None:
             self.counts = _counts(values, self.counts)
 
@@ -120,22 +147,28 @@ class _ColumnStats:
             "nulls": self.nulls,
         }
         if self.numbers is not None:
-            row |= _numeric(np.concatenate(self.numbers))
+            numbers = np.concatenate(self.numbers)
+            row |= _numeric(numbers)
         elif self.categorical:
             counts = self.counts or {}
-            row["categories"] = sorted(counts.items())
+            ascending = sorted(counts.items())
+            row["categories"] = ascending
             row["categories_complete"] = self.counts is not None
         return row
 
 
-def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> dict[str, int] | None:
+def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> Categories:
     """Return value -> count, with earlier counts added; None if there are more than `MAX_CATEGORIES` values."""
     counts = dict(earlier)
-    value_counts = pc.value_counts(values.drop_null())
-    for item in value_counts[: MAX_CATEGORIES + 1]:  # one more than accepted shows that they are too many
-        value = str(item["values"].as_py())
-        n = item["counts"].as_py()
-        counts[value] = counts.get(value, 0) + n
+    present = values.drop_null()
+    value_counts = pc.value_counts(present)
+    # One more than accepted shows that they are too many: the others of a million need no Python objects.
+    most = MAX_CATEGORIES + 1
+    accepted_counts = value_counts[:most]
+    for item in accepted_counts.to_pylist():
+        value = str(item["values"])
+        earlier_count = counts.get(value, 0)
+        counts[value] = earlier_count + item["counts"]
     if len(counts) > MAX_CATEGORIES:
         return None
     return counts
@@ -143,23 +176,33 @@ def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> dict[str, int] 
 
 def _numeric(numbers: Float64s) -> dict[str, Any]:
     # NaN and infinity would make every later sum, mean and histogram useless.
-    finite = numbers[np.isfinite(numbers)]
-    bins, counts = np.unique(log_bins(finite), return_counts=True)
+    is_finite = np.isfinite(numbers)
+    finite = numbers[is_finite]
+    n_nans = np.isnan(numbers).sum()
+    n_zeros = (numbers == 0).sum()
+
+    number_bins = log_bins(finite)
+    bins, counts = np.unique(number_bins, return_counts=True)
+    histogram = zip(bins.tolist(), counts.tolist(), strict=True)
+
     # A column of NaN has neither a least nor a greatest number.
     least = None
     greatest = None
     if len(finite):
         least = float(finite.min())
         greatest = float(finite.max())
+
     # Sums are stored: numpy adds pairwise, and another order of adding would give other last digits.
+    total = finite.sum()
+    squares = np.square(finite)
     return {
-        "nans": int(np.isnan(numbers).sum()),
-        "zeros": int((numbers == 0).sum()),
+        "nans": int(n_nans),
+        "zeros": int(n_zeros),
         "min": least,
         "max": greatest,
-        "sum": float(finite.sum()),
-        "sum_squares": float(np.square(finite).sum()),
-        "histogram": list(zip(bins.tolist(), counts.tolist(), strict=True)),
+        "sum": float(total),
+        "sum_squares": float(squares.sum()),
+        "histogram": list(histogram),
     }
 
 
@@ -169,14 +212,18 @@ def log_bins(values: Float64s) -> Int64s:
     Logarithmic bins need no agreed range, so histograms of different runs add up.
     """
     is_nonzero = values != 0
-    size = np.abs(values[is_nonzero])
+    size = values[is_nonzero]
+    size = np.abs(size)
     exponent = np.log10(size) * BINS_PER_DECADE
     bins = np.floor(exponent) + 1000
+    # At least 1, so that no number falls into the bin of 0.
+    bins = np.clip(bins, 1, 4000)
+
     magnitude = np.zeros(len(values), np.int64)  # a 0 has no logarithm, and bin 0
-    magnitude[is_nonzero] = np.clip(bins, 1, 4000).astype(np.int64)
+    magnitude[is_nonzero] = bins.astype(np.int64)
     sign = np.sign(values).astype(np.int64)
-    signed: Int64s = magnitude * sign
-    return signed
+    signed_bins: Int64s = magnitude * sign
+    return signed_bins
 
 
 def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
@@ -188,79 +235,88 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
 def smallest(hashes: Int64s, k: int = BOTTOM_K) -> list[int]:
     ascending = np.sort(hashes)
     step = np.diff(ascending, prepend=-1)  # hashes are 0 or more, so that the first is always new
-    different = ascending[step != 0]
-    sketch: list[int] = different[:k].tolist()
+    is_new = step != 0
+    different = ascending[is_new]
+    least = different[:k]
+    sketch: list[int] = least.tolist()
     return sketch
 
 
-def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def merge(rows: Iterable[Statistics]) -> ByColumn:
     """Return column -> statistics of all runs, as plain Python, with `mean` if there is a sum.
 
     Categories that overflowed in any run are None. rows: in manifest order; a whole column's row replaces earlier ones.
     """
-    merged: dict[str, dict[str, Any]] = {}  # column -> statistics of the runs so far
+    merged: ByColumn = {}  # of the runs so far
     for row in rows:
         name = row["column"]
-        if name in merged and not row.get(WHOLE):  # tables of earlier releases have no such column
-            merged[name] = _merged(merged[name], row)
-        else:
-            merged[name] = _plain_row(row)
-    for column in merged.values():
-        nans = column["nans"] or 0
-        n_numbers = column["n"] - column["nulls"] - nans
-        total = column["sum"]
-        column["mean"] = None
-        if total is not None and n_numbers:
-            column["mean"] = total / n_numbers
+        statistics = _plain_row(row)
+        is_whole = row.get(WHOLE)  # tables of earlier releases have no such column
+        earlier = merged.get(name)
+        if earlier is not None and not is_whole:
+            statistics = _merged(earlier, statistics)
+        merged[name] = statistics
+    for statistics in merged.values():
+        statistics["mean"] = _mean(statistics)
     return merged
 
 
-def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _mean(statistics: Statistics) -> float | None:
+    total: float | None = statistics["sum"]
+    n_nans = statistics["nans"] or 0
+    n_numbers = statistics["n"] - statistics["nulls"] - n_nans
+    if total is None or not n_numbers:
+        return None
+    mean: float = total / n_numbers
+    return mean
+
+
+def merge_to_rows(rows: Iterable[Statistics]) -> list[dict[str, Any]]:
     out = []
     for column in merge(rows).values():
-        row = {name: column[name] for name in STATS_SCHEMA.names}
-        for name in ("histogram", "categories"):
-            # Arrow's maps are lists of pairs.
-            row[name] = None
-            if column[name]:
-                row[name] = list(column[name].items())
+        row = {}
+        for name in STATS_SCHEMA.names:
+            row[name] = column[name]
+        row["histogram"] = _pairs(column["histogram"])
+        row["categories"] = _pairs(column["categories"])
         out.append(row)
     return out
 
 
-def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _pairs(counts: Counts | None) -> list[tuple[Any, int]] | None:
+    """Return counts as Arrow's maps have them; None if there are none."""
+    if not counts:
+        return None
+    return list(counts.items())
+
+
+def _plain_row(row: Statistics) -> dict[str, Any]:
     """Return a stored row with mappings in place of Arrow's lists of pairs."""
     out = dict(row)
     out.pop(WHOLE, None)
-    out["histogram"] = dict(row["histogram"] or ())
+    histogram = row["histogram"] or ()
+    out["histogram"] = dict(histogram)
     out["categories"] = None
+    # Categories that overflowed are stored as an empty map, which would pass for a column without values.
     if row["categories_complete"]:
-        out["categories"] = dict(row["categories"] or ())
+        categories = row["categories"] or ()
+        out["categories"] = dict(categories)
     return out
 
 
-def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    b = _plain_row(row)
+def _merged(a: Statistics, b: Statistics) -> dict[str, Any]:
     out = dict(a)
     if a["type"] == "null":  # a run without a value does not decide the type
         out["type"] = b["type"]
-    for name in ("n", "nulls", "nans", "zeros", "sum", "sum_squares"):
-        out[name] = _sum(a[name], b[name])
-    out["min"] = _best(min, a["min"], b["min"])
-    out["max"] = _best(max, a["max"], b["max"])
-    out["categories_complete"] = _both(a["categories_complete"], b["categories_complete"])
-    out["histogram"] = _added(a["histogram"], b["histogram"])
     out["categories"] = _merged_categories(a, b)
-    # The smallest hashes of a union are among the smallest of its parts.
-    sketch = set(a["bottom_k"] or ())
-    sketch.update(b["bottom_k"] or ())
-    out["bottom_k"] = sorted(sketch)[:BOTTOM_K] or None
+    for name, combine in _COMBINE.items():
+        out[name] = _combined(combine, a[name], b[name])
     return out
 
 
-def _merged_categories(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, int] | None:
-    counts_a: dict[str, int] | None = a["categories"]
-    counts_b: dict[str, int] | None = b["categories"]
+def _merged_categories(a: Statistics, b: Statistics) -> Categories:
+    counts_a: Categories = a["categories"]
+    counts_b: Categories = b["categories"]
     # A run in which every value is null has no categories, and adds none.
     if a["type"] == "null":
         return counts_b
@@ -271,38 +327,46 @@ def _merged_categories(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, 
     return _added(counts_a, counts_b)
 
 
-def _sum(a: Any, b: Any) -> Any:
-    if a is None:
-        return b
-    if b is None:
-        return a
-    return a + b
-
-
-def _best(
-    choose: Callable[[Any, Any], Any],
+def _combined(
+    combine: Callable[[Any, Any], Any],
     a: Any,
     b: Any,
 ) -> Any:
+    # None: the run has no such statistic, as texts have no sum.
     if a is None:
         return b
     if b is None:
         return a
-    return choose(a, b)
+    return combine(a, b)
 
 
-def _both(a: bool | None, b: bool | None) -> bool | None:
-    if a is None:
-        return b
-    if b is None:
-        return a
-    return a and b
+def _added(a: Counts, b: Counts) -> dict[Any, int]:
+    counts = Counter(a)
+    counts.update(b)  # adds, where a dict would replace
+    # Ascending: merged statistics are stored, and the same counts give the same bytes.
+    ascending = sorted(counts.items())
+    return dict(ascending)
 
 
-def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
-    out = {}
-    for key in sorted({*a, *b}):
-        n_a = a.get(key, 0)
-        n_b = b.get(key, 0)
-        out[key] = n_a + n_b
-    return out
+def _union(a: list[int], b: list[int]) -> list[int] | None:
+    # The smallest hashes of a union are among the smallest of its parts.
+    hashes = set(a)
+    hashes.update(b)
+    ascending = sorted(hashes)
+    return ascending[:BOTTOM_K] or None
+
+
+_COMBINE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "n": operator.add,
+    "nulls": operator.add,
+    "nans": operator.add,
+    "zeros": operator.add,
+    "sum": operator.add,
+    "sum_squares": operator.add,
+    "min": min,
+    "max": max,
+    "categories_complete": operator.and_,
+    "histogram": _added,
+    "bottom_k": _union,
+}
+"""Statistic -> function of its values in two runs."""

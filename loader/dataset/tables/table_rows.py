@@ -54,30 +54,53 @@ def _by_row_groups(
 ) -> pa.Table:
     name = f"{store.url}/{file.path}"
     metadata, etag = _footer(store, file, name)
-    group_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    first_rows = np.zeros(len(group_rows) + 1, np.int64)
-    np.cumsum(group_rows, dtype=np.int64, out=first_rows[1:])
+    first_rows = _first_rows(metadata)
     group_of = np.searchsorted(first_rows, rows, side="right") - 1  # [n]: the row group of each row
+    groups = np.unique(group_of).tolist()
+    row_groups = _row_groups(
+        store,
+        file,
+        metadata,
+        etag,
+        groups,
+    )
 
     tables = []
-    groups = np.unique(group_of).tolist()
-    for group, data, start in _row_groups(store, file, metadata, etag, groups):
+    for group, data, start in row_groups:
+        window = Window(file.nbytes, start, data)
         with corrupt_if_unreadable(f"{name}, row group {group}"):
             reader = pq.ParquetFile(
-                Window(file.nbytes, start, data),
+                window,
                 metadata=metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
             )
-            table = reader.read_row_group(group, columns=columns, use_threads=False)
-        rows_of_group = rows[group_of == group]
-        tables.append(take_rows(table, rows_of_group - first_rows[group]))
+            table = reader.read_row_group(
+                group,
+                columns=columns,
+                use_threads=False,
+            )
+        is_of_group = group_of == group
+        rows_in_group = rows[is_of_group] - first_rows[group]
+        rows_of_table = take_rows(table, rows_in_group)
+        tables.append(rows_of_table)
 
     # The tables have the rows group by group: `position[i]` is where the i-th of `rows` is.
     order = np.argsort(group_of, kind="stable")
     position = np.empty(len(rows), np.int64)
     position[order] = np.arange(len(rows))
-    return take_rows(pa.concat_tables(tables), position)
+    grouped = pa.concat_tables(tables)
+    return take_rows(grouped, position)
+
+
+def _first_rows(metadata: pq.FileMetaData) -> Int64s:
+    """Return int64 [row groups + 1]: the first row of each row group, then the number of all rows."""
+    n_groups = metadata.num_row_groups
+    first_rows = np.zeros(n_groups + 1, np.int64)
+    for group in range(n_groups):
+        n_rows = metadata.row_group(group).num_rows
+        first_rows[group + 1] = first_rows[group] + n_rows
+    return first_rows
 
 
 def _footer(
@@ -93,10 +116,25 @@ def _footer(
     # A size beyond the file is damage, which the hash shows.
     if len(data) < nbytes <= file.nbytes:
         start = file.nbytes - nbytes
-        front = store.get_range(file.path, start, nbytes - len(data), etag=blob.etag)
+        n_missing = nbytes - len(data)
+        # Pinned to the first read's ETag: a file replaced between the two reads would give half of each.
+        front = store.get_range(
+            file.path,
+            start,
+            n_missing,
+            etag=blob.etag,
+        )
         data = front.data + data
-    check_sha256("its footer", data[-nbytes:], file.footer_sha256, "the manifest", name)
-    reader = pq.ParquetFile(Window(file.nbytes, start, data), pre_buffer=False)
+    footer = data[-nbytes:]
+    check_sha256(
+        "its footer",
+        footer,
+        file.footer_sha256,
+        "the manifest",
+        name,
+    )
+    window = Window(file.nbytes, start, data)
+    reader = pq.ParquetFile(window, pre_buffer=False)
     check_schema_version(reader.schema_arrow, name)
     return reader.metadata, blob.etag
 
@@ -113,11 +151,13 @@ def _row_groups(
     hashes = part_hashes(metadata).row_groups
     # A few at a time: all row groups of a large table do not fit in memory.
     for first in range(0, len(groups), GROUPS_AT_ONCE):
-        batch = groups[first : first + GROUPS_AT_ONCE]
+        stop = first + GROUPS_AT_ONCE
+        batch = groups[first:stop]
         spans = []
         for group in batch:
             start, end = row_group_extent(metadata, group)
-            spans.append(ByteRange(start, end - start))
+            nbytes = end - start
+            spans.append(ByteRange(start, nbytes))
         blobs = store.get_ranges(file.path, spans, etag=etag)
         for group, span, blob in zip(batch, spans, blobs, strict=True):
             check_sha256(f"row group {group}", blob.data, hashes[group], "its footer", name)

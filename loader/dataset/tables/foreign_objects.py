@@ -96,9 +96,8 @@ class ForeignObject:
         record = ForeignObject(**row)
         missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
         if missing:
-            missing_names = ", ".join(missing)
             raise Corrupt(
-                f"{table} has no {missing_names} for {record.path!r}, which every registration writes: it was "
+                f"{table} has no {', '.join(missing)} for {record.path!r}, which every registration writes: it was "
                 "damaged or forged. Register the place again"
             )
         has_valid_size = record.nbytes >= 0 and record.offset >= 0
@@ -133,9 +132,8 @@ def _is_in_place_of(path: str, shard: str) -> bool:
     if path_parts is None or shard_parts is None:
         return False
     place, key = path_parts.groups()
-    folders = key.split("/")
-    # In a folder of the disk such a key would lead to files that nobody registered.
-    strays = not {"", ".", ".."}.isdisjoint(folders)
+    # On a disk such a key would lead to files that were not registered.
+    strays = not {"", ".", ".."}.isdisjoint(key.split("/"))
     return not strays and place == shard_parts[1]
 
 
@@ -157,22 +155,20 @@ def place_id(
     """
     digest = hashlib.sha256()
     if decoded is not None:
-        decoded_as = canonical(dict(decoded))
-        digest.update(decoded_as + b"\n")
+        digest.update(canonical(dict(decoded)) + b"\n")
     for info in infos:
         token = etag_to_keep(store, info)
         if not token:
             token = str(info.modified_us or 0)
         line = json.dumps([info.key, info.nbytes, token])
         digest.update(line.encode() + b"\n")
-    sha256 = digest.hexdigest()
-    return sha256[:32]
+    return digest.hexdigest()[:32]
 
 
 def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
     schema = FOREIGN_SCHEMA
     has_chunks = any(item.chunks is not None for item in objects)
-    if has_chunks:  # without tables among the objects, older readers still read this one
+    if has_chunks:  # otherwise older readers still read the table
         schema = schema.append(CHUNKS_FIELD)
     columns = {}
     for field in schema:
@@ -189,16 +185,10 @@ def foreign_objects(
     facts: dict[str, str] = {}
     objects: list[ForeignObject] = []
     table_files = [TableFile.from_json(file) for file in files]
-    tables = get_tables(
-        store,
-        table_files,
-        FOREIGN_SCHEMA.names,
-    )
+    tables = get_tables(store, table_files, FOREIGN_SCHEMA.names)
     for file, table in zip(table_files, tables, strict=True):
         name = f"{store.url}/{file.path}"
-        for row in table.to_pylist():
-            record = ForeignObject.of_row(row, name)
-            objects.append(record)
+        objects += [ForeignObject.of_row(row, name) for row in table.to_pylist()]
         facts = table_facts(table)
     return objects, facts
 
@@ -243,9 +233,7 @@ def put_place(
 
 def is_adopted(store: Store, place: str) -> bool:
     _, record = _newest(store, place)
-    if record is None:
-        return False
-    return record["url"] is None
+    return record is not None and record["url"] is None
 
 
 class PlaceRecord(NamedTuple):
@@ -266,18 +254,15 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
     url = record["url"]
     if url is None:
         return None
-    key = _key(place, n)
-    return PlaceRecord(key, url)
+    return PlaceRecord(_key(place, n), url)
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
     """Return a location's record; if it was adopted, the record from before the adoption."""
-    newest_first = sorted(_records(store, place), reverse=True)
-    for key in newest_first:
+    for key in sorted(_records(store, place), reverse=True):
         record = retry_corrupt(partial(_record, store, key))
-        url = record["url"]
-        if url is not None:
-            return PlaceRecord(key, url)
+        if record["url"] is not None:
+            return PlaceRecord(key, record["url"])
     raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ with the location of these bytes")
 
 
@@ -302,21 +287,18 @@ def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
         return 0, None
     key = max(keys)  # numbers have leading zeros
     body = retry_corrupt(partial(_record, store, key))
-    record_format = body["format"]
-    if record_format > HERE_FORMAT:
+    if body["format"] > HERE_FORMAT:
         raise FormatTooNew(
-            f"{store.url}/{key} has format {record_format}; this penstock reads up to {HERE_FORMAT}. "
+            f"{store.url}/{key} has format {body['format']}; this penstock reads up to {HERE_FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
     _, _, name = key.rpartition("/")
-    number = name.removesuffix(".json")
-    return int(number), body
+    return int(name.removesuffix(".json")), body
 
 
 def _record(store: Store, key: str) -> dict[str, Any]:
     try:
-        data = store.get(key).data
-        body = parse_json_object(data)
+        body = parse_json_object(store.get(key).data)
         has_url = isinstance(body["url"], str | None)
         has_format = isinstance(body["format"], int)
         if not has_url or not has_format:
@@ -356,7 +338,6 @@ def is_vouched(
     url: str,
 ) -> bool:
     """Return whether the caller vouches for a location. key: store key of its record."""
-    # The variable first: it costs no request.
     location = _canonical_location(url)
     trusted = os.environ.get(VARIABLE, "").split()
     if any(_lies_in(location, _canonical_location(place)) for place in trusted):
@@ -403,9 +384,8 @@ def _is_own_file(path: str, url: str) -> bool:
         with open(descriptor, "rb") as file:
             # Owner and content of one open file: between two opens the path may get another file.
             about = os.fstat(file.fileno())
-            is_regular = stat.S_ISREG(about.st_mode)
             is_own = about.st_uid in (os.geteuid(), 0)
-            if not is_regular or not is_own:
+            if not stat.S_ISREG(about.st_mode) or not is_own:
                 return False
             data = file.read(MAX_RECORD_BYTES)
         record = parse_json_object(data)
@@ -450,10 +430,8 @@ def refusal(
 def _canonical_location(url: str) -> str:
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    is_folder = not rest or scheme in ("file", "local")
-    if is_folder:
-        folder = open_store(url).url
-        return os.path.realpath(folder)
+    if not rest or scheme in ("file", "local"):
+        return os.path.realpath(open_store(url).url)
     bucket_scheme = _BUCKETS.get(scheme, scheme)
     path = rest.rstrip("/")
     return f"{bucket_scheme}://{path}"
@@ -468,6 +446,5 @@ def _lies_in(place: str, trusted: str) -> bool:
     path = f"{place}/".removeprefix(folder)
     if "://" in place:
         path = unquote(path)
-    path = path.replace("\\", "/")
-    parts = path.split("/")
+    parts = path.replace("\\", "/").split("/")
     return {".", ".."}.isdisjoint(parts)

@@ -126,18 +126,12 @@ def child(
     samples += [samples_file.to_json() for samples_file in change.samples]
     foreign = [*base.get("foreign", ())]
     if change.foreign is not None:
-        foreign_entry = change.foreign.to_json()
-        foreign_entry |= change.chunks
-        foreign.append(foreign_entry)
+        foreign.append({**change.foreign.to_json(), **change.chunks})
     key_hashes = [*base.get("key_hashes", ())]
     if change.key_hashes:
         key_hashes.append(dict(change.key_hashes))
     groups = _groups(base["groups"], change.groups)
-    field_facts = _facts(
-        base,
-        facts or {},
-        groups,
-    )
+    field_facts = _facts(base, facts or {}, groups)
 
     # Absent if there are none, so that such manifests have the ids that earlier releases gave them.
     manifest: dict[str, Any] = {}

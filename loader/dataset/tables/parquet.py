@@ -61,9 +61,7 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return bool [n]: whether each value differs from the one before; the first is True."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
-    later = column[1:]
-    earlier = column[:-1]
-    differs = pc.not_equal(later, earlier)
+    differs = pc.not_equal(column[1:], column[:-1])
     as_bytes = pc.cast(differs, pa.int8())  # NumPy reads no array of bits
     out = np.ones(len(column), bool)
     out[1:] = integers(as_bytes)
@@ -85,13 +83,11 @@ def text(value: str) -> pa.StringScalar:
 
 def texts(values: Sequence[str]) -> pa.StringArray:
     data = [value.encode() for value in values]
-    lengths = [len(one) for one in data]
-    offsets = np.cumsum([0, *lengths]).astype(np.int32)
-    joined = b"".join(data)
+    offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
     return pa.StringArray.from_buffers(
         len(data),
         pa.py_buffer(offsets),
-        pa.py_buffer(joined),
+        pa.py_buffer(b"".join(data)),
     )
 
 
@@ -223,8 +219,7 @@ def _stored(
     row_group_rows: int,
 ) -> tuple[bytes, str]:
     """Return (the table's bytes, its footer's SHA-256, or "" for a table that is always read whole)."""
-    is_read_whole = not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS
-    if is_read_whole:
+    if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
         data = table_bytes(table, kind, row_group_rows=row_group_rows)
         return data, ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
@@ -232,9 +227,8 @@ def _stored(
 
 
 def footer_sha256_of(data: bytes) -> str:
-    nbytes = footer_nbytes(data)
-    footer = data[-nbytes:]
-    return hashlib.sha256(footer).hexdigest()
+    footer_start = len(data) - footer_nbytes(data)
+    return hashlib.sha256(data[footer_start:]).hexdigest()
 
 
 def put_named(
@@ -297,15 +291,13 @@ def get_tables(
 ) -> Iterator[pa.Table]:
     read = partial(get_table, store, columns=columns)
     if len(files) < 2:
-        # Starting a thread costs more than it saves.
-        yield from map(read, files)
+        yield from map(read, files)  # starting a thread costs more than it saves
         return
     n_threads = min(len(files), READ_AHEAD)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-table") as pool:
         # `pool.map` over all files would fetch them all, however slowly the caller takes them.
         for start in range(0, len(files), READ_AHEAD):
-            stop = start + READ_AHEAD
-            batch = files[start:stop]
+            batch = files[start : start + READ_AHEAD]
             yield from pool.map(read, batch)
 
 
@@ -352,8 +344,7 @@ def parse_stored(
 def table_facts(table: pa.Table) -> dict[str, str]:
     prefix = "penstock."
     facts = {}
-    metadata = table.schema.metadata or {}
-    for key, value in metadata.items():
+    for key, value in (table.schema.metadata or {}).items():
         name = key.decode()
         if name.startswith(prefix):
             facts[name.removeprefix(prefix)] = value.decode()

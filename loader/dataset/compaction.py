@@ -47,6 +47,7 @@ def compact_lists(
     Usually reads and writes nothing; amortised, about one table per list and publish. Raises: Corrupt; ObjectNotFound.
     """
     compact = dict(manifest)
+    # First: the list may grow here, and is shortened with the others below.
     compact["key_hashes"] = _hash_tables(store, prefix, manifest)
     list_merges: dict[str, Merge] = {
         "shards": _merge_shards,
@@ -277,7 +278,7 @@ def _check_part_order(
 
 def _read_tables(store: Store, files: Sequence[File]) -> list[pa.Table]:
     table_files = [TableFile.from_json(dict(file)) for file in files]
-    return list(get_tables(store, table_files))
+    return list(get_tables(store, table_files))  # all at once: `MOST_BYTES` bounds them
 
 
 def _merge_shards(

@@ -99,6 +99,7 @@ class Writer:
         if self._first is None:
             self._first = (key, names)
         first_key, first_names = self._first
+        # Now, not when the parts are written: the caller's traceback then shows the sample that deviates.
         if names != first_names:
             raise mismatch(
                 key,
@@ -133,6 +134,7 @@ class Writer:
     def _publish(self, spill: Spill) -> Version:
         if not spill.n_samples:
             raise EmptyVersion(f"no sample was added to {self.dataset!r}; a version needs at least one")
+        # A crash before `publish` leaves parts that no version names. The collector deletes them.
         parts = list(self._parts(spill))
         return self._root.publish(
             self.dataset,
@@ -151,6 +153,7 @@ class Writer:
                     writer = self._part_writer(attempt, f"{n_parts:05d}")
                     n_parts += 1
                 writer.add(sample)
+                # After the sample: a part may exceed the limit by one sample, and no part is empty.
                 is_full = writer.nbytes >= self._shard_bytes or writer.n_rows == self._part_samples
                 if is_full:
                     yield writer.finish()

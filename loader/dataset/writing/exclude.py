@@ -58,10 +58,17 @@ class Superseded:
 
         rows = {name: list(members) for name, members in self.rows.items()}
         for (part, reason), members in others.rows.items():
-            new_rows = [row for row in members if row not in own_rows.get(part, ())]
+            # A row with two reasons would be subtracted twice from the version's `n_live`.
+            own_rows_of_part = own_rows.get(part, ())
+            new_rows = [row for row in members if row not in own_rows_of_part]
             if new_rows:
-                rows.setdefault((part, reason), []).extend(new_rows)
-        return Superseded(rows=rows, n_rows={**others.n_rows, **self.n_rows})
+                rows_of_reason = rows.setdefault((part, reason), [])
+                rows_of_reason.extend(new_rows)
+        n_rows = {
+            **others.n_rows,
+            **self.n_rows,
+        }
+        return Superseded(rows=rows, n_rows=n_rows)
 
     def still_live(self) -> "StillLive":
         rows_by_part: Rows = {}
@@ -94,8 +101,15 @@ def find_standing(version: Version | None, standing: Standing) -> tuple[Supersed
         return NOTHING_SUPERSEDED, frozenset()
     # A key without a live sample is no error: the decision also covers samples that may come later.
     live = live_rows(version, frozenset(standing))
-    reasons = {key: exclusion.reason for key, exclusion in standing.items()}
-    return _with_reasons(version, live, reasons), _keys_in(live)
+    reasons = {}
+    for key, exclusion in standing.items():
+        reasons[key] = exclusion.reason
+    superseded = _with_reasons(
+        version,
+        live,
+        reasons,
+    )
+    return superseded, _keys_in(live)
 
 
 def check_reason(
@@ -130,7 +144,12 @@ def find_excluded(
         if not isinstance(key, str):
             raise InvalidKey(f"exclude takes keys, which are text, got the {type(key).__name__} {key!r}")
     rows = _find_live(version, frozenset(keys))
-    return _with_reasons(version, rows, dict.fromkeys(keys, reason))
+    reasons = dict.fromkeys(keys, reason)
+    return _with_reasons(
+        version,
+        rows,
+        reasons,
+    )
 
 
 def exclusion_change(
@@ -156,10 +175,15 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
     if version is None:
         first_key = min(reasons)
         raise VersionNotFound(f"there is no version yet, so nothing in it to supersede: {first_key!r}")
+    # Sorted: the error names the same key whatever the order of the caller's mapping.
     for key, reason in sorted(reasons.items()):
         check_reason("supersede", repr(key), reason)
     rows = _find_live(version, frozenset(reasons))
-    return _with_reasons(version, rows, reasons)
+    return _with_reasons(
+        version,
+        rows,
+        reasons,
+    )
 
 
 def _with_reasons(
@@ -173,7 +197,9 @@ def _with_reasons(
         position = version.parts.position(part)
         n_rows[part] = int(version.parts.n_rows[position])
         for row, key in keys.items():
-            rows.setdefault((part, reasons[key]), []).append(row)
+            reason = reasons[key]
+            rows_of_reason = rows.setdefault((part, reason), [])
+            rows_of_reason.append(row)
     return Superseded(rows=rows, n_rows=n_rows)
 
 

@@ -123,6 +123,7 @@ def add_part_group(
     # The shard belongs to the part that exists, not to a part of this transaction.
     writer.id = part.id
     try:
+        # A generator: the keys of one row group are in memory, however large the part is.
         keys = (key for key, _ in read_part(store, part, []))
         for key, fields in _paired(part, keys, samples):
             for field in fields:
@@ -161,6 +162,7 @@ def add_part_columns(
         if name in table.column_names:
             raise Conflict(f"part {part.id} has column {name!r} already; choose another name")
         table = table.append_column(name, added[name])
+    # A name of its own: the earlier table stays, for the part without the new columns.
     folder, _, _ = part.samples.path.rpartition("/")
     path = f"{folder}/{secrets.token_hex(8)}.samples.parquet"
     return replace(

@@ -172,6 +172,7 @@ class PartWriter:
         self._store = store
         self._txn = txn
         self._name = name
+        # A retry writes into a folder of its own: it never meets the files of an earlier attempt.
         self._prefix = f"data/{txn}/{attempt}"
         self._group_of = group_of
         self._any_values = any_values
@@ -190,6 +191,7 @@ class PartWriter:
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
+        # First, for all groups: a refused sample has no bytes in any of the shards.
         layout = self._open_shards(sample.key, sample.fields)
         for group, shard in self._shards.items():
             shard.add(sample.key, [(field, sample.fields[field]) for field in layout[group]])
@@ -207,6 +209,7 @@ class PartWriter:
 
     def finish(self, with_samples: bool = True) -> Part:
         """Upload shards, indexes and, unless `with_samples` is False, the samples table."""
+        # A crash between these uploads leaves files that no version names: the collector deletes them.
         try:
             shards = [self._upload(group, shard) for group, shard in self._shards.items()]
         finally:
@@ -322,7 +325,7 @@ class _OpenShard:
         def fill(memory: Uint8s, at: Int64s) -> Int64s:
             return block.fill(columns, memory, at.reshape(sizes.shape)).reshape(-1)
 
-        self._flush_rows()
+        self._flush_rows()  # `_spans` is in the order of the rows
         spans = self.tar.add_many(members, sizes.reshape(-1), fill)
         self._spans.append(spans.reshape(*sizes.shape, 3))
 
@@ -339,16 +342,22 @@ class _OpenShard:
 
     @property
     def field_nbytes(self) -> dict[str, int]:
-        return {field: int(spans[:, 1].sum()) for field, spans in self.spans().items()}
+        nbytes_by_field = {}
+        for field, spans in self.spans().items():
+            nbytes = spans[:, 1].sum()
+            nbytes_by_field[field] = int(nbytes)
+        return nbytes_by_field
 
     def close(self) -> None:
         self._new.close()
 
     def _flush_rows(self) -> None:
-        if self._rows:
-            shape = (len(self._rows), len(self.fields), 3)
-            self._spans.append(np.array(self._rows, np.int64).reshape(shape))
-            self._rows = []
+        if not self._rows:
+            return
+        shape = (len(self._rows), len(self.fields), 3)
+        spans = np.array(self._rows, np.int64)
+        self._spans.append(spans.reshape(shape))
+        self._rows = []
 
 
 def _refuse_large_field(
@@ -369,8 +378,8 @@ def mismatch(
     where: str,
 ) -> FieldMismatch:
     """Return the error for a sample with other fields. got, expected: group -> fields."""
-    own_fields = {field for fields in got.values() for field in fields}
-    expected_fields = {field for fields in expected.values() for field in fields}
+    own_fields = set[str]().union(*got.values())
+    expected_fields = set[str]().union(*expected.values())
     missing = sorted(expected_fields - own_fields)
     extra = sorted(own_fields - expected_fields)
     return FieldMismatch(

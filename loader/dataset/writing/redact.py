@@ -197,6 +197,7 @@ def _own_shard(
     with _scratch_file() as out:
         writer = ShardWriter(out.write)
         for row, new_key in enumerate(new_keys):
+            # Fields in the order in which a part's writer stores them.
             for field, table in sorted(places.items()):
                 offset, nbytes, crc = table[row].tolist()
                 if row in rows:
@@ -303,6 +304,7 @@ def _copy(
     with _scratch_file() as out:
         with store.open_stream(shard["path"]) as source:
             name = f"{store.url}/{shard['path']}"
+            # A damaged source raises here, before the copy is uploaded.
             sha256 = _patch_stream(
                 source,
                 out.write,

@@ -27,7 +27,7 @@ def redact_samples(
     for file in files:
         table = get_table(store, file.file)
         redacted = redact_rows(table, rows_of(table, rows))
-        if redacted is table:
+        if redacted is table:  # no row to redact
             redacted_files.append(file)
             continue
         kind = table_facts(table)["table"]

@@ -50,8 +50,9 @@ class RunKeys:
 
     @staticmethod
     def of(keys: Sequence[str]) -> "RunKeys":
-        table = pa.table({"key": pa.array(keys, pa.string())})
-        hashes = hashes_of(table["key"])
+        key_column = pa.array(keys, pa.string())
+        table = pa.table({"key": key_column})
+        hashes = hashes_of(key_column)
         hashes.sort()
         return RunKeys(hashes=hashes, tables=[table])
 
@@ -61,9 +62,11 @@ class RunKeys:
             return []
 
         def matching_keys(table: pa.Table) -> list[str]:
-            has_hash = among(hashes_of(table["key"]), hashes)
-            matching: list[str] = table["key"].filter(pa.array(has_hash)).to_pylist()
-            return matching
+            key_column = table["key"]
+            has_hash = among(hashes_of(key_column), hashes)
+            matching = key_column.filter(pa.array(has_hash))
+            keys_with_hash: list[str] = matching.to_pylist()
+            return keys_with_hash
 
         keys: list[str] = []
         for keys_of_table in ahead(self.tables, matching_keys):
@@ -78,7 +81,8 @@ class RunKeys:
         first_positions = np.searchsorted(left_out_hashes, left_out_hashes)
         # Keys may share a hash: the n-th of them removes the n-th of the equal hashes.
         nth = np.arange(len(left_out_hashes)) - first_positions
-        positions = np.searchsorted(self.hashes, left_out_hashes) + nth
+        positions = np.searchsorted(self.hashes, left_out_hashes)
+        positions += nth
         hashes = np.delete(self.hashes, positions)
         return RunKeys(hashes=hashes, tables=self.tables, left_out=keys)
 
@@ -102,15 +106,16 @@ class RunSamples:
         schemas: list[pa.Schema] = []
         empty_columns = set(SOURCE_COLUMNS)
         for schema, source_columns, table_hashes in ahead(tables, _schema_and_hashes):
-            hashes[n_hashes : n_hashes + len(table_hashes)] = table_hashes
-            n_hashes += len(table_hashes)
+            stop = n_hashes + len(table_hashes)
+            hashes[n_hashes:stop] = table_hashes
+            n_hashes = stop
             if not schemas or schema != schemas[-1]:
                 schemas.append(schema)
             empty_columns -= source_columns
         hashes.sort()
 
         empty_tables = [schema.empty_table() for schema in schemas]
-        # Types that differ between tables become one that holds both.
+        # Types that differ between tables become one that holds both. Empty tables suffice to find it.
         joined = concat(empty_tables, "the samples table")
         self._schema = joined.schema
         self._empty_columns = sorted(empty_columns)
@@ -119,10 +124,12 @@ class RunSamples:
 
     def _check_unique(self) -> None:
         hashes = self.keys.hashes
-        is_repeated = hashes[1:] == hashes[:-1]
+        later = hashes[1:]
+        earlier = hashes[:-1]
+        is_repeated = later == earlier
         # Two keys may share a hash, so the keys decide. Usually no hash repeats, and nothing is read.
         earlier_keys: set[str] = set()
-        repeated_hashes = hashes[1:][is_repeated]
+        repeated_hashes = later[is_repeated]
         for key in self.keys.having(repeated_hashes):
             if key in earlier_keys:
                 raise duplicate(key)
@@ -137,7 +144,9 @@ class RunSamples:
         hashes = np.sort(hashes_of(reasons))
         for table in self._tables:
             has_hash = among(hashes_of(table["key"]), hashes)
-            for row in table.filter(pa.array(has_hash)).to_pylist():
+            candidates = table.filter(pa.array(has_hash))
+            # Another key may share a hash, so the keys decide.
+            for row in candidates.to_pylist():
                 reason = unmatched.pop(row["key"], None)
                 if reason is None:
                     continue
@@ -194,7 +203,8 @@ class RunSamples:
         """Yield these columns of each table; add all columns to the statistics on the way."""
         for table in ahead(self._tables, self._fit):
             if stats is not None:
-                stats.add(table.drop_columns(["part", "row"]))
+                without_location = table.drop_columns(["part", "row"])
+                stats.add(without_location)
             yield table.select(names)
 
     def _fit(self, table: pa.Table) -> pa.Table:
@@ -248,7 +258,7 @@ def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
         n_whole = joined.num_rows - n_waiting
         for first in range(0, n_whole, n_rows):
             yield joined.slice(first, n_rows)
-        waiting = [joined.slice(n_whole)]
+        waiting = [joined.slice(n_whole)]  # no copy: it holds `joined` in memory until the next join
     if n_waiting:
         yield pa.concat_tables(waiting)
 
@@ -257,9 +267,11 @@ def _schema_and_hashes(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
     """Return (schema, source columns that have a value, hash of each key)."""
     source_columns = set()
     for name in SOURCE_COLUMNS:
-        if table[name].null_count < table.num_rows:
+        column = table[name]
+        if column.null_count < table.num_rows:
             source_columns.add(name)
-    return table.schema, source_columns, hashes_of(table["key"])
+    hashes = hashes_of(table["key"])
+    return table.schema, source_columns, hashes
 
 
 def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
@@ -271,7 +283,9 @@ def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
         for number in range(len(tables)):
-            waiting.append(pool.submit(work_on, number))
+            future = pool.submit(work_on, number)
+            waiting.append(future)
+            # No further table until the caller has the oldest: this bounds the tables in memory.
             if len(waiting) == AT_ONCE:
                 oldest = waiting.popleft()
                 yield oldest.result()

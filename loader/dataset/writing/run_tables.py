@@ -85,6 +85,7 @@ def write_run(
     n_rows = sum(part.n_rows for part in parts)
     run = RunSamples(tables, n_rows, earlier)
 
+    # Before anything is uploaded: a misspelt key in `exclude` raises here.
     own_excluded, left_out = _find_left_out(run, exclude, standing)
     excluded = {**own_excluded, **superseded.rows}
 
@@ -172,6 +173,7 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
 
     tables = []
     for part, table in zip(parts, get_tables(store, files), strict=True):
+        # Only the row number joins a sample's fields and columns: one row less would shift all later samples.
         row_counts = {table.num_rows, *(shard.n_rows for shard in part.shards)}
         if row_counts != {part.n_rows}:
             raise FieldMismatch(

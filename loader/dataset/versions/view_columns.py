@@ -40,7 +40,11 @@ UNKNOWN = -1
 """Class number of a name that is not among the class names."""
 
 
-def checked_columns(version: "Version", asked: AskedColumns, fields: Sequence[str]) -> dict[str, Classes]:
+def checked_columns(
+    version: "Version",
+    asked: AskedColumns,
+    fields: Sequence[str],
+) -> dict[str, Classes]:
     """Return column -> its class names, or None. Raises: FieldNotFound; FieldMismatch; InvalidPlan."""
     is_sequence = isinstance(asked, Sequence) and not isinstance(asked, str)
     if not is_sequence and not isinstance(asked, Mapping):
@@ -50,35 +54,65 @@ def checked_columns(version: "Version", asked: AskedColumns, fields: Sequence[st
         )
     if len(asked) > MAX_COLUMNS:
         raise InvalidPlan(f"columns names {len(asked)} columns; accepted: at most {MAX_COLUMNS}")
-    known = version.manifest["columns"]
     columns: dict[str, Classes] = {}
     for name in asked:
-        if name not in known:
-            near = did_you_mean(name, known) if isinstance(name, str) else ""
-            raise FieldNotFound(
-                f"columns names {name!r}{near or ';'} the samples table of {version.name} has "
-                f"{', '.join(sorted(known))}"
-            )
-        if name in fields:
-            raise InvalidPlan(
-                f"{name!r} is a field and a column of {version.name}, and a batch has one value of a name: leave one "
-                "of them out of select()"
-            )
-        kind = known[name]["type"]
-        if kind not in DELIVERED_TYPES:
-            raise FieldMismatch(
-                f"column {name!r} of {version.name} is {kind}; batches can have columns of "
-                f"{', '.join(DELIVERED_TYPES)}"
-            )
-        classes = asked[name] if isinstance(asked, Mapping) else None
-        columns[name] = None if classes is None else _checked_classes(name, classes, kind)
+        kind = _checked_kind(
+            version,
+            name,
+            fields,
+        )
+        columns[name] = None
+        if isinstance(asked, Mapping):
+            classes = asked[name]
+            if classes is not None:
+                columns[name] = _checked_classes(
+                    name,
+                    classes,
+                    kind,
+                )
     return columns
 
 
-def _checked_classes(name: str, classes: object, kind: str) -> tuple[str, ...]:
+def _checked_kind(
+    version: "Version",
+    name: str,
+    fields: Sequence[str],
+) -> str:
+    """Return the Arrow type of a column that batches can have."""
+    known = version.manifest["columns"]
+    if name not in known:
+        near = ";"
+        if isinstance(name, str):  # a list of a user may hold anything
+            near = did_you_mean(name, known) or ";"
+        known_names = ", ".join(sorted(known))
+        raise FieldNotFound(
+            f"columns names {name!r}{near} the samples table of {version.name} has {known_names}"
+        )
+    if name in fields:
+        raise InvalidPlan(
+            f"{name!r} is a field and a column of {version.name}, and a batch has one value of a name: leave one "
+            "of them out of select()"
+        )
+    kind: str = known[name]["type"]
+    if kind not in DELIVERED_TYPES:
+        accepted = ", ".join(DELIVERED_TYPES)
+        raise FieldMismatch(
+            f"column {name!r} of {version.name} is {kind}; batches can have columns of {accepted}"
+        )
+    return kind
+
+
+def _checked_classes(
+    name: str,
+    classes: object,
+    kind: str,
+) -> tuple[str, ...]:
+    names: tuple[Any, ...] = ()
     is_sequence = isinstance(classes, Sequence) and not isinstance(classes, str)
-    names: tuple[Any, ...] = tuple(cast(Sequence[Any], classes)) if is_sequence else ()
-    if not is_sequence or not all(isinstance(each, str) for each in names):
+    if is_sequence:
+        names = tuple(cast(Sequence[Any], classes))
+    are_texts = all(isinstance(each, str) for each in names)
+    if not is_sequence or not are_texts:
         raise InvalidPlan(
             f"columns: the classes of {name!r} are {classes!r:.200}; a list of names is needed, such as "
             f"version.classes({name!r})"
@@ -94,15 +128,23 @@ def _checked_classes(name: str, classes: object, kind: str) -> tuple[str, ...]:
     return names
 
 
-def class_names(version: "Version", column: str, first: Sequence[str] = ()) -> tuple[str, ...]:
+def class_names(
+    version: "Version",
+    column: str,
+    first: Sequence[str] = (),
+) -> tuple[str, ...]:
     """Return a string column's distinct values: `first` in its order, then the others sorted. See `Version.classes`."""
     checked_columns(version, {column: ["any"]}, ())
     # scan_samples imports polars
     from .samples_table import scan_samples
 
-    values = scan_samples(version, [column]).select(column).unique().collect().to_series().to_list()
-    new = {value for value in values if value is not None}.difference(first)
-    names = (*first, *sorted(new))
+    scan = scan_samples(version, [column]).select(column)
+    distinct = scan.unique().collect()
+    values = distinct.to_series().to_list()
+    others = {value for value in values if value is not None}
+    others.difference_update(first)
+    # Sorted: a class has the same number in every process, whatever the order in which polars returns the values.
+    names = (*first, *sorted(others))
     if len(names) > MAX_CLASSES:
         raise FieldMismatch(
             f"column {column!r} of {version.name} has {len(names):,} distinct values; accepted are up to "
@@ -126,9 +168,18 @@ class _Group:
     """The files of one column group, whose rows are the version's rows in order."""
 
     def __init__(self, files: Sequence[Mapping[str, Any]], names: list[str]) -> None:
-        self.files, self.names = files, names
+        self.files = files
+        self.names = names
         sizes = [file["n_rows"] for file in files]
-        self.first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        self.first_row = _starts(sizes)
+        """int64 [files + 1]: first row of each file in the version, then the number of all rows."""
+
+
+def _starts(counts: Sequence[int] | Int64s) -> Int64s:
+    """Return int64 [n + 1]: the sum of the counts before each, then the sum of all."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, dtype=np.int64, out=starts[1:])
+    return starts
 
 
 class SampleColumns:
@@ -138,16 +189,19 @@ class SampleColumns:
     """
 
     def __init__(
-        self, version: "Version", columns: Mapping[str, Classes], cache_bytes: int = CACHE_BYTES
+        self,
+        version: "Version",
+        columns: Mapping[str, Classes],
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self._version, self._columns = version, dict(columns)
+        self._version = version
+        self._columns = dict(columns)
         self._cache = ByteLru(cache_bytes)
         self._lock = lock()
         self._whole: dict[str, pa.Array] = {}
         self._unknown: dict[str, str] = {}
-        n_rows = version.parts.n_rows
-        # int64 [parts + 1]: number of rows before each part
-        self._row_of_part = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_rows, dtype=np.int64)])
+        self._row_of_part = _starts(version.parts.n_rows)
+        """int64 [parts + 1]: number of rows before each part."""
         self._groups: dict[str, _Group] = {}
         for name in self._columns:
             self._sort_in(name)
@@ -155,17 +209,21 @@ class SampleColumns:
     def _sort_in(self, name: str) -> None:
         """Add a column to its group, if its rows can be read by position."""
         entries = self._version.manifest["samples"]
-        of_column = [entry for entry in entries if name in entry["columns"]]
-        groups = {entry["group"] for entry in of_column}
-        if len(groups) != 1 or any(map(is_annotation, of_column)):
+        column_files = [entry for entry in entries if name in entry["columns"]]
+        groups = {entry["group"] for entry in column_files}
+        is_annotated = any(is_annotation(entry) for entry in column_files)
+        if len(groups) != 1 or is_annotated:
             return
-        (group,) = groups
-        if group in self._groups:
-            self._groups[group].names.append(name)
+        (group_name,) = groups
+        group = self._groups.get(group_name)
+        if group is not None:
+            group.names.append(name)
             return
-        files = [entry for entry in entries if entry["group"] == group]
-        if sum(file["n_rows"] for file in files) == self._row_of_part[-1]:
-            self._groups[group] = _Group(files, [name])
+        files = [entry for entry in entries if entry["group"] == group_name]
+        n_rows = sum(file["n_rows"] for file in files)
+        # A group that some parts lack has fewer rows, which are not at the version's positions.
+        if n_rows == self._row_of_part[-1]:
+            self._groups[group_name] = _Group(files, [name])
 
     def __call__(self, ordinals: Int64s, run: Map = map) -> dict[str, list[Any]]:
         """Return column -> one value per live ordinal (int64 [n]), None for a null.
@@ -177,38 +235,66 @@ class SampleColumns:
         part, row = self._version.parts.locate(ordinals)
         place = self._row_of_part[part] + row  # int64 [n]: number of each sample's row in the version
         values: dict[str, list[Any]] = {}
-        for name, group in [*self._groups.items()]:
-            by_position = self._by_position(name, group, place, run)
+        # A copy: `_by_position` removes a group that is not in order.
+        groups = list(self._groups.items())
+        for name, group in groups:
+            by_position = self._by_position(
+                name,
+                group,
+                place,
+                run,
+            )
             if by_position is not None:
                 values |= by_position
         for name in self._columns.keys() - values.keys():
-            values[name] = self._whole_column(name).take(pa.array(ordinals)).to_pylist()
+            column = self._whole_column(name)
+            samples = column.take(pa.array(ordinals))
+            values[name] = samples.to_pylist()
         return {name: values[name] for name in self._columns}
 
     def is_known(self, name: str, value: Any) -> bool:
         """Return whether a sample has a value, and one of the column's class names if there are any."""
         return value is not None and (value != UNKNOWN or self._columns[name] is None)
 
-    def refusal(self, name: str, value: Any, sample: str) -> FieldMismatch:
+    def refusal(
+        self,
+        name: str,
+        value: Any,
+        sample: str,
+    ) -> FieldMismatch:
         """Return the error for a value that is not known. sample: for the message."""
         if value is None:
             return FieldMismatch(
                 f"{sample} has no {name!r} in the samples table, which select(columns=) delivers. Leave such samples "
                 f'out, .where("{name} IS NOT NULL"), or annotate them (penstock annotate)'
             )
+        classes = self._columns[name] or ()
+        example = self._unknown.get(name, "")
         return FieldMismatch(
-            f"{sample} has a {name!r} that is none of the {len(self._columns[name] or ())} class names of "
-            f"select(columns=), such as {self._unknown.get(name, '')!r}; version.classes({name!r}, first=...) adds new "
+            f"{sample} has a {name!r} that is none of the {len(classes)} class names of "
+            f"select(columns=), such as {example!r}; version.classes({name!r}, first=...) adds new "
             "names behind them"
         )
 
-    def _by_position(self, name: str, group: _Group, place: Int64s, run: Map) -> dict[str, list[Any]] | None:
+    def _by_position(
+        self,
+        name: str,
+        group: _Group,
+        place: Int64s,
+        run: Map,
+    ) -> dict[str, list[Any]] | None:
         """Return the group's columns at rows; None if its table is not in the order of the parts."""
         file = np.searchsorted(group.first_row, place, side="right") - 1
         row_of_file = place - group.first_row[file]
         block = row_of_file // ROW_GROUP_ROWS
         row_of_block = row_of_file % ROW_GROUP_ROWS
-        pairs, number = np.unique(np.stack([file, block], axis=1), axis=0, return_inverse=True)
+        block_of_sample = np.stack([file, block], axis=1)  # [n, 2]
+        pairs, inverse = np.unique(
+            block_of_sample,
+            axis=0,
+            return_inverse=True,
+        )
+        number = inverse.reshape(-1)  # [n], which NumPy 2.0.0 returns as [n, 1]
         blocks = [_RowGroup(name, *pair) for pair in pairs.tolist()]
         values: dict[str, list[Any]] = {column: [None] * len(place) for column in group.names}
         for index, arrays in enumerate(self._read(blocks, group, run)):
@@ -216,24 +302,36 @@ class SampleColumns:
                 with self._lock:
                     self._groups.pop(name, None)
                 return None
-            # int64: positions in `place` of this block's samples
-            positions = np.flatnonzero(number.reshape(-1) == index)
-            rows = pa.array(row_of_block[positions])
+            is_of_block = number == index
+            rows = pa.array(row_of_block[is_of_block])
+            positions = np.flatnonzero(is_of_block).tolist()  # in `place`
             for column, array in arrays.items():
-                of_column = values[column]
-                for position, value in zip(positions.tolist(), array.take(rows).to_pylist(), strict=True):
-                    of_column[position] = value
+                block_values = array.take(rows).to_pylist()
+                all_values = values[column]
+                for position, value in zip(positions, block_values, strict=True):
+                    all_values[position] = value
         return values
 
     def _read(
-        self, blocks: Sequence[_RowGroup], group: _Group, run: Map
+        self,
+        blocks: Sequence[_RowGroup],
+        group: _Group,
+        run: Map,
     ) -> Iterator[Mapping[str, pa.Array] | None]:
         cached = [self._cache.get(block) for block in blocks]
         missing = [block for block, arrays in zip(blocks, cached, strict=True) if arrays is None]
+
+        def read_block(block: _RowGroup) -> Mapping[str, pa.Array] | None:
+            return self._block(block, group)
+
         # A thread pool reads the missing blocks side by side: each costs one or two requests.
-        read = dict(zip(missing, run(lambda block: self._block(block, group), missing), strict=True))
+        missing_arrays = run(read_block, missing)
+        arrays_by_block = dict(zip(missing, missing_arrays, strict=True))
         for block, arrays in zip(blocks, cached, strict=True):
-            yield read[block] if arrays is None else arrays
+            if arrays is None:
+                yield arrays_by_block[block]
+            else:
+                yield arrays
 
     def _block(self, block: _RowGroup, group: _Group) -> Mapping[str, pa.Array] | None:
         file = group.files[block.file]
@@ -242,27 +340,46 @@ class SampleColumns:
         stored = [name for name in group.names if name in file["columns"]]
         entry = TableFile.from_json(dict(file))
         rows = np.arange(start, stop, dtype=np.int64)
-        table = get_rows(self._version.store, entry, rows, ["part", "row", *stored])
-        if not self._is_in_order(table, int(group.first_row[block.file]) + rows):
+        table = get_rows(
+            self._version.store,
+            entry,
+            rows,
+            ["part", "row", *stored],
+        )
+        first_row = int(group.first_row[block.file])
+        if not self._is_in_order(table, first_row + rows):
             return None
-        arrays = {
-            name: self._delivered(name, table[name]) if name in stored else pa.nulls(len(rows))
-            for name in group.names
-        }
-        self._cache.put(block, arrays, sum(array.nbytes for array in arrays.values()))
+        arrays = {}
+        for name in group.names:
+            if name in stored:
+                arrays[name] = self._delivered(name, table[name])
+            else:
+                arrays[name] = pa.nulls(len(rows))
+        nbytes = sum(array.nbytes for array in arrays.values())
+        self._cache.put(
+            block,
+            arrays,
+            nbytes,
+        )
         return arrays
 
     def _is_in_order(self, table: pa.Table, place: Int64s) -> bool:
         """Return whether a table's rows are the version's rows at `place`. Earlier releases merged some otherwise."""
         part = np.searchsorted(self._row_of_part, place, side="right") - 1
-        has_parts = np.array_equal(self._version.parts.positions(table["part"]), part)
-        return bool(has_parts and np.array_equal(table["row"].to_numpy(), place - self._row_of_part[part]))
+        table_part = self._version.parts.positions(table["part"])
+        if not np.array_equal(table_part, part):
+            return False
+        row = place - self._row_of_part[part]
+        table_row = table["row"].to_numpy()
+        return bool(np.array_equal(table_row, row))
 
     def _whole_column(self, name: str) -> pa.Array:
         with self._lock:
             if name not in self._whole:
-                stored = column_values(self._version, [name])[name].to_arrow()
-                self._whole[name] = self._delivered(name, pa.chunked_array([stored]))
+                values = column_values(self._version, [name])
+                stored = values[name].to_arrow()
+                column = pa.chunked_array([stored])
+                self._whole[name] = self._delivered(name, column)
             return self._whole[name]
 
     def _delivered(self, name: str, column: pa.ChunkedArray) -> pa.Array:
@@ -275,21 +392,36 @@ class SampleColumns:
         classes = self._columns[name]
         if classes is None:
             kind = self._version.manifest["columns"][name]["type"]
-            # A part of whole numbers is int64 even if the version's column is double.
-            return values.cast(pa.float64()) if kind == "double" else values
+            if kind == "double":
+                # A part of whole numbers is int64 even if the version's column is double.
+                return values.cast(pa.float64())
+            return values
+
         values = values.cast(pa.string())
-        numbers = pc.index_in(values, value_set=pa.array(classes, pa.string()))
-        others = values.filter(pc.and_(values.is_valid(), numbers.is_null()))
+        is_valid = values.is_valid()
+        value_set = pa.array(classes, pa.string())
+        numbers = pc.index_in(values, value_set=value_set)  # null for a null, and for a name without a number
+        is_unknown = pc.and_(is_valid, numbers.is_null())
+        others = values.filter(is_unknown)
         if len(others):
-            self._unknown.setdefault(name, others[0].as_py())
-        numbers = pc.fill_null(numbers.cast(pa.int64()), UNKNOWN)
-        return pc.if_else(values.is_valid(), numbers, pa.scalar(None, pa.int64()))
+            example = others[0].as_py()
+            self._unknown.setdefault(name, example)
+        numbers = numbers.cast(pa.int64())
+        numbers = pc.fill_null(numbers, UNKNOWN)
+        null = pa.scalar(None, pa.int64())
+        return pc.if_else(is_valid, numbers, null)
 
 
 def column_values(version: "Version", names: Sequence[str]) -> dict[str, Any]:
     """Return column -> its values, one per live ordinal of a version. Reads them whole. Raises: FieldNotFound."""
     from .samples_table import live_values  # imports polars
 
-    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    quoted = []
+    for name in names:
+        escaped = name.replace('"', '""')
+        quoted.append(f'"{escaped}"')
     frame = live_values(version, quoted, f"columns={list(names)}")
-    return {name: frame[str(number)] for number, name in enumerate(names)}
+    values = {}
+    for number, name in enumerate(names):
+        values[name] = frame[str(number)]
+    return values

@@ -14,6 +14,8 @@ BLOCK_BYTES = BLOCK_BITS // 8
 BLOCK_WORDS = BLOCK_BITS // WORD_BITS
 SPARSE = 8192
 """Most members that are looked up without unpacking blocks: 4 MiB of words."""
+MEMBERS_PER_BLOCK = 4
+"""Mean members of a block up to which words are faster than unpacking the block, which takes 20 us."""
 
 
 def pack(members: Bools) -> bytes:
@@ -23,50 +25,80 @@ def pack(members: Bools) -> bytes:
 
 def unpack(data: bytes, n: int) -> Bools:
     octets = np.frombuffer(data, np.uint8)
-    bits = np.unpackbits(octets, count=n, bitorder="little")
+    bits = np.unpackbits(
+        octets,
+        count=n,
+        bitorder="little",
+    )
     return bits.astype(bool)
 
 
 def _unpacked(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return uint8 [..., 8 * bytes]: the bits of each byte, least significant first."""
-    return np.unpackbits(octets, axis=-1, bitorder="little")
+    return np.unpackbits(
+        octets,
+        axis=-1,
+        bitorder="little",
+    )
 
 
 class SelectTable:
     """Finds the x-th members of a subset of [0, n), for arrays of x. Takes n/8 bytes plus a count per 4,096 bits."""
 
-    def __init__(self, packed: bytes, n: int) -> None:
-        n_blocks = -(-n // BLOCK_BITS)
-        octets = np.frombuffer(packed, np.uint8)
+    def __init__(
+        self,
+        packed: bytes,
+        n: int,
+    ) -> None:
         self._n = n
-        self._bytes = np.zeros(n_blocks * BLOCK_BYTES, np.uint8)
+
+        # Zeros fill the last block: all blocks are counted and unpacked alike.
+        n_blocks = -(-n // BLOCK_BITS)
+        nbytes = n_blocks * BLOCK_BYTES
+        octets = np.frombuffer(packed, np.uint8)
+        self._bytes = np.zeros(nbytes, np.uint8)
         self._bytes[: len(octets)] = octets
 
-        word_counts = np.bitwise_count(self._words())
+        words = self._words()
+        word_counts = np.bitwise_count(words)
         block_counts = word_counts.sum(axis=1, dtype=np.int64)
         self._before = np.zeros(n_blocks + 1, np.int64)  # members before each block, then all members
-        np.cumsum(block_counts, out=self._before[1:])
+        np.cumsum(
+            block_counts,
+            out=self._before[1:],
+        )
 
     def __len__(self) -> int:
-        return int(self._before[-1])
+        n_members = self._before[-1]
+        return int(n_members)
 
     def packed(self) -> bytes:
         nbytes = -(-self._n // 8)
-        return self._bytes[:nbytes].tobytes()
+        octets = self._bytes[:nbytes]
+        return octets.tobytes()
 
     def rank(self, n: int) -> int:
         block, bit = divmod(n, BLOCK_BITS)
         before_block = int(self._before[block])
-        before_bit = self._block(block)[:bit].sum()
+        bits = self._block(block)
+        before_bit = bits[:bit].sum()
         return before_block + int(before_bit)
 
-    def bits(self, start: int, stop: int) -> Bools:
+    def bits(
+        self,
+        start: int,
+        stop: int,
+    ) -> Bools:
         """Return bool [stop - start]: whether each number from `start` to before `stop` is a member."""
         first_byte = start // 8
         end_byte = -(-stop // 8)
-        bits = _unpacked(self._bytes[first_byte:end_byte])
-        first_bit = start - 8 * first_byte
-        end_bit = stop - 8 * first_byte
+        octets = self._bytes[first_byte:end_byte]
+        bits = _unpacked(octets)
+
+        # The first and the last byte may have bits outside the range.
+        offset = 8 * first_byte
+        first_bit = start - offset
+        end_bit = stop - offset
         is_member = bits[first_bit:end_bit]
         return is_member.astype(bool)
 
@@ -74,40 +106,72 @@ class SelectTable:
         """Return the members from `n` on, counted from `n`."""
         first_byte, shift = divmod(n, 8)
         end_byte = -(-self._n // 8)
-        n_after = self._n - n
-        nbytes_after = -(-n_after // 8)
+        octets = self._bytes[first_byte:end_byte]
 
         # Each new byte has the high bits of one byte and the low bits of the next; a 0 follows the last byte.
-        octets = self._bytes[first_byte:end_byte]
-        wide = np.append(octets, np.uint8(0)).astype(np.uint16)
+        zero = np.uint8(0)
+        padded = np.append(octets, zero)
+        wide = padded.astype(np.uint16)
         low = wide[:-1]
         high = wide[1:] << 8
-        shifted = (low | high) >> shift
-        bytes_after = shifted.astype(np.uint8)[:nbytes_after]
-        return SelectTable(bytes_after.tobytes(), n_after)
+        both = low | high
+        shifted = both >> shift
+        octets_after = shifted.astype(np.uint8)
+
+        n_after = self._n - n
+        nbytes_after = -(-n_after // 8)
+        packed = octets_after[:nbytes_after].tobytes()
+        return SelectTable(packed, n_after)
 
     def select(self, x: Int64s) -> Int64s:
         """Return int64 members: the x-th smallest, 0 <= x < len(self)."""
         if not len(x):
             return np.zeros(0, np.int64)
+
         block = np.searchsorted(self._before, x, side="right") - 1
-        rank = x - self._before[block]  # [n]: index of the member in its block
+        before_block = self._before[block]
+        rank = x - before_block  # [n]: index of the member in its block
+
         order = np.argsort(block, kind="stable")
         step = np.diff(block[order])
         starts = np.flatnonzero(step) + 1  # in `order`, where a block begins, except the first
 
-        # A random batch has a block per member, and unpacking a block takes 20 us.
+        # Most members of a random batch are alone in their block.
         n_blocks = len(starts) + 1
-        if len(x) <= min(4 * n_blocks, SPARSE):
+        most_from_words = min(MEMBERS_PER_BLOCK * n_blocks, SPARSE)
+        if len(x) <= most_from_words:
             return self._select_from_words(block, rank)
+        return self._select_from_blocks(
+            block,
+            rank,
+            order,
+            starts,
+        )
 
-        members = np.empty(len(x), np.int64)
-        bounds = [0, *starts.tolist(), len(order)]
+    def _select_from_blocks(
+        self,
+        block: Int64s,
+        rank: Int64s,
+        order: Int64s,
+        starts: Int64s,
+    ) -> Int64s:
+        """Return int64 members by block and rank within it, from each block's unpacked bits.
+
+        order: int64 [n], members by block. starts: positions in `order` where a block begins, except the first.
+        """
+        members = np.empty(len(block), np.int64)
+        bounds = [
+            0,
+            *starts.tolist(),
+            len(order),
+        ]
         for start, end in pairwise(bounds):  # `np.split` takes 3 % longer
-            rows = order[start:end]  # of x: those with the same block
+            rows = order[start:end]  # of `members`: those with the same block
             number = int(block[rows[0]])
-            members_in_block = np.flatnonzero(self._block(number))
-            members[rows] = number * BLOCK_BITS + members_in_block[rank[rows]]
+            bits = self._block(number)
+            members_in_block = np.flatnonzero(bits)
+            first_number = number * BLOCK_BITS
+            members[rows] = first_number + members_in_block[rank[rows]]
         return members
 
     def _select_from_words(
@@ -118,15 +182,28 @@ class SelectTable:
         """Return int64 members by block and rank within it, from counts of words. O(64) per member."""
         words = self._words()[block]  # [n, 64]
         word_counts = np.bitwise_count(words)
-        word_ends = np.cumsum(word_counts, axis=1, dtype=np.int64)
+        word_ends = np.cumsum(
+            word_counts,
+            axis=1,
+            dtype=np.int64,
+        )
         is_earlier = word_ends <= rank[:, None]
         word = is_earlier.sum(axis=1)  # [n]: number of each member's word in its block
 
+        # A member in its block's first word has none before the word.
         row = np.arange(len(block))
-        before_word = np.where(word > 0, word_ends[row, word - 1], 0)
+        earlier_end = word_ends[row, word - 1]
+        before_word = np.where(word > 0, earlier_end, 0)
         rank_in_word = rank - before_word
-        octets = words[row, word][:, None].view(np.uint8)  # [n, 8]
-        bit_ends = np.cumsum(_unpacked(octets), axis=1, dtype=np.int64)
+
+        member_words = words[row, word]
+        octets = member_words[:, None].view(np.uint8)  # [n, 8]
+        bits = _unpacked(octets)  # [n, 64]
+        bit_ends = np.cumsum(
+            bits,
+            axis=1,
+            dtype=np.int64,
+        )
         is_lower = bit_ends <= rank_in_word[:, None]
         bit = is_lower.sum(axis=1)
 
@@ -139,8 +216,10 @@ class SelectTable:
         """Return the bits of a block, uint8 [4096]; none behind the last block."""
         start = number * BLOCK_BYTES
         end = start + BLOCK_BYTES
-        return _unpacked(self._bytes[start:end])
+        octets = self._bytes[start:end]
+        return _unpacked(octets)
 
     def _words(self) -> NDArray[np.uint64]:
         """Return the blocks as uint64 [blocks, 64]."""
-        return self._bytes.view(np.uint64).reshape(-1, BLOCK_WORDS)
+        words = self._bytes.view(np.uint64)
+        return words.reshape(-1, BLOCK_WORDS)

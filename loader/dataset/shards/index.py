@@ -5,7 +5,6 @@ precede the rows.
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from ...errors import Corrupt
 from ...storage import Store
 from ...storage.requests import retry_corrupt
-from ...storage.threads import ByteLru, lock
+from ...storage.threads import lock
 from ..tables.parquet import (
     MAGIC_BYTES,
     PartHashes,
@@ -190,16 +189,26 @@ class IndexFile:
 
     def _first_rows(self) -> Int64s:
         metadata = self._metadata
-        group_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        group_rows: list[int] = []
+        for group in range(metadata.num_row_groups):
+            row_group = metadata.row_group(group)
+            group_rows.append(row_group.num_rows)
+
         # A row's group is its number divided by the group size, so every group except the last must be full.
         is_full = all(n == ROW_GROUP_ROWS for n in group_rows[:-1])
-        if not is_full or max(group_rows, default=0) > ROW_GROUP_ROWS:
+        largest = max(group_rows, default=0)
+        if not is_full or largest > ROW_GROUP_ROWS:
             sizes = sorted(set(group_rows))
             raise Corrupt(
                 f"{self.name} has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}"
             )
+
         first_rows = np.zeros(len(group_rows) + 1, np.int64)
-        np.cumsum(group_rows, dtype=np.int64, out=first_rows[1:])
+        np.cumsum(
+            group_rows,
+            dtype=np.int64,
+            out=first_rows[1:],
+        )
         return first_rows
 
     def row_group_of(self, row: int) -> int:
@@ -219,6 +228,7 @@ class IndexFile:
         seal = self._known_by_seal()
         if seal is None:
             return replace(rows, sealed=False)
+
         end_row = rows.first_row + len(rows.keys)
         for number, (field, crcs) in enumerate(rows.crc32c.items()):
             unknown = is_unknown[:, number]
@@ -229,7 +239,12 @@ class IndexFile:
     def _known_by_seal(self) -> Crcs | None:
         with self._lock:
             if not self._looked_for_seal:
-                self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
+                self._seal = read_seal(
+                    self._store,
+                    self._place.seal,
+                    self._fields,
+                    self.n_rows,
+                )
                 self._looked_for_seal = True
             return self._seal
 
@@ -247,13 +262,32 @@ class IndexFile:
         """Return the page hashes of the shard, whose size is given; None for earlier releases."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
-        return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
+        read = partial(
+            self._read_page_hashes,
+            self._hashes,
+            shard_nbytes,
+        )
+        return retry_corrupt(read)
 
-    def _read_page_hashes(self, hashes: PartHashes, shard_nbytes: int) -> PageHashes:
+    def _read_page_hashes(
+        self,
+        hashes: PartHashes,
+        shard_nbytes: int,
+    ) -> PageHashes:
         data = self._read(MAGIC_BYTES, hashes.front_nbytes)
-        self._check_sha256("its hashes of pages have", data, hashes.front, "its footer")
+        self._check_sha256(
+            "its hashes of pages have",
+            data,
+            expected=hashes.front,
+            source="its footer",
+        )
         page_bytes = int(self._facts[b"penstock.page_bytes"])
-        return PageHashes.of(data, page_bytes, shard_nbytes, self.name)
+        return PageHashes.of(
+            digests=data,
+            page_bytes=page_bytes,
+            nbytes=shard_nbytes,
+            name=self.name,
+        )
 
     def _read_unchecked(self, group: int) -> IndexRows:
         if self._data:
@@ -298,7 +332,9 @@ class IndexFile:
             if whole:
                 for group in range(metadata.num_row_groups):
                     start, end = row_group_extent(metadata, group)
-                    group_data = data[start - data_start : end - data_start]
+                    local_start = start - data_start
+                    local_end = end - data_start
+                    group_data = data[local_start:local_end]
                     self._check_row_group(hashes, group, group_data)
         return reader, data, hashes
 
@@ -316,7 +352,9 @@ class IndexFile:
         nbytes = footer_nbytes(data)
         # A footer takes about 110 bytes per column and row group: at 100,000 rows it exceeds the tail.
         if TAIL_BYTES < nbytes <= self._nbytes:
-            front = self._read(self._nbytes - nbytes, nbytes - TAIL_BYTES)
+            footer_start = self._nbytes - nbytes
+            front_nbytes = nbytes - TAIL_BYTES
+            front = self._read(footer_start, front_nbytes)
             data = front + data
         self._check_footer(data)
         return data
@@ -325,7 +363,12 @@ class IndexFile:
         nbytes = footer_nbytes(data)
         footer = data[-nbytes:]
         if self._place.footer_sha256:
-            self._check_sha256("its footer has", footer, self._place.footer_sha256, "the shards table")
+            self._check_sha256(
+                "its footer has",
+                footer,
+                expected=self._place.footer_sha256,
+                source="the shards table",
+            )
         else:
             self._check_crc("the footer's ", footer, self._place.footer_crc32c)
 
@@ -336,7 +379,12 @@ class IndexFile:
         data: bytes,
     ) -> None:
         if hashes is not None:
-            self._check_sha256(f"row group {group} has", data, hashes.row_groups[group], "its footer")
+            self._check_sha256(
+                f"row group {group} has",
+                data,
+                expected=hashes.row_groups[group],
+                source="its footer",
+            )
 
     def _check_sha256(
         self,
@@ -365,65 +413,17 @@ class IndexFile:
                 "it from a mirror"
             )
 
-    def _read(self, offset: int, nbytes: int) -> bytes:
+    def _read(
+        self,
+        offset: int,
+        nbytes: int,
+    ) -> bytes:
         # The first read's ETag applies to all others: the index may not be replaced meanwhile.
-        blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
+        blob = self._store.get_range(
+            self._path,
+            offset,
+            nbytes,
+            etag=self._etag,
+        )
         self._etag = blob.etag
         return blob.data
-
-
-MAX_OPEN_FILES = 4096
-
-
-class IndexCache:
-    """Least-recently-used cache of row groups, bounded in bytes; shared by a reader's threads."""
-
-    def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
-        self._store = store
-        self._groups = ByteLru(capacity_bytes)
-        self._lock = lock()
-        self._files: OrderedDict[str, IndexFile] = OrderedDict()
-        self._file_bytes = 0
-
-    def held(self, place: IndexPlace, row: int) -> IndexRows | None:
-        number = row // ROW_GROUP_ROWS
-        group: IndexRows | None = self._groups.get((place.path, number))
-        return group
-
-    def rows(self, place: IndexPlace, row: int) -> IndexRows:
-        """Return the row group around `row` of an index; threads share one read."""
-        group = self.held(place, row)
-        if group is not None:
-            return group
-
-        number = row // ROW_GROUP_ROWS
-        key = (place.path, number)
-        with self._groups.turns.of(key):
-            group = self.held(place, row)  # another thread may have read it meanwhile
-            if group is None:
-                group = self._file(place).read_group(number)
-                # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
-                row_nbytes = 80 + 24 * len(group.offset)
-                self._groups.put(key, group, len(group.keys) * row_nbytes)
-        return group
-
-    def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        return self._file(place).page_hashes(shard_nbytes)
-
-    def _file(self, place: IndexPlace) -> IndexFile:
-        with self._groups.turns.of(place.path):
-            with self._lock:
-                file = self._files.get(place.path)
-            if file is None:
-                file = IndexFile(self._store, place)
-                with self._lock:
-                    self._add(place.path, file)
-            return file
-
-    def _add(self, path: str, file: IndexFile) -> None:
-        self._files[path] = file
-        self._file_bytes += file.held_bytes
-        most_file_bytes = self._groups.capacity_bytes // 4
-        while len(self._files) > MAX_OPEN_FILES or self._file_bytes > most_file_bytes:
-            _, oldest = self._files.popitem(last=False)
-            self._file_bytes -= oldest.held_bytes

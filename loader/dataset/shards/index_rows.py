@@ -62,10 +62,16 @@ def field_names(columns: Sequence[str]) -> list[str]:
 
 def index_rows(table: pa.Table, first_row: int) -> IndexRows:
     fields = field_names(table.column_names)
-    places = np.empty((table.num_rows, len(fields), len(COLUMNS)), np.int64)
+    shape = (
+        table.num_rows,
+        len(fields),
+        len(COLUMNS),
+    )
+    places = np.empty(shape, np.int64)
     for number, field in enumerate(fields):
         for position, what in enumerate(COLUMNS):
-            places[:, number, position] = _int64_column(table, f"{field}_{what}")
+            name = f"{field}_{what}"
+            places[:, number, position] = _int64_column(table, name)
 
     # Views of `places`, not copies.
     offset: dict[str, Int64s] = {}

@@ -72,9 +72,11 @@ def put_hashes(
 
 def covered(manifest: Mapping[str, Any]) -> bool:
     """Return whether the manifest's hash tables cover all keys. Older releases wrote none."""
-    files = manifest.get("key_hashes", ())
-    n_hashes = sum(int(file["n_rows"]) for file in files)
-    return n_hashes == int(manifest["n_rows"])
+    n_hashes = 0
+    for file in manifest.get("key_hashes", ()):
+        n_hashes += int(file["n_rows"])
+    n_keys = int(manifest["n_rows"])
+    return n_hashes == n_keys
 
 
 def known(
@@ -99,8 +101,10 @@ def _known(
 ) -> Bools:
     if file["nbytes"] > WHOLE_BELOW_BYTES:
         return _known_by_row_groups(store, hashes, file)
-    table = get_table(store, TableFile.from_json(dict(file)))
-    return among(hashes, integers(table["hash"]))
+    table_file = TableFile.from_json(dict(file))
+    table = get_table(store, table_file)
+    table_hashes = integers(table["hash"])
+    return among(hashes, table_hashes)
 
 
 def _known_by_row_groups(
@@ -111,10 +115,12 @@ def _known_by_row_groups(
     path = file["path"]
     name = f"{store.url}/{path}"
     nbytes = file["nbytes"]
-    start = nbytes - max(file["footer_nbytes"], TAIL_BYTES)
-    tail = store.get_range(path, start, nbytes - start)
+    footer_bytes = file["footer_nbytes"]
+    tail_bytes = max(footer_bytes, TAIL_BYTES)
+    start = nbytes - tail_bytes
+    tail = store.get_range(path, start, tail_bytes)
     # Before parsing: a damaged footer can crash the process.
-    _check_footer(tail.data[-file["footer_nbytes"] :], file, name)
+    _check_footer(tail.data[-footer_bytes:], file, name)
 
     is_known = np.zeros(len(hashes), bool)
     with corrupt_if_unreadable(f"{name} is not a readable table of hashes", _UNREADABLE):
@@ -130,12 +136,23 @@ def _known_by_row_groups(
         groups = _groups_with(hashes, smallest)
         if not groups:
             return is_known
+
         spans = [_span(columns[group]) for group in groups]
-        blobs = store.get_ranges(path, spans, etag=tail.etag, max_gap=MAX_GAP_BYTES)
+        blobs = store.get_ranges(
+            path,
+            spans,
+            etag=tail.etag,
+            max_gap=MAX_GAP_BYTES,
+        )
         for group, span, blob in zip(groups, spans, blobs, strict=True):
             if group_sha256s:
-                what = f"row group {group}"
-                check_sha256(what, blob.data, group_sha256s[group], "its footer", name)
+                check_sha256(
+                    f"row group {group}",
+                    blob.data,
+                    group_sha256s[group],
+                    "its footer",
+                    name,
+                )
             reader = pq.ParquetFile(
                 Window(nbytes, span.offset, blob.data),
                 metadata=metadata,
@@ -143,14 +160,16 @@ def _known_by_row_groups(
                 pre_buffer=False,
             )
             table = reader.read_row_group(group, use_threads=False)
-            is_known |= among(hashes, integers(table["hash"]))
+            group_hashes = integers(table["hash"])
+            is_known |= among(hashes, group_hashes)
     return is_known
 
 
 def _groups_with(hashes: Int64s, smallest: Int64s) -> list[int]:
     """Return the row groups that may have one of these hashes. smallest: int64 [row groups], ascending."""
     group = np.searchsorted(smallest, hashes, side="right") - 1  # -1: below every hash of the table
-    groups: list[int] = np.unique(group[group >= 0]).tolist()
+    is_inside = group >= 0
+    groups: list[int] = np.unique(group[is_inside]).tolist()
     return groups
 
 
@@ -164,7 +183,13 @@ def _check_footer(
     name: str,
 ) -> None:
     if "footer_sha256" in file:
-        check_sha256("its footer", footer, file["footer_sha256"], "the manifest", name)
+        check_sha256(
+            "its footer",
+            footer,
+            file["footer_sha256"],
+            "the manifest",
+            name,
+        )
         return
     checksum = crc32c(footer)
     expected = file["footer_crc32c"]

@@ -35,7 +35,8 @@ class ShardRows:
             file = _open(name, data)
             metadata = file.metadata
             for group in range(metadata.num_row_groups):
-                end += metadata.row_group(group).num_rows
+                row_group = metadata.row_group(group)
+                end += row_group.num_rows
                 first_rows.append(end)
                 self._groups.append((number, group))
             self._names.append(name)
@@ -57,7 +58,11 @@ class ShardRows:
             row[name] = cell.as_py()
         return row
 
-    def value(self, name: str, number: int) -> Any:
+    def value(
+        self,
+        name: str,
+        number: int,
+    ) -> Any:
         table, local = self._locate(number)
         cell = table[name][local]
         return cell.as_py()
@@ -94,8 +99,12 @@ class ShardRows:
 
     def _locate(self, number: int) -> tuple[pa.Table, int]:
         """Return (the row's decoded row group, the row in it)."""
-        group_end = np.searchsorted(self._first_rows, number, side="right")
-        group = int(group_end) - 1
+        next_group = np.searchsorted(
+            self._first_rows,
+            number,
+            side="right",
+        )
+        group = int(next_group) - 1
         first_row = int(self._first_rows[group])
         table = self._decoded(group)
         return table, number - first_row

@@ -47,30 +47,36 @@ class PartsTable:
         self._shards = shards
         self._name = name
         self._names: dict[int, str] = {}  # most recently requested
+
         self.groups, group, shard_rows = _groups_and_rows(shards)
-        part, self._first_shard = _parts(shards, group, len(self.groups))
+        part, self._first_shard = _parts(
+            shards,
+            group,
+            n_groups=len(self.groups),
+        )
         self.n_rows = self._rows_of_parts(part, shard_rows)
 
         self._shard_of: dict[str, Int64s] = {}  # group -> [parts]: its shard, or MISSING
-        for code, group_name in enumerate(self.groups):
-            shards_of_group = np.flatnonzero(group == code)
-            self._shard_of[group_name] = self._shard_of_parts(part, shards_of_group)
+        for number, name_of_group in enumerate(self.groups):
+            is_of_group = group == number  # bool [shards]
+            shards_of_group = np.flatnonzero(is_of_group)
+            self._shard_of[name_of_group] = self._shard_of_parts(part, shards_of_group)
 
         self.live_rows = self._live_rows(exclusions)
-        self.n_live = self.n_rows
-        if self.live_rows:
-            self.n_live = self.n_rows.copy()
-            for position, table in self.live_rows.items():
-                self.n_live[position] = len(table)
+        self.n_live = self._live_counts()
         self.first_ordinal = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(self.n_live, out=self.first_ordinal[1:])
+        np.cumsum(
+            self.n_live,
+            out=self.first_ordinal[1:],
+        )
 
     def __len__(self) -> int:
         return len(self.n_rows)
 
     @cached_property
     def ids(self) -> pa.Array:
-        names = self._shards.columns("part")["part"].combine_chunks()
+        table = self._shards.columns("part")
+        names = table["part"].combine_chunks()
         if self._first_shard is None:
             return names
         return take_rows(names, self._first_shard)
@@ -82,41 +88,71 @@ class PartsTable:
 
         shard = position
         if self._first_shard is not None:
-            shard = int(self._first_shard[position])
+            first_shard = self._first_shard[position]
+            shard = int(first_shard)
         part_name: str = self._shards.value("part", shard)
+
         if len(self._names) >= CACHE_NAMES:
             self._names.clear()
         self._names[position] = part_name
         return part_name
 
-    def _rows_of_parts(self, part: Int64s | None, shard_rows: Int64s) -> Int64s:
+    def _rows_of_parts(
+        self,
+        part: Int64s | None,
+        shard_rows: Int64s,
+    ) -> Int64s:
         """Return int64 [parts]. part: int64 [shards]. Raises: Corrupt if two shards of a part disagree."""
         if part is None or self._first_shard is None:
             return shard_rows
-        n_rows = shard_rows[self._first_shard]
-        differs = n_rows[part] != shard_rows  # [shards]: has other rows than its part's first shard
+        n_rows = shard_rows[self._first_shard]  # [parts]
+        expected = n_rows[part]  # [shards]
+        differs = expected != shard_rows
         if differs.any():
-            first_different = int(np.argmax(differs))
-            bad = self.id(int(part[first_different]))
+            first_different = np.argmax(differs)
+            position = int(part[first_different])
+            bad = self.id(position)
             raise Corrupt(f"{self._name}: the shards of part {bad} do not have the same number of rows")
         return n_rows
 
-    def _shard_of_parts(self, part: Int64s | None, shards_of_group: Int64s) -> Int64s:
+    def _shard_of_parts(
+        self,
+        part: Int64s | None,
+        shards_of_group: Int64s,
+    ) -> Int64s:
         """Return int64 [parts]: each part's shard in one group, or MISSING."""
         if part is None:
             return shards_of_group
-        shard_of = np.full(len(self), MISSING, np.int64)
-        shard_of[part[shards_of_group]] = shards_of_group
+        shard_of = np.full(
+            len(self),
+            MISSING,
+            np.int64,
+        )
+        positions = part[shards_of_group]
+        shard_of[positions] = shards_of_group
         return shard_of
+
+    def _live_counts(self) -> Int64s:
+        """Return int64 [parts]: live rows."""
+        if not self.live_rows:
+            return self.n_rows  # without a copy: a million parts take 8 MB
+        n_live = self.n_rows.copy()
+        for position, table in self.live_rows.items():
+            n_live[position] = len(table)
+        return n_live
 
     def _live_rows(self, exclusions: Sequence[pa.Table]) -> dict[int, SelectTable]:
         """Return part -> its live rows, for parts with exclusions."""
         excluded: dict[int, Bools] = {}
         for table in exclusions:
-            positions = self.positions(table["part"]).tolist()
-            for position, row in zip(positions, table.to_pylist(), strict=True):
-                n_rows = row["n_rows"]
-                rows = unpack(row["bitmap"], n_rows)  # bool [n_rows]: excluded
+            positions = self.positions(table["part"])
+            entries = zip(
+                positions.tolist(),
+                table.to_pylist(),
+                strict=True,
+            )
+            for position, entry in entries:
+                rows = unpack(entry["bitmap"], entry["n_rows"])  # bool [n_rows]: excluded
                 # A part may have rows in several tables: later exclusions add to earlier ones.
                 if position in excluded:
                     rows = excluded[position] | rows
@@ -124,7 +160,8 @@ class PartsTable:
 
         live_rows: dict[int, SelectTable] = {}
         for position, rows in excluded.items():
-            live_bits = pack(~rows)
+            is_live = ~rows
+            live_bits = pack(is_live)
             live_rows[position] = SelectTable(live_bits, len(rows))
         return live_rows
 
@@ -138,9 +175,11 @@ class PartsTable:
             ids = pa.chunked_array([parts])
         else:
             ids = pa.chunked_array([texts(parts)])
+
         index = pc.index_in(ids, value_set=self.ids)
         if index.null_count:
-            unknown_ids = ids.filter(index.is_null())
+            is_unknown = index.is_null()
+            unknown_ids = ids.filter(is_unknown)
             unknown = unknown_ids[0].as_py()
             raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
         return integers(index)
@@ -152,20 +191,27 @@ class PartsTable:
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
         """Return (part position, row in the part) for live ordinals, int64 [n] each. Raises: InvalidRuntime."""
         n_ordinals = int(self.first_ordinal[-1])
-        is_outside = (ordinals < 0) | (ordinals >= n_ordinals)
+        is_below = ordinals < 0
+        is_above = ordinals >= n_ordinals
+        is_outside = is_below | is_above
         if is_outside.any():
             outside = ordinals[is_outside]
             first_outside = int(outside[0])
             last = n_ordinals - 1
             raise InvalidRuntime(f"{self._name} has no ordinal {first_outside}; its samples are 0 to {last}")
-        return locate(self.first_ordinal, self.live_rows, ordinals)
+        return locate(
+            self.first_ordinal,
+            self.live_rows,
+            ordinals,
+        )
 
     def live_members(self, position: int) -> Bools:
         """Return bool [n_rows] for one part: True for a live row."""
         n_rows = int(self.n_rows[position])
         if position not in self.live_rows:
             return np.ones(n_rows, bool)
-        return unpack(self.live_rows[position].packed(), n_rows)
+        live_rows = self.live_rows[position]
+        return unpack(live_rows.packed(), n_rows)
 
     @property
     def with_exclusions(self) -> list[int]:
@@ -178,17 +224,24 @@ class PartsTable:
     def has_group(self, group: str) -> Bools:
         if group not in self._shard_of:
             return np.zeros(len(self), bool)
-        present: Bools = self._shard_of[group] != MISSING
+        shard_of_parts = self._shard_of[group]
+        present: Bools = shard_of_parts != MISSING
         return present
 
-    def shard(self, group: str, position: int) -> dict[str, Any]:
+    def shard(
+        self,
+        group: str,
+        position: int,
+    ) -> dict[str, Any]:
         number = MISSING
         if group in self._shard_of:
-            number = int(self._shard_of[group][position])
+            shard_of_parts = self._shard_of[group]
+            number = int(shard_of_parts[position])
         if number == MISSING:
             raise FieldNotFound(
-                f"{self._name}: part {self.id(position)} has no group {group!r}; select its fields with "
-                "where_present=True to leave such parts out, or add the group with root.add_group"
+                f"{self._name}: part {self.id(position)} has no group {group!r}; "
+                "select its fields with where_present=True to leave such parts out, "
+                "or add the group with root.add_group"
             )
         return self._shards.row(number)
 
@@ -214,7 +267,9 @@ class PartsTable:
         path_text = text(path)
         first_row = 0
         for table in self._shards.tables("path"):
-            local: int = pc.index(table["path"], path_text).as_py()  # -1 if it is not there
+            paths = table["path"]
+            index = pc.index(paths, path_text)
+            local: int = index.as_py()  # -1 if it is not there
             if local >= 0:
                 return first_row + local
             first_row += table.num_rows
@@ -222,17 +277,19 @@ class PartsTable:
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
-        column = self._shards.columns("path")["path"]
-        paths = column.to_pylist()
+        table = self._shards.columns("path")
+        paths = table["path"].to_pylist()
         return {path: row for row, path in enumerate(paths)}
 
     def shard_nbytes(self, group: str) -> list[int]:
         if group not in self._shard_of:
             return []
-        shards = self._shard_of[group]
-        shards_of_group = shards[shards != MISSING]
-        column = self._shards.columns("nbytes")["nbytes"]
-        nbytes = integers(column)  # [shards], of all groups
+        shard_of_parts = self._shard_of[group]
+        is_present = shard_of_parts != MISSING
+        shards_of_group = shard_of_parts[is_present]
+
+        table = self._shards.columns("nbytes")
+        nbytes = integers(table["nbytes"])  # [shards], of all groups
         nbytes_of_group: list[int] = nbytes[shards_of_group].tolist()
         return nbytes_of_group
 
@@ -249,21 +306,29 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
     start = 0
     for table in shards.tables("group", "n_rows"):
         end = start + table.num_rows
-        if len(shards) > FEW_SHARDS:
-            names, code = codes(table["group"])
-            group[start:end] = _group_numbers(names, numbers)[code]
+        names = table["group"]
+        if len(shards) <= FEW_SHARDS:
+            group[start:end] = _group_numbers(names, numbers)
         else:
-            group[start:end] = _group_numbers(table["group"], numbers)
+            distinct_names, code = codes(names)
+            distinct_numbers = _group_numbers(distinct_names, numbers)
+            group[start:end] = distinct_numbers[code]
         n_rows[start:end] = integers(table["n_rows"])
         start = end
-    return list(numbers), group, n_rows
+
+    groups = list(numbers)
+    return groups, group, n_rows
 
 
-def _group_numbers(names: pa.Array | pa.ChunkedArray, numbers: dict[str, int]) -> Int64s:
+def _group_numbers(
+    names: pa.Array | pa.ChunkedArray,
+    numbers: dict[str, int],
+) -> Int64s:
     """Return int64 [names]; a group without a number gets the next one."""
     out: list[int] = []
     for name in names.to_pylist():
-        number = numbers.setdefault(name, len(numbers))
+        next_number = len(numbers)
+        number = numbers.setdefault(name, next_number)
         out.append(number)
     return np.array(out, np.int64)
 
@@ -279,18 +344,31 @@ def _parts(
         return None, None
 
     is_first = _name_changes(shards)
-    part = np.cumsum(is_first) - 1
-    first_shard = np.flatnonzero(is_first)
+    run = np.cumsum(is_first) - 1  # [shards]: number of the run of equal names
+    run_start = np.flatnonzero(is_first)  # [runs]
+
     # Shards of a part are adjacent, unless a group was added later. If some group occurs once in every run of
     # names, each run is a part.
-    every_run = np.arange(len(first_shard))
+    every_run = np.arange(len(run_start))
     for number in range(n_groups):
-        if np.array_equal(part[group == number], every_run):
-            return part, first_shard
+        is_of_group = group == number
+        runs_of_group = run[is_of_group]
+        if np.array_equal(runs_of_group, every_run):
+            return run, run_start
 
-    names, part = codes(shards.columns("part")["part"])
-    first_shard = np.full(len(names), len(part), np.int64)
-    np.minimum.at(first_shard, part, np.arange(len(part)))
+    table = shards.columns("part")
+    names, part = codes(table["part"])
+    n_shards = len(part)
+    first_shard = np.full(
+        len(names),
+        n_shards,
+        np.int64,
+    )
+    np.minimum.at(
+        first_shard,
+        part,
+        np.arange(n_shards),
+    )
     return part, first_shard
 
 
@@ -305,7 +383,8 @@ def _name_changes(shards: ShardRows) -> Bools:
         if len(shards) > FEW_SHARDS:
             out[start:end] = changes(names)
         else:
-            out[start:end] = [True, *starmap(ne, pairwise(names.to_pylist()))]
+            pairs = pairwise(names.to_pylist())
+            out[start + 1 : end] = list(starmap(ne, pairs))
         out[start] = names[0].as_py() != last
         last = names[-1].as_py()
         start = end
@@ -323,12 +402,16 @@ def locate(
     live rows, for parts with exclusions.
     """
     part = np.searchsorted(first, ordinals, side="right") - 1
-    row = ordinals - first[part]  # [n]: number of the row among the part's live rows
+    first_of_part = first[part]
+    row = ordinals - first_of_part  # [n]: number of the row among the part's live rows
     if not live_rows:
         return part, row
-    for position in sorted(set(part.tolist())):
+
+    positions = set(part.tolist())
+    for position in sorted(positions):
         if position not in live_rows:
             continue
-        of_part = np.flatnonzero(part == position)
+        is_of_part = part == position
+        of_part = np.flatnonzero(is_of_part)
         row[of_part] = live_rows[position].select(row[of_part])
     return part, row

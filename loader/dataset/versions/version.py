@@ -17,7 +17,8 @@ from ..reading.places import Lookup, Map, RowStretch
 from ..reading.sample_places import SamplePlaces
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
-from ..shards.index import ROW_GROUP_ROWS, IndexCache, IndexPlace
+from ..shards.index import ROW_GROUP_ROWS, IndexPlace
+from ..shards.index_cache import IndexCache
 from ..shards.numbered_rows import ShardRows
 from ..shards.parts_table import PartsTable
 from ..shards.shard import PageHashes

@@ -15,11 +15,11 @@ from ...storage import Store
 from ...storage.disk.scratch import OnScratch
 from ...storage.store import new_in_place
 from ..names import check_field, check_group, check_key, member_name, member_names
+from ..shards.bitmap import Int64s
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
 from ..shards.shard import (
     MAX_FIELD_BYTES,
-    Int64s,
     Payload,
     ShardWriter,
     check_field_bytes,

@@ -23,7 +23,8 @@ from ..names import member_name
 from ..shards.address import UNKNOWN_CRC
 from ..shards.index import IndexFile, IndexPlace, Int64s, index_bytes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
-from ..shards.shard import ShardWriter, crc32c, hash_pages, member_header
+from ..shards.shard import ShardWriter, crc32c, hash_pages
+from ..shards.tar_headers import member_header
 from ..tables.foreign_objects import is_foreign
 from ..tables.parquet import TableFile, get_table, put_named_table
 from .redact_tables import Redacted

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns, JsonMembers
-from loader.dataset.shards.shard import member_header
+from loader.dataset.shards.tar_headers import member_header
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ByteRange, ObjectInfo, Store
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.dataset.names import key_hash
-from loader.dataset.shards.shard import Int64s
 from loader.dataset.tables.columns import check_metadata, check_source
 from loader.dataset.writing.part_writer import SampleBlock, Uint8s, check_case
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, OpenFile, crc32c, gather
@@ -23,6 +22,8 @@ from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import ForeignShard, Rows
 from .write_parts import RENAMED
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 BLOCK_BYTES = 8 * 2**20
 """Largest block or request, in bytes, unless one sample is larger."""

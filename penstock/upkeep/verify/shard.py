@@ -15,7 +15,8 @@ from loader.dataset.names import member_name
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.index_rows import IndexRows
-from loader.dataset.shards.shard import crc32c, member_header
+from loader.dataset.shards.shard import crc32c
+from loader.dataset.shards.tar_headers import member_header
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.errors import Corrupt, PenstockError
 from loader.storage import ByteRange, ObjectInfo

@@ -17,7 +17,7 @@ from loader.dataset.log.denies import DenyList, Target, keyed_hash, placeholder
 from loader.dataset.log.log import Log
 from loader.dataset.names import check_key, member_name
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.shards.shard import member_header
+from loader.dataset.shards.tar_headers import member_header
 from loader.errors import Conflict, Denied, InvalidKey, InvalidName, SampleNotFound
 from penstock.upkeep.verify.version import verify
 

@@ -15,11 +15,11 @@ from loader.dataset.shards import index as module
 from loader.dataset.shards.index import (
     ROW_GROUP_ROWS,
     WHOLE_BELOW_BYTES,
-    IndexCache,
     IndexFile,
     IndexPlace,
     index_bytes,
 )
+from loader.dataset.shards.index_cache import IndexCache
 from loader.dataset.shards.shard import PAGE_BYTES
 from loader.errors import Changed, Corrupt, Transient
 from loader.storage import open_store

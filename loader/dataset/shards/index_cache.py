@@ -1,0 +1,77 @@
+"""Keep open indexes and decoded row groups in memory, up to a bound in bytes."""
+
+from collections import OrderedDict
+
+from ...storage import Store
+from ...storage.threads import ByteLru, lock
+from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace
+from .index_rows import IndexRows
+from .shard import PageHashes
+
+MAX_OPEN_FILES = 4096
+
+
+class IndexCache:
+    """Least-recently-used cache of row groups, bounded in bytes; shared by a reader's threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        capacity_bytes: int = 256 * 2**20,
+    ) -> None:
+        self._store = store
+        self._groups = ByteLru(capacity_bytes)
+        self._lock = lock()
+        self._files: OrderedDict[str, IndexFile] = OrderedDict()
+        self._file_bytes = 0
+
+    def held(self, place: IndexPlace, row: int) -> IndexRows | None:
+        number = row // ROW_GROUP_ROWS
+        key = (place.path, number)
+        group: IndexRows | None = self._groups.get(key)
+        return group
+
+    def rows(self, place: IndexPlace, row: int) -> IndexRows:
+        """Return the row group around `row` of an index; threads share one read."""
+        group = self.held(place, row)
+        if group is not None:
+            return group
+
+        number = row // ROW_GROUP_ROWS
+        key = (place.path, number)
+        with self._groups.turns.of(key):
+            group = self.held(place, row)  # another thread may have read it meanwhile
+            if group is None:
+                file = self._file(place)
+                group = file.read_group(number)
+                # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
+                row_nbytes = 80 + 24 * len(group.offset)
+                nbytes = len(group.keys) * row_nbytes
+                self._groups.put(key, group, nbytes)
+        return group
+
+    def page_hashes(
+        self,
+        place: IndexPlace,
+        shard_nbytes: int,
+    ) -> PageHashes | None:
+        file = self._file(place)
+        return file.page_hashes(shard_nbytes)
+
+    def _file(self, place: IndexPlace) -> IndexFile:
+        with self._groups.turns.of(place.path):
+            with self._lock:
+                file = self._files.get(place.path)
+            if file is None:
+                file = IndexFile(self._store, place)
+                with self._lock:
+                    self._add(place.path, file)
+            return file
+
+    def _add(self, path: str, file: IndexFile) -> None:
+        self._files[path] = file
+        self._file_bytes += file.held_bytes
+        most_file_bytes = self._groups.capacity_bytes // 4
+        while len(self._files) > MAX_OPEN_FILES or self._file_bytes > most_file_bytes:
+            _, oldest = self._files.popitem(last=False)
+            self._file_bytes -= oldest.held_bytes

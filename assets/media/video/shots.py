@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .mixed_frames import LAGS, UNRELATED, mixed_frames
+from .shifted_correlation import best_correlation, best_correlations
 
 SMALL_PX = (64, 36)
 """Width and height of thumbnails in px."""
@@ -43,11 +44,21 @@ def levels_of(frames: Frames, before: Frames | None) -> Levels:
     else:
         first = before.reshape(1, -1)
     earlier = np.concatenate([first, flat[:-1]])  # [n, pixels]: the frame before each frame
+
     # The absolute difference, without leaving uint8: a plain subtraction would wrap around.
-    difference = np.maximum(flat, earlier) - np.minimum(flat, earlier)
-    squares = _row_sums(np.multiply(flat, flat, dtype=np.uint16))  # 255^2 fits into uint16
+    higher = np.maximum(flat, earlier)
+    lower = np.minimum(flat, earlier)
+    difference = higher - lower
+
+    square = np.multiply(
+        flat,
+        flat,
+        dtype=np.uint16,  # 255^2 fits
+    )
+    squares = _row_sums(square)
     total = _row_sums(flat)
-    std = np.sqrt(pixels * squares - total**2) / pixels  # [n]
+    spread = pixels * squares - total**2
+    std = np.sqrt(spread) / pixels  # [n]
     return Levels(
         total=total,
         std=std,
@@ -75,12 +86,6 @@ _CUT_HARD_LEVELS = 30.0  # difference that suffices even if the histogram is unc
 _LEVELS_PER_BIN = 8  # of the histograms
 _SAME_SCENE = 0.6  # lowest correlation within a scene
 _UNDONE = 0.85  # lowest correlation of an undone change
-# Shifts of a thumbnail in px, wider sideways: cameras pan more than they tilt.
-_DOWN = (-2, -1, 0, 1, 2)
-_RIGHT = (-4, -2, -1, 0, 1, 2, 4)
-_SHIFT_DOWN = np.repeat(_DOWN, len(_RIGHT))  # [shifts]: every pair of both
-_SHIFT_RIGHT = np.tile(_RIGHT, len(_DOWN))
-
 _DISSOLVE_LEVELS = 10.0  # least difference of the two scenes of a dissolve
 
 
@@ -106,7 +111,8 @@ class ShotDetector:
     """
 
     def __init__(self) -> None:
-        self._frames: Frames = np.zeros((0, SMALL_PX[1], SMALL_PX[0]), np.uint8)
+        width, height = SMALL_PX
+        self._frames: Frames = np.zeros((0, height, width), np.uint8)
         self._std: Floats = np.zeros(0)
         self._change: Whole = np.zeros(0, np.int64)
         self._pts: list[int] = []
@@ -119,22 +125,36 @@ class ShotDetector:
         self._fades = _Fades()
         self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last decided frames
 
-    def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
+    def feed(
+        self,
+        frames: Frames,
+        pts: Sequence[int],
+    ) -> Levels:
         """Feed frames, uint8 [n, 36, 64] of full-range luma, and return their measurements."""
         previous = None
         if len(self._frames):
             previous = self._frames[-1]
         levels = levels_of(frames, previous)
+
         is_start = not self._first and not self._pts
         if is_start and pts:
             self._start = pts[0]
+        self._remember(frames, levels, pts)
+
+        n_frames = self._first + len(self._frames)
+        self._decide(n_frames - _CONTEXT)
+        return levels
+
+    def _remember(
+        self,
+        frames: Frames,
+        levels: Levels,
+        pts: Sequence[int],
+    ) -> None:
         self._frames = np.concatenate([self._frames, frames])
         self._std = np.concatenate([self._std, levels.std])
         self._change = np.concatenate([self._change, levels.change])
         self._pts += pts
-        n_frames = self._first + len(self._frames)
-        self._decide(n_frames - _CONTEXT)
-        return levels
 
     def finish(self) -> list[int]:
         """Return the ascending pts of every shot's first frame except the first shot's. Call once."""
@@ -148,6 +168,7 @@ class ShotDetector:
         """Return (pts of the final boundaries, pts of the frame before which they are complete, or None)."""
         if len(self._decided) < _SETTLED:
             return [], None
+
         # Later frames may still change what the last _SETTLED decided ones begin or end.
         front = self._decided[0]
         # A cut within a dissolve's length replaces it, and a dissolve moves while mixed frames follow.
@@ -155,20 +176,27 @@ class ShotDetector:
         if self._dissolves and frames_since <= _CONTEXT:
             last = self._dissolves[-1]
             front = min(front, last.pts)
+
         sharp = set(self._cuts)
         sharp.update(self._fades.cuts)
         boundaries = self._boundaries(sharp, self._next)
         final = [pts for pts in boundaries if pts < front]
         return final, front
 
-    def _boundaries(self, sharp: set[_Boundary], n_frames: int) -> list[int]:
+    def _boundaries(
+        self,
+        sharp: set[_Boundary],
+        n_frames: int,
+    ) -> list[int]:
         boundaries = set(sharp)
         for dissolve in self._dissolves:
             # A cut within a dissolve's length replaces it.
             distances = [abs(dissolve.at - cut.number) for cut in sharp]
             if not distances or min(distances) > dissolve.lag:
-                boundaries.add(_Boundary(dissolve.at, dissolve.pts))
-        starts = list[int]()
+                middle = _Boundary(dissolve.at, dissolve.pts)
+                boundaries.add(middle)
+
+        starts: list[int] = []
         latest = _Boundary(0, self._start)
         for boundary in sorted(boundaries):
             length = boundary.number - latest.number
@@ -186,18 +214,46 @@ class ShotDetector:
         # Positions in memory of the frames to decide; those around them are the context.
         begin = self._next - self._first
         end = stop - self._first
-        for place in _hard_cuts(self._frames, self._std, self._change, begin, end):
-            cut = _Boundary(self._first + place, self._pts[place])
-            self._cuts.append(cut)
+        self._find_hard_cuts(begin, end)
         self._find_dissolves(begin, end)
         self._find_fades(begin, end)
+
         self._next = stop
-        self._decided.extend(self._pts[begin:end])
+        decided_pts = self._pts[begin:end]
+        self._decided.extend(decided_pts)
         self._drop(end - _CONTEXT)
 
-    def _find_dissolves(self, begin: int, end: int) -> None:
-        mixed_in_order = sorted(mixed_frames(self._frames, self._std, begin, end))
-        for place, lag, balance in mixed_in_order:
+    def _find_hard_cuts(
+        self,
+        begin: int,
+        end: int,
+    ) -> None:
+        places = _hard_cuts(
+            self._frames,
+            self._std,
+            self._change,
+            begin,
+            end,
+        )
+        for place in places:
+            cut = _Boundary(
+                number=self._first + place,
+                pts=self._pts[place],
+            )
+            self._cuts.append(cut)
+
+    def _find_dissolves(
+        self,
+        begin: int,
+        end: int,
+    ) -> None:
+        mixed = mixed_frames(
+            self._frames,
+            self._std,
+            begin,
+            end,
+        )
+        for place, lag, balance in sorted(mixed):
             before = self._frames[place - lag]
             after = self._frames[place + lag]
             # The thumbnails decide last, because comparing them over shifts is slow.
@@ -213,7 +269,11 @@ class ShotDetector:
             )
             self._merge(dissolve)
 
-    def _find_fades(self, begin: int, end: int) -> None:
+    def _find_fades(
+        self,
+        begin: int,
+        end: int,
+    ) -> None:
         is_flat = self._std < _FLAT_STD  # bool [frames in memory]
         # If no fade is in progress, only the last frames matter, for the next fade.
         if self._fades.idle and not is_flat[begin:end].any():
@@ -242,8 +302,10 @@ class ShotDetector:
         if not self._dissolves:
             self._dissolves.append(dissolve)
             return
+
         last = self._dissolves[-1]
-        if frames_since > max(last.lag, dissolve.lag):
+        longer_lag = max(last.lag, dissolve.lag)
+        if frames_since > longer_lag:
             self._dissolves.append(dissolve)
         elif dissolve.balance > last.balance:
             self._dissolves[-1] = dissolve
@@ -262,13 +324,22 @@ class _Fades:
     def idle(self) -> bool:
         return self._old is None
 
-    def add(self, number: int, pts: int, frame: Frames, is_flat: bool) -> None:
+    def add(
+        self,
+        number: int,
+        pts: int,
+        frame: Frames,
+        is_flat: bool,
+    ) -> None:
         if is_flat:
             self._judge()
             if self._before:
-                self._old = self._before[0], self._before[-1]
+                far = self._before[0]
+                near = self._before[-1]
+                self._old = (far, near)
                 self._before.clear()
             return
+
         if self._old is not None and self._end is None:
             self._end = _Boundary(number, pts)
         self._before.append(frame)
@@ -303,6 +374,7 @@ def _hard_cuts(
     change = changed / frames[0].size  # [n]: mean difference of a pixel, in levels
     is_candidate = change[begin:end] >= _CUT_LEVELS  # bool [end - begin]: of few frames
     candidates = np.flatnonzero(is_candidate) + begin
+
     for place in candidates.tolist():
         contrast = min(std[place - 1], std[place])
         if contrast < _FLAT_STD:
@@ -310,10 +382,12 @@ def _hard_cuts(
         usual = _busier_side(change, place)
         if change[place] < _CUT_RATIO * usual:
             continue
+
         last = frames[place - 1]  # of the shot that ends
         first = frames[place]  # of the one that may begin
         if not _is_new(last, first):
             continue
+
         begin_before = max(0, place - _FLASH)
         before_last = frames[begin_before : place - 1]
         after_first = frames[place + 1 : place + _FLASH]
@@ -327,16 +401,23 @@ def _busier_side(change: Floats, place: int) -> float:
     # From 1: frame 0 has no previous frame, so its change of 0 would dilute the mean.
     begin = max(1, place - _NEAR)
     before = change[begin:place]
-    end = place + 1 + _NEAR
-    after = change[place + 1 : end]
-    means = [float(side.mean()) for side in (before, after) if len(side)]
-    return max(means, default=0.0)
+    next_place = place + 1
+    end = next_place + _NEAR
+    after = change[next_place:end]
+
+    busier = 0.0
+    for side in (before, after):
+        if len(side):
+            mean = float(side.mean())
+            busier = max(busier, mean)
+    return busier
 
 
 def _is_new(first: Frames, second: Frames) -> bool:
     # Cheap tests first: a correlation over 35 shifts costs more than both of them.
     difference = _histogram(first) - _histogram(second)
-    n_changed = int(np.abs(difference).sum()) / 2  # a changed pixel counts in two bins
+    n_differences = int(np.abs(difference).sum())
+    n_changed = n_differences / 2  # a changed pixel counts in two bins
     share = n_changed / first.size
     if share < _CUT_HISTOGRAM and _levels_apart(first, second) < _CUT_HARD_LEVELS:
         return False
@@ -360,79 +441,3 @@ def _is_among(frame: Frames, others: Frames) -> bool:
         return False
     correlations = best_correlations(frame, others)
     return float(correlations.max()) >= _UNDONE
-
-
-def best_correlation(first: Frames, second: Frames) -> float:
-    """Return the largest correlation of two frames over small shifts, -1 to 1."""
-    (best,) = best_correlations(first, second[np.newaxis])
-    return float(best)
-
-
-def best_correlations(frame: Frames, others: Frames) -> Floats:
-    """Return `best_correlation` (Pearson; 0 if flat) of a frame and each of `others`, uint8 [n, height, width].
-
-    Overlaps are summed by integral images, in integers below 2^53.
-    """
-    height, width = frame.shape
-    down = _SHIFT_DOWN  # [shifts]
-    right = _SHIFT_RIGHT
-    a = frame.astype(np.float64)
-    b = others.astype(np.float64)
-
-    # Pearson's correlation from sums over only the overlap, as integers: n * sum(xy) - sum(x) * sum(y).
-    n_rows = height - np.abs(down)
-    n_columns = width - np.abs(right)
-    overlap = n_rows * n_columns  # [shifts]: pixels
-    sum_a = _overlap_sums(a, down, right)  # [shifts]
-    sum_b = _overlap_sums(b, -down, -right)  # [n, shifts]
-    squares_a = _overlap_sums(a * a, down, right)
-    squares_b = _overlap_sums(b * b, -down, -right)
-    spread_a = overlap * squares_a - sum_a**2
-    spread_b = overlap * squares_b - sum_b**2
-    spread = spread_a * spread_b
-    products = _overlap_products(a, b)
-    shared = overlap * products - sum_a * sum_b
-    pearson = np.zeros_like(shared)  # [n, shifts]; stays 0 where an overlap is flat
-    np.divide(
-        shared,
-        np.sqrt(spread),
-        out=pearson,
-        where=spread > 0,
-    )
-    best: Floats = pearson.max(axis=1)
-    return best
-
-
-def _overlap_products(a: Floats, b: Floats) -> Floats:
-    """Return the sums of a[height, width] * b[n, height, width] over their overlap with each shift, [n, shifts]."""
-    most_down = max(_DOWN)
-    most_right = max(_RIGHT)
-    # Zeros around `a` add nothing where the frames do not overlap.
-    margins = (
-        (most_down, most_down),
-        (most_right, most_right),
-    )
-    around = np.pad(a, margins)
-    windows = np.lib.stride_tricks.sliding_window_view(around, a.shape)  # of every shift, in place
-    products = np.einsum("xyij,tij->txy", windows, b)
-    row = _SHIFT_DOWN + most_down  # of each shift in `products`
-    column = _SHIFT_RIGHT + most_right
-    of_shifts: Floats = products[:, row, column]
-    return of_shifts
-
-
-def _overlap_sums(x: Floats, down: Whole, right: Whole) -> Floats:
-    """Return the sums of x[..., height, width] over its overlap with each shift, [..., shifts]."""
-    *leading, height, width = x.shape
-    # Integral images: a corner is the sum of all that is above and left of it.
-    sums = np.zeros((*leading, height + 1, width + 1))
-    sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)
-    # Edges of the overlap with each shift, [shifts].
-    top = np.maximum(down, 0)
-    bottom = height + np.minimum(down, 0)
-    start = np.maximum(right, 0)
-    end = width + np.minimum(right, 0)
-    below = sums[..., bottom, end] - sums[..., bottom, start]
-    above = sums[..., top, end] - sums[..., top, start]
-    inside: Floats = below - above
-    return inside

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.shots import SMALL_PX, ShotDetector, best_correlation, best_correlations
+from assets.media.video.shifted_correlation import best_correlation, best_correlations
+from assets.media.video.shots import SMALL_PX, ShotDetector
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 WIDTH, HEIGHT = SMALL_PX

@@ -99,11 +99,14 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
         return {}
 
     live_denied: Rows = {}
-    for part, rows in denied_rows(parent, newer).items():
-        is_live = parent.parts.live_members(parent.parts.position(part))  # bool [rows of the part]
+    denied = denied_rows(parent, newer)
+    for part, rows in denied.items():
+        position = parent.parts.position(part)
+        is_live = parent.parts.live_members(position)  # bool [rows of the part]
         for row, entry in rows.items():
             if is_live[row]:
-                live_denied.setdefault(part, {})[row] = entry
+                part_rows = live_denied.setdefault(part, {})
+                part_rows[row] = entry
     return live_denied
 
 
@@ -146,11 +149,24 @@ def denied_files(
     for file in files:
         tested = [name for name in deny_list.columns if name in file["columns"]]
         table_file = TableFile.from_json(dict(file))
-        table = get_table(store, table_file, ["part", "row", *tested])
+        columns = [
+            "part",
+            "row",
+            *tested,
+        ]
+        table = get_table(store, table_file, columns)
         entries = deny_list.entries(table)  # int64 [rows], 0 if none denies the row
+
         is_denied = entries != 0
-        places = table.select(["part", "row"]).filter(pa.array(is_denied))
-        for place, entry in zip(places.to_pylist(), entries[is_denied].tolist(), strict=True):
+        places = table.select(["part", "row"])
+        denied_places = places.filter(pa.array(is_denied))
+        denied_entries = entries[is_denied]
+        places_and_entries = zip(
+            denied_places.to_pylist(),
+            denied_entries.tolist(),
+            strict=True,
+        )
+        for place, entry in places_and_entries:
             part_rows = denied.setdefault(place["part"], {})
             part_rows[place["row"]] = entry
     return denied
@@ -164,11 +180,20 @@ def new_keys(
 ) -> NewKeys:
     """Return part id -> row -> placeholder for the key, for these rows of a change."""
     files = [samples.file for samples in change.samples if samples.group == "keys"]
-    tables = get_tables(store, files, ["part", "row", "key"])
+    columns = [
+        "part",
+        "row",
+        "key",
+    ]
+    tables = get_tables(store, files, columns)
     return renamed(denies, rows, tables)
 
 
-def renamed(denies: Sequence[Deny], rows: Rows, tables: Iterable[pa.Table]) -> NewKeys:
+def renamed(
+    denies: Sequence[Deny],
+    rows: Rows,
+    tables: Iterable[pa.Table],
+) -> NewKeys:
     """Return part id -> row -> placeholder for the key. tables: part, row and key columns of whole parts."""
     salts = {deny.n: deny.salt for deny in denies}
     placeholders: NewKeys = {}
@@ -177,18 +202,24 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Iterable[pa.Table]) -> N
         members = _rows_of_parts(table, rows)
         keys = set(members["key"].to_pylist())
         for member in members.to_pylist():
-            entry = rows[member["part"]].get(member["row"])
+            part = member["part"]
+            row = member["row"]
+            entry = rows[part].get(row)
             if entry is None:
                 continue
             key = placeholder(salts[entry], member["key"], keys)
             keys.add(key)
-            part_keys = placeholders.setdefault(member["part"], {})
-            part_keys[member["row"]] = key
+            part_keys = placeholders.setdefault(part, {})
+            part_keys[row] = key
     return placeholders
 
 
-def _rows_of_parts(table: pa.Table, parts: Iterable[str]) -> pa.Table:
-    ids = pa.array(list(parts), pa.string())
+def _rows_of_parts(
+    table: pa.Table,
+    parts: Iterable[str],
+) -> pa.Table:
+    part_ids = list(parts)
+    ids = pa.array(part_ids, pa.string())
     is_of_parts = pc.is_in(table["part"], value_set=ids)
     return table.filter(is_of_parts)
 
@@ -203,26 +234,41 @@ def _not_live(
 
     A group or annotation has values for all rows of a part: they must not bring back what a denied sample contained.
     """
-    extended_parts = _parts_of(store, change) & set(parent.parts.ids.to_pylist())
+    changed_parts = _parts_of(store, change)
+    parent_parts = parent.parts.ids.to_pylist()
+    extended_parts = changed_parts.intersection(parent_parts)
     rows: dict[str, set[int]] = {}
     for part in sorted(extended_parts):
-        is_live = parent.parts.live_members(parent.parts.position(part))  # bool [rows of the part]
-        dead = set(np.flatnonzero(~is_live).tolist())
+        position = parent.parts.position(part)
+        is_live = parent.parts.live_members(position)  # bool [rows of the part]
+        excluded = np.flatnonzero(~is_live)
+        dead = set(excluded.tolist())
         dead.update(denied.get(part, ()))
         if dead:
             rows[part] = dead
     if not rows:
         return {}
 
-    key_entries = [entry for entry in parent.manifest["samples"] if entry["group"] == "keys"]
-    files = [TableFile.from_json(entry) for entry in key_entries]
+    files: list[TableFile] = []
+    for entry in parent.manifest["samples"]:
+        if entry["group"] == "keys":
+            file = TableFile.from_json(entry)
+            files.append(file)
+
     stored_keys: NewKeys = {}
-    for table in get_tables(store, files, ["part", "row", "key"]):
-        for member in _rows_of_parts(table, rows).to_pylist():
+    columns = [
+        "part",
+        "row",
+        "key",
+    ]
+    for table in get_tables(store, files, columns):
+        members = _rows_of_parts(table, rows)
+        for member in members.to_pylist():
             part = member["part"]
-            if member["row"] in rows[part]:
+            row = member["row"]
+            if row in rows[part]:
                 part_keys = stored_keys.setdefault(part, {})
-                part_keys[member["row"]] = member["key"]
+                part_keys[row] = member["key"]
     return stored_keys
 
 
@@ -232,11 +278,17 @@ def _parts_of(store: Store, change: Change) -> set[str]:
         files.append(change.shards)
     parts: set[str] = set()
     for table in get_tables(store, files, ["part"]):
-        parts.update(pc.unique(table["part"]).to_pylist())
+        table_parts = pc.unique(table["part"])
+        parts.update(table_parts.to_pylist())
     return parts
 
 
-def _redacted(store: Store, prefix: str, change: Change, rows: Redacted) -> Change:
+def _redacted(
+    store: Store,
+    prefix: str,
+    change: Change,
+    rows: Redacted,
+) -> Change:
     if not rows:
         return change
     samples = redact_samples(store, prefix, change.samples, rows)
@@ -245,11 +297,14 @@ def _redacted(store: Store, prefix: str, change: Change, rows: Redacted) -> Chan
     if samples != change.samples:
         # The old statistics and hashes are of the denied values too.
         if stats is not None:
-            stats = redact_stats(store, prefix, [file.file for file in samples])
+            table_files = [file.file for file in samples]
+            stats = redact_stats(store, prefix, table_files)
         if key_hashes is not None:
-            files = [file.file for file in samples if file.group == "keys"]
-            hashes = [hashes_of(table["key"]) for table in get_tables(store, files, ["key"])]
-            key_hashes = put_hashes(store, prefix, np.concatenate(hashes))
+            key_files = [file.file for file in samples if file.group == "keys"]
+            hashes = [hashes_of(table["key"]) for table in get_tables(store, key_files, ["key"])]
+            all_hashes = np.concatenate(hashes)
+            key_hashes = put_hashes(store, prefix, all_hashes)
+
     shards = None
     if change.shards is not None:
         shards = redact_shards(store, prefix, change.shards, rows)
@@ -262,7 +317,12 @@ def _redacted(store: Store, prefix: str, change: Change, rows: Redacted) -> Chan
     )
 
 
-def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
+def _leave_out(
+    store: Store,
+    prefix: str,
+    change: Change,
+    own: Rows,
+) -> tuple[Change, int]:
     """Return (the change with these rows of its own excluded, number of rows that it did not exclude before)."""
     excluded = _without_own_exclusions(store, own, change)
     n_dropped = _n_rows(excluded)
@@ -270,31 +330,49 @@ def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Ch
         return change, 0
 
     assert change.shards is not None, "a change that brings samples brings their shards"
+    shards = get_table(store, change.shards, ["part", "n_rows"])
     sizes: dict[str, int] = {}
-    for shard in get_table(store, change.shards, ["part", "n_rows"]).to_pylist():
-        sizes[shard["part"]] = shard["n_rows"]
+    for shard in shards.to_pylist():
+        part = shard["part"]
+        sizes[part] = shard["n_rows"]
 
     # One table for both: the takedowns' exclusions, and the change's own with their reasons.
     rows = _by_reason(excluded)
     for exclusion in _exclusions(store, change):
         part = exclusion["part"]
-        members = rows.setdefault((part, exclusion["reason"]), [])
+        reason = exclusion["reason"]
+        members = rows.setdefault((part, reason), [])
         members += _excluded_rows(exclusion)
         sizes[part] = exclusion["n_rows"]
-    exclusions = put_exclusions(store, prefix, rows, sizes)
-    n_excluded = change.n_excluded + n_dropped
-    return replace(change, exclusions=exclusions, n_excluded=n_excluded), n_dropped
+    exclusions = put_exclusions(
+        store,
+        prefix,
+        rows,
+        sizes,
+    )
+    changed = replace(
+        change,
+        exclusions=exclusions,
+        n_excluded=change.n_excluded + n_dropped,
+    )
+    return changed, n_dropped
 
 
-def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
+def _without_own_exclusions(
+    store: Store,
+    rows: Rows,
+    change: Change,
+) -> Rows:
     """Return the rows that the change does not exclude itself."""
     if not rows or change.exclusions is None:
         return rows
     others = {part: dict(members) for part, members in rows.items()}
     for exclusion in _exclusions(store, change):
-        part_rows = others.get(exclusion["part"], {})
+        part = exclusion["part"]
+        part_rows = others.get(part, {})
         for row in _excluded_rows(exclusion):
             part_rows.pop(row, None)
+
     # A part without rows would become an exclusion of nothing.
     return {part: members for part, members in others.items() if members}
 
@@ -317,8 +395,9 @@ def _by_reason(rows: Rows) -> dict[tuple[str, str], list[int]]:
     grouped: dict[tuple[str, str], list[int]] = {}
     for part, members in rows.items():
         for row, entry in members.items():
-            name = (part, reason_of(entry))
-            grouped.setdefault(name, []).append(row)
+            reason = reason_of(entry)
+            part_rows = grouped.setdefault((part, reason), [])
+            part_rows.append(row)
     return grouped
 
 

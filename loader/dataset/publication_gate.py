@@ -86,10 +86,15 @@ def digest_of(
     """Return the sha256 hex of a publish's parts and exclusions, which a verdict names."""
     bodies = [part.to_json() for part in parts]
     bodies.sort(key=lambda body: str(body["id"]))  # workers return parts in any order
-    content = [bodies, dict(exclude), dict(supersede)]
+    content = [
+        bodies,
+        dict(exclude),
+        dict(supersede),
+    ]
     if foreign:
         content.append(dict(foreign))
-    return hashlib.sha256(canonical(content)).hexdigest()
+    canonical_content = canonical(content)
+    return hashlib.sha256(canonical_content).hexdigest()
 
 
 def check_verdict(
@@ -114,13 +119,16 @@ def check_verdict(
     record = _record(store, txn, verdict)
     body = record["body"]
     if record["verdict"] != "published":
-        raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
+        stored_verdict = record["verdict"]
+        reason = record.get("reason", "")
+        raise ungated(txn.txn, f"{verdict} is {stored_verdict!r}: {reason}")
     if body.get("publishes") != digest_of(parts, exclude, supersede, foreign):
         raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
 
     # Records of a partition are numbered without gaps: if a later verdict exists, the next number does.
     folder = verdict.rpartition("/")[0]
-    later = f"{folder}/{int(name['r']) + 1:012d}.json"
+    next_number = int(name["r"]) + 1
+    later = f"{folder}/{next_number:012d}.json"
     if is_there(store, later):
         raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
 
@@ -131,9 +139,14 @@ def check_verdict(
     return PassedVerdict(path=verdict, against=against)
 
 
-def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
+def _record(
+    store: Store,
+    txn: Txn,
+    verdict: str,
+) -> dict[str, Any]:
     try:
-        record = parse_json_object(store.get(verdict).data)
+        blob = store.get(verdict)
+        record = parse_json_object(blob.data)
         record["verdict"], record["body"].get  # both are read later, and raise here if they are damaged
     except ObjectNotFound:
         raise ungated(txn.txn, f"there is no {verdict}") from None
@@ -170,35 +183,58 @@ class NewKeys:
         if covered(parent.manifest) and not self._may_clash(parent):
             return  # nearly every publish ends here, without reading a key
 
-        entries = [entry for entry in parent.manifest["samples"] if entry["group"] == "keys"]
-        files = [TableFile.from_json(entry) for entry in entries]
-        unread = [file for file in files if file.path not in self._clashes]
-        tables = get_tables(self._store, unread, ["part", "row", "key"])
-        for file, table in zip(unread, tables, strict=True):
-            self._clashes[file.path] = self._matching(table)
+        files: list[TableFile] = []
+        for entry in parent.manifest["samples"]:
+            if entry["group"] == "keys":
+                file = TableFile.from_json(entry)
+                files.append(file)
+        self._read_clashes(files)
+
         # Live rows are looked up each time: a retirement may restore excluded samples.
         for file in files:
-            _refuse_live(parent, self._clashes[file.path], self._leaving)
+            clashes = self._clashes[file.path]
+            _refuse_live(parent, clashes, self._leaving)
+
+    def _read_clashes(self, files: Sequence[TableFile]) -> None:
+        unread = [file for file in files if file.path not in self._clashes]
+        columns = [
+            "part",
+            "row",
+            "key",
+        ]
+        tables = get_tables(self._store, unread, columns)
+        for file, table in zip(unread, tables, strict=True):
+            self._clashes[file.path] = self._matching(table)
 
     def _matching(self, table: pa.Table) -> pa.Table:
         """Return the table's rows whose key is one of the run's."""
         hashes = hashes_of(table["key"])
         has_hash = among(hashes, self._keys.hashes)  # bool [rows]
         candidates = table.filter(pa.array(has_hash))
+
         # Keys may share a hash, so the keys decide.
-        candidate_hashes = np.sort(hashes[has_hash])
-        run_keys = pa.array(self._keys.having(candidate_hashes), pa.string())
-        is_run_key = pc.is_in(candidates["key"], value_set=run_keys)
+        candidate_hashes = hashes[has_hash]
+        ascending = np.sort(candidate_hashes)
+        run_keys = self._keys.having(ascending)
+        is_run_key = pc.is_in(
+            candidates["key"],
+            value_set=pa.array(run_keys, pa.string()),
+        )
         return candidates.filter(is_run_key)
 
     def _may_clash(self, parent: Version) -> bool:
-        files = {file["path"]: file for file in parent.manifest["key_hashes"]}
-        unread = [path for path in files if path not in self._has_hash]
-        unread_files = [files[path] for path in unread]
-        results = known(self._store, unread_files, self._keys.hashes)  # per table: bool [hashes of the run]
-        for path, is_known in zip(unread, results, strict=True):
+        files = parent.manifest["key_hashes"]
+        unread = [file for file in files if file["path"] not in self._has_hash]
+        # One bool [hashes of the run] per table.
+        results = known(
+            self._store,
+            unread,
+            self._keys.hashes,
+        )
+        for file, is_known in zip(unread, results, strict=True):
+            path = file["path"]
             self._has_hash[path] = bool(is_known.any())
-        return any(self._has_hash[path] for path in files)
+        return any(self._has_hash[file["path"]] for file in files)
 
 
 class Onto:
@@ -228,7 +264,12 @@ class FreeGroup:
     began: the version that the group was computed for. Its excluded samples have empty fields in the group.
     """
 
-    def __init__(self, group: str, parts: list[str], began: Version) -> None:
+    def __init__(
+        self,
+        group: str,
+        parts: list[str],
+        began: Version,
+    ) -> None:
         self._group = group
         self._parts = parts
         self._began = began
@@ -237,9 +278,11 @@ class FreeGroup:
         """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._parts)
         has_group = parent.parts.has_group(self._group)  # bool [parts of the version]
-        positions = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
+        ids = parent.parts.ids.to_pylist()
+        positions = {part: position for position, part in enumerate(ids)}
         for part in self._parts:
-            if has_group[positions[part]]:
+            position = positions[part]
+            if has_group[position]:
                 raise Conflict(
                     f"group {self._group!r} of part {part} was published by another writer, in {parent.name}; "
                     "open it and use theirs, or choose another group name"
@@ -247,7 +290,11 @@ class FreeGroup:
         if parent.id != self._began.id:
             self._check_excluded(parent, positions)
 
-    def _check_excluded(self, parent: Version, positions: Mapping[str, int]) -> None:
+    def _check_excluded(
+        self,
+        parent: Version,
+        positions: Mapping[str, int],
+    ) -> None:
         """Refuse rows without values: a retirement in between may restore samples that were excluded at the start."""
         parts_before = self._began.parts
         own_parts = set(self._parts)
@@ -256,7 +303,8 @@ class FreeGroup:
             if part not in own_parts:
                 continue
             is_live_now = parent.parts.live_members(positions[part])  # bool [rows of the part]
-            is_restored = is_live_now & ~parts_before.live_members(position)
+            was_live = parts_before.live_members(position)
+            is_restored = is_live_now & ~was_live
             if is_restored.any():
                 row = int(np.argmax(is_restored))  # the first one
                 raise Conflict(
@@ -273,10 +321,12 @@ def _refuse_live(
     live_members: dict[str, Any] = {}  # part id -> bool [rows of the part]
     for row in clashes.to_pylist():
         part = row["part"]
+        number = row["row"]
         if part not in live_members:
-            live_members[part] = parent.parts.live_members(parent.parts.position(part))
-        is_live = live_members[part][row["row"]]
-        if is_live and (part, row["row"]) not in leaving:
+            position = parent.parts.position(part)
+            live_members[part] = parent.parts.live_members(position)
+        is_live = live_members[part][number]
+        if is_live and (part, number) not in leaving:
             raise DuplicateKey(
                 f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
                 "a version adds new samples to those there. Write under new keys, exclude the old ones first "
@@ -288,7 +338,8 @@ def annotated_columns(entries: Sequence[Entry]) -> list[str]:
     """Return the names of the annotated columns, each once, in the order of their first entry."""
     names: dict[str, None] = {}
     for entry in entries:
-        names.update(dict.fromkeys(entry["columns"]))
+        for name in entry["columns"]:
+            names[name] = None
     return list(names)
 
 
@@ -315,7 +366,8 @@ class SameCells:
         files = [TableFile.from_json(file) for file in self._files]
         parts: set[str] = set()
         for table in get_tables(self._version.store, files, ["part"]):
-            parts.update(pc.unique(table["part"]).to_pylist())
+            table_parts = pc.unique(table["part"])
+            parts.update(table_parts.to_pylist())
         return sorted(parts)
 
     def _annotated_since(self, parent: Version, name: str) -> bool:
@@ -329,15 +381,35 @@ class SameCells:
     def _compare(self, parent: Version, name: str) -> None:
         import polars as pl
 
-        ours = edits_of(parent.store, self._files, name).select(PLACE)
-        cells_now = cells(parent.store, parent.manifest["samples"], name)
-        now = ours.join(cells_now, on=PLACE, how="left")
-        was = cells(parent.store, self._version.manifest["samples"], name)
+        edits = edits_of(parent.store, self._files, name)
+        ours = edits.select(PLACE)
+        cells_now = cells(
+            parent.store,
+            parent.manifest["samples"],
+            name,
+        )
+        now = ours.join(
+            cells_now,
+            on=PLACE,
+            how="left",
+        )
+        was = cells(
+            parent.store,
+            self._version.manifest["samples"],
+            name,
+        )
         if now.schema[name] == pl.Null:  # a retirement removed the column
             now = now.cast({name: was.schema[name]})
         was = was.cast({name: now.schema[name]})
-        both = now.join(was, on=PLACE, how="left", suffix=" was")
-        changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name} was")))
+        both = now.join(
+            was,
+            on=PLACE,
+            how="left",
+            suffix=" was",
+        )
+        value = pl.col(name)
+        base_value = pl.col(f"{name} was")
+        changed = both.filter(value.ne_missing(base_value))
         if changed.height:
             first = changed.row(0, named=True)
             value_now = first[name]
@@ -350,4 +422,5 @@ class SameCells:
 
 
 def _entries_with(version: Version, column: str) -> list[Entry]:
-    return [entry for entry in version.manifest["samples"] if column in entry["columns"]]
+    entries = version.manifest["samples"]
+    return [entry for entry in entries if column in entry["columns"]]

@@ -1,4 +1,4 @@
-"""Correlate thumbnails of frames over small shifts: a moved camera changes a picture, but not its scene."""
+"""Correlate thumbnails of frames over small shifts: a moving camera shifts a scene and does not change it."""
 
 from typing import Any
 

@@ -136,7 +136,7 @@ class SelectTable:
         step = np.diff(block[order])
         starts = np.flatnonzero(step) + 1  # in `order`, where a block begins, except the first
 
-        # Most members of a random batch are alone in their block.
+        # In a random batch, most members have a block of their own.
         n_blocks = len(starts) + 1
         most_from_words = min(MEMBERS_PER_BLOCK * n_blocks, SPARSE)
         if len(x) <= most_from_words:

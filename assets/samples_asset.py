@@ -17,7 +17,7 @@ from resources.storage import RootResource
 from .assembly import Assembled, assemble, audit, candidate
 from .dedup.near_duplicates import NONE, BatchCopies, copies_among
 from .dedup.policy import NearDuplicates
-from .ingest.limits import rates
+from .ingest.limits import limit_texts
 from .media.unit import OUTCOMES
 from .quarantine import excluded_units, quarantined_units
 from .report import as_failures, check_and_materialize, check_metadata, samples_metadata
@@ -54,7 +54,7 @@ def samples_stage(
     read = [[one.stage, one.r] for one in upstream]
     filters = [one.identity() for one in spec.filters]
     policy = spec.near_duplicates.identity() if spec.near_duplicates else []
-    decides: list[object] = [read, filters, rates(spec), policy]
+    decides: list[object] = [read, filters, limit_texts(spec), policy]
     bad = _left_out(store, spec, units)
     if bad:  # without exclusions the fingerprints of earlier releases stay
         decides.append(sorted(bad))

@@ -278,14 +278,19 @@ class DatasetSpec:
     @property
     def format(self) -> str:
         """Format of the raw objects; "" for media."""
+        # All sources of a dataset have the same settings (`check_sources`), here and below.
         return self.sources[0].format
 
     @property
-    def taken_as(self) -> list[object]:
+    def ingest_terms(self) -> list[object]:
         """Plain values that decide how a format's samples are ingested; empty for media."""
+        if not self.format:
+            return []
+        terms: list[object] = [self.format, str(self.in_place)]
         source = self.sources[0]
-        chosen = [source.choices.to_json()] if source.is_choosy else []
-        return [self.format, str(self.in_place), *chosen] if self.format else []
+        if source.is_choosy:
+            terms.append(source.choices.to_json())
+        return terms
 
     @property
     def in_place(self) -> bool:

@@ -33,20 +33,23 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# The pipeline. A stage works again only if its fingerprint changed. Its record is `published` or `failed`.
+# The pipeline. A stage recomputes only if its fingerprint changed. Its record is `published` or `failed`.
 #
-# stage            requires                fingerprint covers                  computes
-# raw_objects      the batch's manifest    manifest, every object's content    SHA-256, type and origin of each object
-# media            raw_objects             raw_objects, limits, options        facts of each decoded object; refusals
-# units            media, raw_objects      media, cut policy, splits           parts of an open transaction; refusals
-# feature_<name>   units                   units, featurizer                   fields and columns of each sample
-# samples          all of these            their records, filters, exclusions  what the batch adds and leaves out
-# version          samples                 samples, gate                       the gate's verdict; then the publication
+# stage           requires              fingerprint covers              computes                       appends
+# raw_objects     the batch's manifest  manifest, content of objects    SHA-256, type and origin       raw_objects
+# media           raw_objects           raw_objects, limits, options    facts of decoded objects       media, refusals
+# units           media, raw_objects    media, cut policy, splits       parts of an open transaction   units, refusals
+# feature_<name>  units                 units, featurizer               fields and columns of samples  their table
+# samples         all of these          records, filters, exclusions    samples added and left out     objects, lineage
+# version         samples               samples, gate                   verdict, then a publication    the checks
 #
-# Beside the batches:
-# refresh          feature_<name>          their records, gate                 the gate's verdict on recomputed features
-# quarantine       ledgers of trainings    names of the ledgers                a verdict on each reported sample
-# generations      nothing                 nothing                             which featurizer version owns a name
+# Not per batch:
+# refresh         feature_<name>        their records, gate             verdict on new features        the checks
+# quarantine      ledgers of trainings  names of the ledgers            verdict on reported samples    quarantine
+# generations     nothing               nothing                         version that owns a name       its generation
+# reconciliation  the sources, batches  - (compares them in each run)   objects that discovery missed  no record
+
+# Names of the stages in records and asset keys.
 RAW_OBJECTS = "raw_objects"
 MEDIA = "media"
 UNITS = "units"
@@ -56,10 +59,10 @@ QUARANTINE = "quarantine"
 RECONCILIATION = "reconciliation"
 REFRESH = "refresh"
 GENERATIONS = "generations"
-"""Names of the stages in records and asset keys."""
 
 _TRANSACTION_CHARS = 32  # of a SHA-256 in hex: names are unique without its second half
 _RELATIVE_NAMES = frozenset({"", ".", ".."})
+_FORGERY_REMEDY = "Find out who may write to jobs/, then run penstock jobs clear, and run the stage again"
 
 
 def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:
@@ -163,10 +166,10 @@ def open_transaction(
     *words: str,
     gated: bool = False,
 ) -> str:
-    """Return the open transaction for this work; begins one if needed.
+    """Return the open transaction for this work, begun if needed.
 
-    Its name derives from `words`, so repeated and concurrent runs share it. O(finished transactions), no requests.
-    Raises: as `Root.begin`.
+    Its name derives from `words`, so repeated and concurrent runs share it. Tries one name per finished transaction of
+    this work. Costs one refresh of the log, and an append for a new transaction. Raises: as `Root.begin`.
     """
     root.create()
     transactions = root.log.refresh().txns
@@ -182,13 +185,13 @@ def open_transaction(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBatch:
-    """A batch whose samples are being written, as parts of an open transaction. The result is `BatchSamples`."""
+    """A batch to write as parts of an open transaction. Writing it returns `BatchSamples`."""
 
     root: "loader.Root"
     landing: Store
     """Store of the raw objects, as they landed."""
     files: Store
-    """Store of their files: `landing`, unless an object consists of several files. Nodes join them themselves."""
+    """Store of the objects' files; differs from `landing` if an object has several, which workers then join."""
     compute: "Compute"
     spec: "DatasetSpec"
     txn: str
@@ -196,9 +199,9 @@ class OpenBatch:
     raws: Mapping[str, Row]
     """Key of each raw object -> its row of `raw_objects`."""
     audits: Sequence[Row]
-    """Rows of `media`: the admitted objects."""
+    """Rows of `media`, one per admitted object."""
     published: Mapping[str, str]
-    """SHA-256 -> where the newest version has these bytes."""
+    """SHA-256 of a raw object -> "<its key> in <version>", for objects with samples in the newest version."""
     labels: Sequence[str]
     """Class names of the newest version, by number."""
     provenance: Mapping[str, str]
@@ -231,7 +234,7 @@ class BatchSamples:
     notes: Sequence[str] = ()
     """JSON values that became no column."""
     n_known: int = 0
-    """Number of samples that the dataset has, or had."""
+    """Number of samples left out because they were published before, even if excluded since."""
     jobs: Sequence["Job[Any, Any]"] = ()
     """Cluster jobs, discarded once the batch is recorded."""
     short_shots: int = 0
@@ -263,13 +266,16 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
         for path in files:
             if path and not _is_below(folder, path):
                 raise Corrupt(
-                    f"a node reports the file {path!r} of part {part}; accepted are files below {folder}. Find "
-                    "out who may write to jobs/, then run penstock jobs clear, and the stage again"
+                    f"a node reports the file {path!r} of part {part}; accepted are files below {folder}. "
+                    f"{_FORGERY_REMEDY}"
                 )
         stated_txn = entry.get("txn", txn)
         stated_part = entry.get("part", part)
         if stated_txn != txn or stated_part != part:
-            raise Corrupt(f"a node names another part or transaction than {part} of {txn}")
+            raise Corrupt(
+                f"a node reports part {stated_part!r} of transaction {stated_txn!r}; accepted is {part} of {txn}. "
+                f"{_FORGERY_REMEDY}"
+            )
 
 
 def _is_below(folder: str, path: str) -> bool:
@@ -296,8 +302,8 @@ def require_read(record: StageRecord, upstream: StageRecord) -> None:
         if read.stage == upstream.stage and read.r == upstream.r:
             return
     raise StageNotPublished(
-        f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made from an earlier "
-        f"record of {upstream.stage}; materialize [{record.dataset}, {record.stage}] again"
+        f"stage {record.stage} of {record.dataset}, partition {record.partition}, read an earlier record of "
+        f"{upstream.stage}; materialize [{record.dataset}, {record.stage}] again"
     )
 
 

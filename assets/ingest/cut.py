@@ -21,7 +21,8 @@ from ..spec import DatasetSpec
 from ..stages import BatchSamples, written_part
 from .audit_work import StagingOf, segments_of
 from .cut_work import CUT, CutTask, CutUnits
-from .limits import Tell, TimeLimit, limits_decoded, log
+from .refusals import DUPLICATE
+from .time_limits import Tell, TimeLimit, log, media_row_limits
 
 Row = dict[str, Any]
 
@@ -58,7 +59,7 @@ def new_objects(
         if published_as is None:
             fresh.append(row)
         else:
-            duplicate = dropped("dedup", "duplicate", f"the same bytes as {published_as}")
+            duplicate = dropped("dedup", DUPLICATE, f"the same bytes as {published_as}")
             refusals.append(refusal_row(row["key"], sha256, duplicate))
     return fresh, refusals
 
@@ -91,7 +92,7 @@ def cut_objects(
 
     tell: receives each object whose time limit exceeds the dataset's.
     """
-    limits = limits_decoded(audits, spec, tell)
+    limits = media_row_limits(audits, spec, tell)
     tasks = list[CutTask]()
     for row, limit in zip(audits, limits, strict=True):
         raw = raws[row["key"]]
@@ -213,8 +214,8 @@ def untrue_reason(
     codes = ", ".join(f"{code} ({n})" for code, n in sorted(counts.items()))
     first = untrue[0]
     return (
-        f"{len(untrue)} of {n_objects} objects differ from their source after the cut: {codes}; "
-        f"allowed are {max_untrue_rate:.1%} (max_untrue_rate). First: {first['key']!r}: {first['reason']}"
+        f"{len(untrue)} of {n_objects} objects differ from their source after the cut; the limit is "
+        f"{max_untrue_rate:.1%} (max_untrue_rate): {codes}. First: {first['key']!r}: {first['reason']}"
     )
 
 

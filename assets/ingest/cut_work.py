@@ -17,7 +17,7 @@ from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected
 from .audit_work import segments_of
-from .cut_units import CutUnit, n_short_shots, unit_row, write_parts
+from .unit_parts import CutUnit, n_short_shots, unit_row, write_parts
 
 Row = dict[str, Any]
 

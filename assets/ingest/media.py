@@ -36,8 +36,10 @@ from .audit_work import (
     segments_of,
     staging_of,
 )
-from .limits import Tell, TimeLimit, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
+from .limits import limit_texts, stop_reason
+from .refusals import refusal_counts, refusal_of_duplicate
 from .stored_faults import has_stored_faults
+from .time_limits import Tell, TimeLimit, container_limits, log
 
 CODE_VERSION = "3"
 CHECK = "readable"
@@ -110,14 +112,15 @@ def media_stage(
 
 
 def _fingerprint(spec: DatasetSpec, landed: StageRecord) -> str:
-    # All that decides which objects are admitted. taken_as[1], whether samples stay in place, does not.
+    # All that decides which objects are admitted. The second term, whether samples stay in place, does not.
+    terms = spec.ingest_terms
     decides = [
         spec.policy.video.hdr,
         spec.policy.video.deep,
-        *spec.taken_as[:1],
-        *spec.taken_as[2:],
+        *terms[:1],
+        *terms[2:],
     ]
-    limits = rates(spec)
+    limits = limit_texts(spec)
     return fingerprint(CODE_VERSION, landed.fingerprint, landed.r, limits, decides)
 
 
@@ -150,7 +153,7 @@ def audit_objects(
     """
     refusals: dict[str, Row] = {}  # by key
     readable = list[Row]()
-    copies = list[Row]()
+    duplicates = list[Row]()
     first_with: dict[str, str] = {}  # SHA-256 -> key of the first object
     for row in landed:
         key = row["key"]
@@ -163,7 +166,7 @@ def audit_objects(
         if first_with.setdefault(sha256, key) == key:
             readable.append(row)
         else:
-            copies.append(row)
+            duplicates.append(row)
 
     if spec.format:
         from ..joined_objects import JoinedObjects  # media do not need it
@@ -172,7 +175,7 @@ def audit_objects(
             landing = landing.place
         limits = [TimeLimit(seconds=spec.max_work_timeout_s)] * len(readable)
     else:
-        limits = limits_probed(landing, compute, readable, spec, tell)
+        limits = container_limits(landing, compute, readable, spec, tell)
     sample_format = _format_of(spec)
     tasks = list[AuditTask]()
     for row, limit in zip(readable, limits, strict=True):
@@ -187,10 +190,10 @@ def audit_objects(
                 refusals[audited.refusal["key"]] = audited.refusal
             elif audited.row is not None:
                 admitted.append(audited.row)
-    # After all audits: a copy has the outcome of the object with its bytes.
-    for row in copies:
-        audited_key = first_with[row["sha256"]]
-        refusals[row["key"]] = refusal_of_copy(row, audited_key, refusals)
+    # After all audits: a duplicate inherits its original's refusal.
+    for row in duplicates:
+        original_key = first_with[row["sha256"]]
+        refusals[row["key"]] = refusal_of_duplicate(row, original_key, refusals)
     return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
 

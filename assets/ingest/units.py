@@ -43,9 +43,10 @@ from .cut import (
     policy_fingerprint,
     untrue_reason,
 )
-from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
 from .published import clash, published_labels, published_objects
+from .refusals import DUPLICATE, inherited_refusals, refusal_counts
 from .stored_faults import has_stored_faults, is_faulty_exclusion
+from .time_limits import Tell, log
 
 CODE_VERSION = "2"
 CHECK = "true_to_source"
@@ -79,7 +80,7 @@ def units_stage(
     earlier = 0
     if newest is not None:
         earlier = newest.r
-    if newest is not None and newest.fingerprint == digest and _still_good(root, newest):
+    if newest is not None and newest.fingerprint == digest and _is_current(root, newest):
         refused = read_table(store, newest.files["refusals"])
         if not has_stored_faults(refused) and not _was_published_with_faults(root, newest):
             return newest, read_table(store, newest.files[UNITS]), refused
@@ -105,14 +106,16 @@ def units_stage(
             provenance=_provenance(spec, partition, run_id),
         )
         samples = _write_samples(batch, tell)
-    copies = [row for row in read_table(store, media.files["refusals"]) if row["code"] == DUPLICATE]
-    refusals = [*samples.refusals, *refusals_of_copies(copies, samples.refusals)]
-    reason = untrue_reason(refusals, len(audits) + len(copies), spec.max_untrue_rate)
+    media_refusals = read_table(store, media.files["refusals"])
+    duplicates = [row for row in media_refusals if row["code"] == DUPLICATE]
+    refusals = [*samples.refusals, *inherited_refusals(duplicates, samples.refusals)]
+    n_objects = len(audits) + len(duplicates)
+    reason = untrue_reason(refusals, n_objects, spec.max_untrue_rate)
     if reason:
         samples = replace(samples, parts=[], rows=[])
     _log_notes(partition, samples, tell)
     if not samples.parts:
-        _give_up(root, txn, reason)
+        _abort(root, txn, reason)
 
     published = stage.append(
         fingerprint=digest,
@@ -139,7 +142,7 @@ def _files_of(landing: Store) -> Store:
     return landing
 
 
-def _give_up(root: "loader.Root", txn: str, reason: str) -> None:
+def _abort(root: "loader.Root", txn: str, reason: str) -> None:
     why = "the batch holds nothing new"
     if reason:
         why = f"{CHECK}: {reason}"
@@ -159,9 +162,10 @@ def _clear(batch: OpenBatch, samples: BatchSamples, earlier: StageRecord | None)
 
 def _fingerprint(spec: DatasetSpec, media: StageRecord) -> str:
     policy = policy_fingerprint(spec.policy)
-    digest = fingerprint(CODE_VERSION, media.fingerprint, media.r, policy, _splits(spec))
+    splits = _split_fingerprint_terms(spec)
+    digest = fingerprint(CODE_VERSION, media.fingerprint, media.r, policy, splits)
     if spec.format:
-        digest = fingerprint(digest, *spec.taken_as)
+        digest = fingerprint(digest, *spec.ingest_terms)
     if spec.label_from != "folder":  # earlier releases took folders as labels: their digests stay
         digest = fingerprint(digest, "no folder labels")
     return digest
@@ -172,8 +176,8 @@ def _log_notes(partition: str, samples: BatchSamples, tell: Tell) -> None:
         tell(f"batch {partition}: {note}")
     if samples.n_known or samples.replaces:
         tell(
-            f"batch {partition}: {samples.n_known} samples left out, because the dataset has or had them; "
-            f"{len(samples.replaces)} replace earlier ones"
+            f"batch {partition}: {samples.n_known} samples are left out because the dataset has or had them; "
+            f"{len(samples.replaces)} replace earlier samples"
         )
 
 
@@ -240,7 +244,7 @@ def _cut_media(batch: OpenBatch, tell: Tell) -> BatchSamples:
     store = batch.root.store
     labels = batch.labels
     if not spec.label_from:
-        _check_unlabelled(spec.name, labels)
+        _refuse_unlabelled(spec.name, labels)
     fresh, duplicates = new_objects(batch.audits, batch.published)
     if spec.label_from == "folder":
         labels = labels_of(fresh, batch.raws, labels)
@@ -255,15 +259,15 @@ def _cut_media(batch: OpenBatch, tell: Tell) -> BatchSamples:
     return replace(samples, refusals=[*duplicates, *samples.refusals])
 
 
-def _check_unlabelled(dataset: str, classes: Sequence[str]) -> None:
-    """Raise StageNotPublished if published photos have class numbers: photos without cannot join them."""
+def _refuse_unlabelled(dataset: str, classes: Sequence[str]) -> None:
+    """Raise StageNotPublished if the dataset already has class numbers: photos without labels cannot join it."""
     if not classes:
         return
     names = ", ".join(map(repr, classes[:3]))
     raise StageNotPublished(
-        f"photos of {dataset} have the classes {names} ..., from the folders of their raw objects. Set "
-        "label_from='folder' in its DatasetSpec, which earlier releases implied, or give photos without labels a "
-        "dataset of their own"
+        f"photos of {dataset} have the classes {names} ..., from the folders of their raw objects, but its DatasetSpec "
+        "has label_from=''. Set label_from='folder', which earlier releases implied, or publish photos without labels "
+        "in another dataset"
     )
 
 
@@ -276,16 +280,16 @@ def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str
     }
 
 
-def _splits(spec: DatasetSpec) -> list[str]:
-    splits = [spec.split_by]
+def _split_fingerprint_terms(spec: DatasetSpec) -> list[str]:
+    terms = [spec.split_by]
     for name, share in sorted(spec.splits.items()):
-        splits.append(f"{name}={share}")
+        terms.append(f"{name}={share}")
     if spec.rebuild_of:
-        splits.append(f"as {spec.rebuild_of}")
-    return splits
+        terms.append(f"as {spec.rebuild_of}")
+    return terms
 
 
-def _still_good(root: "loader.Root", record: StageRecord) -> bool:
+def _is_current(root: "loader.Root", record: StageRecord) -> bool:
     if record.verdict != "published":
         return False
     if not record.body["parts"]:

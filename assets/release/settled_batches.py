@@ -1,7 +1,7 @@
-"""Cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet.
+"""Cache of settled batches, which have nothing left to publish: tables/<dataset>/version/settled.parquet.
 
-It holds path and etag of their samples records, and may be lost. A takedown changes a record's etag, which invalidates
-its entry.
+It holds path and etag of their samples records. Losing it costs only reads. A takedown rewrites a record: the new etag
+invalidates its entry.
 """
 
 import logging
@@ -14,8 +14,8 @@ from loader.errors import Corrupt, FormatTooNew, ObjectNotFound, StoreError
 from loader.storage import Store
 from penstock.stages import settled_path
 
-NOTED_AT_ONCE = 64
-"""Fewest new entries worth a write."""
+MIN_NEW_ENTRIES = 64
+"""Fewest new entries worth a write, which uploads the whole table: a release may read fewer records again instead."""
 _KIND = "settled-batches"
 _SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
 _log = logging.getLogger(__name__)
@@ -39,14 +39,19 @@ def read_settled(store: Store, dataset: str) -> dict[str, str]:
     return dict(zip(paths, etags, strict=True))
 
 
-def note_settled(
+def add_settled(
     store: Store,
     dataset: str,
     known: Mapping[str, str],
     settled: Mapping[str, str],
 ) -> None:
-    """Add the settled records if there are enough. Concurrent writers may lose some."""
-    if len(settled) < NOTED_AT_ONCE:
+    """Add newly settled records to the cache, if there are enough.
+
+    Concurrent writers overwrite each other. A lost entry costs only another read.
+
+    known: entries of the cache. settled: new ones. Both map the record's path to its etag.
+    """
+    if len(settled) < MIN_NEW_ENTRIES:
         return
     etags = {**known, **settled}
     columns = [list(etags.keys()), list(etags.values())]
@@ -55,4 +60,4 @@ def note_settled(
     try:
         store.put(settled_path(dataset), data)
     except StoreError as error:
-        _log.warning("settled batches were not noted, and are read again: %s", error)
+        _log.warning("settled batches were not saved; the next run reads them again: %s", error)

@@ -22,7 +22,7 @@ from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of
-from .settled_batches import note_settled, read_settled
+from .settled_batches import add_settled, read_settled
 from .version_page import card_metadata, check_events, published_in, release_metadata
 
 ATTEMPTS = 8
@@ -183,7 +183,7 @@ def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
             # Read once more: a listing may lag, and a failure may have replaced the record.
             newest = current_record(root.store, dataset, SAMPLES, name)
             records[name] = newest or record
-    note_settled(root.store, dataset, known, settled)
+    add_settled(root.store, dataset, known, settled)
     return records
 
 

@@ -132,7 +132,7 @@ def test_failed_check_says_so_in_its_history(pages: Pages) -> None:
 
 
 def test_run_of_a_stopped_batch_names_its_bad_objects(pages: Pages) -> None:
-    reason = "3 of 4 objects are unreadable, allowed are 50.0% (max_reject_rate): 'later-1.jpg'"
+    reason = "3 of 4 objects are unreadable; the limit is 50.0% (max_reject_rate): 'later-1.jpg'"
     pages.page.open(f"{pages.url}/runs/{pages.stopped}", "Failure", reason)
     pages.page.wait_for(f"partition: {pages.bad}", "Errored (1)", "Succeeded (1)", "Not executed (3)")
     pages.page.open(f"{pages.url}/runs", pages.stopped[:8], pages.made[:8], pages.released[:8])

@@ -94,7 +94,7 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
 
     stopped, out, err = demo(into, source, "--max-reject-rate", "0.5", "--max-not-media-rate", "0")
     assert stopped == 1
-    assert "are not media, allowed are 0.0% (max_not_media_rate): 'notes.bin'" in err
+    assert "are not media; the limit is 0.0% (max_not_media_rate): 'notes.bin'" in err
     assert "--max-not-media-rate 0.5 (make demo MAX_NOT_MEDIA_RATE=0.5)" in err
     with loader.Root(into / "root") as root:
         assert root.datasets() == []

@@ -32,9 +32,9 @@ from ...stages import BatchSamples, OpenBatch, written_part
 from .admission import Admission, EarlierSamples, NewestVersion, newest_version
 from .sample_facts import (
     OWN_COLUMNS,
+    IngestRules,
     Row,
-    TakingRules,
-    not_written,
+    missing_result_error,
     outcomes_of,
     unit_row,
     units_job,
@@ -167,7 +167,7 @@ def _tasks(
         root=store_url(batch.root.store),
         txn=batch.txn,
         groups=groups,
-        rules=TakingRules.of(batch.spec, batch.provenance),
+        rules=IngestRules.of(batch.spec, batch.provenance),
         limit_s=batch.spec.max_work_timeout_s,
         texts=sorted(folders.texts),
     )
@@ -244,8 +244,9 @@ class _BatchReader:
         raws = task.raws
         error = outcome.error
         if error is None or error.code not in _OF_THE_OBJECT:
+            self._discard_jobs()
             first_key = raws[0]["key"]
-            raise not_written(self.batch.compute, self.jobs, first_key, outcome)
+            raise missing_result_error(first_key, outcome)
         if len(raws) == 1:
             self._refuse(raws[0], error.code, error.summary)
             return []
@@ -306,9 +307,7 @@ class _BatchReader:
         try:
             group_of = groups_of(examples, self.newest.groups)
         except FieldMismatch:
-            # Otherwise the next run would find the same results, and fail in the same way.
-            for job in self.jobs:
-                discard(self.batch.compute, job)
+            self._discard_jobs()
             raise
 
         groups: dict[str, list[str]] = {}  # group -> its fields
@@ -326,6 +325,11 @@ class _BatchReader:
                 again.append(replace(task, groups=groups))
         fits += self.read(again)
         return _in_order(fits)
+
+    def _discard_jobs(self) -> None:
+        # Otherwise the next run would find the same results, and fail in the same way.
+        for job in self.jobs:
+            discard(self.batch.compute, job)
 
     def _refuse(self, raw: Row, code: str, why: str) -> None:
         refusal = rejected("cut", code, why)

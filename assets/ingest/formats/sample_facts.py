@@ -8,7 +8,7 @@ from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.splits import split_of
 from loader.errors import StoreError
 from penstock.compute.job import Job
-from penstock.compute.local_blocks import blocks_of, discard
+from penstock.compute.local_blocks import blocks_of
 from penstock.compute.pool import Compute, Outcome
 from penstock.compute.work import Work
 from penstock.formats.registration.parts import text_of
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakingRules:
+class IngestRules:
     """Rules by which a dataset ingests the samples of its raw objects."""
 
     dataset: str
@@ -48,28 +48,30 @@ class TakingRules:
     """Provenance of all samples."""
 
     @classmethod
-    def of(cls, spec: DatasetSpec, provenance: Mapping[str, str]) -> "TakingRules":
+    def of(cls, spec: DatasetSpec, provenance: Mapping[str, str]) -> "IngestRules":
         """Return the rules of a dataset."""
+        source = spec.sources[0]  # all sources of a dataset have the same options (`check_sources`)
         return cls(
             dataset=spec.rebuild_of or spec.name,
             splits=dict(spec.splits),
             split_by=spec.split_by,
             has_folder_labels=spec.label_from == "folder",
             format=spec.format,
-            choices=spec.sources[0].choices.to_json(),
+            choices=source.choices.to_json(),
             provenance=dict(provenance),
         )
 
-    @property
-    def of_no_run(self) -> "TakingRules":
-        """The same rules, but without a run id."""
-        return replace(self, provenance={**self.provenance, "run_id": ""})
+    def without_run_id(self) -> "IngestRules":
+        """Return the same rules for all runs."""
+        provenance = dict(self.provenance)
+        provenance["run_id"] = ""
+        return replace(self, provenance=provenance)
 
-    def own_split(self, source: Mapping[str, str]) -> str:
-        """Return the split that the format names, or "". source: the sample's provenance."""
+    def own_split(self, format_provenance: Mapping[str, str]) -> str:
+        """Return the split that the format names, or ""."""
         if "split" in self.choices["without"]:
             return ""
-        return source.get("split", "")
+        return format_provenance.get("split", "")
 
     @property
     def options(self) -> ColumnarOptions:
@@ -83,7 +85,7 @@ def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
 
 
 def metadata_of(
-    rules: TakingRules,
+    rules: IngestRules,
     raw: Row,
     columns: Mapping[str, Any],
     kind: str,
@@ -101,23 +103,25 @@ def metadata_of(
 
 
 def source_of(
-    rules: TakingRules,
+    rules: IngestRules,
     raw: Row,
     source_key: str,
-    own: Mapping[str, str],
+    format_provenance: Mapping[str, str],
 ) -> dict[str, str]:
     """Return a sample's provenance, without its position in the object.
 
-    raw: its object's row; `first_sha256`, the hash of the bytes published first, decides the split if present.
+    raw: row of its object. `first_sha256` decides the split if present: the hash of the bytes published first.
 
-    own: provenance from the format, whose split is used unless the source leaves `split` out.
+    format_provenance: provenance from the format. Its split is used unless the source leaves `split` out.
     """
     by_subject = rules.split_by == "subject"
     if by_subject:
         identity = raw["label"]
     else:
         identity = raw.get("first_sha256") or raw["sha256"]
-    split = rules.own_split(own) or split_of(identity, rules.splits, rules.dataset)
+    split = rules.own_split(format_provenance)
+    if not split:
+        split = split_of(identity, rules.splits, rules.dataset)
     source = {
         "source_key": text_of(source_key),
         "unit_id": fingerprint(raw["sha256"], source_key),
@@ -163,7 +167,7 @@ def units_job(
     batch: "OpenBatch",
     *decides: object,
 ) -> Job[U, R]:
-    """Return a batch's job. decides: plain values that decide the units and their results."""
+    """Return the batch's job for this work. decides: plain values that decide the units and their results."""
     root = batch.root.store
     return Job(
         store=root,
@@ -185,16 +189,9 @@ def outcomes_of(
             yield units[number], outcome
 
 
-def not_written(
-    compute: Compute,
-    jobs: Sequence[Job[U, R]],
-    key: str,
-    outcome: Outcome[R],
-) -> StoreError:
-    """Return the error for a unit without a result, and discard its jobs. key: key of its first object."""
-    for job in jobs:
-        discard(compute, job)  # otherwise the next run would find the same failure
-    why = "no result"
+def missing_result_error(first_key: str, outcome: Outcome[R]) -> StoreError:
+    """Return the error for a unit without a result. first_key: key of its first object."""
+    why = "its worker returned no result"
     if outcome.error is not None:
         why = outcome.error.summary
-    return StoreError(f"the samples of {key!r} could not be written: {why}")
+    return StoreError(f"the samples of {first_key!r} could not be written: {why}")

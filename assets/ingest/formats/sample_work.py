@@ -32,8 +32,8 @@ from ...sources import JOINED, companions, read_formats
 from .admission import Admission, EarlierSamples
 from .sample_facts import (
     OWN_COLUMNS,
+    IngestRules,
     Row,
-    TakingRules,
     key_in_dataset,
     metadata_of,
     source_of,
@@ -199,7 +199,7 @@ class SampleTask:
     """Rows of `raw_objects`, in key order."""
     earlier: dict[str, EarlierSamples] = field(default_factory=dict)
     """Key of an object -> its samples in the dataset."""
-    rules: TakingRules
+    rules: IngestRules
     """Rules for ingesting the samples."""
     limit_s: float
     """Time limit in seconds."""
@@ -355,7 +355,7 @@ def _written(
     return {"kinds": kinds, "parts": parts}
 
 
-def _for_dataset(rules: TakingRules, raw: Row, sample: Sample) -> Sample:
+def _for_dataset(rules: IngestRules, raw: Row, sample: Sample) -> Sample:
     source_key = sample.source.get("source_key", sample.key)
     longest_name = max(map(len, sample.fields))
     kind = modality_of(set(sample.fields))
@@ -374,7 +374,7 @@ T = TypeVar("T", bound=SampleTask)
 
 def without_run(task: T) -> T:
     """Return the task as any run has it, so that a repeated run finds the results of the last one."""
-    return replace(task, rules=task.rules.of_no_run)
+    return replace(task, rules=task.rules.without_run_id())
 
 
 def limit_s(task: SampleTask) -> float:

@@ -14,6 +14,7 @@ from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.storage import ObjectInfo
 from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
+from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
 from penstock.formats.registration.parts import objects_of, put_parts
 from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, groups_of, shards_of
@@ -21,7 +22,7 @@ from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, 
 from ...stages import BatchSamples, OpenBatch, written_part
 from .admission import Admission, EarlierSamples, NewestVersion, newest_version
 from .copy_work import COPY, CopiedPart, CopyTask
-from .sample_facts import Row, TakingRules, not_written, outcomes_of, unit_row, units_job
+from .sample_facts import IngestRules, Row, missing_result_error, outcomes_of, unit_row, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 
 _AT_ONCE = 8
@@ -56,7 +57,7 @@ def write_walked(batch: OpenBatch) -> BatchSamples:
         walked=walked,
         group_of=group_of,
         raws=_raws_with_first_bytes(batch, newest),
-        rules=TakingRules.of(batch.spec, batch.provenance),
+        rules=IngestRules.of(batch.spec, batch.provenance),
         newest=newest,
     )
     if batch.spec.in_place:
@@ -78,7 +79,7 @@ class _WalkedBatch:
     """Field -> group."""
     raws: Mapping[str, Row]
     """Rows of the raw objects. Objects of the newest version also have `first_sha256`."""
-    rules: TakingRules
+    rules: IngestRules
     newest: NewestVersion
 
 
@@ -170,8 +171,9 @@ def _copied(
     for task, outcome in outcomes_of(compute, job, tasks):
         copied = outcome.value
         if copied is None:
+            discard(compute, job)  # otherwise the next run would find the same failure
             first_key = task.raws[0]["key"]
-            raise not_written(compute, [job], first_key, outcome)
+            raise missing_result_error(first_key, outcome)
         admissions.append(copied.admission)
         if copied.part is None:  # the dataset has all of its samples
             continue

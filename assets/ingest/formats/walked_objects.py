@@ -21,7 +21,8 @@ from ...joined_objects import JoinedObjects
 from ...media.objects import check_folder, refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...sources import companions
-from .sample_facts import OWN_COLUMNS, Row, TakingRules, key_in_dataset, metadata_of, source_of
+from ..refusals import DUPLICATE
+from .sample_facts import OWN_COLUMNS, IngestRules, Row, key_in_dataset, metadata_of, source_of
 
 if TYPE_CHECKING:
     from ...stages import OpenBatch
@@ -55,7 +56,7 @@ def fresh_objects(batch: "OpenBatch") -> tuple[list[ObjectInfo], list[Row]]:
         sha256 = row["sha256"]
         try:
             if sha256 in batch.published:
-                raise dropped("dedup", "duplicate", f"the same bytes as {batch.published[sha256]}")
+                raise dropped("dedup", DUPLICATE, f"the same bytes as {batch.published[sha256]}")
             info = landed_info(batch.landing, batch.raws[key])
             infos.append(info)
         except Unusable as unusable:
@@ -185,7 +186,7 @@ class KnownSample:
 
 
 def samples_of(
-    rules: TakingRules,
+    rules: IngestRules,
     shard: ForeignShard,
     rows: Rows,
     raws: Mapping[str, Row],
@@ -197,7 +198,7 @@ def samples_of(
     starts: dict[str, int] = {}
     for info, start in zip(shard.infos, shard.offsets, strict=True):
         starts[info.key] = start
-    for source_key, object_key, columns, own, spans in zip(
+    for source_key, object_key, columns, format_provenance, spans in zip(
         rows.source_keys,
         rows.objects,
         rows.each_metadata(),
@@ -206,7 +207,7 @@ def samples_of(
         strict=True,
     ):
         raw = raws[object_key]
-        source = source_of(rules, raw, source_key, own)
+        source = source_of(rules, raw, source_key, format_provenance)
         if rules.format != "files":  # the object contains several samples
             start = starts[object_key]
             field_starts = spans[:, 0]
@@ -219,5 +220,5 @@ def samples_of(
             key=key_in_dataset(raw, source_key, longest_name),
             metadata=metadata_of(rules, raw, columns, kind),
             source=source,
-            has_own_split=bool(rules.own_split(own)),
+            has_own_split=bool(rules.own_split(format_provenance)),
         )

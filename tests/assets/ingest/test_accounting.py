@@ -201,7 +201,7 @@ def test_too_many_damaged_objects_stop_the_batch_for_good(
     landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
     record, _, refusals = validation.media_stage(root, store, compute, strict, partition=batch, run_id="r")
     assert (record.verdict, len(refusals)) == ("failed", 6)
-    assert "objects are unreadable, allowed are 10.0%" in record.reason
+    assert "objects are unreadable; the limit is 10.0%" in record.reason
     with pytest.raises(StageNotPublished, match="failed its check"):
         units.units_stage(root, store, compute, strict, partition=batch, run_id="r")
 

@@ -86,7 +86,7 @@ def test_copies_of_a_damaged_object_are_damaged(
     record, refused = media_of(root, place, replace(SPEC, max_reject_rate=0.2))
     assert record.verdict == "failed"
     assert record.reason.startswith(
-        "8 of 10 objects are unreadable, allowed are 20.0% (max_reject_rate): 'copy 0.jpg'"
+        "8 of 10 objects are unreadable; the limit is 20.0% (max_reject_rate): 'copy 0.jpg'"
     )
     assert "'copy 1.jpg'" in record.reason
     assert "the same bytes as 'copy 0.jpg': " in record.reason
@@ -173,7 +173,7 @@ def test_healthy_formats_that_are_not_supported_stop_no_batch(
     stopped, _ = media_of(root, place, replace(SPEC, max_unsupported_rate=0.5))
     assert stopped.verdict == "failed"
     assert stopped.reason.startswith(
-        "1 of 1 objects are of unsupported formats, allowed are 50.0% (max_unsupported_rate): 'd.ppm' (not_supported"
+        "1 of 1 objects are of unsupported formats; the limit is 50.0% (max_unsupported_rate): 'd.ppm' (not_supported"
     )
 
 
@@ -200,7 +200,7 @@ def test_error_pages_in_the_place_of_photos_stop_the_batch(
     record, refused = media_of(root, place, replace(SPEC, max_not_media_rate=0.5))
     assert record.verdict == "failed"
     assert record.reason.startswith(
-        "5 of 7 objects are not media, allowed are 50.0% (max_not_media_rate): 'about.png' (web_page: "
+        "5 of 7 objects are not media; the limit is 50.0% (max_not_media_rate): 'about.png' (web_page: "
     )
     assert refused["copy 2.jpg"] == ("not_media", "web_page")
     assert refused["denied.png"] == ("not_media", "other_content")

@@ -7,11 +7,11 @@ import pytest
 
 from assets.ingest.audit_work import AUDIT, AuditTask, SampleFormat
 from assets.ingest.formats.copy_work import COPY, CopyTask
-from assets.ingest.formats.sample_facts import TakingRules
+from assets.ingest.formats.sample_facts import IngestRules
 from assets.ingest.formats.sample_work import READ, ReadTask
 from assets.media.policy import CutPolicy
 
-TAKING = TakingRules(
+TAKING = IngestRules(
     dataset="d",
     splits={"train": 1.0},
     split_by="object",

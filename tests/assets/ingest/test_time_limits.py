@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from assets.ingest.cut import CutInto, cut_objects
-from assets.ingest.limits import limits_decoded, limits_probed
 from assets.ingest.media import AuditOf, audit_objects
+from assets.ingest.time_limits import container_limits, media_row_limits
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, declared_work, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
@@ -173,9 +173,9 @@ def test_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) 
 def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_path: Path) -> None:
     """Of a file that tells the truth."""
     rows = landed(landing, flac(tmp_path / "a.flac"))
-    told = limits_probed(landing, InlineCompute(), rows, SPEC, lambda _: None)
+    told = container_limits(landing, InlineCompute(), rows, SPEC, lambda _: None)
     admitted, _ = audit_objects(landing, InlineCompute(), rows, SPEC, of_batch(landing))
-    decoded = limits_decoded(admitted, SPEC, lambda _: None)
+    decoded = media_row_limits(admitted, SPEC, lambda _: None)
     assert decoded == told
     assert work_of(admitted[0]).values == RATE_HZ
 
@@ -186,7 +186,7 @@ def test_object_that_takes_longer_is_refused_with_its_length(landing: Store, tmp
     rows = landed(landing, flac(tmp_path / "a.flac", 10 * RATE_HZ))
     engine = LocalCompute(1)
     try:
-        limits = limits_probed(landing, engine, rows, spec, lambda _: None)
+        limits = container_limits(landing, engine, rows, spec, lambda _: None)
         (outcome,) = engine.map(_hang, [1], timeout_s=0.2)
         assert outcome.error is not None
         reason = limits[0].reason(outcome.error)

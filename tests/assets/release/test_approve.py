@@ -239,7 +239,7 @@ def test_approve_says_why_there_is_nothing_to_approve(
     (place / "cats/empty.jpg").write_bytes(b"")
     damaged = arrive(place)
     assert not run("ingest", spec, damaged, place).success
-    stop = "1 of 1 objects are unreadable, allowed are 0.0% (max_reject_rate)"
+    stop = "1 of 1 objects are unreadable; the limit is 0.0% (max_reject_rate)"
     reason = f"batch {damaged} stopped before the gate, in media: {stop}"
 
     assert main(["approve", "demo", "--root", root.url]) == 2

@@ -56,7 +56,7 @@ def test_failed_media_check_stops_every_way_round_it(
     assert not stopped.success
     assert checks_of(stopped) == {"readable": False}
     assert (
-        "1 of 2 objects are unreadable, allowed are 0.0% (max_reject_rate): 'cats/empty.jpg'"
+        "1 of 2 objects are unreadable; the limit is 0.0% (max_reject_rate): 'cats/empty.jpg'"
         in failure_of(stopped)
     )
     assert stopped.asset_materializations_for_node("demo__media") == []

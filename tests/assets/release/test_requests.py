@@ -11,7 +11,7 @@ import pytest
 import loader
 from assets.gate_settings import GATE
 from assets.release.gate_run import Audit
-from assets.release.settled_batches import NOTED_AT_ONCE
+from assets.release.settled_batches import MIN_NEW_ENTRIES
 from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.versions.version import open_record
@@ -70,7 +70,7 @@ def test_published_batch_costs_two_requests_until_it_is_remembered(root: loader.
 
 
 def test_release_costs_the_same_after_any_number_of_batches(root: loader.Root) -> None:
-    for n in (NOTED_AT_ONCE, 2 * NOTED_AT_ONCE):
+    for n in (MIN_NEW_ENTRIES, 2 * MIN_NEW_ENTRIES):
         grow(root, n)
         publish_batches(root, "d", "r")  # remembers
         grow(root, n + 3)
@@ -79,19 +79,19 @@ def test_release_costs_the_same_after_any_number_of_batches(root: loader.Root) -
 
 def test_what_is_remembered_may_be_lost_or_damaged(root: loader.Root) -> None:
     plain = root.store
-    grow(root, NOTED_AT_ONCE)
+    grow(root, MIN_NEW_ENTRIES)
     publish_batches(root, "d", "r")
     (path,) = [info.key for info in plain.list("tables/")]
     assert requests_of_a_release(root) == 2
     plain.put(path, b"not Parquet")
-    assert requests_of_a_release(root) == 1 + NOTED_AT_ONCE + 1  # and remembers again
+    assert requests_of_a_release(root) == 1 + MIN_NEW_ENTRIES + 1  # and remembers again
     plain.delete_many([path])
-    assert requests_of_a_release(root) == 1 + NOTED_AT_ONCE + 1
+    assert requests_of_a_release(root) == 1 + MIN_NEW_ENTRIES + 1
 
 
 def test_record_that_was_replaced_is_read_again(root: loader.Root) -> None:
     plain = root.store
-    grow(root, NOTED_AT_ONCE)
+    grow(root, MIN_NEW_ENTRIES)
     publish_batches(root, "d", "r")
     first = next(info.key for info in plain.list("stages/"))
     plain.put(first, plain.get(first).data + b" ")
@@ -99,7 +99,7 @@ def test_record_that_was_replaced_is_read_again(root: loader.Root) -> None:
 
 
 def test_batch_that_was_published_and_failed_since_is_seen(root: loader.Root) -> None:
-    grow(root, NOTED_AT_ONCE)
+    grow(root, MIN_NEW_ENTRIES)
     publish_batches(root, "d", "r")
     append_record(root.store, record("000000-x", root.begin("d"), verdict="failed"))
     with pytest.raises(StageNotPublished, match="000000-x"):
@@ -107,14 +107,14 @@ def test_batch_that_was_published_and_failed_since_is_seen(root: loader.Root) ->
 
 
 def test_batch_of_copies_is_settled(root: loader.Root) -> None:
-    grow(root, NOTED_AT_ONCE - 1)
+    grow(root, MIN_NEW_ENTRIES - 1)
     append_record(root.store, replace(record("000099-x", ""), body={"txn": "", "parts": []}))
     publish_batches(root, "d", "r")
     assert requests_of_a_release(root) == 2
 
 
 def test_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.Root) -> None:
-    grow(root, NOTED_AT_ONCE)
+    grow(root, MIN_NEW_ENTRIES)
     (record_of_first, *_) = existing_records(root.store, newest_listed(root.store, "d", "samples")).values()
     verdict = replace(record_of_first, stage="version")
     audit = Audit(record=verdict, results=(), fresh=True)
@@ -130,7 +130,7 @@ def test_hint_that_cannot_be_written_stops_nothing(
     def refused(*_: Any) -> None:
         raise Forbidden("no right to write there")
 
-    grow(root, NOTED_AT_ONCE)
+    grow(root, MIN_NEW_ENTRIES)
     monkeypatch.setattr(root.store, "put", refused)
     assert publish_batches(root, "d", "r").published == ()
 

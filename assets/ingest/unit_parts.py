@@ -1,4 +1,4 @@
-"""Units that were cut: their samples, and the parts that these are written to."""
+"""Turn cut units into samples, and write them as parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -140,7 +140,7 @@ def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
+StagingFactory = Callable[[str, Sequence[Segment]], ClipStaging]
 """(SHA-256 of an object, its segments) -> staging."""
 
 
@@ -149,7 +149,7 @@ def staging_of(
     dataset: str,
     partition: str,
     policy: CutPolicy,
-) -> StagingOf:
+) -> StagingFactory:
     """Return the function that gives an object's staging, named after all that decides the clips' bytes."""
     folder = _folder(dataset, partition)
     plain: dict[str, str] = {}

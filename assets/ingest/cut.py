@@ -19,7 +19,7 @@ from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
 from ..stages import BatchSamples, written_part
-from .audit_work import StagingOf, segments_of
+from .audit_work import StagingFactory, segments_of
 from .cut_work import CUT, CutTask, CutUnits
 from .refusals import DUPLICATE
 from .time_limits import Tell, TimeLimit, log, media_row_limits
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutInto:
+class CutDestination:
     """Destination of a batch's units."""
 
     root: Store
@@ -39,7 +39,7 @@ class CutInto:
     """Class names, by class number."""
     provenance: Mapping[str, str]
     """Provenance of all samples."""
-    waiting: StagingOf | None = None
+    staging: StagingFactory | None = None
     """Staging of the audit's clips."""
 
 
@@ -85,7 +85,7 @@ def cut_objects(
     spec: DatasetSpec,
     audits: Sequence[Row],
     raws: Mapping[str, Row],
-    into: CutInto,
+    destination: CutDestination,
     tell: Tell = log.info,
 ) -> BatchSamples:
     """Cut objects, given by their media rows, and write their units as parts.
@@ -96,16 +96,16 @@ def cut_objects(
     tasks = list[CutTask]()
     for row, limit in zip(audits, limits, strict=True):
         raw = raws[row["key"]]
-        tasks.append(_task(landing, spec, row, raw, limit, into))
+        tasks.append(_task(landing, spec, row, raw, limit, destination))
     # The transaction's name covers policy and code; labels and objects also depend on the newest version.
     hashes = [row["sha256"] for row in audits]
-    partition = into.provenance["partition"]
+    partition = destination.provenance["partition"]
     job = Job(
-        store=into.root,
+        store=destination.root,
         work=CUT,
         about=f"{spec.name}/units/{partition}",
-        fingerprint=fingerprint(into.txn, list(into.labels), hashes),
-        stores=[landing, into.root],
+        fingerprint=fingerprint(destination.txn, list(destination.labels), hashes),
+        stores=[landing, destination.root],
     )
     parts = list[tuple[str, Part]]()
     rows = list[Row]()
@@ -119,7 +119,7 @@ def cut_objects(
         # Written by the node that computed the block, so its paths are checked.
         cut = block.part
         for kind, body in cut.parts:
-            parts.append((kind, written_part(body, into.txn)))
+            parts.append((kind, written_part(body, destination.txn)))
         rows += cut.rows
         refusals += cut.refusals
         short_shots += cut.short_shots
@@ -127,7 +127,7 @@ def cut_objects(
         parts=parts,
         rows=rows,
         refusals=refusals,
-        labels=into.labels,
+        labels=destination.labels,
         jobs=[job],
         short_shots=short_shots,
     )
@@ -149,23 +149,23 @@ def _task(
     row: Row,
     raw: Row,
     limit: TimeLimit,
-    into: CutInto,
+    destination: CutDestination,
 ) -> CutTask:
     kind: Kind = row["kind"]
     has_folder_labels = spec.label_from == "folder"
     staging_key = ""
-    if into.waiting is not None:
-        staging = into.waiting(row["sha256"], segments_of(raw))
+    if destination.staging is not None:
+        staging = destination.staging(row["sha256"], segments_of(raw))
         staging_key = staging.key
     label = None
     if has_folder_labels and CUTTERS[kind].has_label:
-        label = into.labels.index(raw["label"])
+        label = destination.labels.index(raw["label"])
     source = _source(spec, raw)
-    source.update(into.provenance)
+    source.update(destination.provenance)
     return CutTask(
         landing=store_url(landing),
-        root=store_url(into.root),
-        txn=into.txn,
+        root=store_url(destination.root),
+        txn=destination.txn,
         raw=raw,
         audit=row,
         policy=spec.policy,

@@ -31,7 +31,7 @@ from .audit_work import (
     Audited,
     AuditTask,
     SampleFormat,
-    StagingOf,
+    StagingFactory,
     clear_staging,
     segments_of,
     staging_of,
@@ -81,13 +81,13 @@ def media_stage(
             return newest, read_table(store, newest.files[MEDIA]), refused
 
     raws = read_table(store, landed.files[RAW_OBJECTS])
-    of = AuditOf(
+    batch = AuditBatch(
         root=store,
         partition=partition,
         fingerprint=digest,
         staging=staging_of(store, spec.name, partition, spec.policy),
     )
-    admitted, refusals = audit_objects(landing, compute, raws, spec, of, tell)
+    admitted, refusals = audit_objects(landing, compute, raws, spec, batch, tell)
     reason = stop_reason(refusals, len(raws), spec)
     if reason:
         clear_staging(store, spec.name, partition)
@@ -107,7 +107,7 @@ def media_stage(
         },
     )
     # Only now: until the record exists, a repeated run resumes from the job's results.
-    discard(compute, _job(landing, spec, of))
+    discard(compute, _job(landing, spec, batch))
     return record, admitted, refusals
 
 
@@ -125,7 +125,7 @@ def _fingerprint(spec: DatasetSpec, landed: StageRecord) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOf:
+class AuditBatch:
     """The batch that an audit belongs to."""
 
     root: Store
@@ -134,7 +134,7 @@ class AuditOf:
     """Key of the batch."""
     fingerprint: str
     """Hash of everything that decides the result."""
-    staging: StagingOf | None = None
+    staging: StagingFactory | None = None
     """Staging of the audit's clips."""
 
 
@@ -143,7 +143,7 @@ def audit_objects(
     compute: Compute,
     landed: Sequence[Row],
     spec: DatasetSpec,
-    of: AuditOf,
+    batch: AuditBatch,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
@@ -179,10 +179,10 @@ def audit_objects(
     sample_format = _format_of(spec)
     tasks = list[AuditTask]()
     for row, limit in zip(readable, limits, strict=True):
-        tasks.append(_task(landing, spec, row, limit, of, sample_format))
+        tasks.append(_task(landing, spec, row, limit, batch, sample_format))
 
     admitted = list[Row]()
-    job = _job(landing, spec, of)
+    job = _job(landing, spec, batch)
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             audited = _audited(readable[number], limits[number], outcome)
@@ -197,13 +197,13 @@ def audit_objects(
     return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
 
-def _job(landing: Store, spec: DatasetSpec, of: AuditOf) -> Job[AuditTask, Audited]:
+def _job(landing: Store, spec: DatasetSpec, batch: AuditBatch) -> Job[AuditTask, Audited]:
     return Job(
-        store=of.root,
+        store=batch.root,
         work=AUDIT,
-        about=f"{spec.name}/media/{of.partition}",
-        fingerprint=of.fingerprint,
-        stores=[landing, of.root],
+        about=f"{spec.name}/media/{batch.partition}",
+        fingerprint=batch.fingerprint,
+        stores=[landing, batch.root],
     )
 
 
@@ -222,19 +222,19 @@ def _task(
     spec: DatasetSpec,
     row: Row,
     limit: TimeLimit,
-    of: AuditOf,
+    batch: AuditBatch,
     sample_format: SampleFormat | None,
 ) -> AuditTask:
     staging_key = ""
-    if of.staging is not None:
-        staging_key = of.staging(row["sha256"], segments_of(row)).key
+    if batch.staging is not None:
+        staging_key = batch.staging(row["sha256"], segments_of(row)).key
     if limit.work is None:
         cost_s = row["nbytes"] / _BYTES_PER_S
     else:
         cost_s = limit.work.limit_s(0.0, math.inf) / _LIMIT_PER_COST
     return AuditTask(
         landing=store_url(landing),
-        root=store_url(of.root),
+        root=store_url(batch.root),
         raw=row,
         policy=spec.policy,
         staging=staging_key,

@@ -39,7 +39,7 @@ def clash(
     """Return why waiting parts no longer fit the dataset, or "".
 
     Class numbers, fields of a group or column types may have changed, or another batch published the same bytes or
-    objects. `record` is of the units or the samples.
+    objects. record: of the stage `units` or `samples`.
     """
     dataset = record.dataset
     labels = record.body["labels"]
@@ -49,7 +49,7 @@ def clash(
     if known[:shared] != list(labels[:shared]):
         return f"it was cut with the classes {list(labels)}, but the newest version has {known}"
     # These read only manifests.
-    reason = _other_groups(root, dataset, parts) or _other_columns(root, record)
+    reason = _group_clash(root, dataset, parts) or _column_clash(root, record)
     if reason:
         return reason
     published = published_objects(root, dataset)
@@ -72,7 +72,7 @@ def clash(
     return published_since(version, rows, record.body)
 
 
-def _other_groups(
+def _group_clash(
     root: "loader.Root",
     dataset: str,
     parts: Sequence["loader.Part"],
@@ -92,7 +92,7 @@ def _other_groups(
     return ""
 
 
-def _other_columns(root: "loader.Root", record: StageRecord) -> str:
+def _column_clash(root: "loader.Root", record: StageRecord) -> str:
     columns = record.body.get("columns")
     if not columns:
         return ""

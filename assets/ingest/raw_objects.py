@@ -34,9 +34,9 @@ _AT_ONCE = 8  # objects read at the same time, each with one chunk in memory
 _ORIGINS_BYTES = 128 * 2**20
 _FACT_BYTES = 2**20
 _REASON_CHARS = 500
-_OF_SEGMENTS = ("video/", "audio/")
+_SEGMENTED_MIMES = ("video/", "audio/")
 _FACTS = ("licence", "author", "title", "origin", "text")
-_NO_TEXT = ("inf", "-inf", "nan")  # Python's words for floats that JSON has no text for
+_NON_FINITE = ("inf", "-inf", "nan")  # Python's words for floats that JSON has no text for
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
@@ -69,7 +69,7 @@ def _facts(origin: object) -> dict[str, str]:
     for name in _FACTS:
         facts[name] = str(origin.get(name, ""))
     for name, value in facts.items():
-        if not is_text(value) or value in _NO_TEXT:
+        if not is_text(value) or value in _NON_FINITE:
             raise Corrupt(f"its {name} in {ORIGINS} is {value!r:.100}; accepted is UTF-8 text")
         if len(value.encode()) > _FACT_BYTES:
             raise Corrupt(f"its {name} in {ORIGINS} is larger than the accepted {_FACT_BYTES} bytes")
@@ -93,12 +93,12 @@ def raw_rows(
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
     origins = read_origins(landing)
-    unread = ""  # why no segments are readable: an error of every video and audio
+    segments_error = ""  # why no segments are readable: an error of every video and audio
     try:
         segments = read_segments(landing, {item.key for item in objects})
     except Corrupt as error:
         segments = GivenSegments()
-        unread = str(error)
+        segments_error = str(error)
     rows = list[dict[str, Any]]()
     readable = list[RawObject]()
     for item in objects:
@@ -108,16 +108,16 @@ def raw_rows(
         if not row["error_code"]:
             readable.append(item)
     if hashes is None:
-        hashes = partial(_by_threads, landing)
+        hashes = partial(_hash_in_threads, landing)
     with closing(hashes(readable)) as contents:  # type: ignore[type-var]
         for row in rows:
             if not row["error_code"]:
                 content = next(contents)
-                row.update(_content(content, unread))
+                row.update(_content(content, segments_error))
             yield row
 
 
-def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
+def _hash_in_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         ahead = list[Future[Hashed]]()
         for item in objects:
@@ -130,7 +130,7 @@ def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _on_cluster(
+def _hash_on_nodes(
     compute: Compute,
     job: Job[HashTask, Hashed],
     landing: Store,
@@ -193,9 +193,9 @@ def _row(
     return row
 
 
-def _content(content: Hashed, unread: str) -> dict[str, str]:
-    if unread and content.mime.startswith(_OF_SEGMENTS):
-        return _error(unread)
+def _content(content: Hashed, segments_error: str) -> dict[str, str]:
+    if segments_error and content.mime.startswith(_SEGMENTED_MIMES):
+        return _error(segments_error)
     return asdict(content)
 
 
@@ -237,7 +237,7 @@ def land(
     # A node would open only the first file of a joined object, so this process reads those itself.
     may_use_nodes = not isinstance(landing, JoinedObjects)
     if may_use_nodes and compute is not None and isinstance(compute, Jobs):
-        hashes = partial(_on_cluster, compute, job, landing)
+        hashes = partial(_hash_on_nodes, compute, job, landing)
     rows = list(raw_rows(landing, manifest.objects, hashes))
     # The fingerprint covers content, so it is compared after the reading.
     facts = [_content_facts(row) for row in rows]

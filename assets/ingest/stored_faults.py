@@ -32,7 +32,7 @@ _FAULTS = frozenset(
     }
 )
 """Names of errors that are no verdict on any data."""
-_OF_FEATURIZERS = frozenset({"AttributeError", "TypeError", "NotImplementedError", "InvalidField"})
+_FEATURIZER_FAULTS = frozenset({"AttributeError", "TypeError", "NotImplementedError", "InvalidField"})
 """Names of errors that are no verdict if a featurizer raises them."""
 _ERROR = re.compile(r"(?:the same bytes as .+: )?((?:\w+\.)*)(\w+):")
 """A reason begins with the error's module and class, after the words for a copy."""
@@ -53,7 +53,7 @@ def is_stored_feature_fault(code: str, reason: str) -> bool:
     """Return whether a featurizer's stored refusal came from code, machine or store."""
     if is_stored_fault(code, reason):
         return True
-    return _is_raised(code, reason, _OF_FEATURIZERS)
+    return _is_raised(code, reason, _FEATURIZER_FAULTS)
 
 
 def _is_raised(code: str, reason: str, errors: frozenset[str]) -> bool:

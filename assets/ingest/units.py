@@ -36,7 +36,7 @@ from ..stages import (
 from ..tables import read_table
 from .audit_work import clear_staging, staging_of
 from .cut import (
-    CutInto,
+    CutDestination,
     cut_objects,
     labels_of,
     new_objects,
@@ -248,14 +248,14 @@ def _cut_media(batch: OpenBatch, tell: Tell) -> BatchSamples:
     fresh, duplicates = new_objects(batch.audits, batch.published)
     if spec.label_from == "folder":
         labels = labels_of(fresh, batch.raws, labels)
-    into = CutInto(
+    destination = CutDestination(
         root=store,
         txn=batch.txn,
         labels=labels,
         provenance=batch.provenance,
-        waiting=staging_of(store, spec.name, batch.partition, spec.policy),
+        staging=staging_of(store, spec.name, batch.partition, spec.policy),
     )
-    samples = cut_objects(batch.landing, batch.compute, spec, fresh, batch.raws, into, tell)
+    samples = cut_objects(batch.landing, batch.compute, spec, fresh, batch.raws, destination, tell)
     return replace(samples, refusals=[*duplicates, *samples.refusals])
 
 

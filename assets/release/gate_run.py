@@ -28,7 +28,8 @@ from ..stages import VERSION, PipelineStage
 if TYPE_CHECKING:
     import polars as pl
 
-_OF_THE_ATTEMPT = ("part", "row", "run_id", "raw_etag")
+_ATTEMPT_COLUMNS = ("part", "row", "run_id", "raw_etag")
+"""Columns that differ between attempts at the same batch."""
 _REASON_CHARS = 500
 
 
@@ -77,19 +78,19 @@ def audit_batch(
     if (
         newest is not None
         and newest.fingerprint == verdict_fingerprint
-        and _stands(root, samples, newest, gate, once)
+        and _still_holds(root, samples, newest, gate, once)
     ):
         results = [CheckResult.from_json(body) for body in newest.body["checks"]]
         return Audit(record=newest, results=tuple(results), fresh=False)
     try:
-        return _judged(root, samples, gate, stage, verdict_fingerprint)
+        return _judge(root, samples, gate, stage, verdict_fingerprint)
     except ObjectNotFound:
         if not _is_given_up(root, samples):
             raise
-    return _collected(root, samples, gate, stage, verdict_fingerprint)
+    return _fail_collected(root, samples, gate, stage, verdict_fingerprint)
 
 
-def _judged(
+def _judge(
     root: loader.Root,
     samples: StageRecord,
     gate: Gate,
@@ -145,7 +146,7 @@ def _judged(
     )
 
 
-def _collected(
+def _fail_collected(
     root: loader.Root,
     samples: StageRecord,
     gate: Gate,
@@ -193,7 +194,7 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
     return root.state.txns[txn].status == "aborted"
 
 
-def _stands(
+def _still_holds(
     root: loader.Root,
     samples: StageRecord,
     verdict: StageRecord,
@@ -206,7 +207,7 @@ def _stands(
     # Do not read given-up parts: they may be collected.
     if _is_given_up(root, samples):
         return True
-    if verdict.body["broken"] or _is_open(verdict):
+    if verdict.body["broken"] or _passed_despite_failure(verdict):
         return False
     same = verdict.body.get("publishes") == digest_of(samples)
     if not same or once:
@@ -215,7 +216,7 @@ def _stands(
     return against == compared_with(root, verdict.dataset, gate)
 
 
-def _is_open(verdict: StageRecord) -> bool:
+def _passed_despite_failure(verdict: StageRecord) -> bool:
     # Published though a check stops it: older releases stored no severities.
     if verdict.body.get("approval"):
         return False
@@ -259,7 +260,7 @@ def overtaken(
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     if newest is None or newest.r != verdict.r:
         return True
-    return not _stands(root, samples, verdict, gate, once=False)
+    return not _still_holds(root, samples, verdict, gate, once=False)
 
 
 def digest_of(samples: StageRecord) -> str:
@@ -273,7 +274,7 @@ def digest_of(samples: StageRecord) -> str:
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
     """Return the SHA-256, in hex, of a batch's shards and rows but for columns that name the attempt. O(rows)."""
     # Columns and rows in order: a repeated cut may write them in another one.
-    columns = [name for name in sorted(table.columns) if name not in _OF_THE_ATTEMPT]
+    columns = [name for name in sorted(table.columns) if name not in _ATTEMPT_COLUMNS]
     rows = table.select(columns)
     row_lines = ""
     if len(rows):

@@ -190,10 +190,10 @@ def _release_metadata(history: Sequence[Lag]) -> Metadata:
             lag.version,
             lag.batch,
             lag.n,
-            words(lag.min_s),
-            words(lag.median_s),
-            words(lag.p95_s),
-            words(lag.max_s),
+            duration_text(lag.min_s),
+            duration_text(lag.median_s),
+            duration_text(lag.p95_s),
+            duration_text(lag.max_s),
         )
         rows.append(row)
     header = ("version", "batch", "objects", "min", "median", "p95", "max")
@@ -215,7 +215,7 @@ def _median(values: Sequence[tuple[float, int]]) -> float:
     return largest
 
 
-def words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a readable duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
     for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         # From two of a unit on: 1.9 h are more exact as 114 min.

@@ -23,7 +23,7 @@ from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of
 from .settled_batches import add_settled, read_settled
-from .version_page import card_metadata, check_events, published_in, release_metadata
+from .version_page import card_metadata, check_events, publication_observation, release_metadata
 
 ATTEMPTS = 8
 """Most audits of a batch while others are published."""
@@ -53,7 +53,7 @@ def audit_waiting(
 
     Passed ones are checked again before publication.
     """
-    records = _cut(root, dataset).values()
+    records = _unsettled_records(root, dataset).values()
     state = root.state
     audits = list[Audit]()
     for record in records:
@@ -122,13 +122,13 @@ def _publish_passed(
     gate: Gate,
     spec: DatasetSpec | None,
 ) -> Release:
-    records = _cut(root, dataset)
+    records = _unsettled_records(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     for name, record in records.items():
         if record.verdict != "published":
             failed.add(name)
     if failed and not any(audit.passed for audit in audits):
-        raise StageNotPublished(_refusal(root, dataset, min(failed)))
+        raise StageNotPublished(_failed_reason(root, dataset, min(failed)))
 
     unfit: dict[str, str] = {}  # batch -> reason
     versions: dict[str, loader.Version] = {}  # batch -> its version
@@ -165,7 +165,7 @@ def _publish_passed(
     )
 
 
-def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
+def _unsettled_records(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
     """Return batch -> newest samples record, without settled batches."""
     listed = newest_listed(root.store, dataset, SAMPLES)
     state = root.state
@@ -215,7 +215,7 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
     return not _is_published(state, record)
 
 
-def _unfit(root: loader.Root, record: StageRecord) -> str:
+def _unfit_reason(root: loader.Root, record: StageRecord) -> str:
     """Return why a batch may not be published any more, or ""."""
     for read in record.upstream:
         try:
@@ -262,7 +262,7 @@ def _publish_batch(
         if known is not None:  # another release published it
             version = root.open(known.id)
             return _PublishedBatch(audit=audit, version=version)
-        reason = _unfit(root, record) or _cut_again(record, audit.record)
+        reason = _unfit_reason(root, record) or _recut_reason(record, audit.record)
         if reason:
             return _PublishedBatch(audit=audit, reason=reason)
         if samples_stage.outdated(root, record):
@@ -297,17 +297,17 @@ def _not_compared(record: StageRecord) -> str:
     )
 
 
-def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
+def _recut_reason(record: StageRecord, verdict: StageRecord) -> str:
     audited = verdict.upstream[0]
     if audited.r == record.r:
         return ""
     return (
-        f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
-        f"verdict is of {audited.r}): run the release again"
+        f"batch {record.partition} was cut again during its audit (its newest samples record is {record.r}, "
+        f"the audit read {audited.r}): run the release again"
     )
 
 
-def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
+def _failed_reason(root: loader.Root, dataset: str, partition: str) -> str:
     try:
         require_published(root.store, dataset, SAMPLES, partition)
     except StageNotPublished as error:
@@ -374,7 +374,7 @@ def _check_word(check: Mapping[str, Any]) -> str:
     return "warned"
 
 
-_CHECK_SAYS = (
+_CHECK_NOTE = (
     "A batch that fails is not published, now or later, until its samples are made again. A check that cannot run "
     "fails."
 )
@@ -391,7 +391,7 @@ def version_asset(
     samples_key = dg.AssetKey([dataset, SAMPLES])
     check_specs = list[dg.AssetCheckSpec]()
     for name in gate.names:
-        description = f"{gate.text_of(name)} {_CHECK_SAYS}"
+        description = f"{gate.text_of(name)} {_CHECK_NOTE}"
         check_spec = dg.AssetCheckSpec(name, asset=key, blocking=True, description=description)
         check_specs.append(check_spec)
 
@@ -421,7 +421,7 @@ def version_asset(
                 yield from check_events(gate, audits, opened.url, stopping=release is None)
             shown = release_metadata(opened, release, spec)
             for published in release.versions:
-                context.log_event(published_in(published))
+                context.log_event(publication_observation(published))
             shown |= card_metadata(opened, release.version)
             yield dg.MaterializeResult(
                 metadata=shown,

@@ -207,14 +207,14 @@ def version_links(
     version = release.version
     shown: Metadata = {
         "made_of": table_metadata(("version", "batch", "made by"), rows, "nothing new"),
-        "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
+        "to_the_samples": dg.MetadataValue.md(_sample_commands(version)),
     }
     shown |= viewer_metadata(version_page(version.dataset, version.number))
     shown |= version_columns(version.dataset, version.samples(), spec)
     return shown
 
 
-def published_in(version: loader.Version) -> dg.AssetObservation:
+def publication_observation(version: loader.Version) -> dg.AssetObservation:
     """Return the observation that links a batch's samples to the version that contains them."""
     samples_key = dg.AssetKey([version.dataset, "samples"])
     version_key = dg.AssetKey([version.dataset, "version"])
@@ -247,7 +247,7 @@ def _run_link(run_id: str) -> Markdown:
     return Markdown(f"[{short}](/runs/{target})")
 
 
-def _to_the_samples(version: loader.Version) -> str:
+def _sample_commands(version: loader.Version) -> str:
     url = version.store.url
     commands = [f"penstock show {version.name} --root {url}"]
     if version.number > 1:

@@ -160,19 +160,19 @@ class Admission:
 
     def replace_lost(
         self,
-        first_of: Mapping[str, str],
+        first_keys: Mapping[str, str],
         earlier: Mapping[str, EarlierSamples],
     ) -> None:
         """Let the first sample of an object in place replace the samples that the object lost.
 
-        first_of: key of an object -> key of its first admitted sample. earlier: key of an object -> the dataset's
+        first_keys: key of an object -> key of its first admitted sample. earlier: key of an object -> the dataset's
         samples from only this object.
         """
         # Computed once: what one object's first sample replaces below does not count as replaced for the next object.
         replaced = set[str]()
         for keys in self.replaces.values():
             replaced.update(keys)
-        for raw_key, first in first_of.items():
+        for raw_key, first in first_keys.items():
             if raw_key not in earlier:
                 continue
             lost = earlier[raw_key].live_keys() - replaced

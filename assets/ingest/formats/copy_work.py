@@ -52,7 +52,7 @@ class CopiedPart:
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     """Copy a run of samples. Raises: Unusable if an object was replaced; errors of the format; StoreError."""
     landing = node.open(task.landing)
-    shard, rows = _walked(task, landing)
+    shard, rows = _walk(task, landing)
     raws: dict[str, Row] = {}
     for raw in task.raws:
         raws[raw["key"]] = raw
@@ -86,7 +86,7 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     )
 
 
-def _walked(task: CopyTask, landing: Store) -> tuple[ForeignShard, Rows]:
+def _walk(task: CopyTask, landing: Store) -> tuple[ForeignShard, Rows]:
     """Return the task's run, with the batch's types for its columns from JSON documents."""
     rules = task.rules
     place = walked_place(task.txn, landing, rules.format, rules.options)

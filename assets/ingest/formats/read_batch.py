@@ -44,8 +44,8 @@ from .walked_objects import fresh_objects
 
 _LEAST_BYTES = DEFAULT_SHARD_BYTES // 4096
 """Smallest size counted for an object: a unit has at most 4,096 objects."""
-_OF_THE_OBJECT = ("crashed", "memory", "timeout")
-"""Failures without the object at fault."""
+_OBJECT_FAILURES = ("crashed", "memory", "timeout")
+"""Failures that do not name the object at fault."""
 
 ReadUnits = tuple[ReadTask, ReadParts]
 """(unit of readable objects, its samples)."""
@@ -64,7 +64,7 @@ def write_read(batch: OpenBatch) -> BatchSamples:
 
     results = [result for _, result in units_read]
     admission = Admission.of_all(result.admission for result in results)
-    parts, rows = _written(batch, results, admission)
+    parts, rows = _collect_parts(batch, results, admission)
     facts: dict[str, dict[str, Any]] = {}
     for result in results:
         facts.update(result.facts)
@@ -77,11 +77,11 @@ def write_read(batch: OpenBatch) -> BatchSamples:
         jobs=reader.jobs,
     )
     if any(result.of_json for result in results):
-        samples = _agreed(batch.root.store, samples, results, newest.columns)
+        samples = _with_common_columns(batch.root.store, samples, results, newest.columns)
     return admission.apply_to(samples, batch.raws)
 
 
-def _written(
+def _collect_parts(
     batch: OpenBatch,
     results: Sequence[ReadParts],
     admission: Admission,
@@ -104,7 +104,7 @@ def _written(
     return parts, rows
 
 
-def _agreed(
+def _with_common_columns(
     store: Store,
     samples: BatchSamples,
     results: Sequence[ReadParts],
@@ -243,7 +243,7 @@ class _BatchReader:
         """Return the halves of a unit without a result; refuse its object if it has only one."""
         raws = task.raws
         error = outcome.error
-        if error is None or error.code not in _OF_THE_OBJECT:
+        if error is None or error.code not in _OBJECT_FAILURES:
             self._discard_jobs()
             first_key = raws[0]["key"]
             raise missing_result_error(first_key, outcome)

@@ -40,11 +40,11 @@ from .sample_facts import (
 )
 from .walked_objects import (
     WalkedPlace,
+    cached_per_batch,
     landed_info,
-    not_of,
-    once_a_batch,
     refused_where_unreadable,
     walked_place,
+    wrong_format,
 )
 
 
@@ -107,7 +107,7 @@ class ReadPlace:
             readable = self._importer.find_readable(self._files, [info], self._options)
             is_readable = bool(readable.infos)
         if not is_readable:
-            raise not_of(self._format)
+            raise wrong_format(self._format)
         if readable.members is not None:
             self.has_members = True
             readable.members.leave_out(self._options.without, OWN_COLUMNS, self.members)
@@ -144,7 +144,7 @@ class ReadPlace:
             yield sample
 
 
-read_place = once_a_batch(ReadPlace)
+read_place = cached_per_batch(ReadPlace)
 
 
 def audit_samples(

@@ -44,7 +44,7 @@ def write_walked(batch: OpenBatch) -> BatchSamples:
     fresh = [batch.raws[info.key] for info in infos]
     newest = newest_version(batch.root, batch.spec, fresh)
     place = WalkedPlace(batch.landing, batch.spec.format, batch.spec.sources[0].choices)
-    walked = _walked(place, infos)
+    walked = _walk(place, infos)
     all_rows = [rows for _, rows in walked]
     group_of = groups_of(all_rows, newest.groups)
     if place.has_members:
@@ -83,7 +83,7 @@ class _WalkedBatch:
     newest: NewestVersion
 
 
-def _walked(place: WalkedPlace, infos: Sequence[ObjectInfo]) -> list[Walked]:
+def _walk(place: WalkedPlace, infos: Sequence[ObjectInfo]) -> list[Walked]:
     shards = shards_of(infos, place.objects_per_shard)
     # In threads, because walking an object waits for its store.
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
@@ -123,7 +123,7 @@ def _copy(plan: _WalkedBatch, samples: BatchSamples) -> tuple[BatchSamples, Admi
         decides.append(sorted(samples.columns.items()))
     job = units_job(COPY, batch, *decides)
     tasks = list(_tasks(plan, samples.columns))
-    parts, rows, admission = _copied(batch.compute, job, tasks)
+    parts, rows, admission = _collect_copies(batch.compute, job, tasks)
     samples = replace(samples, parts=parts, rows=rows, jobs=[job])
     return samples, admission
 
@@ -159,7 +159,7 @@ def _tasks(plan: _WalkedBatch, columns_of_json: Mapping[str, str]) -> Iterator[C
         n_runs[shard.name] += 1
 
 
-def _copied(
+def _collect_copies(
     compute: Compute,
     job: Job[CopyTask, CopiedPart],
     tasks: Sequence[CopyTask],
@@ -214,7 +214,7 @@ def _admit_in_place(plan: _WalkedBatch) -> tuple[list[_AdmittedRun], Admission]:
     earlier = plan.newest.earlier
     admitted = list[_AdmittedRun]()
     admission = Admission()
-    first_of: dict[str, str] = {}  # key of an object -> key of its first admitted sample
+    first_keys: dict[str, str] = {}  # key of an object -> key of its first admitted sample
     for shard, rows in plan.walked:
         positions = list[int]()  # of the admitted rows
         samples = list[KnownSample]()
@@ -225,14 +225,14 @@ def _admit_in_place(plan: _WalkedBatch) -> tuple[list[_AdmittedRun], Admission]:
             if admission.admit_in_place(sample.key, sample.source, earlier_samples):
                 positions.append(position)
                 samples.append(sample)
-                first_of.setdefault(raw_key, sample.key)
+                first_keys.setdefault(raw_key, sample.key)
         if not samples:
             continue
         if len(samples) < len(rows.source_keys):
             rows = rows.take(positions)
         run = _AdmittedRun(shard=shard, rows=rows, samples=samples)
         admitted.append(run)
-    admission.replace_lost(first_of, earlier)
+    admission.replace_lost(first_keys, earlier)
     return admitted, admission
 
 

@@ -83,7 +83,7 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
         raise rejected(stage, type(error).__name__, error) from error
 
 
-def not_of(format: str) -> Unusable:
+def wrong_format(format: str) -> Unusable:
     """Return the refusal of an object that is not of this format."""
     why = f"it is not of the format {format}, or no file beside it describes it"
     return dropped("probe", "type_not_taken", why)
@@ -129,7 +129,7 @@ class WalkedPlace:
             objects = self._format.find_objects(self.landing, [info])
         keys = {described.key for described in objects.infos}
         if info.key not in keys:
-            raise not_of(self._name)
+            raise wrong_format(self._name)
         if objects.members is not None:
             self._has_members = True
         return objects.reading(self._options.without, OWN_COLUMNS, self.members)
@@ -148,7 +148,7 @@ class WalkedPlace:
         return rows_of(shard, samples, self._options.without)
 
 
-def once_a_batch(
+def cached_per_batch(
     open_source: Callable[[Store, str, ColumnarOptions], Place],
 ) -> Callable[[str, Store, str, ColumnarOptions], Place]:
     """Return `open_source` with the batch as first argument, caching the latest batch's source in each process."""
@@ -168,7 +168,7 @@ def once_a_batch(
     return place_of
 
 
-walked_place = once_a_batch(WalkedPlace)
+walked_place = cached_per_batch(WalkedPlace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from assets.ingest import cut_work
-from assets.ingest.cut import CutInto, cut_objects
+from assets.ingest.cut import CutDestination, cut_objects
 from assets.media.objects import CutRequest, CutResult
 from assets.media.unit import Unit
 from assets.spec import DatasetSpec
@@ -42,7 +42,7 @@ def test_unit_is_a_file_that_its_worker_made(
     secret.write_bytes(b"a key")
     row = {"key": str(secret), "sha256": "0" * 64, "mime": how, "kind": "text"}
     root = open_store(str(tmp_path / "root"))
-    into = CutInto(root=root, txn="t", labels=[], provenance={"partition": "b"})
+    into = CutDestination(root=root, txn="t", labels=[], provenance={"partition": "b"})
     cut = cut_objects(root, InlineCompute(), DatasetSpec(name="demo"), [row], {row["key"]: raw_of(row)}, into)
     assert len(cut.rows) == len(cut.parts) == (how == "own")
     assert [one["code"] for one in cut.refusals] == ([] if how == "own" else ["foreign_file"])

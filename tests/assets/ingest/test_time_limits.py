@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.ingest.cut import CutInto, cut_objects
-from assets.ingest.media import AuditOf, audit_objects
+from assets.ingest.cut import CutDestination, cut_objects
+from assets.ingest.media import AuditBatch, audit_objects
 from assets.ingest.time_limits import container_limits, media_row_limits
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, declared_work, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
@@ -52,8 +52,8 @@ def landing(tmp_path: Path) -> Store:
     return open_store(str(folder))
 
 
-def of_batch(root: Store) -> AuditOf:
-    return AuditOf(root=root, partition="b", fingerprint="f")
+def of_batch(root: Store) -> AuditBatch:
+    return AuditBatch(root=root, partition="b", fingerprint="f")
 
 
 def landed(landing: Store, *paths: Path) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def test_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) 
     }
     rows = [row, video, photo]
     raws = {one["key"]: raw_of(one) for one in rows}
-    into = CutInto(root=landing, txn="t", labels=[""], provenance={"partition": "b"})
+    into = CutDestination(root=landing, txn="t", labels=[""], provenance={"partition": "b"})
     assert len(cut_objects(landing, engine, SPEC, rows, raws, into, tell=said.append).refusals) == 3
     assert engine.limits["a unit"] == pytest.approx([100 + 3175.2, 5000, 100])
     assert said == [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import loader
 from assets.arrivals.batch_manifests import RawObject, read_manifest
-from assets.release.lag import _median, _quantile, lags, words
+from assets.release.lag import _median, _quantile, duration_text, lags
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batches_of, build_defs
@@ -54,7 +54,7 @@ def test_lag_of_a_batch_is_that_of_its_used_objects(
         found.p95_s,
         found.max_s,
     )
-    assert words(found.median_s) in shown["lag"]
+    assert duration_text(found.median_s) in shown["lag"]
     assert shown["lag_plot"].startswith("![time from arrival to version](data:image/png;base64,")
 
 

@@ -64,7 +64,7 @@ def test_samples_cut_again_while_they_were_audited(
         return CheckResult(name="x", passed=True)
 
     stopped = release(Gate(checks={"meddle": meddle}))
-    assert "was cut again while it was audited" in failure_of(stopped)
+    assert "was cut again during its audit" in failure_of(stopped)
     assert numbers(root) == []
     assert release(Gate()).success
     assert numbers(root) == [1]

@@ -192,10 +192,10 @@ def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[
         start = int(pieces.of.start[i])
         out.setdefault(int(pieces.slot[i]), []).append(
             ExplainedPiece(
-                segment_id=int(pieces.of.place[i]) + 1,
+                segment_id=int(pieces.of.number_in_sequence[i]) + 1,
                 start=start,
                 stop=start + int(pieces.of.length[i]),
-                at=int(pieces.of.at[i]),
+                at=int(pieces.of.offset_in_sequence[i]),
                 masked=bool(pieces.held[i]),
                 address=address,
                 provenance=row,

@@ -55,10 +55,11 @@ def delivered_digest(
 ) -> int:
     """Return this rank's digest of the data it read: the sum of its slots' hashes modulo 2^64.
 
+    The sum over all ranks, modulo 2^64, is the same for every world size.
+
     slot_numbers: int64 [n], canonical slot numbers in [0, B).
     identities: uint64 [n], identities of the delivered samples (a substitute has its own).
-    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63. The sum over all ranks, modulo 2^64, is the same for
-    every world size.
+    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
     """
     steps = np.full(len(slot_numbers), step, np.uint64)
     hashes = delivered_hashes(steps, slot_numbers, identities, crcs)

@@ -23,7 +23,7 @@ def grown_content(
     step: int,
     bucket_by: object,
 ) -> dict[str, Any]:
-    """Return the fields of a plan that change: sources, growths, and with buckets their turns."""
+    """Return the plan's changed fields: `sources`, `grown` and, with buckets, `segments` and `buckets`."""
     step = whole("grow: step", step, 0, 2**53)
     _check_growth(plan, views, step)
     names = {source.source for source in plan.sources.values()}
@@ -62,7 +62,7 @@ def grown_content(
         "sources": sources,
         "grown": tuple(growths),
     }
-    changes |= more_buckets(
+    changes |= grown_turns(
         plan,
         sources,
         growths,
@@ -106,7 +106,8 @@ def _grown_source(
     """
     if source.weight != 1:
         raise InvalidPlan(
-            f"source {name!r}: a growth has no weight = {source.weight!r}; the schedule has them"
+            f"source {name!r}: grow() takes no weight, {source.weight!r} was given. Pass the view only; the plan's "
+            "schedule sets weights"
         )
     old = _views_before(plan, name, number)
     all_views = [*old.values(), source.view]
@@ -136,10 +137,9 @@ def _grown_source(
         deltas.append(delta)
 
         start = used.get(stream, 0)
-        stages = plan.stream_of(stream).stages
-        stage = stages[-1].after(start, n=1, delta=0)
-        is_mixed = stage.origin > start  # its epoch has not ended
-        if delta.view is not None and is_mixed:
+        stage = plan.stream_of(stream).stages[-1]
+        # The rest of an epoch that has begun is mixed with the new samples.
+        if delta.view is not None and stage.is_mid_epoch(start):
             full_name = delta_name(stream, number)
             delta_source = replace(source, view=delta.view)
             planned = plan_source(full_name, delta_source, bucket)
@@ -157,7 +157,7 @@ def _views_before(
     name: str,
     number: int,
 ) -> dict[str | None, OrderView]:
-    """Return bucket, or None -> view of all samples of a source's version before a growth."""
+    """Return bucket (None without buckets) -> view of all its samples, before a growth."""
     views: dict[str | None, OrderView] = {}
     for planned in plan.sources.values():
         is_before = planned.source == name and planned.growth == number - 1
@@ -205,15 +205,17 @@ def _new_views(
     old: Mapping[str | None, OrderView],
 ) -> Mapping[str | None, OrderView]:
     """Return the new view, split into buckets if the plan has any. A bare version takes the old view's predicate."""
-    bucket, old_view = next(iter(old.items()))
-    is_version = not hasattr(view, "version_ordinals") and hasattr(old_view, "of_version")
-    if buckets is None or bucket is None:
-        if is_version:
-            view = old_view.of_version(view)  # type: ignore[attr-defined]
+    any_bucket, any_old_view = next(iter(old.items()))  # all have the same version and predicate
+    is_version = not hasattr(view, "version_ordinals")
+    takes_old_predicate = is_version and hasattr(any_old_view, "of_version")
+    # With buckets, every view has one: the second test is for the type checker.
+    if buckets is None or any_bucket is None:
+        if takes_old_predicate:
+            view = any_old_view.of_version(view)  # type: ignore[attr-defined]
         return {None: view}
 
-    if is_version:
-        whole_view = old_view.unsplit(buckets.by, buckets.edges, bucket)  # type: ignore[attr-defined]
+    if takes_old_predicate:
+        whole_view = any_old_view.unsplit(buckets.by, buckets.edges, any_bucket)  # type: ignore[attr-defined]
         view = whole_view.of_version(view)
     parts = split_view(name, view, buckets.by, buckets.edges)
     if not parts:
@@ -231,8 +233,8 @@ def _emptied(
     """Return the view of a bucket that has no samples in the new version. new_view: any of that version."""
     if not hasattr(old_view, "of_version"):
         raise InvalidPlan(
-            f"source {stream!r} has no samples in the new version, "
-            f"which does not go on from one with {len(old_view)}"
+            f"source {stream!r} has no samples in the new version, and its view cannot be continued. Leave the source "
+            "out, or make a new plan"
         )
     return old_view.of_version(new_view.version)
 
@@ -243,11 +245,13 @@ def _growth(
     number: int,
     deltas: Sequence[Delta],
 ) -> Growth:
+    # The same for each bucket of a stored version; synthetic buckets number their own samples.
+    first = max(delta.first for delta in deltas)
     return Growth(
         step=step,
         source=source,
         number=number,
-        first=max(delta.first for delta in deltas),
+        first=first,
         removed=deltas[0].removed,  # of the whole version, so the same for each bucket
     )
 
@@ -305,7 +309,7 @@ def _version_pairs(
     for bucket, old_view in old.items():
         new_view = new.get(bucket)
         if new_view is not None:
-            # All buckets come from one version, whose samples need no second comparison.
+            # The buckets of a version share its delta: compute it once.
             identities = (new_view.identity, old_view.identity)
             pairs[identities] = (new_view, old_view)
     if pairs:
@@ -319,14 +323,14 @@ Sizes = Sequence[tuple[int, Mapping[str, int]]]
 """(start step, label -> slots of its batches), from step 0 on."""
 
 
-def more_buckets(
+def grown_turns(
     plan: PlanContent,
     sources: Mapping[str, PlannedSource],
     grown: Sequence[Growth],
     step: int,
     bucket_by: object,
 ) -> dict[str, Any]:
-    """Return the segments and turns of a plan that grows at a step; {} without buckets.
+    """Return the plan's `segments` and `buckets` after a growth; {} without buckets.
 
     bucket_by: the plan's buckets, including batches for new ones.
     """
@@ -348,8 +352,9 @@ def more_buckets(
     labels = bucket_labels(sources.values(), buckets.by)
     if bucket_by is not None:
         same_buckets = _checked(buckets, bucket_by)
-        changes = size_ramp(same_buckets, labels, slots)
-        sizes = _with_new(buckets, sizes, changes, step)
+        requested_sizes = size_ramp(same_buckets, labels, slots)
+        _check_sizes_unchanged(sizes, requested_sizes)
+        sizes = _add_bucket_sizes(buckets, sizes, requested_sizes, step)
     _, first_sizes = sizes[0]
     new_labels = sorted(set(labels) - set(first_sizes))
     if new_labels:
@@ -361,8 +366,10 @@ def more_buckets(
         )
 
     growth_steps = [growth.step for growth in grown]
-    starts = cut_at(starts, (*dict(sizes), *growth_steps))
-    slots = cut_at(slots, dict(starts))
+    size_steps = [start for start, _ in sizes]
+    starts = cut_at(starts, (*size_steps, *growth_steps))
+    segment_steps = [start for start, _ in starts]
+    slots = cut_at(slots, segment_steps)
     batches = [in_force(sizes, start) for start, _ in starts]
     return {
         "segments": bucketed_segments(starts, slots),
@@ -377,30 +384,38 @@ def more_buckets(
     }
 
 
-def _with_new(
-    buckets: Interleaving,
+def _check_sizes_unchanged(
     sizes: Sizes,
-    changes: Sequence[tuple[int, dict[str, int]]],
-    step: int,
-) -> list[tuple[int, Mapping[str, int]]]:
-    """Return the plan's batch sizes, plus those in `changes` for buckets that first appear at a step."""
-    for start, planned_sizes in cut_at(sizes, dict(changes)):
-        sizes_by_change = in_force(changes, start)
+    requested_sizes: Sizes,
+) -> None:
+    """Raise InvalidPlan if bucket_by requests another batch size for a bucket of the plan."""
+    requested_steps = [start for start, _ in requested_sizes]
+    for start, planned_sizes in cut_at(sizes, requested_steps):
+        requested = in_force(requested_sizes, start)
         for label, size in planned_sizes.items():
-            new_size = sizes_by_change[label]
+            new_size = requested[label]
             if new_size != size:
                 raise InvalidPlan(
                     f"bucket {label!r} has batches of {size} in the plan, {new_size} by bucket_by "
                     f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
                 )
 
-    _, first_sizes = changes[0]
+
+def _add_bucket_sizes(
+    buckets: Interleaving,
+    sizes: Sizes,
+    requested_sizes: Sizes,
+    step: int,
+) -> list[tuple[int, Mapping[str, int]]]:
+    """Return the plan's batch sizes, plus the requested ones of buckets that first appear at a step."""
+    _, first_sizes = requested_sizes[0]
     new_labels = set(first_sizes) - set(buckets.streams)
-    later_steps = [start for start, _ in changes if start > step]  # before its step a growth changes nothing
+    # Before its step a growth changes nothing.
+    later_steps = [start for start, _ in requested_sizes if start > step]
     out: list[tuple[int, Mapping[str, int]]] = []
     for start, planned_sizes in cut_at(sizes, later_steps):
-        sizes_by_change = in_force(changes, max(start, step))
-        new_sizes = {label: sizes_by_change[label] for label in new_labels}
+        requested = in_force(requested_sizes, max(start, step))
+        new_sizes = {label: requested[label] for label in new_labels}
         out.append((start, {**planned_sizes, **new_sizes}))
     return out
 

@@ -155,7 +155,8 @@ def exclusion_mask(
     growths = plan.growths_of(planned.source)
     ordinals = stored_ordinals(planned.view, ordinals)
     is_excluded = removed_since(growths, planned.growth, step, ordinals)
-    # A list has the ordinals of the version in force when it was added: compare in each version since.
+    # A quarantine list holds ordinals of the version in force when it was added. So look the samples up in each earlier
+    # version, too.
     versions = earlier_ordinals(growths, planned.growth, ordinals)
     for growth, earlier in versions:
         is_excluded |= plan.quarantine.holds(planned.source, step, earlier, growth)

@@ -18,7 +18,7 @@ from .batch.batch import MAKING
 from .metrics import stage_seconds
 from .run_delay import RunDelay
 
-FEW = 2
+MAX_CORES_FOR_THREADS = 2
 """Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
 DECODING_THREADS = 4
 """Most threads that speed each other up while decoding."""
@@ -26,19 +26,19 @@ COPYING_THREADS = 2
 """Most threads that speed each other up while copying."""
 COPYING_PROCESSES = 2
 """Most worker processes for copies: what they save the training is its own wait for the lock."""
-WAITS = 0.1
+MIN_WAIT_SHARE = 0.1
 """Share of its time that training waits, above which faster batches pay off."""
-WORK = 0.5
+DOMINANT_SHARE = 0.5
 """Share of the work on batches above which a stage dominates it."""
-LOAD = 0.25
+MIN_LOAD_CORES = 0.25
 """Cores busy with batches, above which threads compete with training for the lock."""
-COMPUTES = 0.1
+MIN_COMPUTE_SHARE = 0.1
 """Share of its time that training computes, above which decoding threads cost it the lock."""
-LOCKED = 0.25
+MIN_TRAINING_LOCK_SHARE = 0.25
 """Share of the time that training holds the lock for long, above which threads starve."""
-IDLE = 0.1
+IDLE_WORK_SHARE = 0.1
 """Share of its time that training works, below which it is idle; above twice that it is busy."""
-HELD = 0.5
+MIN_DECODER_LOCK_SHARE = 0.5
 """Share of the time that decoders hold the lock for long, above which a second thread gains nothing."""
 ONE_CORE = 0.7, 1.25
 """Range of cores used by threads that take turns at the lock; with fewer they wait for something else."""
@@ -46,13 +46,13 @@ ONE_CORE = 0.7, 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    waits: float
+    wait_share: float
     """Share of training's time spent waiting for batches."""
-    computes: float
+    compute_share: float
     """Share of training's time in which its thread used a core."""
-    decodes: float
+    decode_share: float
     """Share of decoding and transforming in the work on batches."""
-    fetches: float
+    fetch_share: float
     """Share of reading in the work on batches: waiting for a store, or copying."""
     load: float
     """Cores kept busy by making batches: CPU seconds per second."""
@@ -123,14 +123,14 @@ def choice(
         why = _why_processes(locked, room, stages, now)
         if why is not None:
             most = room.processes
-            if stages.decodes < WORK:
+            if stages.decode_share < DOMINANT_SHARE:
                 most = min(most, COPYING_PROCESSES)
             return Maker("processes", most), why
     if not room.threads:
         return None
     if now.name == "caller":
-        return _beside_a_training(stages)
-    return _fewer_threads(room, stages, now.workers)
+        return _thread_during_training(stages)
+    return _better_without_processes(room, stages, now.workers)
 
 
 def _why_processes(
@@ -140,46 +140,50 @@ def _why_processes(
     now: Maker,
 ) -> str | None:
     """Return the reason why worker processes would be faster; None if there is none."""
-    waits = stages.waits >= WAITS
-    decodes = stages.decodes >= WORK
-    waits_for_a_store = stages.fetches >= WORK and not room.local
+    is_waiting = stages.wait_share >= MIN_WAIT_SHARE
+    is_decoding = stages.decode_share >= DOMINANT_SHARE
+    waits_for_a_store = stages.fetch_share >= DOMINANT_SHARE and not room.local
     if waits_for_a_store:
         return None
 
-    # Two processes are no faster than threads for a loop that only waits: see FEW.
-    enough = room.processes > FEW or stages.waits <= 1 - IDLE
-    worth_it = waits or stages.load >= LOAD
-    if decodes and room.cores > FEW and enough and worth_it:
+    # Two processes are no faster than threads for a loop that only waits: see MAX_CORES_FOR_THREADS.
+    pays_for_processes = room.processes > MAX_CORES_FOR_THREADS or stages.wait_share <= 1 - IDLE_WORK_SHARE
+    is_costly = is_waiting or stages.load >= MIN_LOAD_CORES
+    has_many_cores = room.cores > MAX_CORES_FOR_THREADS
+    if is_decoding and has_many_cores and pays_for_processes and is_costly:
         return (
-            f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
-            f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
+            f"decoders and transforms take {stages.decode_share:.0%} of the work on batches, "
+            f"which keeps {stages.load:.2g} of {room.cores} cores busy, and the training "
+            f"waited for {stages.wait_share:.0%} of its time"
         )
 
-    are_several = min(now.workers, room.processes, room.cores) > 1
-    if decodes and waits and are_several and _decoders_take_turns(locked, stages):
+    has_several_threads = min(now.workers, room.processes, room.cores) > 1
+    waits_for_decoders = is_decoding and is_waiting
+    if waits_for_decoders and has_several_threads and _decoders_take_turns(locked, stages):
         return (
-            f"decoders and transforms take {stages.decodes:.0%} of the work on batches and hold the lock: "
-            f"{now.workers} threads used {stages.cores:.2g} cores, and the training waited for {stages.waits:.0%}"
+            f"decoders and transforms take {stages.decode_share:.0%} of the work on batches and hold the lock: "
+            f"{now.workers} threads used {stages.cores:.2g} cores, and the training waited for {stages.wait_share:.0%}"
         )
 
     # Other programs may leave the process less than a core.
     cores_at_most_one = min(1.0, stages.cores)
-    loaded = decodes and stages.load >= LOAD * cores_at_most_one
-    if not waits and not loaded:
+    has_decoding_load = is_decoding and stages.load >= MIN_LOAD_CORES * cores_at_most_one
+    if not is_waiting and not has_decoding_load:
         return None
-    if decodes and stages.computes >= COMPUTES * cores_at_most_one:
+    if is_decoding and stages.compute_share >= MIN_COMPUTE_SHARE * cores_at_most_one:
         return (
-            f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
-            "threads that decode take the interpreter's lock from it, and it from them"
+            f"the training waited for {stages.wait_share:.0%} of its time and computed for "
+            f"{stages.compute_share:.0%}, in which threads that decode take the interpreter's lock from it, "
+            "and it from them"
         )
 
     # While training waits it does not hold the lock: late threads have lost their core.
-    locked_by_training = min(locked, 1 - stages.waits)
-    if locked_by_training < LOCKED:
+    locked_by_training = min(locked, 1 - stages.wait_share)
+    if locked_by_training < MIN_TRAINING_LOCK_SHARE:
         return None
     return (
         f"the training held the interpreter's lock for {locked:.0%} of the time, in which threads wait for it, and "
-        f"waited for batches for {stages.waits:.0%}"
+        f"waited for batches for {stages.wait_share:.0%}"
     )
 
 
@@ -189,33 +193,33 @@ def _decoders_take_turns(locked: float, stages: Stages) -> bool:
     if low <= stages.used < high:
         return True
     # On a busy machine, threads that wait for the lock also wait for a core. Only the probe separates the two.
-    by_training = 1 - stages.waits
-    return stages.cores < high and locked - by_training >= HELD
+    training_share = 1 - stages.wait_share  # the lock's share that the training may hold
+    return stages.cores < high and locked - training_share >= MIN_DECODER_LOCK_SHARE
 
 
-def _fewer_threads(
+def _better_without_processes(
     room: Room,
     stages: Stages,
     threads: int,
 ) -> tuple[Maker, str] | None:
-    """Return (fewer threads, or more for a disk, why); None if their number is good."""
+    """Return (fewer threads, more for a disk, or the caller; why); None if their number is good."""
     low, high = ONE_CORE
-    decodes = stages.decodes >= WORK
+    is_decoding = stages.decode_share >= DOMINANT_SHARE
     most = COPYING_THREADS
     work = "copy"
-    if decodes:
+    if is_decoding:
         most = DECODING_THREADS
         work = "decode"
     # Threads that copy from a bucket wait for it, and do not compete.
-    compete = decodes or (room.local and stages.cores >= low)
+    compete = is_decoding or (room.local and stages.cores >= low)
     if threads > most and compete:
         why = f"more than {most} threads that {work} samples take the lock from each other"
         return Maker("threads", most), why
-    if decodes or not room.local or stages.waits < WAITS:
+    if is_decoding or not room.local or stages.wait_share < MIN_WAIT_SHARE:
         return None
 
     plural = "s" if threads > 1 else ""
-    waits_for_a_disk = room.more_threads and stages.used < low and stages.fetches >= WORK
+    waits_for_a_disk = room.more_threads and stages.used < low and stages.fetch_share >= DOMINANT_SHARE
     if waits_for_a_disk and threads < DECODING_THREADS:
         why = f"{threads} thread{plural} and the training used {stages.used:.2g} cores: they wait for a disk"
         return Maker("threads", min(room.cores, DECODING_THREADS)), why
@@ -224,31 +228,32 @@ def _fewer_threads(
     if not take_turns:
         return None
     used = f"{threads} thread{plural} and the training used {stages.cores:.2g} cores"
-    if room.caller and stages.waits > 1 - IDLE:
-        idle = f"the training waited for {stages.waits:.0%} of its time: its own thread is faster without it"
+    if room.caller and stages.wait_share > 1 - IDLE_WORK_SHARE:
+        idle = f"the training waited for {stages.wait_share:.0%} of its time: its own thread is faster without it"
         return Maker("caller", 0), f"{used}, and {idle}"
     if threads <= 1:
         return None
     return Maker("threads", 1), f"{used}: they take turns at the interpreter"
 
 
-def _beside_a_training(stages: Stages) -> tuple[Maker, str] | None:
+def _thread_during_training(stages: Stages) -> tuple[Maker, str] | None:
     """Return (a thread instead of the caller, why) if the training works; else None."""
-    busy = 1 - stages.waits
-    if busy <= 2 * IDLE:
+    busy = 1 - stages.wait_share
+    if busy <= 2 * IDLE_WORK_SHARE:
         return None
-    return Maker("threads", 1), f"the training works for {busy:.0%} of its time, beside which a thread can"
+    why = f"the training works for {busy:.0%} of its time, and a thread makes batches meanwhile"
+    return Maker("threads", 1), why
 
 
-FIRST_LOOK_S = 0.3
+FIRST_MEASUREMENT_S = 0.3
 """Seconds of training before the first measurement."""
-LOOK_S = 0.5
+MEASUREMENT_S = 0.5
 """Seconds of training between later measurements."""
-PROBED_LOOKS = 30
+PROBED_MEASUREMENTS = 30
 """Number of measurements after which a run is steady, and the probe ends."""
 PROBE_S = 0.08
 """Seconds between requests for the lock. One takes 70 us: less than 0.1 %."""
-LEAST_ASKED = 8
+MIN_REQUESTS = 8
 """Fewest requests that give a share of late ones."""
 
 
@@ -279,8 +284,11 @@ class LockProbe:
         self._thread.start()
 
     def drain(self) -> float:
-        """Return the share of late requests since the last call that had LEAST_ASKED of them; 0.0 before."""
-        if self._requests >= LEAST_ASKED:
+        """Return the share of late requests and reset the counts.
+
+        With fewer than MIN_REQUESTS, return the previous share (0.0 at first) and keep counting.
+        """
+        if self._requests >= MIN_REQUESTS:
             self._share = self._late / self._requests
             self._requests = 0
             self._late = 0
@@ -305,7 +313,9 @@ class LockProbe:
             delayed_s = delays.seconds()
             # Other programs had the core for that long: the lock is not to blame.
             without_core_s = delayed_s - delayed_before_s
-            self._late += waited_s - without_core_s >= late_after_s
+            is_late = waited_s - without_core_s >= late_after_s
+            if is_late:
+                self._late += 1
             self._requests += 1
             start_s = perf_counter()
         delays.close()
@@ -332,7 +342,7 @@ class Contention:
         self._since_s = 0.0  # of training, since the last measurement
         self._computed_s = 0.0  # of its thread's CPU, since the last measurement
         self._next_s = 0.0
-        self._looks = 0
+        self._n_measurements = 0
         self._probed = probed
         self._probe: LockProbe | None = None
 
@@ -359,6 +369,8 @@ class Contention:
     ) -> Measurement | None:
         """Return the measured interval since the previous call; None on the first call.
 
+        The first call starts the probe; the call after PROBED_MEASUREMENTS ends it.
+
         made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process. delay_s: seconds
         that its threads waited for a core.
         """
@@ -371,9 +383,9 @@ class Contention:
         self._before = now
         self._since_s = 0.0
         self._computed_s = 0.0
-        self._next_s = FIRST_LOOK_S if before is None else LOOK_S
-        self._looks += 1
-        if self._looks > PROBED_LOOKS:
+        self._next_s = FIRST_MEASUREMENT_S if before is None else MEASUREMENT_S
+        self._n_measurements += 1
+        if self._n_measurements > PROBED_MEASUREMENTS:
             self.end_probe()
         if before is None:  # the first batch waited for imports and indexes, unlike later ones
             self._begin_probe()
@@ -383,7 +395,8 @@ class Contention:
     def _begin_probe(self) -> None:
         if self._probed:
             self._probe = LockProbe()
-        if not self._probed and self._probe is not None:  # closed meanwhile by another thread
+        # end_probe, in another thread, may have run since the first test.
+        if not self._probed and self._probe is not None:
             self._probe.dismiss()
 
     def end_probe(self, *, wait: bool = False) -> None:
@@ -407,17 +420,17 @@ def _stages(
     # A thread that has ended takes its seconds of waiting with it.
     delayed_s = max(0.0, now.delay_s - before.delay_s)
     return Stages(
-        waits=spent_s["consumer"] / elapsed_s,
-        computes=computed_s / elapsed_s,
-        decodes=_share(spent_s, "decode", "transform"),
-        fetches=_share(spent_s, "fetch"),
+        wait_share=spent_s["consumer"] / elapsed_s,
+        compute_share=computed_s / elapsed_s,
+        decode_share=_share(spent_s, "decode", "transform"),
+        fetch_share=_share(spent_s, "fetch"),
         load=(now.made_cpu_s - before.made_cpu_s) / elapsed_s,
         cores=(now.process_cpu_s - before.process_cpu_s) / elapsed_s,
         delayed=delayed_s / elapsed_s,
     )
 
 
-def decodes(metrics: Mapping[str, float]) -> float:
+def decode_share(metrics: Mapping[str, float]) -> float:
     """Return the share of decoding and transforming in the work on batches since the start."""
     return _share(stage_seconds(metrics), "decode", "transform")
 

@@ -20,18 +20,18 @@ from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
 from .choice import (
     COPYING_THREADS,
-    FEW,
-    WORK,
+    DOMINANT_SHARE,
+    MAX_CORES_FOR_THREADS,
     Contention,
     Maker,
     Measurement,
     Room,
     choice,
-    decodes,
+    decode_share,
     first_threads,
 )
 from .making.assemble import Assembler
-from .making.prefetch import READY, BatchMaker, Bound, InlineExecutor, Prefetch, making
+from .making.prefetch import PREFETCH_SHARE, READY, BatchMaker, Bound, InlineExecutor, Prefetch, making
 from .metrics import Metrics
 from .recipe.recipe import one_of, whole_number
 from .run_delay import process_delay_s
@@ -47,26 +47,10 @@ Executor = Literal["auto", "threads", "processes"]
 EXECUTORS = ("auto", "threads", "processes")
 Workers = int | Literal["auto"]
 
-PREFETCH_BYTES = 64 * 2**20
-"""Bytes of batches that may always be made ahead, unless the user sets `prefetch`."""
-PREFETCH_SHARE = 32
-"""Batches made ahead get at most this rank's memory divided by PREFETCH_SHARE."""
 WORKERS_SHARE = 4
 """Worker processes get at most this rank's memory divided by WORKERS_SHARE."""
 WORKER_BYTES = 150 * 2**20
 """A worker process's memory, besides its batches: Python, numpy, Arrow and a decoder."""
-
-
-def prefetch_bound(nbytes: int | None) -> Bound:
-    """Return the bound for batches made ahead. nbytes: the user's limit; None sizes it by need.
-
-    Raises: InvalidRuntime if `nbytes` is no whole number, or negative.
-    """
-    if nbytes is not None:
-        nbytes = whole_number("prefetch", nbytes, 0)
-        return Bound(nbytes, nbytes, by_need=False)
-    share_bytes = rank_memory_bytes() // PREFETCH_SHARE
-    return Bound(least=PREFETCH_BYTES, most=max(PREFETCH_BYTES, share_bytes))
 
 
 class Execution:
@@ -99,12 +83,13 @@ class Execution:
         self._local = all(is_local(store) and not is_on_network(store) for store in stores)
         self._copies = assembler.recipe.copies
         self._sent_bytes = 0
-        self.name, self.why = self._first(executor)
+        self.name, self.why = self._prepare_first_maker(executor)
         self.workers = self._count(self.name)
         self._may_start_processes = False
         self._may_be_caller = executor == "auto" and workers == "auto"
         self._may_add_threads = self._copies
-        # Former makers, and the seconds of the training, waiting and working, with each and with the present one.
+        # Earlier makers, each with the seconds that training waited and worked meanwhile. _used_s counts them for the
+        # current maker.
         self._trials: list[tuple[Maker, float]] = []
         self._used_s = 0.0
         self._contention: Contention | None = None
@@ -146,7 +131,9 @@ class Execution:
             if self.name != "caller" and self._workers_option == "auto":
                 self._measure_share()
                 self.workers = min(self.workers, self._count(self.name))
-            self._prefetch = Prefetch(self._maker(), self._bound, waits=self.waits)
+            self._prefetch = Prefetch(
+                self._maker(), self._bound, starts_at_second_request=self.starts_at_second_request
+            )
         return self._prefetch
 
     def batch_delivered(
@@ -167,7 +154,7 @@ class Execution:
             if is_due and self._starting is None:
                 self._measure(contention)
         if self._starting is not None:
-            self._switch_to_processes(*self._starting)
+            self._switch_if_ready(*self._starting)
         if self.name == "processes" and self._script_values is not None:
             self._check_script(self._script_values)
 
@@ -181,7 +168,7 @@ class Execution:
         if not self._may_start_processes:
             return
         self._script_values = self._values_now()
-        if self._cores > FEW and decodes(metrics) >= WORK:
+        if self._cores > MAX_CORES_FOR_THREADS and decode_share(metrics) >= DOMINANT_SHARE:
             from .workers.fork_server import prepare
 
             prepare()  # processes are likely: imports modules until the next measurement
@@ -195,21 +182,24 @@ class Execution:
         return ScriptValues(recipe)
 
     def _check_script(self, values: "ScriptValues") -> None:
-        """Go back to threads if the script changed a value that its transform reads; warn if it chose processes."""
+        """Go back to threads if the script changed a value that its transform reads."""
         change = values.change_if_due()
         if change is None:
             return
         self._script_values = None
         stale = f"{change}, and worker processes keep the earlier value"
-        if self._pool is None:
+        if self._pool is None:  # the user chose processes: keep them, and warn
             logger.warning("%s: store it as data, or use executor='threads'", stale)
             return
         self.prefetch().drop()  # made with the earlier value
         self._return_to_threads(self._pool, stale)
 
     @property
-    def waits(self) -> bool:
-        """True if nothing is made ahead before the second batch is requested."""
+    def starts_at_second_request(self) -> bool:
+        """True if nothing is made ahead before the second batch is requested.
+
+        Batches made ahead over a remote store delay the first one: all ranks start at once and share the store.
+        """
         return not self._local
 
     def describe(self, caller: str = "the training's own thread") -> str:
@@ -231,10 +221,10 @@ class Execution:
         if prefetch is not None and prefetch.batch_bytes is not None:
             ahead += f", in batches of {_mib(prefetch.batch_bytes)}"
         if not self._bound.by_need:
-            return f"{maker}\n{ahead}: prefetch was given"
+            return f"{maker}\n{ahead}: set by prefetch="
         return (
-            f"{maker}\n{ahead}: {READY} lie ready for each worker, at least {_mib(PREFETCH_BYTES)} in all and at most "
-            f"{_mib(self._bound.most)}, 1/{PREFETCH_SHARE} of this rank's memory"
+            f"{maker}\n{ahead}: {READY} lie ready for each worker, at least {_mib(self._bound.least)} in all and at "
+            f"most {_mib(self._bound.most)}, 1/{PREFETCH_SHARE} of this rank's memory"
         )
 
     def dismiss(self) -> None:
@@ -252,8 +242,11 @@ class Execution:
             self._prefetch.close(wait=wait)
             self._prefetch = None
 
-    def _first(self, executor: object) -> tuple[str, str]:
-        """Return (the first maker's name, why). Raises: InvalidRuntime; Unpicklable for processes."""
+    def _prepare_first_maker(self, executor: object) -> tuple[str, str]:
+        """Return (the first maker's name, why). Raises: InvalidRuntime; Unpicklable for processes.
+
+        For processes, start the server that forks them, and set `_sent_bytes`, which `_count` needs.
+        """
         one_of("executor", executor, EXECUTORS)
         if executor == "processes":
             if self._workers_option == 0:
@@ -267,11 +260,11 @@ class Execution:
 
             self._sent_bytes = check_can_be_sent(self._assembler.recipe)
             prepare()  # imports modules while training starts
-            return "processes", "asked for"
+            return "processes", "as requested"
         if self._workers_option == 0:
             return "caller", "workers = 0"
         if executor == "threads":
-            return "threads", "asked for"
+            return "threads", "as requested"
         return "threads", "they begin at once; `auto` measures if another maker is faster"
 
     def _count(self, name: str) -> int:
@@ -327,10 +320,10 @@ class Execution:
             return
         maker, why = better
         if maker.name != "processes":
-            # To the caller and back only once.
+            # Go to the caller at most once.
             if self.name == "caller":
                 self._may_be_caller = False
-            # To a disk's threads and back only once.
+            # Go to more threads for a disk at most once.
             if maker.workers > COPYING_THREADS:
                 self._may_add_threads = False
             self._move(*maker, why)
@@ -342,7 +335,8 @@ class Execution:
         workers = min(maker.workers, self._count("processes"))
         obstacle = self._start_processes(workers, why)
         if obstacle is not None:
-            self._move(self.name, self.workers, f"{why}; but worker processes cannot start: {obstacle}")
+            self._set_reason(f"{why}; but worker processes cannot start: {obstacle}")
+            # Without processes now: choose among the other makers.
             self._choose(measurement)
 
     def _start_processes(self, workers: int, why: str) -> str | None:
@@ -373,14 +367,15 @@ class Execution:
             )
         return obstacle.text
 
-    def _switch_to_processes(self, pool: "WorkerPool", why: str) -> None:
+    def _switch_if_ready(self, pool: "WorkerPool", why: str) -> None:
+        """Let a pool make the batches if its processes have started."""
         try:
             if not pool.poll():
                 return
         except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on
             pool.abandon()
             logger.warning("threads make the batches, since a worker process could not start: %s", error)
-            self._move(self.name, self.workers, f"{why}; but a worker process could not start: {error}")
+            self._set_reason(f"{why}; but a worker process could not start: {error}")
         else:
             self._end_measuring()
             self._pool = pool
@@ -408,12 +403,16 @@ class Execution:
         now = Maker(name, workers)
         self.name = name
         self.workers = workers
-        self.why = why
         if before != now:
             self._trials.append((before, self._used_s))
             self._used_s = 0.0
             self.prefetch().move(maker or self._maker())
-        logger.info("batches are made by %s from now on: %s", _named(now), why)
+        self._set_reason(why)
+
+    def _set_reason(self, why: str) -> None:
+        self.why = why
+        maker = Maker(self.name, self.workers)
+        logger.info("batches are made by %s from now on: %s", _named(maker), why)
 
     def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:

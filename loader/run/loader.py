@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
-from time import perf_counter, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
@@ -18,10 +17,11 @@ from ..storage.threads import DaemonPool
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
-from .executor import Execution, Executor, Workers, prefetch_bound
+from .executor import Execution, Executor, Workers
 from .ledger import Budget, open_ledger
 from .making.assemble import Assembler
-from .metrics import Metrics, Status, exposition, shown
+from .making.prefetch import prefetch_bound
+from .metrics import Metrics, Status, StepTiming, exposition, shown
 from .recipe.decode import ByBucket, Decode, Transform
 from .recipe.recipe import Recipe, bounds, one_of, steps_of_run
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
@@ -136,8 +136,7 @@ class Loader:
         self._ledger = open_ledger(plan, self.world, recipe.views, ledger)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
-        self._delivered_s: float | None = None  # time of the last delivery
-        self._delivered_cpu_s = thread_time()  # CPU seconds of the training's thread at that time
+        self._timing = StepTiming()
         self._framework = framework
         # Otherwise worker threads would first copy JAX's arrays to its default device.
         self._copies_jax = device is not None and framework == "jax"
@@ -156,11 +155,11 @@ class Loader:
         # A loader that is dropped without `close` must leave no reading threads.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
         self._step = 0
-        self._turn = Lock()
+        self._next_lock = Lock()
         self._micro_batch: int | None = None
         if micro_batch is not None:
             self._micro_batch = checked_micro_batch(plan, self.world, micro_batch)
-        self._pieces: list[Batch] = []  # micro batches that the current step still has
+        self._remaining_micros: list[Batch] = []  # micro batches that the current step still has
         self._trail = trail
         self._recorder = None if trail is None else self._recorder_of(trail, recipe, epochs)
         self._delivery = self._delivery_to(device)
@@ -177,21 +176,22 @@ class Loader:
         )
 
     def __next__(self) -> Batch:
-        self._check_usable()  # (in a forked child the lock may never be released)
-        with self._turn:  # threads that share a loader get different batches
+        self._check_usable()  # before the lock: in a forked child it may never be released
+        with self._next_lock:  # threads that share a loader get different batches
             return self._next()
 
     def _next(self) -> Batch:
-        self._check_usable()
-        if self._pieces:
-            return self._piece()
+        self._check_usable()  # again: close may have run while this thread waited for the lock
+        if self._remaining_micros:
+            return self._next_micro()
         if self._end is not None and self._step >= self._end:
             raise StopIteration
-        start_s = perf_counter()
-        computed_s = thread_time() - self._delivered_cpu_s
+        self._timing.request()
         crcs = None
         if self._delivery is not None:
-            _, batch, crcs, *_ = self._delivery.take(self._step, self._end)
+            on_device = self._delivery.take(self._step, self._end)
+            batch = on_device.batch
+            crcs = on_device.crcs
         else:
             batch = self._execution.batch(self._step, self._end)
             if self._recorder is not None:
@@ -199,36 +199,36 @@ class Loader:
         self._record_substitutions(batch)
         ledger = self._ledger.name(batch.substitutions) if batch.substitutions else ""
         self._budget.spend(int(batch.stats["samples"]), batch.substitutions, ledger)
-        batch.wait_s = perf_counter() - start_s
-        batch.stats["consumer_wait_seconds"] = batch.wait_s
-
-        busy_s = None if self._delivered_s is None else start_s - self._delivered_s
-        self._metrics.consumed(batch, busy_s)
-        worked_s = busy_s or 0.0
-        # Threads that share a loader have CPU seconds of their own.
-        computed_s = min(worked_s, max(0.0, computed_s))
-        if self._delivery is not None:
-            self._delivery.handed(batch.wait_s, worked_s, computed_s)
-        else:
-            self._execution.batch_delivered(batch.wait_s, worked_s, computed_s)
-
+        self._record_times(batch)
         if self._recorder is not None:
             self._recorder.add_step(batch, crcs)
-        self._pieces = [batch]
-        if self._micro_batch is not None:
-            global_batch = self.plan.batch_size(self._step)
-            n_micros = micro_count(global_batch, self.world.world_size, self._micro_batch)
-            self._pieces = batch.micro_batches(n_micros)
-        self._delivered_s = perf_counter()
-        self._delivered_cpu_s = thread_time()
-        return self._piece()
+        self._remaining_micros = self._split(batch)
+        self._timing.deliver()
+        return self._next_micro()
 
-    def _piece(self) -> Batch:
-        piece = self._pieces.pop(0)
+    def _record_times(self, batch: Batch) -> None:
+        times = self._timing.receive()
+        batch.wait_s = times.waited_s
+        batch.stats["consumer_wait_seconds"] = times.waited_s
+        self._metrics.consumed(batch, times.busy_s)
+        report = self._execution.batch_delivered
+        if self._delivery is not None:
+            report = self._delivery.batch_delivered
+        report(times.waited_s, times.busy_s or 0.0, times.computed_s)
+
+    def _split(self, batch: Batch) -> list[Batch]:
+        if self._micro_batch is None:
+            return [batch]
+        n_micros = micro_count(self.plan.batch_size(self._step), self.world.world_size, self._micro_batch)
+        return batch.micro_batches(n_micros)
+
+    def _next_micro(self) -> Batch:
+        micro = self._remaining_micros.pop(0)
         if self._recorder is not None:
-            self._recorder.handed(piece)
-        self._step += piece.last_micro
-        return piece
+            self._recorder.micro_batch_delivered(micro)
+        if micro.last_micro:
+            self._step += 1
+        return micro
 
     def on(self, device: Any) -> "Loader":
         """Deliver batches on a device from now on, as with the argument `device`; None delivers them on the host.
@@ -237,7 +237,7 @@ class Loader:
         """
         self._check_usable()
         delivery = self._delivery_to(device)
-        with self._turn:
+        with self._next_lock:
             if self._delivery is not None:
                 self._delivery.end()
             self._delivery = delivery
@@ -254,10 +254,10 @@ class Loader:
         return self._end
 
     def __bool__(self) -> bool:
-        return True
+        return True  # without this method, bool(loader) calls __len__, which raises for an endless run
 
     def __len__(self) -> int:
-        """Return `steps_of_run`, or the number of micro batches if micro_batch is set."""
+        """Return the run's steps, or its micro batches with `micro_batch`. Raises: TypeError for an endless run."""
         end = steps_of_run(self._end)
         if self._micro_batch is None:
             return end
@@ -300,7 +300,7 @@ class Loader:
     def seek(self, step: int) -> None:
         """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""
         self._step = self.plan.checked_step(step)
-        self._pieces = []
+        self._remaining_micros = []
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Record metrics for the last delivered step in the run log: `note(loss=loss, per_sample={"loss": losses})`.
@@ -334,7 +334,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, at any world size. Raises: PlanMismatch naming the difference."""
         self._step = self.plan.check_state(state)
-        self._pieces = []
+        self._remaining_micros = []
 
     def metrics(self) -> dict[str, float]:
         """Return counters, rates and wait histograms since the start, named as in docs/throughput.md.

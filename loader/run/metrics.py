@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from time import monotonic
-from typing import TextIO
+from time import monotonic, perf_counter, thread_time
+from typing import NamedTuple, TextIO
 
 from .batch.batch import MAKING, Batch, SlowSample, StepMetrics
 
@@ -408,3 +408,40 @@ def _labelled(labels: Mapping[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class StepTimes(NamedTuple):
+    """Seconds of the training around one request for a batch."""
+
+    waited_s: float
+    busy_s: float | None
+    """Seconds of work since the previous batch; None for the first one."""
+    computed_s: float
+    """CPU seconds of its thread during that work."""
+
+
+class StepTiming:
+    """For the thread that takes the batches: `request`, `receive` and `deliver` once for each batch."""
+
+    def __init__(self) -> None:
+        self._requested_s = 0.0
+        self._computed_s = 0.0
+        self._delivered_s: float | None = None
+        self._delivered_cpu_s = thread_time()
+
+    def request(self) -> None:
+        self._requested_s = perf_counter()
+        self._computed_s = thread_time() - self._delivered_cpu_s
+
+    def receive(self) -> StepTimes:
+        waited_s = perf_counter() - self._requested_s
+        if self._delivered_s is None:
+            return StepTimes(waited_s, None, 0.0)
+        busy_s = self._requested_s - self._delivered_s
+        # Threads that share a loader have CPU seconds of their own.
+        computed_s = min(busy_s, max(0.0, self._computed_s))
+        return StepTimes(waited_s, busy_s, computed_s)
+
+    def deliver(self) -> None:
+        self._delivered_s = perf_counter()
+        self._delivered_cpu_s = thread_time()

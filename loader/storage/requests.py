@@ -301,7 +301,7 @@ def note(number: int) -> None:
 
 
 @contextmanager
-def noting_who_serves() -> Iterator[set[int]]:
+def recorded_store_numbers() -> Iterator[set[int]]:
     """Yield the numbers of the stores that serve the block's reads; empty with one store."""
     serving: set[int] = set()
     token = _serving.set(serving)

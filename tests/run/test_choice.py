@@ -13,9 +13,9 @@ from loader.run.choice import Maker, Room, Stages, choice, first_threads
 
 NODE = Room(cores=16, processes=16, threads=True, local=True, caller=True)
 TWO = replace(NODE, cores=2, processes=2)
-PHOTOS = Stages(waits=0.97, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
+PHOTOS = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)
 """Of an idle training, with 4 threads."""
-COPIES = Stages(waits=0.97, computes=0.02, decodes=0.0, fetches=0.87, load=1.5, cores=1.6)
+COPIES = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.0, fetch_share=0.87, load=1.5, cores=1.6)
 """Tokens and latents of an idle training."""
 
 
@@ -28,17 +28,23 @@ def threads(number):
     [
         # Photos on the node: whatever the training does, if it has to wait, or shares the lock with much decoding.
         (0.02, NODE, PHOTOS, threads(4), Maker("processes", 16)),
-        (0.6, NODE, replace(PHOTOS, waits=0.3), threads(4), Maker("processes", 16)),
+        (0.6, NODE, replace(PHOTOS, wait_share=0.3), threads(4), Maker("processes", 16)),
         # ResNet-50 waited for nothing and lost 27 % inside its steps of 74.8 ms: 256 photos of 0.6 ms of a core each.
-        (0.05, NODE, replace(PHOTOS, waits=0.02, load=2.05), threads(4), Maker("processes", 16)),
+        (0.05, NODE, replace(PHOTOS, wait_share=0.02, load=2.05), threads(4), Maker("processes", 16)),
         # A large model that takes 16 photos in a second loses nothing to threads.
-        (0.05, NODE, replace(PHOTOS, waits=0.0, load=0.01), threads(4), None),
+        (0.05, NODE, replace(PHOTOS, wait_share=0.0, load=0.01), threads(4), None),
         (0.0, replace(NODE, cores=3, processes=3), PHOTOS, threads(3), Maker("processes", 3)),
         # A rank whose memory has room for two workers only: four threads make more, but slow a training that works.
         (0.0, replace(NODE, processes=2), PHOTOS, threads(4), None),
-        (0.0, replace(NODE, processes=2), replace(PHOTOS, waits=0.5), threads(4), Maker("processes", 2)),
+        (0.0, replace(NODE, processes=2), replace(PHOTOS, wait_share=0.5), threads(4), Maker("processes", 2)),
         # Where the store is what is waited for, decoders elsewhere gain nothing.
-        (0.0, replace(NODE, local=False), replace(PHOTOS, decodes=0.3, fetches=0.6), threads(4), None),
+        (
+            0.0,
+            replace(NODE, local=False),
+            replace(PHOTOS, decode_share=0.3, fetch_share=0.6),
+            threads(4),
+            None,
+        ),
         # A transform that cannot be sent: threads, but no more than gain from each other.
         (0.0, replace(NODE, processes=0), PHOTOS, threads(16), threads(4)),
         (0.0, replace(NODE, processes=0), PHOTOS, threads(4), None),
@@ -47,41 +53,65 @@ def threads(number):
         # and threads 31; an idle training got 8 % less by processes (processor time of a batch: 12.8 and 14.0 ms).
         (0.02, TWO, PHOTOS, threads(2), None),
         (0.14, TWO, PHOTOS, threads(2), None),  # a machine with other work: nobody held the lock
-        (0.56, TWO, replace(PHOTOS, waits=0.29), threads(2), Maker("processes", 2)),
-        (0.9, TWO, replace(PHOTOS, waits=0.01, load=0.9), threads(2), Maker("processes", 2)),
+        (0.56, TWO, replace(PHOTOS, wait_share=0.29), threads(2), Maker("processes", 2)),
+        (0.9, TWO, replace(PHOTOS, wait_share=0.01, load=0.9), threads(2), Maker("processes", 2)),
         (
             0.9,
             TWO,
-            replace(PHOTOS, waits=0.01, load=0.1, cores=1.1),
+            replace(PHOTOS, wait_share=0.01, load=0.1, cores=1.1),
             threads(2),
             None,
         ),  # it is hardly disturbed
         # Other programs leave a third of a core, of which decoding takes 40 %.
-        (0.5, TWO, replace(PHOTOS, waits=0.0, load=0.13, cores=0.32), threads(2), Maker("processes", 2)),
-        (0.1, TWO, replace(PHOTOS, waits=0.5, load=0.9), threads(2), None),  # it sleeps, or waits for a GPU
+        (0.5, TWO, replace(PHOTOS, wait_share=0.0, load=0.13, cores=0.32), threads(2), Maker("processes", 2)),
+        (
+            0.1,
+            TWO,
+            replace(PHOTOS, wait_share=0.5, load=0.9),
+            threads(2),
+            None,
+        ),  # it sleeps, or waits for a GPU
         # 300 short calls without the lock in a step, as of a GPU's kernels: 129 batches/s by processes, 69 by threads.
-        (0.0, TWO, replace(PHOTOS, waits=0.4, computes=0.4, load=0.9), threads(2), Maker("processes", 2)),
-        (0.0, TWO, replace(PHOTOS, waits=0.05, computes=0.6, load=0.9), threads(2), Maker("processes", 2)),
-        (0.0, TWO, replace(PHOTOS, waits=0.05, computes=0.6, load=0.1, cores=1.1), threads(2), None),
         (
             0.0,
             TWO,
-            replace(PHOTOS, waits=0.7, computes=0.05, load=0.28, cores=0.34),
+            replace(PHOTOS, wait_share=0.4, compute_share=0.4, load=0.9),
             threads(2),
             Maker("processes", 2),
         ),
         (
             0.0,
             TWO,
-            replace(PHOTOS, waits=0.55, computes=0.01, load=0.39, cores=0.4),
+            replace(PHOTOS, wait_share=0.05, compute_share=0.6, load=0.9),
+            threads(2),
+            Maker("processes", 2),
+        ),
+        (
+            0.0,
+            TWO,
+            replace(PHOTOS, wait_share=0.05, compute_share=0.6, load=0.1, cores=1.1),
+            threads(2),
+            None,
+        ),
+        (
+            0.0,
+            TWO,
+            replace(PHOTOS, wait_share=0.7, compute_share=0.05, load=0.28, cores=0.34),
+            threads(2),
+            Maker("processes", 2),
+        ),
+        (
+            0.0,
+            TWO,
+            replace(PHOTOS, wait_share=0.55, compute_share=0.01, load=0.39, cores=0.4),
             threads(2),
             None,
         ),  # it sleeps
-        (0.0, TWO, replace(COPIES, waits=0.4, computes=0.4), threads(2), None),
+        (0.0, TWO, replace(COPIES, wait_share=0.4, compute_share=0.4), threads(2), None),
         # A decoder that holds the lock, with an idle training: two threads make 0.48 to 0.52 of what processes make.
         (0.0, TWO, replace(PHOTOS, cores=1.0), threads(2), Maker("processes", 2)),
-        (0.9, TWO, replace(PHOTOS, cores=1.0, waits=0.6), threads(2), Maker("processes", 2)),
-        (0.0, TWO, replace(PHOTOS, cores=1.0, waits=0.05, load=0.2), threads(2), None),  # fast enough
+        (0.9, TWO, replace(PHOTOS, cores=1.0, wait_share=0.6), threads(2), Maker("processes", 2)),
+        (0.0, TWO, replace(PHOTOS, cores=1.0, wait_share=0.05, load=0.2), threads(2), None),  # fast enough
         (0.0, TWO, replace(PHOTOS, cores=1.0), threads(1), None),  # one thread uses one core
         (0.0, replace(TWO, processes=1), replace(PHOTOS, cores=1.0), threads(2), None),
         (0.0, replace(TWO, cores=1), replace(PHOTOS, cores=1.0), threads(2), None),
@@ -97,10 +127,10 @@ def threads(number):
         (0.0, NODE, replace(COPIES, cores=0.4), threads(4), None),  # from a disk that is waited for
         (0.0, NODE, COPIES, threads(2), None),
         (0.0, TWO, COPIES, threads(2), None),
-        (0.6, TWO, replace(COPIES, waits=0.3), threads(2), Maker("processes", 2)),
+        (0.6, TWO, replace(COPIES, wait_share=0.3), threads(2), Maker("processes", 2)),
         # They save the training its wait for the lock, for which two are enough.
-        (0.6, NODE, replace(COPIES, waits=0.3), threads(2), Maker("processes", 2)),
-        (0.9, TWO, replace(COPIES, waits=0.02, load=0.05), threads(2), None),
+        (0.6, NODE, replace(COPIES, wait_share=0.3), threads(2), Maker("processes", 2)),
+        (0.9, TWO, replace(COPIES, wait_share=0.02, load=0.05), threads(2), None),
         (
             0.0,
             replace(NODE, local=False),
@@ -115,7 +145,7 @@ def test_choice_on_recorded_figures(locked, room, stages, now, better):
     assert (chosen and chosen[0]) == better
 
 
-TURNS = replace(COPIES, waits=0.5, cores=1.05)
+TURNS = replace(COPIES, wait_share=0.5, cores=1.05)
 
 
 @pytest.mark.parametrize(
@@ -123,19 +153,24 @@ TURNS = replace(COPIES, waits=0.5, cores=1.05)
     [
         (TURNS, threads(2), TWO, threads(1)),
         (TURNS, threads(1), TWO, None),  # there is something to do beside the training
-        (replace(TURNS, waits=0.95), threads(2), TWO, Maker("caller", 0)),
-        (replace(TURNS, waits=0.95), threads(1), TWO, Maker("caller", 0)),
-        (replace(TURNS, waits=0.95), threads(2), replace(TWO, caller=False), threads(1)),
-        (replace(TURNS, waits=0.95), threads(1), replace(TWO, caller=False), None),
-        (replace(TURNS, waits=0.05), threads(2), TWO, None),  # the training hardly waits
+        (replace(TURNS, wait_share=0.95), threads(2), TWO, Maker("caller", 0)),
+        (replace(TURNS, wait_share=0.95), threads(1), TWO, Maker("caller", 0)),
+        (replace(TURNS, wait_share=0.95), threads(2), replace(TWO, caller=False), threads(1)),
+        (replace(TURNS, wait_share=0.95), threads(1), replace(TWO, caller=False), None),
+        (replace(TURNS, wait_share=0.05), threads(2), TWO, None),  # the training hardly waits
         (replace(TURNS, cores=0.5), threads(2), TWO, None),  # they wait for a disk, or for other programs
         (replace(TURNS, cores=1.6), threads(2), TWO, None),  # they work at the same time
-        (replace(TURNS, decodes=0.6, cores=1.6), threads(2), TWO, None),  # decoders let go of the interpreter
-        (replace(TURNS, decodes=0.6), threads(2), TWO, Maker("processes", 2)),  # decoders hold it
-        (replace(TURNS, waits=0.95), threads(2), replace(TWO, threads=False), None),
-        (replace(TURNS, waits=0.95), Maker("caller", 0), TWO, None),
-        (replace(TURNS, waits=0.85), Maker("caller", 0), TWO, None),  # not to and fro
-        (replace(TURNS, waits=0.7), Maker("caller", 0), TWO, threads(1)),
+        (
+            replace(TURNS, decode_share=0.6, cores=1.6),
+            threads(2),
+            TWO,
+            None,
+        ),  # decoders let go of the interpreter
+        (replace(TURNS, decode_share=0.6), threads(2), TWO, Maker("processes", 2)),  # decoders hold it
+        (replace(TURNS, wait_share=0.95), threads(2), replace(TWO, threads=False), None),
+        (replace(TURNS, wait_share=0.95), Maker("caller", 0), TWO, None),
+        (replace(TURNS, wait_share=0.85), Maker("caller", 0), TWO, None),  # not to and fro
+        (replace(TURNS, wait_share=0.7), Maker("caller", 0), TWO, threads(1)),
     ],
 )
 def test_choice_among_threads_that_take_turns(stages, now, room, better):
@@ -153,9 +188,9 @@ DISK = replace(NODE, more_threads=True)
         (replace(COPIES, cores=0.4), threads(2), replace(DISK, cores=3), threads(3)),
         (replace(COPIES, cores=0.4), threads(4), DISK, None),
         (replace(COPIES, cores=0.4), threads(2), NODE, None),  # it had more before
-        (replace(COPIES, cores=0.4, waits=0.05), threads(2), DISK, None),  # fast enough
+        (replace(COPIES, cores=0.4, wait_share=0.05), threads(2), DISK, None),  # fast enough
         (replace(COPIES, cores=0.4, delayed=1.4), threads(2), DISK, None),  # other programs had the cores
-        (replace(COPIES, cores=0.4, fetches=0.2), threads(2), DISK, None),
+        (replace(COPIES, cores=0.4, fetch_share=0.2), threads(2), DISK, None),
     ],
 )
 def test_choice_of_more_threads_for_copies_that_wait_for_a_disk(stages, now, room, better):
@@ -168,7 +203,7 @@ def test_choice_names_its_figures():
         "93% of the work on batches, which keeps 2.5 of 16 cores busy"
         in choice(0.0, NODE, PHOTOS, threads(4))[1]
     )
-    _, why = choice(0.56, TWO, replace(PHOTOS, waits=0.29), threads(2))
+    _, why = choice(0.56, TWO, replace(PHOTOS, wait_share=0.29), threads(2))
     assert "lock for 56% of the time" in why
     assert "29%" in why
 

@@ -15,9 +15,9 @@ import loader
 from loader.errors import Unpicklable
 from loader.run import executor
 from loader.run.choice import (
-    FIRST_LOOK_S,
-    LEAST_ASKED,
-    PROBED_LOOKS,
+    FIRST_MEASUREMENT_S,
+    MIN_REQUESTS,
+    PROBED_MEASUREMENTS,
     Contention,
     LockProbe,
     Measurement,
@@ -30,10 +30,10 @@ from loader.storage.disk.mounts import Mount
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
-PHOTOS = Stages(waits=0.97, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
+PHOTOS = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)
 """Recorded on a node of 16 cores, as those of test_choice.py."""
-WORKING = replace(PHOTOS, waits=0.5)
-COPIES = Stages(waits=0.97, computes=0.02, decodes=0.0, fetches=0.87, load=1.0, cores=1.1)
+WORKING = replace(PHOTOS, wait_share=0.5)
+COPIES = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.0, fetch_share=0.87, load=1.0, cores=1.1)
 STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
 
 
@@ -49,12 +49,20 @@ def test_contention_measures_a_stretch():
     taken_s = 0.0
     while not measured.add_step(0.01, 0.03, 0.15):
         taken_s += 0.04
-    assert taken_s <= FIRST_LOOK_S, "a choice within 2 s leaves a second for processes to start"
+    assert taken_s <= FIRST_MEASUREMENT_S, "a choice within 2 s leaves a second for processes to start"
     after = metrics(10.0, 11.0, decode=11.0, transform=1.0, fetch_wait=1.0, plan=1.0)
     seen = measured.measure(after, 5.6, 53.0, 0.9)
-    expected = Stages(waits=1 / 3, computes=0.4, decodes=0.6, fetches=0.2, load=0.2, cores=1.0, delayed=0.3)
+    expected = Stages(
+        wait_share=1 / 3,
+        compute_share=0.4,
+        decode_share=0.6,
+        fetch_share=0.2,
+        load=0.2,
+        cores=1.0,
+        delayed=0.3,
+    )
     assert seen.locked == 0.0
-    for name in ("waits", "computes", "decodes", "fetches", "load", "cores", "delayed"):
+    for name in ("wait_share", "compute_share", "decode_share", "fetch_share", "load", "cores", "delayed"):
         assert getattr(seen.stages, name) == pytest.approx(getattr(expected, name))
 
 
@@ -64,7 +72,7 @@ def probes():
 
 def asked(probe, compute):
     """The share of late answers of the least number of questions; none of fewer."""
-    while probe._requests < LEAST_ASKED:
+    while probe._requests < MIN_REQUESTS:
         compute()
     return probe.drain()
 
@@ -87,7 +95,7 @@ def test_probe_ends_with_the_choice(plan, monkeypatch):
     monkeypatch.setattr(executor, "choice", lambda *_: None)
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
         assert not probes(), "nothing is asked before the first batch"
-        for _ in range(PROBED_LOOKS):
+        for _ in range(PROBED_MEASUREMENTS):
             next(batches)
             assert len(probes()) == 1
         next(batches)
@@ -315,7 +323,9 @@ def test_describe_names_what_was_tried_and_for_how_long(plan, recorded, cores):
         assert "tried" not in batches.describe(), "nothing is measured"
 
 
-@pytest.mark.parametrize("stages", [PHOTOS, replace(PHOTOS, waits=0.5, load=0.9)], ids=["idle", "sleeping"])
+@pytest.mark.parametrize(
+    "stages", [PHOTOS, replace(PHOTOS, wait_share=0.5, load=0.9)], ids=["idle", "sleeping"]
+)
 def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
     recorded(Measurement(0.14, stages))
     cores(2)
@@ -327,7 +337,7 @@ def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
 
 def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, properties):
     """And one thread again, for good, once the training works; no step is missed, made twice or changed."""
-    idle, works = Measurement(0.0, COPIES), Measurement(0.0, replace(COPIES, waits=0.5))
+    idle, works = Measurement(0.0, COPIES), Measurement(0.0, replace(COPIES, wait_share=0.5))
     recorded(idle, idle, works, idle, idle)
     cores(3)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:

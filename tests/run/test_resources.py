@@ -14,8 +14,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
-from loader.run import executor
-from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, MadeBatches, Prefetch
+from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, PREFETCH_SHARE, Bound, MadeBatches, Prefetch
 from loader.run.workers.batch_memory import Ring
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
@@ -258,8 +257,8 @@ class Empty:
 def test_prefetch_by_need_is_batches_per_worker(local, workers, memory, ahead, monkeypatch):
     """Batches of 240 bytes, one by one: two ready for each worker, at least 4 of them, and at most the memory."""
     monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
-    monkeypatch.setattr(executor, "PREFETCH_BYTES", 4 * 240)
-    monkeypatch.setattr(executor, "rank_memory_bytes", lambda: memory * executor.PREFETCH_SHARE)
+    monkeypatch.setattr("loader.run.making.prefetch.PREFETCH_BYTES", 4 * 240)
+    monkeypatch.setattr("loader.run.making.prefetch.rank_memory_bytes", lambda: memory * PREFETCH_SHARE)
     with loader.Loader(
         local, 0, 1, workers=workers, executor="threads", transform=lambda sample, rng: {"x": np.zeros(5)}
     ) as batches:
@@ -269,11 +268,11 @@ def test_prefetch_by_need_is_batches_per_worker(local, workers, memory, ahead, m
         prefetch = batches._execution.prefetch()
         assert len(prefetch._pending) == ahead
         assert prefetch.bound_bytes == max(4, min(3 * workers, memory // 240)) * 240
-        assert f"1/{executor.PREFETCH_SHARE} of this rank's memory" in batches.describe()
+        assert f"1/{PREFETCH_SHARE} of this rank's memory" in batches.describe()
     with loader.Loader(local, 0, 1, workers=workers, executor="threads", prefetch=2**20) as batches:
         next(batches)
         assert "up to 1.00 MiB are made ahead" in batches.describe()
-        assert "prefetch was given" in batches.describe()
+        assert "set by prefetch=" in batches.describe()
 
 
 def test_prefetch_by_need_fits_more_workers_than_segments(local, monkeypatch):

@@ -6,20 +6,20 @@ index to a shard's pages.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Unpack, cast
+from typing import NamedTuple, NoReturn, Unpack, cast
 
 import numpy as np
 
 from ...errors import Corrupt
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ...storage.mirror import MirroredStore
-from ...storage.requests import noting_who_serves
+from ...storage.requests import recorded_store_numbers
 from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local, is_on_network
 from ...storage.stream import slice_reads
 from ...storage.threads import lock
 from ..shards.shard import PageHashes
 from .read_faults import add_fault
-from .shard_pages import Identity, Int64s, ShardPages
+from .shard_pages import Bools, Identity, Int64s, ShardPages
 
 KEPT_SHARDS = 16_384
 """Most recently used shards whose verified pages are remembered, at 33 bytes a page."""
@@ -35,7 +35,7 @@ ReadSpans = Callable[[Sequence[ByteRange], str | None], tuple[list[bytes], str]]
 
 
 class VerifiedStore:
-    """A store of shards that verifies bytes before returning them; new pages are checked whole. Thread-safe.
+    """A store of shards that verifies bytes before returning them; unverified pages are checked whole. Thread-safe.
 
     Raises: as `origin`; also Corrupt if a page does not match its hash.
     """
@@ -79,7 +79,7 @@ class VerifiedStore:
             spans: Sequence[ByteRange],
             pinned: str | None,
         ) -> tuple[list[bytes], str]:
-            # One by one: they must come from the origin, not from a cache in front of it.
+            # A cache's get_range discards its pages and reads its origin; get_ranges would return the pages again.
             blobs = [self._origin.get_range(key, *span, pinned) for span in spans]
             return [blob.data for blob in blobs], blobs[0].etag
 
@@ -142,13 +142,13 @@ class VerifiedStore:
     ) -> str:
         spans = [piece[:2] for piece in pieces]
         shard = self._shard(key, spans)
-        offset, nbytes = _columns(spans)
-        expected = shard.guess(etag)
-        if not shard.unverified(expected, offset, nbytes).any():
-            with noting_who_serves() as serving:
+        offset, nbytes = _offsets_and_nbytes(spans)
+        likely_identity = shard.last_verified(etag)
+        if not shard.unverified(likely_identity, offset, nbytes).any():
+            with recorded_store_numbers() as store_numbers:
                 etag_read = self._disk.read_into(key, pieces, etag=etag)
             # The pages that were verified may be another object's.
-            identity = _identity(etag_read, serving)
+            identity = _identity(etag_read, store_numbers)
             if not shard.unverified(identity, offset, nbytes).any():
                 return etag_read
 
@@ -185,18 +185,18 @@ class VerifiedStore:
         if isinstance(self._origin, MirroredStore):
             # The open file is the nearest store's; other reads do not reveal their store.
             identity = (etag, _NEAREST)
-        if shard.is_whole(identity):
+        if shard.is_fully_verified(identity):
             return True
-        end = int((offset + nbytes).max(initial=0))
-        if end > shard.hashes.nbytes:
+        last_byte_end = int((offset + nbytes).max(initial=0))
+        if last_byte_end > shard.hashes.nbytes:
             return False
 
-        is_new = shard.unverified(identity, offset, nbytes)
-        for run in shard.runs(is_new, offset, nbytes):
+        is_unverified = shard.unverified(identity, offset, nbytes)
+        for run in shard.runs(is_unverified, offset, nbytes):
             read_bytes = max(shard.hashes.page_bytes, _READ_BYTES)
-            end = run.offset + run.nbytes
-            for start in range(run.offset, end, read_bytes):
-                piece = ByteRange(start, min(read_bytes, end - start))
+            run_end = run.offset + run.nbytes
+            for start in range(run.offset, run_end, read_bytes):
+                piece = ByteRange(start, min(read_bytes, run_end - start))
                 if not shard.verify_file(identity, piece, file):
                     return False
         return True
@@ -237,41 +237,27 @@ class VerifiedStore:
         read: ReadSpans,
     ) -> tuple[list[bytes], str]:
         shard = self._shard(key, spans)
-        offset, nbytes = _columns(spans)
-        # The object, or its store, may not be the one that was verified: then all spans are read as new ones.
-        for expected in (shard.guess(etag), None):
-            is_new = shard.unverified(expected, offset, nbytes)  # bool [spans]
-            runs = shard.runs(is_new, offset, nbytes)
-            new_spans: list[ByteRange] = []
-            verified_spans: list[ByteRange] = []
-            for span, new in zip(spans, is_new.tolist(), strict=True):
-                if new:
-                    new_spans.append(span)
-                else:
-                    verified_spans.append(span)
+        likely_identity = shard.last_verified(etag)
+        result = _read_spans(shard, likely_identity, spans, etag, read)
+        if result.is_other_object:  # another object or mirror answered: its pages are not verified
+            result = _read_spans(shard, None, spans, etag, read)
 
-            with noting_who_serves() as serving:
-                data, etag_read = read([*runs, *verified_spans], etag)
-            identity = _identity(etag_read, serving)
-            is_new_in_object = shard.unverified(identity, offset, nbytes)
-            if not (is_new_in_object & ~is_new).any():
-                break
-
-        run_data = data[: len(runs)]
+        runs = result.runs
+        run_data = result.data[: len(runs)]
         for run, whole_pages in zip(runs, run_data, strict=True):
-            wrong = shard.verify(identity, run, memoryview(whole_pages))
+            wrong = shard.verify(result.identity, run, memoryview(whole_pages))
             if wrong:
                 self._raise_wrong(key, wrong[0])
 
-        new_data = iter(slice_reads(new_spans, runs, run_data))
-        verified_data = iter(data[len(runs) :])
+        unverified_data = iter(slice_reads(result.unverified_spans, runs, run_data))
+        verified_data = iter(result.data[len(runs) :])
         out: list[bytes] = []
-        for new in is_new.tolist():
+        for is_unverified in result.is_unverified.tolist():
             source = verified_data
-            if new:
-                source = new_data
+            if is_unverified:
+                source = unverified_data
             out.append(next(source))
-        return out, etag_read
+        return out, result.etag
 
     def _raise_wrong(self, key: str, page: ByteRange) -> NoReturn:
         add_fault(
@@ -289,14 +275,65 @@ class VerifiedStore:
         )
 
 
-def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """Return the identity; None, and nothing is remembered, if several stores may have served the bytes."""
-    if len(serving) > 1:
+class _SpansRead(NamedTuple):
+    """Spans of a shard as they were read: the unverified ones in whole pages."""
+
+    etag: str
+    identity: Identity | None
+    data: list[bytes]
+    """Bytes of each run, then of each verified span."""
+    runs: list[ByteRange]
+    """Whole pages that cover the unverified spans."""
+    is_unverified: Bools
+    """bool [spans]: True for a span with a page that was not verified before."""
+    unverified_spans: list[ByteRange]
+    is_other_object: bool
+    """True if the bytes of a span that counted as verified come from an object in which it is not."""
+
+
+def _read_spans(
+    shard: ShardPages,
+    likely_identity: Identity | None,
+    spans: Sequence[ByteRange],
+    etag: str | None,
+    read: ReadSpans,
+) -> _SpansRead:
+    """Read spans. likely_identity: object that will probably answer; None reads all spans as unverified."""
+    offset, nbytes = _offsets_and_nbytes(spans)
+    is_unverified = shard.unverified(likely_identity, offset, nbytes)
+    runs = shard.runs(is_unverified, offset, nbytes)
+    unverified_spans: list[ByteRange] = []
+    verified_spans: list[ByteRange] = []
+    for span, unverified in zip(spans, is_unverified.tolist(), strict=True):
+        if unverified:
+            unverified_spans.append(span)
+        else:
+            verified_spans.append(span)
+
+    with recorded_store_numbers() as store_numbers:
+        data, etag_read = read([*runs, *verified_spans], etag)
+    identity = _identity(etag_read, store_numbers)
+    is_unverified_in_object = shard.unverified(identity, offset, nbytes)
+    is_other_object = bool((is_unverified_in_object & ~is_unverified).any())
+    return _SpansRead(
+        etag=etag_read,
+        identity=identity,
+        data=data,
+        runs=runs,
+        is_unverified=is_unverified,
+        unverified_spans=unverified_spans,
+        is_other_object=is_other_object,
+    )
+
+
+def _identity(etag: str, store_numbers: set[int]) -> Identity | None:
+    """Return the object's identity; None if several stores served the bytes, so that no page is remembered."""
+    if len(store_numbers) > 1:
         return None
-    return (etag, *serving)
+    return (etag, *store_numbers)
 
 
-def _columns(spans: Sequence[tuple[int, int]]) -> tuple[Int64s, Int64s]:
+def _offsets_and_nbytes(spans: Sequence[tuple[int, int]]) -> tuple[Int64s, Int64s]:
     """Return (offset, nbytes) of spans, int64 [n] each."""
     rows = np.array(spans, np.int64).reshape(-1, 2)  # also of no spans
     offset, nbytes = rows.T

@@ -27,20 +27,20 @@ class ShardPages:
         self.hashes = hashes
         self._lock = lock()
         # per identity, bool [pages]: True until the page is verified; most recently used last
-        self._is_new_page: OrderedDict[Identity, Bools] = OrderedDict()
-        self._all_new = np.ones(hashes.n_pages, bool)
-        self._whole: set[Identity] = set()  # objects without new pages
+        self._is_unverified_page: OrderedDict[Identity, Bools] = OrderedDict()
+        self._all_unverified = np.ones(hashes.n_pages, bool)
+        self._fully_verified: set[Identity] = set()  # objects without unverified pages
 
-    def guess(self, etag: str | None) -> Identity | None:
-        """Return the object with this ETag, or any, that was verified last; None if there is none."""
+    def last_verified(self, etag: str | None) -> Identity | None:
+        """Return the identity verified last, with this ETag if one is passed; None if there is none."""
         with self._lock:
-            for identity in reversed(self._is_new_page):
+            for identity in reversed(self._is_unverified_page):
                 if etag in (None, identity[0]):
                     return identity
         return None
 
-    def is_whole(self, identity: Identity | None) -> bool:
-        return identity in self._whole
+    def is_fully_verified(self, identity: Identity | None) -> bool:
+        return identity in self._fully_verified
 
     def unverified(
         self,
@@ -49,20 +49,22 @@ class ShardPages:
         nbytes: Int64s,
     ) -> Bools:
         """Return bool [n]: True for a range in a page that is not verified yet."""
-        if self.is_whole(identity):
+        if self.is_fully_verified(identity):
             return np.zeros(len(offset), bool)
-        is_new_page = self._new_pages(identity)
+        is_unverified_page = self._unverified_pages(identity)
         first, end = self._pages(offset, nbytes)
         n_pages = end - first
         if int(n_pages.max(initial=0)) <= 2:
             # The first page and the last are all pages. An empty range, which has none, may start at the shard's end.
-            last_of_shard = len(is_new_page) - 1
-            is_first_new = is_new_page[np.minimum(first, last_of_shard)]
-            is_last_new = is_new_page[end - 1]
-            return (is_first_new | is_last_new) & (n_pages > 0)
-        new_before = np.concatenate([[0], np.cumsum(is_new_page)])  # [pages + 1]: new pages before each page
-        is_new: Bools = new_before[end] > new_before[first]
-        return is_new
+            last_of_shard = len(is_unverified_page) - 1
+            is_first_unverified = is_unverified_page[np.minimum(first, last_of_shard)]
+            is_last_unverified = is_unverified_page[end - 1]
+            return (is_first_unverified | is_last_unverified) & (n_pages > 0)
+        unverified_before = np.concatenate(
+            [[0], np.cumsum(is_unverified_page)]
+        )  # [pages + 1]: how many before each page
+        is_unverified: Bools = unverified_before[end] > unverified_before[first]
+        return is_unverified
 
     def runs(
         self,
@@ -98,16 +100,16 @@ class ShardPages:
         run: ByteRange,
         data: memoryview,
     ) -> list[ByteRange]:
-        """Check the new pages of a run, and return the wrong ones."""
+        """Check the unverified pages of a run, and return the wrong ones."""
         page_bytes = self.hashes.page_bytes
-        is_new_page = self._new_pages(identity)
+        is_unverified_page = self._unverified_pages(identity)
         run_end = run.offset + run.nbytes
         first = run.offset // page_bytes
         end = -(-run_end // page_bytes)
         wrong: list[ByteRange] = []
         right: list[int] = []
         for page in range(first, end):
-            if not is_new_page[page]:
+            if not is_unverified_page[page]:
                 continue
             start = page * page_bytes - run.offset
             page_data = data[start : start + page_bytes]
@@ -125,7 +127,7 @@ class ShardPages:
         run: ByteRange,
         file: int,
     ) -> bool:
-        """Return whether the new pages of a run of an open file are right; False too if they cannot be read."""
+        """Return whether the unverified pages of a run of an open file are right; False too if they cannot be read."""
         try:
             data = os.pread(file, run.nbytes, run.offset)
         except OSError:
@@ -135,11 +137,11 @@ class ShardPages:
         wrong = self.verify(identity, run, memoryview(data))
         return not wrong
 
-    def _new_pages(self, identity: Identity | None) -> Bools:
+    def _unverified_pages(self, identity: Identity | None) -> Bools:
         """Return bool [pages]: True for a page that is not verified yet."""
         if identity is None:
-            return self._all_new
-        return self._is_new_page.get(identity, self._all_new)
+            return self._all_unverified
+        return self._is_unverified_page.get(identity, self._all_unverified)
 
     def _remember(
         self,
@@ -147,14 +149,14 @@ class ShardPages:
         pages: list[int],
     ) -> None:
         with self._lock:
-            is_new_page = self._is_new_page.setdefault(identity, self._all_new.copy())
-            self._is_new_page.move_to_end(identity)
-            is_new_page[pages] = False
-            if not is_new_page.any():
-                self._whole.add(identity)
-            if len(self._is_new_page) > KEPT_OBJECTS:
-                oldest, _ = self._is_new_page.popitem(last=False)
-                self._whole.discard(oldest)
+            is_unverified_page = self._is_unverified_page.setdefault(identity, self._all_unverified.copy())
+            self._is_unverified_page.move_to_end(identity)
+            is_unverified_page[pages] = False
+            if not is_unverified_page.any():
+                self._fully_verified.add(identity)
+            if len(self._is_unverified_page) > KEPT_OBJECTS:
+                oldest, _ = self._is_unverified_page.popitem(last=False)
+                self._fully_verified.discard(oldest)
 
     def _pages(
         self,

@@ -247,5 +247,5 @@ def extent(spans: Sequence[tuple[int, int]]) -> ByteRange:
     if not spans:
         return ByteRange(0, 0)
     start = min(spans)[0]
-    stop = max(map(sum, spans))
-    return ByteRange(start, stop - start)
+    ends = [offset + nbytes for offset, nbytes in spans]
+    return ByteRange(start, max(ends) - start)

@@ -87,6 +87,6 @@ def _words(
 
 
 def _generator(words: Words) -> np.random.Generator:
-    from .philox_key import generator_of  # imports numpy.random: 10 ms, only for draws
+    from .philox_generators import generator_of  # imports numpy.random: 10 ms, only for draws
 
     return generator_of(*words[0])

@@ -88,6 +88,13 @@ class Stage:
         """Positions in [start, origin)."""
         return self.origin - self.start
 
+    def is_mid_epoch(self, position: int) -> bool:
+        """Return whether an epoch has begun and not ended at a position >= self.start."""
+        since_origin = position - self.origin
+        if since_origin <= 0:  # also for an empty bucket, which has no samples to divide by
+            return since_origin < 0  # the mixed epoch ends at origin
+        return since_origin % self.n > 0
+
     def new_among(self, j: int) -> int:
         """Return how many of the first j positions from start hold delta samples; j <= n_mixed.
 

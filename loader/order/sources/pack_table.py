@@ -25,16 +25,16 @@ class DocumentPieces:
 
     row: I64
     """Index of the piece's sequence in the request."""
-    place: I64
-    """The piece's number in its sequence, from 0."""
+    number_in_sequence: I64
+    """Number of the piece in its sequence, from 0."""
     document: I64
     """Version ordinal of its document."""
     start: I64
     """First token's offset in its document."""
     length: I64
     """Tokens in the piece."""
-    at: I64
-    """Position in its sequence where it begins."""
+    offset_in_sequence: I64
+    """Tokens of its sequence before it."""
     tokens: I64
     """Tokens in the whole document."""
 
@@ -87,23 +87,23 @@ class PackTable:
 
         # numpy reuses the memory of large arrays without a name, so the piece numbers have none.
         n_pieces = int(count.sum())
-        place = np.arange(n_pieces, dtype=np.int64) - np.repeat(before, count)
-        rows = np.repeat(first, count) + place  # [pieces]: rows of the table
+        number_in_sequence = np.arange(n_pieces, dtype=np.int64) - np.repeat(before, count)
+        rows = np.repeat(first, count) + number_in_sequence  # [pieces]: rows of the table
         start = self._start[rows].astype(np.int64)
         length = self._length[rows].astype(np.int64)
         tokens = self._tokens[rows].astype(np.int64)
 
         piece_start = np.cumsum(length) - length  # [pieces]: tokens before each, over all sequences
         sequence_start = piece_start[before]  # [sequences]: of its first piece, and each has one
-        at = piece_start - np.repeat(sequence_start, count)
+        offset_in_sequence = piece_start - np.repeat(sequence_start, count)
         sequence_number = np.arange(len(sequences), dtype=np.int64)
         return DocumentPieces(
             row=np.repeat(sequence_number, count),
-            place=place,
+            number_in_sequence=number_in_sequence,
             document=self._document[rows],
             start=start,
             length=length,
-            at=at,
+            offset_in_sequence=offset_in_sequence,
             tokens=tokens,
         )
 
@@ -162,13 +162,13 @@ class PackTable:
 def pack_documents(
     documents: I64,
     tokens: I64,
-    length: int,
+    capacity: int,
 ) -> PackTable:
     """Pack documents into sequences; return the table.
 
     documents: int64 [N], version ordinals in the view's order.
     tokens: int64 [N], tokens per document, >= 0. A document without tokens is in no sequence.
-    length: tokens per sequence.
+    capacity: tokens per sequence.
     """
     empty = np.zeros(0, np.int64)
     sequences = [empty]
@@ -179,7 +179,7 @@ def pack_documents(
     for first in range(0, len(documents), BLOCK_DOCUMENTS):
         stop = first + BLOCK_DOCUMENTS
         block = slice(first, stop)
-        pieces = pack_block(tokens[block], length)
+        pieces = pack_block(tokens[block], capacity)
         block_sequences = pieces.sequence + n_sequences
         block_documents = documents[block]
         sequences.append(block_sequences)
@@ -207,12 +207,15 @@ class BlockPieces(NamedTuple):
     length: I64
 
 
-def pack_block(tokens: I64, length: int) -> BlockPieces:
-    """Return the pieces of a block in order of sequence, document and start; sequences are numbered from 0."""
-    n_full = tokens // length  # [N]: sequences that hold only this document
-    rest = tokens - n_full * length  # [N]: tokens of its last, shorter piece; 0 for none
-    full_pieces = _full_pieces(n_full, length)
-    rest_pieces = _rest_pieces(n_full, rest, length)
+def pack_block(tokens: I64, capacity: int) -> BlockPieces:
+    """Return the pieces of a block in order of sequence, document and start; sequences are numbered from 0.
+
+    tokens: int64 [N], tokens per document. capacity: tokens per sequence.
+    """
+    n_full = tokens // capacity  # [N]: sequences that hold only this document
+    rest = tokens - n_full * capacity  # [N]: tokens of its last, shorter piece; 0 for none
+    full_pieces = _full_pieces(n_full, capacity)
+    rest_pieces = _rest_pieces(n_full, rest, capacity)
     columns = []
     for parts in zip(full_pieces, rest_pieces, strict=True):
         column = np.concatenate(parts)
@@ -231,7 +234,7 @@ def pack_block(tokens: I64, length: int) -> BlockPieces:
     )
 
 
-def _full_pieces(n_full: I64, length: int) -> BlockPieces:
+def _full_pieces(n_full: I64, capacity: int) -> BlockPieces:
     """Return the pieces that fill a sequence. n_full: int64 [N], how many each document has."""
     total = int(n_full.sum())
     documents = np.arange(len(n_full), dtype=np.int64)
@@ -243,23 +246,23 @@ def _full_pieces(n_full: I64, length: int) -> BlockPieces:
     return BlockPieces(
         sequence=number - total,  # below 0, because bins of rests count from 0
         document=np.repeat(documents, n_full),
-        start=number_in_document * length,
-        length=np.full(total, length, np.int64),
+        start=number_in_document * capacity,
+        length=np.full(total, capacity, np.int64),
     )
 
 
 def _rest_pieces(
     n_full: I64,
     rest: I64,
-    length: int,
+    capacity: int,
 ) -> BlockPieces:
     """Return the pieces shorter than a sequence. rest: int64 [N], tokens of each document's, 0 for none."""
     document = np.flatnonzero(rest)
     rest_length = rest[document]
     return BlockPieces(
-        sequence=best_fit(rest_length, length),
+        sequence=best_fit(rest_length, capacity),
         document=document,
-        start=n_full[document] * length,
+        start=n_full[document] * capacity,
         length=rest_length,
     )
 

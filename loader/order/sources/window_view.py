@@ -195,7 +195,7 @@ class WindowView:
         counts = all_counts[:n_shared]  # new episodes come after the shared ones
         if not np.array_equal(counts_before, counts):
             raise InvalidPlan(
-                f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
+                f"the number of rows of {self.layout.anchor!r} changed in episodes that both versions share"
             )
         if compare:
             _check_clocks(self, old)

@@ -16,7 +16,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.verified_disk_reads import Allocate as Allocate
+from ...dataset.reading.verified_gathers import Allocate as Allocate
 from ...modalities.fields import Place
 from ...order.random.keyed_permutation import I64
 

@@ -56,7 +56,7 @@ class DeviceStage:
         checksums: Callable[[Batch], Checksums] = lambda batch: None,
         metrics: Metrics | None = None,
         *,
-        waits: bool = False,
+        starts_at_second_request: bool = False,
     ) -> None:
         """host_batch: (step, end) -> batch, called by the copy thread. checksums: batch -> checksums."""
         self._backend, self._host_batch, self._checksums = backend, host_batch, checksums
@@ -68,7 +68,8 @@ class DeviceStage:
         self._runs = 0
         self._error: BaseException | None = None  # error of the step in `_position`
         self._stopped = False
-        self._first, self._waits = -1, waits  # step of the first `take`; waits: as for `Prefetch`
+        self._first = -1  # step of the first `take`
+        self._starts_at_second_request = starts_at_second_request  # as for `Prefetch`
         self._thread: Thread | None = None
 
     def take(self, step: int, end: int | None) -> OnDevice:
@@ -78,8 +79,8 @@ class DeviceStage:
         """
         asked_s = perf_counter()
         with self._changed:
-            if self._waits and self._first >= 0:
-                self._waits = False
+            if self._starts_at_second_request and self._first >= 0:
+                self._starts_at_second_request = False
                 self._changed.notify_all()
             self._first = step
             self._seek(step, end)
@@ -149,7 +150,7 @@ class DeviceStage:
                     position is not None
                     and self._error is None
                     and len(self._ready) < AHEAD
-                    and not (self._waits and position.step != self._first)
+                    and not (self._starts_at_second_request and position.step != self._first)
                     and (position.end is None or position.step < position.end)
                 ):
                     return position
@@ -196,7 +197,11 @@ class Delivery:
         self._backend, self._execution, self._recorder = device, execution, recorder
         self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
         self._stage: DeviceStage | None = DeviceStage(
-            device, self._host_batch, self._checksums, metrics, waits=execution.waits
+            device,
+            self._host_batch,
+            self._checksums,
+            metrics,
+            starts_at_second_request=execution.starts_at_second_request,
         )
 
     def take(self, step: int, end: int | None) -> OnDevice:
@@ -204,7 +209,7 @@ class Delivery:
             raise InvalidRuntime("this Loader was closed while a batch was waited for")
         return self._stage.take(step, end)
 
-    def handed(self, waited_s: float, busy_s: float, computed_s: float) -> None:
+    def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
         self._waits.append((waited_s, busy_s, computed_s))
 
     def describe(self) -> str:

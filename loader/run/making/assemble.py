@@ -213,7 +213,7 @@ class Assembler:
             else:
                 parts = self._fetch.locate(rank_slots.slots, rows, self._run)
                 for part in parts:
-                    self._fetch.learn(part)
+                    self._fetch.fill_unknown_crcs(part)
                 crcs = crcs_of(len(rank_slots), parts)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
         return delivered_digest(step, rank_slots.number[rows], identities[rows], crcs[rows])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...dataset.reading.verified_bucket_reads import FieldRead
-from ...dataset.reading.verified_disk_reads import Gatherable, RowsOfField, gather_rows
+from ...dataset.reading.verified_gathers import Gatherable, RowsOfField, gather_rows
 from ...errors import DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...order.random.keyed_permutation import I64
@@ -36,7 +36,7 @@ class Bulk:
         self._arrays = [field for field in fields if decoders.get(field) is array.decode]
         self._layouts: dict[str, array.NpyLayout] = {}
 
-    def learn(self, payloads: Collection[Mapping[str, object]]) -> None:
+    def remember_layouts(self, payloads: Collection[Mapping[str, object]]) -> None:
         """Keep the layout of each field's first array, if such arrays can be read into rows."""
         if not payloads:
             return

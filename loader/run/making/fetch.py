@@ -19,7 +19,7 @@ from ...dataset.reading.verified_bucket_reads import (
     read_parts,
     read_places,
 )
-from ...dataset.reading.verified_disk_reads import (
+from ...dataset.reading.verified_gathers import (
     Gatherable,
     OpenShards,
     UnverifiedSamples,
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 
 Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
-"""Field -> data to decode. A memoryview shares memory: see `whole`."""
+"""Field -> data to decode. A memoryview shares memory: see `owned`."""
 
 
-def whole(
+def owned(
     data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
 ) -> bytes | BareClip | WholeClip | ReadyValue:
     """Return data that a decoder may keep."""
@@ -107,12 +107,12 @@ class Fetch:
 
         # Sources are read together if they lie in the same kind of store and share their decoders. A source with
         # videos is read by itself: its samples' frames are chosen one by one.
-        apart: list[tuple[int | None, bool, int]] = []
+        group_keys: list[tuple[int | None, bool, int]] = []  # sources with equal keys are read together
         for number, (groups, files) in enumerate(zip(self._videos, self._files, strict=True)):
             video_source = number if groups else None
-            apart.append((video_source, files is None, id(decoders[number])))
+            group_keys.append((video_source, files is None, id(decoders[number])))
         fields = [view.fields for view in self._views]
-        self.locate = Locate(self._views, fields, apart, windows)
+        self.locate = Locate(self._views, fields, group_keys, windows)
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
         self._columns: TableColumns | None = None
@@ -151,13 +151,14 @@ class Fetch:
                 )
             return fetched
 
-    def learn(self, located: LocatedSamples) -> None:
+    def fill_unknown_crcs(self, located: LocatedSamples) -> None:
         """Read fields whose CRC-32C is unknown, and store it in the samples' addresses."""
         places = located.places
         unknown = _unknown(places)
         if all(len(numbers) == 0 for numbers in unknown.values()):
             return
         read = read_places(self._reading_of(located), places, unknown, self._run)
+        # read_places stores each CRC-32C in `places`: only errors need a look here.
         for _, _, data in read:
             if isinstance(data, Corrupt):
                 raise data
@@ -173,6 +174,7 @@ class Fetch:
         """Return the parts of each of `requests`, all of one source, or its error."""
         bad: dict[int, Corrupt] = {}
         with step_metrics().timed_fetch():
+            # setdefault keeps a request's first error.
             read = self._readers(source).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
@@ -188,9 +190,9 @@ class Fetch:
                 rest[rows.field] = rows.unread
                 columns.put_rows(rows.field, located.rows[rows.filled])
                 for other in rows.others:
-                    _take(fetched, *other)
+                    _add_result(fetched, *other)
         for field, numbers in rest.items():
-            others = self._rest(
+            others = self._read_remaining(
                 gatherable,
                 located,
                 field,
@@ -202,10 +204,10 @@ class Fetch:
                 if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                     columns.put(int(located.rows[number]), field, data)
                 else:
-                    _take(fetched, number, field, data)
+                    _add_result(fetched, number, field, data)
         if columns is not None:
             # Arrays of this layout go straight into rows from the next batch on.
-            bulk.learn(fetched.payloads.values())
+            bulk.remember_layouts(fetched.payloads.values())
         bad = list(fetched.bad)
         nbytes = 0
         for at in places.fields.values():
@@ -220,7 +222,10 @@ class Fetch:
         columns: Columns | None,
         fetched: Fetched,
     ) -> Gatherable:
-        """Return samples whose bytes are still to be verified: open files, or bytes that were read from a bucket."""
+        """Return samples still to verify.
+
+        From a bucket, read all fields, and add to `fetched` what needs no gathering.
+        """
         places = located.places
         reading_of = self._reading_of(located)
         if self._files[located.kind.sources[0]] is not None:
@@ -239,10 +244,10 @@ class Fetch:
             if field in verified_later and not isinstance(data_or_error, Corrupt):
                 data[field][number] = data_or_error
             else:
-                _take(fetched, number, field, data_or_error)
+                _add_result(fetched, number, field, data_or_error)
         return UnverifiedSamples(reading_of, places, data, partial(step_metrics().spent, "verify"))
 
-    def _rest(
+    def _read_remaining(
         self,
         gatherable: Gatherable,
         located: LocatedSamples,
@@ -251,7 +256,7 @@ class Fetch:
         columns: Columns | None,
         fetched: Fetched,
     ) -> list[FieldRead]:
-        """Read one field of the samples `numbers`. Return the ones from a second read, and errors."""
+        """Read a field of the samples `numbers` into `columns` or `fetched`. Return second reads and errors."""
         if not len(numbers):
             return []
         # Numbers of samples that are unreadable, or whose field a second read has delivered.
@@ -390,7 +395,7 @@ def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64]) -> None:
         step_metrics().count("unverified_bytes", nbytes)
 
 
-def _take(
+def _add_result(
     fetched: Fetched,
     number: int,
     field: str,

@@ -17,7 +17,7 @@ from ..recipe.decode import ReadyValue, apply_transform, decode_sample, failure
 from ..recipe.rank_slots import LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import times_field
-from .fetch import Fetch, Payload, whole
+from .fetch import Fetch, Payload, owned
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +110,7 @@ class OneSample:
             options["place_of"] = batch_row.place_of
         try:
             start = perf_counter()
-            data = {field: whole(value) for field, value in payload.items()}
+            data = {field: owned(value) for field, value in payload.items()}
             sample = decode_sample(
                 data,
                 at,

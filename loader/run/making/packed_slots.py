@@ -79,7 +79,8 @@ class PieceReads:
                 if isinstance(data, Corrupt):
                     values[piece] = data
                 else:
-                    values[piece] = (np.frombuffer(data[0], self._dtype),)
+                    (tokens,) = data  # one part was requested
+                    values[piece] = (np.frombuffer(tokens, self._dtype),)
         return values
 
     def _request(
@@ -175,7 +176,7 @@ class PackedSlots:
         pieces = self._pieces_of(rank_slots)
         documents = self._located(pieces)
         for located in documents:
-            self._fetch.learn(located)
+            self._fetch.fill_unknown_crcs(located)
         crcs: dict[int, list[int]] = {}
         for located in documents:
             for number, piece in enumerate(located.rows.tolist()):

@@ -7,14 +7,20 @@ from concurrent.futures import CancelledError, Future
 from time import perf_counter, thread_time
 from typing import NamedTuple, Protocol
 
+from ...cores import rank_memory_bytes
 from ...errors import InvalidRuntime
 from ..batch.batch import Batch
+from ..recipe.recipe import whole_number
 
 MAX_STEPS = 64
 SECONDS = 0.1
 """Most seconds of work at once: a seek waits for steps already started."""
 GROWTH = 8
 """Largest growth between strides: first batches may not be typical."""
+PREFETCH_BYTES = 64 * 2**20
+"""Bytes of batches that may always be made ahead, unless the user sets `prefetch`."""
+PREFETCH_SHARE = 32
+"""Batches made ahead get at most this rank's memory divided by PREFETCH_SHARE."""
 BYTES = 16 * 2**20
 """Most bytes of batches made together: their shared memory lives as long as the last one."""
 
@@ -56,6 +62,18 @@ class Bound(NamedTuple):
     """Bytes that are allowed if needed."""
     by_need: bool = True
     """True allows READY strides per worker, not only `least` bytes."""
+
+
+def prefetch_bound(nbytes: int | None) -> Bound:
+    """Return the bound for batches made ahead. nbytes: the user's limit; None sizes it by need.
+
+    Raises: InvalidRuntime if `nbytes` is no whole number, or negative.
+    """
+    if nbytes is not None:
+        nbytes = whole_number("prefetch", nbytes, 0)
+        return Bound(nbytes, nbytes, by_need=False)
+    share_bytes = rank_memory_bytes() // PREFETCH_SHARE
+    return Bound(least=PREFETCH_BYTES, most=max(PREFETCH_BYTES, share_bytes))
 
 
 class MadeBatches(NamedTuple):
@@ -186,15 +204,15 @@ class Prefetch:
         maker: BatchMaker,
         bound: Bound,
         *,
-        waits: bool = False,
+        starts_at_second_request: bool = False,
     ) -> None:
-        """Take batches from `maker`. waits: nothing is made ahead before the second `take`."""
+        """Take batches from `maker`. starts_at_second_request: nothing is made ahead before the second `take`."""
         self._maker = maker
         self._retired: list[BatchMaker] = []
         self._bound = bound
         # At the second batch every rank of a training has its first. When 2,000 ranks made batches ahead before that,
         # a throttling store kept 61 of them from ever having it (simulated).
-        self._waits = waits
+        self._starts_at_second_request = starts_at_second_request
         self._stride = Stride()
         self._each_bytes: int | None = None
         self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()
@@ -208,8 +226,8 @@ class Prefetch:
     def take(self, step: int, end: int | None) -> Batch:
         start_s = perf_counter()
         is_seek = not self._ready or self._ready[0].step != step
-        alone = self._waits
-        self._waits = False
+        alone = self._starts_at_second_request
+        self._starts_at_second_request = False
         if is_seek:
             stop = step + 1 if alone else end
             self._get_ready(step, stop)

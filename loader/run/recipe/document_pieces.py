@@ -94,11 +94,11 @@ def laid_out(
     for number in numbers:
         if number not in values:
             continue
-        at, n = int(pieces.at[number]), int(pieces.length[number])
+        at, n = int(pieces.offset_in_sequence[number]), int(pieces.length[number])
         for field, column in zip(out.values(), values[number], strict=True):
             field[at : at + n] = column
         position[at : at + n] = np.arange(n, dtype=np.int32)
-        segment[at : at + n] = pieces.place[number] + 1
+        segment[at : at + n] = pieces.number_in_sequence[number] + 1
         loss[at + 1 : at + n] = True
     return {
         **out,

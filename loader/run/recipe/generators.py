@@ -36,7 +36,7 @@ def of_slots(
     rows: int64 [n], each sample's slot.
     """
     # (imports numpy.random, only needed for draws)
-    from ...order.random.philox_key import generator_of
+    from ...order.random.philox_generators import generator_of
 
     source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()

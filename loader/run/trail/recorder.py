@@ -79,7 +79,7 @@ class Recorder:
         elif n % MAX_ROWS == 0:
             self._wake.set()
 
-    def handed(self, piece: Batch) -> None:
+    def micro_batch_delivered(self, piece: Batch) -> None:
         self._first += self._n
         self._n, self._real = len(piece), piece.ordinals >= 0
 

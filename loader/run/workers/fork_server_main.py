@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 MODULES = (
     "loader.run.workers.worker_main",
-    "loader.order.random.philox_key",
+    "loader.order.random.philox_generators",
 )
 """Modules that every worker needs."""
 

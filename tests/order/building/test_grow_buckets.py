@@ -328,7 +328,7 @@ def test_bucket_that_comes_again_has_an_order_of_its_own(properties):
         (
             {"b0": 12},
             None,
-            "source 'a/b1' has no samples in the new version, which does not go on from one with 10",
+            "source 'a/b1' has no samples in the new version, and its view cannot be continued",
         ),
         (
             {"b0": 12, "b1": 10, "b2": 4},

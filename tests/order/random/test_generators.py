@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.order.random import philox_key
+from loader.order.random import philox_generators
 from loader.order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
 from loader.order.random.keyed_permutation import key
-from loader.order.random.philox_key import generator_of
+from loader.order.random.philox_generators import generator_of
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -75,7 +75,7 @@ def test_generator_that_is_kept_goes_on_as_it_would(keep):
 
 
 def numpys_keyed(first, second):
-    return np.random.Generator(np.random.Philox(philox_key.PhiloxKey(first, second)))
+    return np.random.Generator(np.random.Philox(philox_generators.PhiloxKey(first, second)))
 
 
 def test_generator_that_nobody_keeps_is_used_again():
@@ -117,7 +117,7 @@ def test_generator_is_whole_if_another_is_made_between_two_lines(line):
     lines, kept = [], []
 
     def interrupt(frame, event, argument):
-        if frame.f_globals["__name__"] != philox_key.__name__:
+        if frame.f_globals["__name__"] != philox_generators.__name__:
             return None
         if event == "line":
             if len(lines) == line:
@@ -149,19 +149,19 @@ def test_generators_of_threads_are_apart():
 
 def test_another_memory_layout_of_numpy_gives_the_same_draws(monkeypatch, caplog):
     """Said once: then every sample gets a new generator."""
-    monkeypatch.setattr(philox_key, "_KEY_AT", philox_key._KEY_AT + 8)
-    monkeypatch.setattr(philox_key, "_of_thread", philox_key._OfThread())
-    philox_key._has_known_layout.cache_clear()
+    monkeypatch.setattr(philox_generators, "_KEY_AT", philox_generators._KEY_AT + 8)
+    monkeypatch.setattr(philox_generators, "_of_thread", philox_generators._OfThread())
+    philox_generators._has_known_layout.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             for number in range(3):
                 assert draws(generator_of(7, number)) == draws(numpys(7, number))
     finally:
         monkeypatch.undo()
-        philox_key._has_known_layout.cache_clear()
+        philox_generators._has_known_layout.cache_clear()
     (said,) = caplog.messages
     assert f"numpy {np.__version__} has an unknown memory layout of Philox" in said
-    assert philox_key._has_known_layout()
+    assert philox_generators._has_known_layout()
 
 
 @given(

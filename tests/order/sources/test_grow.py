@@ -360,7 +360,7 @@ def test_step_far_away_costs_what_a_near_one_does():
             InvalidPlan,
             "source 'a' reads a SyntheticView, which a Another does not go on from",
         ),
-        ({"a": source(synthetic(60, "a"), 2)}, 9, InvalidPlan, "a growth has no weight = 2"),
+        ({"a": source(synthetic(60, "a"), 2)}, 9, InvalidPlan, "takes no weight, 2 was given"),
         ({"a": "photos@13"}, 9, InvalidPlan, "is a str, not a view"),
     ],
 )

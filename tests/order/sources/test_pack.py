@@ -72,7 +72,9 @@ def test_every_token_is_in_one_place(properties, tokens, length):
     assert made.n_tokens == len(wanted)
     assert len(pieces) == made.n_pieces
     filled = Counter()
-    for row, place, at, taken in zip(pieces.row, pieces.place, pieces.at, pieces.length, strict=True):
+    for row, place, at, taken in zip(
+        pieces.row, pieces.number_in_sequence, pieces.offset_in_sequence, pieces.length, strict=True
+    ):
         assert (int(place) == 0) == (int(at) == 0)
         assert int(at) == filled[int(row)]
         filled[int(row)] += int(taken)
@@ -112,7 +114,7 @@ def test_pieces_come_in_the_order_asked_for():
     some = made.pieces(np.array([3, 0, 3]))
     for row, sequence in enumerate((3, 0, 3)):
         mine, there = some.row == row, every.row == sequence
-        for column in ("place", "document", "start", "length", "at"):
+        for column in ("number_in_sequence", "document", "start", "length", "offset_in_sequence"):
             assert getattr(some, column)[mine].tolist() == getattr(every, column)[there].tolist()
     assert len(made.pieces(np.zeros(0, np.int64))) == 0
 

@@ -266,7 +266,7 @@ def test_copy_thread_waits_for_the_second_take(plan, delayed):
             made.append(step)
             return batches.batch_at(step)
 
-        stage = DeviceStage(delayed(), host_batch, waits=True)
+        stage = DeviceStage(delayed(), host_batch, starts_at_second_request=True)
         assert stage.take(3, None).batch.step == 3
         time.sleep(0.3)
         assert made == [3]

@@ -203,7 +203,11 @@ def test_status_line_names_processes(plan):
     with loader.Loader(plan, 0, 1, executor="processes", workers=1, steps=2) as batches:
         list(batches)
         assert "worker processes: " in batches.status_line()
-        assert (batches.executor, batches.workers, batches.executor_reason) == ("processes", 1, "asked for")
+        assert (batches.executor, batches.workers, batches.executor_reason) == (
+            "processes",
+            1,
+            "as requested",
+        )
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ from loader.run import executor
 from loader.run.choice import Contention, Measurement, Stages
 
 logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stdout)
-STAGES = Stages(waits=0.5, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
+STAGES = Stages(wait_share=0.5, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)
 answers = iter((None, *repeat(Measurement(0.0, STAGES), 100_000)))
 Contention.add_step = lambda *_: True
 Contention.measure = lambda *_: next(answers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.writing.exclude import Standing, StandingExclusion
+from loader.dataset.writing.exclude import Exclusions, StandingExclusion
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.json_text import is_text, parse_json_object
 from loader.storage import Store
@@ -162,7 +162,7 @@ def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclu
     return stands
 
 
-def standing_exclusions(store: Store, dataset: str) -> Standing:
+def standing_exclusions(store: Store, dataset: str) -> Exclusions:
     """Return key -> its oldest exclusion that stands. Costs as much as `records`."""
     stands = standing(records(store, dataset))
     return {

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 import loader
 from loader.dataset.extension import Extension, publish_extension
-from loader.dataset.labels.annotate import Annotating
+from loader.dataset.labels.annotate import AnnotationOptions
 from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.parquet import get_table
 from loader.dataset.versions.samples_table import scan_samples
@@ -242,7 +242,7 @@ def _extension(
                 by_column.setdefault(what, []).append(values.select(names))
     rows = [
         (
-            Annotating(name=f"refresh-{name}"[:64], author=f"{name} {made_by}", nulls="remove"),
+            AnnotationOptions(name=f"refresh-{name}"[:64], author=f"{name} {made_by}", nulls="remove"),
             pa.concat_tables(tables, promote_options="permissive"),
         )
         for (name, made_by, _), tables in sorted(by_column.items(), key=lambda item: item[0])

@@ -63,13 +63,14 @@ def commit(
     """Publish a change that passes every check, without samples that a takedown denies.
 
     Raises: Fenced; StageNotPublished if the transaction is gated, without a passed verdict; Conflict, DuplicateKey,
-    FieldMismatch if the change does not fit the newest version; as `apply_denies`.
+    FieldMismatch if the change does not fit the newest version; Denied if takedowns deny every sample of the next
+    version; EmptyVersion if it has no live sample for another reason; as `apply_denies`.
     """
     attempts = _CommitAttempts(store, pending, checks)
     record = log.commit(pending.txn, attempts.build)
     data = attempts.manifests.get(record.sha256)
     if data is None:
-        # An earlier attempt committed this transaction, so only the store has its manifest.
+        # An earlier call committed this transaction: this call built no such manifest.
         return open_record(store, record)
     return open_record(store, record, json.loads(data))
 
@@ -162,9 +163,9 @@ class _CommitAttempts:
         parent_id = ""
         if newest is not None:
             parent_id = newest.id
-        base = (parent_id, state.last_deny)
-        if base in self._applied:
-            return self._applied[base]
+        cache_key = (parent_id, state.last_deny)
+        if cache_key in self._applied:
+            return self._applied[cache_key]
 
         pending = self._pending
         applied = Applied(before=None, change=pending.change)
@@ -178,8 +179,8 @@ class _CommitAttempts:
                 pending.change,
             )
         complete_change = pending.complete(parent, applied.change)
-        self._applied[base] = replace(applied, change=complete_change)
-        return self._applied[base]
+        self._applied[cache_key] = replace(applied, change=complete_change)
+        return self._applied[cache_key]
 
     def _no_live_samples(self, state: State, applied: Applied) -> Denied | EmptyVersion:
         dataset = self._pending.dataset
@@ -201,10 +202,10 @@ def _next_manifest(
     last_deny: int,
 ) -> dict[str, Any]:
     """Return the manifest of a change on its parent, with the lists as they are before compaction."""
-    base: Mapping[str, Any] | None = None
+    base_manifest: Mapping[str, Any] | None = None
     parent_id = None
     if parent is not None:
-        base = parent.manifest
+        base_manifest = parent.manifest
         parent_id = parent.id
     producer = dict(pending.producer)
     if applied.n_dropped:
@@ -217,7 +218,7 @@ def _next_manifest(
     manifest: dict[str, Any] = {}
     for change in changes:
         manifest = child(
-            base,
+            base_manifest,
             change,
             dataset=pending.dataset,
             parent_id=parent_id,
@@ -227,7 +228,7 @@ def _next_manifest(
             facts=pending.facts,
             created_us=pending.created_us,
         )
-        base = manifest
+        base_manifest = manifest
     return manifest
 
 
@@ -236,11 +237,11 @@ def with_statistics(
     prefix: str,
     change: Change,
 ) -> Change:
-    """Return an annotation with its columns' statistics after a rebase on `parent`, uploaded under `prefix`.
+    """Return the annotation with statistics over all cells of `parent` and itself, uploaded under `prefix`.
 
-    Raises: FieldMismatch.
+    Serves as `Pending.complete`. Raises: FieldMismatch.
     """
-    assert parent is not None, "an annotation is of samples that a version has"
+    assert parent is not None, "an annotation needs an earlier version"
     columns = merged_columns(parent.manifest["columns"], change.samples)
     stats = annotation_stats(
         parent.store,
@@ -275,7 +276,8 @@ def annotation_stats(
         cell_frame = cells(store, [*before, *annotation], name)
         table = pa.table({name: cell_frame[name].to_arrow().cast(column_type)})
         row = column_stats(table).to_pylist()[0]
-        # The row replaces earlier ones, if any: it counts the cells that the annotation left unchanged too.
+        # `whole`: these statistics replace the earlier ones, because they also count cells that the annotation leaves
+        # unchanged.
         row[WHOLE] = any(name in entry["columns"] for entry in before)
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
@@ -289,12 +291,7 @@ LIST_FACTS = ("dims", "labels")
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the producer, checked. Raises: InvalidSample if canonical JSON cannot hold a value."""
     checked = dict(producer or {})
-    try:
-        canonical(checked)
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InvalidSample(
-            f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
-        ) from error
+    _check_canonical("producer", checked)
     return checked
 
 
@@ -303,11 +300,20 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
     facts_by_field: dict[str, dict[str, Any]] = {}
     for field_name, field_facts in (facts or {}).items():
         facts_by_field[field_name] = dict(field_facts)
-    check_producer(facts_by_field)
+    _check_canonical("facts", facts_by_field)
     for field_name, checked_facts in facts_by_field.items():
         for fact, value in checked_facts.items():
             _check_fact(field_name, fact, value)
     return facts_by_field
+
+
+def _check_canonical(name: str, value: Mapping[str, Any]) -> None:
+    try:
+        canonical(value)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidSample(
+            f"{name}={value!r}: {error}; use strings, integers, booleans, lists and objects"
+        ) from error
 
 
 def _check_fact(
@@ -316,12 +322,12 @@ def _check_fact(
     value: object,
 ) -> None:
     if fact in LIST_FACTS:
-        kind = "a list of texts"
+        kind = "a list of strings"
         is_valid = isinstance(value, list) and all(isinstance(item, str) for item in value)
     elif fact in TEXT_FACTS:
-        kind = "a text"
+        kind = "a string"
         is_valid = isinstance(value, str)
     else:
         return
     if not is_valid:
-        raise InvalidSample(f"facts of {field_name!r}: {fact} = {value!r:.200}; {kind} is needed")
+        raise InvalidSample(f"facts of {field_name!r}: {fact} = {value!r:.200}; accepted: {kind}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .commit import Pending, check_facts, check_producer, commit, with_statistics
-from .labels.annotate import Annotating, write_annotation
+from .labels.annotate import AnnotationOptions, write_annotation
 from .publication_gate import Check, FreeGroup, SameCells
 from .publish import new_prefix
 from .root import Root
@@ -22,7 +22,7 @@ class Extension:
 
     shards: Sequence[ShardFile] = ()
     """Shards of new groups, written with the transaction that publishes them."""
-    rows: Sequence[tuple[Annotating, Any]] = ()
+    rows: Sequence[tuple[AnnotationOptions, Any]] = ()
     """(how, rows) of each annotation, as for `root.annotate`."""
     exclude: Mapping[str, str] = field(default_factory=dict)
     """Key of a live sample -> reason to leave it out."""

@@ -23,7 +23,7 @@ from ..errors import Conflict, Corrupt, DuplicateKey, ObjectNotFound
 from ..json_text import parse_json_object
 from ..storage import Store, is_there
 from .log.entries import DAMAGED, canonical
-from .log.rules import refuse_ungated, ungated
+from .log.rules import refuse_ungated, ungated_error
 from .log.state import State, Txn
 from .names import hashes_of
 from .shards.key_hashes import among, covered, known
@@ -33,7 +33,7 @@ from .tables.columns import is_annotation
 from .tables.manifest import SamplesFile
 from .tables.parquet import TableFile, get_tables
 from .versions.version import Version
-from .writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
+from .writing.exclude import NO_ROWS, RowsToExclude, require_parts
 from .writing.run_samples import RunKeys
 
 Check = Callable[[Version | None], None]
@@ -114,23 +114,23 @@ def check_verdict(
     refuse_ungated(txn, verdict)
     name = _RECORD.fullmatch(verdict)
     if name is None or name["dataset"] != txn.dataset:
-        raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
+        raise ungated_error(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
 
     record = _record(store, txn, verdict)
     body = record["body"]
     if record["verdict"] != "published":
         stored_verdict = record["verdict"]
         reason = record.get("reason", "")
-        raise ungated(txn.txn, f"{verdict} is {stored_verdict!r}: {reason}")
+        raise ungated_error(txn.txn, f"{verdict} is {stored_verdict!r}: {reason}")
     if body.get("publishes") != digest_of(parts, exclude, supersede, foreign):
-        raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
+        raise ungated_error(txn.txn, f"{verdict} judged other parts, or excludes other samples")
 
     # Records of a partition are numbered without gaps: if a later verdict exists, the next number does.
     folder = verdict.rpartition("/")[0]
     next_number = int(name["r"]) + 1
     later = f"{folder}/{next_number:012d}.json"
     if is_there(store, later):
-        raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
+        raise Conflict(f"the verdict {verdict} is superseded: {later} follows it")
 
     against = None
     compared_ids = body.get("against")
@@ -149,7 +149,7 @@ def _record(
         record = parse_json_object(blob.data)
         record["verdict"], record["body"].get  # both are read later, and raise here if they are damaged
     except ObjectNotFound:
-        raise ungated(txn.txn, f"there is no {verdict}") from None
+        raise ungated_error(txn.txn, f"there is no {verdict}") from None
     except DAMAGED as error:
         raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
     return dict(record)
@@ -165,7 +165,7 @@ class NewKeys:
         self,
         store: Store,
         keys: RunKeys,
-        leaving: Superseded = NOTHING_SUPERSEDED,
+        leaving: RowsToExclude = NO_ROWS,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -276,7 +276,7 @@ class FreeGroup:
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
-        parent = still_there(parent, self._parts)
+        parent = require_parts(parent, self._parts)
         has_group = parent.parts.has_group(self._group)  # bool [parts of the version]
         ids = parent.parts.ids.to_pylist()
         positions = {part: position for position, part in enumerate(ids)}
@@ -357,7 +357,7 @@ class SameCells:
         """
         if parent is not None and parent.id == self._version.id:
             return
-        parent = still_there(parent, self._parts())
+        parent = require_parts(parent, self._parts())
         for name in annotated_columns(self._files):
             if self._annotated_since(parent, name):
                 self._compare(parent, name)

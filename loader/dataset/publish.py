@@ -17,9 +17,9 @@ import pyarrow as pa
 from ..errors import Conflict, InvalidSample, PenstockError
 from ..storage.external_shards import FOREIGN
 from .commit import Pending, check_facts, check_producer, commit, with_statistics
-from .labels.annotate import Annotated, Annotating, write_annotation
+from .labels.annotate import AnnotationOptions, AnnotationResult, write_annotation
 from .log.refs import resolve
-from .log.rules import not_aborted
+from .log.rules import require_not_aborted
 from .log.state import State, Txn
 from .publication_gate import Check, FreeGroup, NewKeys, Onto, PassedVerdict, SameCells, check_verdict
 from .shards.part import Part
@@ -28,14 +28,14 @@ from .tables.parquet import TableFile, put_named, table_bytes
 from .versions.samples_table import import_polars
 from .versions.version import Version, open_record
 from .writing.exclude import (
-    NOTHING_STANDS,
-    NOTHING_SUPERSEDED,
-    Standing,
-    Superseded,
+    NO_EXCLUSIONS,
+    NO_ROWS,
+    Exclusions,
+    RowsToExclude,
     check_reason,
     exclusion_change,
-    find_excluded,
-    find_standing,
+    find_excluded_samples,
+    find_keys_to_exclude,
     find_superseded,
 )
 from .writing.group_computation import write_group
@@ -55,6 +55,7 @@ def publish_parts(
     dataset: str,
     parts: Sequence[Part],
     parent: str | None,
+    *,
     exclude: Mapping[str, str],
     producer: Producer,
     supersede: Mapping[str, str],
@@ -63,6 +64,7 @@ def publish_parts(
     facts: Facts = None,
     foreign: Mapping[str, Any] | None = None,
 ) -> Version:
+    """Publish parts as the dataset's next version (`Root.publish`)."""
     # 1. Check the arguments and the transaction, before anything is uploaded.
     txn = check_parts(parts)
     objects = _check_foreign(txn, parts, foreign)
@@ -71,25 +73,26 @@ def publish_parts(
     state = root.log.state
     known = _transaction_of_parts(state, txn, dataset, parent)
     if known.number is not None:
-        return root.open(f"{dataset}@{known.number}")  # an earlier attempt committed it
+        return root.open(f"{dataset}@{known.number}")  # an earlier call committed it
     for key, why in exclude.items():
         check_reason("exclude", repr(key), why)
     passed: PassedVerdict | None = None
     if verdict or known.gated:
         passed = check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
 
-    # 2. Write the samples table and the other tables of the change. They need the newest version only for the types of
-    #    its columns: `commit` compares the change with the version that is then the newest.
-    base: Version | None = None
-    newest = state.newest(dataset)
-    if newest is not None:
-        base = open_record(root.store, newest)
+    # 2. Write the tables of the change. The newest version gives column types and the samples to supersede. `commit`
+    #    checks the change again, against the version that is newest then.
+    newest_version: Version | None = None
+    newest_record = state.newest(dataset)
+    if newest_record is not None:
+        newest_version = open_record(root.store, newest_record)
     prefix = new_prefix(txn)
     with root.heartbeat(txn):
-        superseded = NOTHING_SUPERSEDED
+        superseded = NO_ROWS
         if supersede:
-            superseded = find_superseded(base, supersede)
-        change, keys = write_run(root.store, prefix, parts, _column_types(base), exclude, superseded)
+            superseded = find_superseded(newest_version, supersede)
+        types = _column_types(newest_version)
+        change, keys = write_run(root.store, prefix, parts, types, exclude, superseded)
         pending = Pending(
             dataset=dataset,
             txn=txn,
@@ -113,7 +116,7 @@ def publish_parts(
 def _transaction_of_parts(state: State, txn: str, dataset: str, parent: str | None) -> Txn:
     if parent is not None and resolve(state, parent).dataset != dataset:
         raise Conflict(f"parent {parent} is not a version of {dataset!r}")
-    known = not_aborted(state, txn)
+    known = require_not_aborted(state, txn)
     if known.dataset != dataset:
         raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
     return known
@@ -136,17 +139,20 @@ def _check_foreign(
     foreign: Mapping[str, Any] | None,
 ) -> TableFile | None:
     """Return the table of the objects with the parts' bytes, None if the parts have their own bytes."""
-    in_place = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
-    table: TableFile | None = None
-    is_of_txn = True
-    if foreign:
-        table = TableFile.from_json(dict(foreign))
-        is_of_txn = table.path.startswith(f"data/{txn}/")
-    has_table = table is not None
-    if in_place != has_table or not is_of_txn:
+    is_registered = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
+    if not foreign:
+        if is_registered:
+            raise InvalidSample(
+                "these parts have their bytes outside the root; pass foreign=, the table written with them"
+            )
+        return None
+
+    if not is_registered:
+        raise InvalidSample("foreign= is only for parts with bytes outside the root; omit it")
+    table = TableFile.from_json(dict(foreign))
+    if not table.path.startswith(f"data/{txn}/"):
         raise InvalidSample(
-            f"parts with bytes in other places: {in_place}, table of their objects: {table and table.path!r}; pass "
-            "foreign=, the table that was written with them, and none otherwise"
+            f"foreign={table.path!r} belongs to another transaction than {txn}; pass the table written with these parts"
         )
     return table
 
@@ -160,42 +166,47 @@ def publish_registered(
     samples: Sequence[pa.Table] | None,
     foreign: pa.Table | None,
     *,
-    facts: Mapping[str, str],
+    table_facts: Mapping[str, str],
     parent: Version | None,
-    left_out: Superseded,
+    to_exclude: RowsToExclude,
     producer: Mapping[str, Any],
     created_us: int,
-    of_fields: Facts = None,
+    field_facts: Facts = None,
     chunk_rows: int = 0,
-    standing: Standing = NOTHING_STANDS,
+    exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> Version:
     """Publish registered or imported parts, under names derived from their content.
 
+    Args:
         samples: One table per part, as for `write_run`; None reads the parts' tables.
-        foreign: Table of the parts' objects, with its facts; None if the parts have their own bytes.
-        left_out: Parent samples to leave out.
-        of_fields: Facts about fields, as for `publish_parts`.
+        foreign: Table of the parts' objects; None if the parts have their own bytes.
+        table_facts: Facts about the table `foreign`.
+        to_exclude: Parent samples to exclude.
+        field_facts: Facts about fields, as for `publish_parts`.
         chunk_rows: Average samples per decoded chunk of a registered table; 0 for other objects.
-        standing: Exclusions that leave samples of the parts and of the parent out.
+        exclusions: Standing exclusions, applied to samples of the parts and of the parent.
 
     Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
     """
-    known = not_aborted(root.log.state, txn)
+    known = require_not_aborted(root.log.state, txn)
     if known.number is not None:
-        return root.open(f"{dataset}@{known.number}")  # an earlier attempt committed it
+        return root.open(f"{dataset}@{known.number}")  # an earlier call committed it
     check_parts(parts)
 
-    covered, covered_keys = find_standing(parent, standing)
-    left_out = left_out.joined(covered)
+    excluded, excluded_keys = find_excluded_samples(parent, exclusions)
+    parent_rows = to_exclude.joined(excluded)
     types = _column_types(parent)
-    change, keys = write_run(root.store, prefix, parts, types, {}, left_out, samples, standing)
+    change, keys = write_run(root.store, prefix, parts, types, {}, parent_rows, samples, exclusions)
     if foreign is not None:
-        data = table_bytes(foreign, "foreign", facts=facts)
+        data = table_bytes(foreign, "foreign", facts=table_facts)
         objects = put_named(root.store, prefix, "foreign", data, foreign.num_rows)
         change = replace(change, foreign=objects)
     if chunk_rows:
         change = replace(change, chunks=_chunks(change, chunk_rows))
-    records = {one.record for key, one in standing.items() if key in covered_keys or key in keys.left_out}
+    records: set[str] = set()
+    for key, exclusion in exclusions.items():
+        if key in excluded_keys or key in keys.not_live:
+            records.add(exclusion.record)
     pending = Pending(
         dataset=dataset,
         txn=txn,
@@ -203,13 +214,15 @@ def publish_registered(
         change=change,
         producer=check_producer(_with_records(producer, records)),
         created_us=created_us,
-        facts=check_facts(of_fields),
+        facts=check_facts(field_facts),
     )
 
-    base = parent.id if parent else ""
-    checks: list[Check] = [Onto(base), NewKeys(root.store, keys, left_out)]
-    if left_out.n_samples:
-        checks.append(left_out.still_live())
+    parent_id = ""
+    if parent is not None:
+        parent_id = parent.id
+    checks: list[Check] = [Onto(parent_id), NewKeys(root.store, keys, parent_rows)]
+    if parent_rows.n_samples:
+        checks.append(parent_rows.still_live())
     return commit(root.store, root.log, pending, *checks)
 
 
@@ -221,18 +234,18 @@ def _chunks(change: Change, chunk_rows: int) -> dict[str, Any]:
 
 
 def _with_records(producer: Mapping[str, Any], records: Collection[str]) -> Mapping[str, Any]:
-    """Return the producer's facts, with the records of the exclusions that left samples out."""
+    """Return the producer's facts, with the records of the exclusions that were applied."""
     if not records:
         return producer
     return {**producer, "exclusions": sorted(records)}
 
 
-def publish_left_out(
+def publish_without(
     root: "Root",
     version: Version,
-    left_out: Superseded = NOTHING_SUPERSEDED,
+    to_exclude: RowsToExclude = NO_ROWS,
     producer: Producer = None,
-    standing: Standing = NOTHING_STANDS,
+    exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> Version:
     """Publish the dataset's next version without these samples of a version and without its excluded samples.
 
@@ -240,12 +253,15 @@ def publish_left_out(
 
     Raises: Conflict if another writer excluded one of them meanwhile; EmptyVersion.
     """
-    covered, keys = find_standing(version, standing)
-    if not left_out.n_samples and covered.n_samples in (0, len(version)):
+    excluded, keys = find_excluded_samples(version, exclusions)
+    has_no_excluded = excluded.n_samples == 0
+    # A version needs one live sample: if every sample is excluded, this version stays the newest.
+    has_only_excluded = excluded.n_samples == len(version)
+    if not to_exclude.n_samples and (has_no_excluded or has_only_excluded):
         return version
-    records = {standing[key].record for key in keys}
+    records = {exclusions[key].record for key in keys}
     producer_facts = check_producer(_with_records(producer or {}, records))
-    return _publish_exclusions(root, version, left_out.joined(covered), producer_facts)
+    return _publish_exclusions(root, version, to_exclude.joined(excluded), producer_facts)
 
 
 def publish_group(
@@ -279,15 +295,15 @@ def publish_annotation(
     root: "Root",
     ref: str,
     rows: Any,
-    how: Annotating,
+    options: AnnotationOptions,
     producer: Producer,
-) -> Annotated:
-    import_polars()  # before the rows are read
+) -> AnnotationResult:
+    import_polars()  # raises MissingDependency before the transaction begins and the rows are read
     version = root.open(ref)
     producer_facts = check_producer(producer)
     with _transaction(root, version) as txn:
         prefix = new_prefix(txn)
-        files, joined = write_annotation(version, prefix, rows, how)
+        files, joined = write_annotation(version, prefix, rows, options)
         pending = Pending(
             dataset=version.dataset,
             txn=txn,
@@ -297,7 +313,7 @@ def publish_annotation(
             complete=lambda parent, change: with_statistics(parent, prefix, change),
         )
         published = commit(root.store, root.log, pending, SameCells(version, files))
-        return Annotated(version=published, join=joined)
+        return AnnotationResult(version=published, join=joined)
 
 
 def publish_exclusions(
@@ -310,14 +326,14 @@ def publish_exclusions(
     check_reason("exclude", "these keys", reason)
     version = root.open(ref)
     producer_facts = check_producer(producer)
-    left_out = find_excluded(version, keys, reason)
-    return _publish_exclusions(root, version, left_out, producer_facts)
+    to_exclude = find_keys_to_exclude(version, keys, reason)
+    return _publish_exclusions(root, version, to_exclude, producer_facts)
 
 
 def _publish_exclusions(
     root: "Root",
     version: Version,
-    left_out: Superseded,
+    to_exclude: RowsToExclude,
     producer: Mapping[str, Any],
 ) -> Version:
     with _transaction(root, version) as txn:
@@ -326,10 +342,10 @@ def _publish_exclusions(
             dataset=version.dataset,
             txn=txn,
             prefix=prefix,
-            change=exclusion_change(root.store, prefix, left_out),
+            change=exclusion_change(root.store, prefix, to_exclude),
             producer=producer,
         )
-        return commit(root.store, root.log, pending, left_out.still_live())
+        return commit(root.store, root.log, pending, to_exclude.still_live())
 
 
 def abort_after(root: "Root", txn: str, error: BaseException) -> None:
@@ -353,5 +369,5 @@ def _transaction(root: "Root", version: Version) -> Iterator[str]:
 
 
 def new_prefix(txn: str) -> str:
-    """Return a new folder of the transaction: two attempts never write the same file."""
+    """Return a new folder of the transaction: two calls never write the same file."""
     return f"data/{txn}/{secrets.token_hex(8)}"

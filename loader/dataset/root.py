@@ -21,7 +21,7 @@ from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Verify, Version, open_record
 
 if TYPE_CHECKING:  # writing methods import these: 100 ms that readers save at startup
-    from .labels.annotate import Annotated
+    from .labels.annotate import AnnotationResult
     from .shards.part import Part
     from .writer import Writer
 
@@ -77,7 +77,7 @@ class Root:
         self.store = store
         self.verify = verify
         self._marker = Marker(store)
-        self._log = Log(store, self._marker.check, self._marker.writable)
+        self._log = Log(store, self._marker.check, self._marker.check_writable)
         self._lease = Lease(store)
         finalizer = weakref.finalize(self, close_in_finalizer, self._lease)
         finalizer.atexit = False  # `leases` closes all of them at exit
@@ -320,7 +320,7 @@ class Root:
         last_wins: bool = False,
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
-    ) -> "Annotated":
+    ) -> "AnnotationResult":
         """Add metadata columns to existing samples, or change values in existing columns.
 
         They form the column group `name`. Earlier values and versions stay. Rows may have their own `annotated_by` and
@@ -338,10 +338,10 @@ class Root:
         Raises: Conflict if another writer annotated one of these values since `ref`; FieldMismatch if a value's type
         differs from the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey with file and line.
         """
-        from .labels.annotate import Annotating
+        from .labels.annotate import AnnotationOptions
         from .publish import publish_annotation
 
-        how = Annotating(
+        options = AnnotationOptions(
             name=name,
             author=author,
             key=key,
@@ -352,7 +352,7 @@ class Root:
             last_wins=last_wins,
             watch=watch,
         )
-        done = publish_annotation(self, ref, rows, how, producer)
+        done = publish_annotation(self, ref, rows, options, producer)
         self._verifying(done.version)
         return done
 

@@ -11,7 +11,7 @@ from .publish import abort_after
 from .shards.part import Part
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Version
-from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
+from .writing.part_writer import PartWriter, field_mismatch_error, group_chooser, make_sample
 from .writing.spill import Spill
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class Writer:
         first_key, first_names = self._first
         # Now, not when the parts are written: the caller's traceback then shows the sample that deviates.
         if names != first_names:
-            raise mismatch(
+            # One group without a name: the groups are chosen later.
+            raise field_mismatch_error(
                 key,
                 {"": sorted(names)},
                 {"": sorted(first_names)},

@@ -17,7 +17,7 @@ from loader import Root, Version
 from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import publish_left_out, publish_registered
+from loader.dataset.publish import publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
@@ -119,7 +119,7 @@ def import_place(
         version = work.of_objects(objects, importer, options)
     elif parent is not None and not report.failures:
         stands = standing_exclusions(root.store, dataset)
-        version = publish_left_out(root, parent, standing=stands)
+        version = publish_without(root, parent, exclusions=stands)
     report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
         version = _relabelled(report, root, version, labels, objects.infos, since)
@@ -387,13 +387,13 @@ class _Import:
             parts,
             self._agreed(parts, members) if members else None,
             None,
-            facts={},
+            table_facts={},
             parent=self.parent,
-            left_out=self.since.left_out(self.parent),
+            to_exclude=self.since.left_out(self.parent),
             producer=producer if labels is None else {**producer, "labels": list(labels)},
-            standing=standing_exclusions(self.root.store, self.dataset),
+            exclusions=standing_exclusions(self.root.store, self.dataset),
             created_us=max(info.modified_us or 0 for info in self.since.fresh),
-            of_fields=readable.facts if readable else None,
+            field_facts=readable.facts if readable else None,
         )
 
     def _without_samples(self) -> Version:
@@ -404,7 +404,7 @@ class _Import:
         # Changed objects may have lost all samples to a takedown: their earlier samples go too.
         left_out = self.since.left_out(self.parent)
         stands = standing_exclusions(self.root.store, self.dataset)
-        return publish_left_out(self.root, self.parent, left_out, standing=stands)
+        return publish_without(self.root, self.parent, left_out, exclusions=stands)
 
     def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
         tables = part_tables(self.root.store, parts)

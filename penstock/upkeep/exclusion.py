@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loader.dataset.log.marker import check_primary
-from loader.dataset.publish import publish_left_out
+from loader.dataset.publish import publish_without
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.errors import (
     Conflict,
@@ -98,7 +98,7 @@ def obey(root: "Root", dataset: str) -> "Version | None":
         if not stands or newest is None:
             return None
         try:
-            version = publish_left_out(root, root.open(newest.id), standing=stands)
+            version = publish_without(root, root.open(newest.id), exclusions=stands)
         except (Conflict, VersionNotFound):  # another process excluded a sample, or retired the version
             if attempt == _TRIES - 1:
                 raise

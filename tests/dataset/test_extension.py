@@ -10,13 +10,13 @@ import pytest
 
 import loader
 from loader.dataset.extension import Extension, publish_extension, published_part
-from loader.dataset.labels.annotate import Annotating
+from loader.dataset.labels.annotate import AnnotationOptions
 from loader.dataset.log.denies import Target
 from loader.dataset.writing.part_extension import add_part_group, read_part
 from loader.errors import Conflict, FieldMismatch, SampleNotFound
 from penstock.upkeep.verify.version import verify
 
-HOW = Annotating(name="refresh-x", author="x 2", nulls="remove")
+HOW = AnnotationOptions(name="refresh-x", author="x 2", nulls="remove")
 
 
 @pytest.fixture

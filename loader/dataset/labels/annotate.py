@@ -38,7 +38,7 @@ STORED = ("keys", "metadata")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annotating:
+class AnnotationOptions:
     """Options for turning rows into an annotation."""
 
     name: str
@@ -91,7 +91,7 @@ class JoinCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annotated:
+class AnnotationResult:
     """The result of `root.annotate`."""
 
     version: Version
@@ -101,7 +101,7 @@ class Annotated:
 
 
 def write_annotation(
-    version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
+    version: Version, prefix: str, rows: Any, how: AnnotationOptions, *, first: int = 0
 ) -> tuple[list[SamplesFile], JoinCounts]:
     """Join rows to a version's live samples and upload files under `prefix`. first: number of the first file.
 
@@ -180,7 +180,7 @@ def _scratch() -> AbstractContextManager[None]:
 
 
 def _read(
-    source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
+    source: RowSource, how: AnnotationOptions, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
@@ -207,7 +207,7 @@ def _read(
     return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
 
 
-def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
+def _values(batch: RowBatch, how: AnnotationOptions, name: str) -> pa.Table:
     there = [column for column in batch.table.column_names if column != how.key]
     columns_wanted = (
         [column for column in there if column not in (BY, AT_US)]
@@ -271,7 +271,7 @@ def _nulls(table: pa.Table) -> list[list[str]]:
 def _write(
     version: Version,
     prefix: str,
-    how: Annotating,
+    how: AnnotationOptions,
     spool: _Spool,
     matches: Matches,
     types: Mapping[str, str],

@@ -28,19 +28,18 @@ _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory and the numb
 class Log:
     """The log of the root in `store`. Thread-safe; keeps its state and reads only new entries.
 
-    check: called when the log is opened, during its listing; its error is raised first. writable: called before an
-    append.
+    check_readable: runs while the log is listed; its error takes precedence. check_writable: runs before an append.
     """
 
     def __init__(
         self,
         store: Store,
-        check: Callable[[], None] = lambda: None,
-        writable: Callable[[], None] = lambda: None,
+        check_readable: Callable[[], None] = lambda: None,
+        check_writable: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._check = check
-        self._writable = writable
+        self._check_readable = check_readable
+        self._check_writable = check_writable
         self._lock = lock()
         self._known: State | None = None
         self._earlier: State | None = None
@@ -90,14 +89,14 @@ class Log:
         earlier = self._earlier
         self._earlier = None
         if earlier is not None and earlier.n:
-            self._check()
+            self._check_readable()
             if belongs(self._store, earlier):
                 state, _ = self._follow(earlier)
                 return state, None
 
         # 1. List. Only an estimate of what to request at once: a listing may be incomplete, so it proves no end.
         with in_background(list_log, self._store) as future:
-            self._check()
+            self._check_readable()
             listing = future.result()
 
         # 2. Request the newest hint and all entries after it together, and fold them from the newest valid hint on.
@@ -153,7 +152,7 @@ class Log:
 
         Raises: Conflict if the root was moved; as `refresh` and `append.append`.
         """
-        self._writable()
+        self._check_writable()
 
         def decide_here(state: State) -> Mapping[str, object] | Done[object]:
             check_primary(self._store, state)  # on each call: the root may just have been moved

@@ -90,7 +90,7 @@ class Marker:
     def create(self) -> None:
         if self._valid is None:
             self._valid = create_root(self._store)
-        self.writable()
+        self.check_writable()
 
     def create_if_empty(self) -> None:
         """Make the store a root if it is empty. After one success it costs no request, whatever the store holds."""
@@ -111,7 +111,7 @@ class Marker:
             return None
         return str(self._primary[MIRROR_OF])
 
-    def writable(self) -> None:
+    def check_writable(self) -> None:
         """Check that the root accepts writes. Raises: Conflict if it is a mirror: only its primary accepts writes."""
         if self.mirror_of is not None:
             # It may have become the primary meanwhile: read its marker again.

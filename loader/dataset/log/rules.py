@@ -1,8 +1,8 @@
 """Rules for appending to a log in `state`: the writer's side, as pure functions.
 
 Each function returns the body of the entry to append, returns `Done(value)` if the log already has it, or raises.
-`append` calls it again on each newer state, so that nothing is appended on the ground of an old one. `fold.py` checks
-the same rules for readers.
+`append` calls it again on each newer state, so that no decision rests on an old state. `fold.py` checks the same rules
+for readers.
 """
 
 import re
@@ -120,9 +120,9 @@ def _check_same_begin(known: Txn, dataset: str, *, gated: bool) -> None:
             f"transaction {known.txn} was begun for {known.dataset}, not for {dataset}: use another"
         )
     if known.status == "aborted":
-        raise _fenced(known)
+        raise _fenced_error(known)
     if gated and not known.gated:
-        raise Conflict(f"transaction {known.txn} was begun without a gate: take another, as a new run does")
+        raise Conflict(f"transaction {known.txn} was begun without a gate; begin another transaction")
 
 
 def decide_commit(
@@ -135,12 +135,13 @@ def decide_commit(
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
     """
-    known = not_aborted(state, txn)  # after an abort the collector deletes its files
+    known = require_not_aborted(state, txn)  # after an abort the collector deletes its files
     committed = state.committed(txn)
     if committed is not None:
         return Done(committed)
 
-    # The manifest fits one state only. The entry that came first decides what is rebuilt.
+    # A manifest fits one state. If another version, a retirement or a takedown precedes this commit, the caller builds
+    # the manifest again.
     newest = state.newest(known.dataset)
     newest_id = None
     if newest is not None:
@@ -191,7 +192,7 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    known = _txn(state, txn)
+    known = _require_txn(state, txn)
     if known.status == "committed":
         raise Conflict(
             f"transaction {txn} was committed as {known.dataset}@{known.number}: there is nothing to abort; "
@@ -213,7 +214,7 @@ def decide_retire(
 
     Raises: VersionNotFound; InvalidName for an invalid reason.
     """
-    record = _version(state, dataset, number)
+    record = _require_version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
     check_stated("reason", reason)
@@ -226,18 +227,18 @@ def decide_ref(
     name: str,
     ref_kind: RefKind,
     number: int,
-    was: int | None,
+    expected_number: int | None,
 ) -> Body | Done[Ref]:
     """Let `name` refer to version `number`.
 
-    A tag never moves. An alias moves if it still names version `was` (None if it does not exist yet).
+    A tag never moves. An alias moves if it still names version `expected_number` (None if it does not exist yet).
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, with the version that the name refers to.
     """
     check_ref_name(name)
     if ref_kind not in ("tag", "alias"):
         raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
-    record = _version(state, dataset, number)
+    record = _require_version(state, dataset, number)
     known = state.refs.get((dataset, name))
     number_now = None
     if known is not None:
@@ -249,16 +250,16 @@ def decide_ref(
                 f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
                 "keeps its kind: choose another name"
             )
-    if was != number_now:
-        is_now = "does not exist"
+    if expected_number != number_now:
+        current = "does not exist"
         if number_now is not None:
-            is_now = f"names version {number_now}"
-        expected = "new"
-        if was is not None:
-            expected = f"version {was}"
+            current = f"names version {number_now}"
+        expected = "a new name"
+        if expected_number is not None:
+            expected = f"version {expected_number}"
         raise Conflict(
-            f"{dataset}@{name} {is_now}, not {expected} as it was when the "
-            f"move to {number} was decided; look again, then repeat it"
+            f"{dataset}@{name} {current}; the move to {number} expected {expected}. "
+            "Read the name again and repeat the move"
         )
     _refuse_retired(state, record)
     return {
@@ -267,7 +268,7 @@ def decide_ref(
         "name": name,
         "ref_kind": ref_kind,
         "number": number,
-        "was": was,
+        "was": expected_number,
     }
 
 
@@ -284,7 +285,7 @@ def decide_deny(
     if not targets:
         raise InvalidName("a takedown needs at least one target: name what it takes down")
     check_stated("reason", reason)
-    check_stated("name of who asked for it", by)
+    check_stated("requester's name", by)
     for target in targets:
         is_named = target.value in reason or target.value in by
         # One or two characters stand in any text by chance.
@@ -326,8 +327,8 @@ def decide_hold(
 
     Raises: VersionNotFound; VersionRetired; InvalidName if `by` or `why` is missing.
     """
-    record = _version(state, dataset, number)
-    check_stated("name of who holds it", by)
+    record = _require_version(state, dataset, number)
+    check_stated("holder's name", by)
     check_stated("reason", why)
     known = _hold_by(state, record, by)
     if known is not None:
@@ -343,7 +344,7 @@ def decide_release(
     by: str,
 ) -> Body | Done[None]:
     """Release the hold of `by` on a version, retired or not; `Done` if there is none. Raises: VersionNotFound."""
-    record = _version(state, dataset, number)
+    record = _require_version(state, dataset, number)
     if _hold_by(state, record, by) is None:
         return Done(None)
     return {"kind": "hold", "action": "release", **_identity(record), "by": by}
@@ -353,13 +354,12 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
     """Record that the mirror at `url` has the log up to `upto`; `Done` if only mirror entries followed since."""
     copied_upto = [_integer(mirror, "upto") for mirror in state.mirrors if mirror["url"] == url]
     if copied_upto:
-        # Without this, two mirrors that record themselves by turns would each see a newer entry for ever.
-        n_since = upto - max(copied_upto)
-        n_mirror_entries = 0
-        for mirror in state.mirrors:
-            if max(copied_upto) < _integer(mirror, "n") <= upto:
-                n_mirror_entries += 1
-        if n_mirror_entries >= n_since:
+        # Two mirrors would otherwise record each other's record forever.
+        last_upto = max(copied_upto)
+        entries_since = upto - last_upto
+        mirror_entries = sum(last_upto < _integer(mirror, "n") <= upto for mirror in state.mirrors)
+        only_mirror_entries = mirror_entries >= entries_since
+        if only_mirror_entries:
             return Done(None)
     return {"kind": "mirror", "url": url, "upto": upto}
 
@@ -395,29 +395,29 @@ def _identity(record: VersionRecord) -> dict[str, object]:
     return {"dataset": record.dataset, "number": record.number, "id": record.id}
 
 
-def _txn(state: State, txn: str) -> Txn:
+def _require_txn(state: State, txn: str) -> Txn:
     known = state.txns.get(txn)
     if known is None:
         raise TransactionNotFound(f"transaction {txn!r} was never begun in this root; begin it first")
     return known
 
 
-def _version(state: State, dataset: str, number: int) -> VersionRecord:
+def _require_version(state: State, dataset: str, number: int) -> VersionRecord:
     record = state.version(dataset, number)
     if record is None:
         raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}", dataset=dataset)
     return record
 
 
-def not_aborted(state: State, txn: str) -> Txn:
+def require_not_aborted(state: State, txn: str) -> Txn:
     """Return a transaction that is open or committed. Raises: TransactionNotFound; Fenced."""
-    known = _txn(state, txn)
+    known = _require_txn(state, txn)
     if known.status == "aborted":
-        raise _fenced(known)
+        raise _fenced_error(known)
     return known
 
 
-def _fenced(txn: Txn) -> Fenced:
+def _fenced_error(txn: Txn) -> Fenced:
     return Fenced(
         f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
     )
@@ -426,14 +426,14 @@ def _fenced(txn: Txn) -> Fenced:
 def refuse_ungated(txn: Txn, verdict: str) -> None:
     """Raise StageNotPublished if a gated transaction names no verdict."""
     if txn.gated and not verdict:
-        raise ungated(txn.txn, "no verdict was given")
+        raise ungated_error(txn.txn, "no verdict was given")
 
 
-def ungated(txn: str, why: str) -> StageNotPublished:
+def ungated_error(txn: str, why: str) -> StageNotPublished:
     """Return the error for a commit of a gated transaction without its verdict."""
     return StageNotPublished(
-        f"the parts of transaction {txn} wait for their gate: {why}. The release job of their dataset judges and "
-        "publishes them; `penstock approve` lets pass what it stops"
+        f"the parts of transaction {txn} wait for their gate: {why}. The dataset's release job judges and "
+        "publishes them; `penstock approve` overrides a rejection"
     )
 
 

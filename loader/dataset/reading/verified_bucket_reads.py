@@ -73,6 +73,7 @@ def read_fields(
 ) -> list[dict[str, bytes]]:
     """Return one mapping per sample: field -> bytes. Neighbouring fields of one shard share a request.
 
+    Args:
         pins: shard path -> ETag of its first read; a replaced shard raises Changed.
         run: may be a thread pool's map.
         on_refetch: called before each second read.

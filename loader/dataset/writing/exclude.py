@@ -17,7 +17,7 @@ from ..versions.samples_table import live_rows
 from ..versions.version import Version
 
 
-def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
+def require_parts(parent: Version | None, parts: Iterable[str]) -> Version:
     """Return the version if it still has all of these parts: a change to removed parts would have no effect.
 
     Raises: Conflict if a part, or the version, is missing.
@@ -38,8 +38,8 @@ Rows = dict[str, list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded:
-    """Live samples of a version that its successor replaces."""
+class RowsToExclude:
+    """Live samples of a version that its successor excludes."""
 
     rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     """(part id, reason) -> rows."""
@@ -50,7 +50,7 @@ class Superseded:
     def n_samples(self) -> int:
         return sum(len(rows) for rows in self.rows.values())
 
-    def joined(self, others: "Superseded") -> "Superseded":
+    def joined(self, others: "RowsToExclude") -> "RowsToExclude":
         """Return these samples and the others. A sample that is in both keeps its reason here."""
         own_rows: dict[str, set[int]] = {}
         for (part, _), members in self.rows.items():
@@ -68,7 +68,7 @@ class Superseded:
             **others.n_rows,
             **self.n_rows,
         }
-        return Superseded(rows=rows, n_rows=n_rows)
+        return RowsToExclude(rows=rows, n_rows=n_rows)
 
     def still_live(self) -> "StillLive":
         rows_by_part: Rows = {}
@@ -77,12 +77,12 @@ class Superseded:
         return StillLive(rows_by_part)
 
 
-NOTHING_SUPERSEDED = Superseded()
+NO_ROWS = RowsToExclude()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingExclusion:
-    """Decision that leaves a key out of every later version."""
+    """Decision that excludes a key from every later version."""
 
     reason: str
     """Person's reason."""
@@ -90,19 +90,22 @@ class StandingExclusion:
     """Path of its record in the root."""
 
 
-Standing = Mapping[str, StandingExclusion]
-"""Key -> its exclusion that stands."""
-NOTHING_STANDS: Standing = {}
+Exclusions = Mapping[str, StandingExclusion]
+"""Key -> its standing exclusion."""
+NO_EXCLUSIONS: Exclusions = {}
 
 
-def find_standing(version: Version | None, standing: Standing) -> tuple[Superseded, frozenset[str]]:
-    """Return the live samples that an exclusion covers, and their keys. Costs a scan of the version's keys."""
-    if version is None or not standing:
-        return NOTHING_SUPERSEDED, frozenset()
+def find_excluded_samples(
+    version: Version | None,
+    exclusions: Exclusions,
+) -> tuple[RowsToExclude, frozenset[str]]:
+    """Return the live samples with an exclusion, and their keys. Costs a scan of the version's keys."""
+    if version is None or not exclusions:
+        return NO_ROWS, frozenset()
     # A key without a live sample is no error: the decision also covers samples that may come later.
-    live = live_rows(version, frozenset(standing))
+    live = live_rows(version, frozenset(exclusions))
     reasons = {}
-    for key, exclusion in standing.items():
+    for key, exclusion in exclusions.items():
         reasons[key] = exclusion.reason
     superseded = _with_reasons(
         version,
@@ -125,11 +128,11 @@ def check_reason(
         )
 
 
-def find_excluded(
+def find_keys_to_exclude(
     version: Version,
     keys: Sequence[str],
     reason: str,
-) -> Superseded:
+) -> RowsToExclude:
     """Return the samples with these keys, to exclude for one reason. Costs a scan of the version's keys.
 
     Raises: SampleNotFound if a key is not live; EmptyVersion if there are no keys; InvalidKey for an invalid key, or a
@@ -142,7 +145,7 @@ def find_excluded(
         raise EmptyVersion("exclude was given no keys; name at least one")
     for key in keys:
         if not isinstance(key, str):
-            raise InvalidKey(f"exclude takes keys, which are text, got the {type(key).__name__} {key!r}")
+            raise InvalidKey(f"exclude takes keys as strings, got the {type(key).__name__} {key!r}")
     rows = _find_live(version, frozenset(keys))
     reasons = dict.fromkeys(keys, reason)
     return _with_reasons(
@@ -155,19 +158,19 @@ def find_excluded(
 def exclusion_change(
     store: Store,
     prefix: str,
-    left_out: Superseded,
+    to_exclude: RowsToExclude,
 ) -> Change:
     """Upload the bitmaps of these samples; return the change that excludes them."""
     file = put_exclusions(
         store,
         prefix,
-        left_out.rows,
-        left_out.n_rows,
+        to_exclude.rows,
+        to_exclude.n_rows,
     )
-    return Change(exclusions=file, n_excluded=left_out.n_samples)
+    return Change(exclusions=file, n_excluded=to_exclude.n_samples)
 
 
-def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
+def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> RowsToExclude:
     """Return the samples with these keys. reasons: key -> reason. Costs a scan of the version's keys.
 
     Raises: SampleNotFound if a key is not live; InvalidSample if a reason is missing.
@@ -190,7 +193,7 @@ def _with_reasons(
     version: Version,
     live: Mapping[str, Mapping[int, str]],
     reasons: Mapping[str, str],
-) -> Superseded:
+) -> RowsToExclude:
     rows: dict[tuple[str, str], list[int]] = {}
     n_rows: dict[str, int] = {}
     for part, keys in live.items():
@@ -200,7 +203,7 @@ def _with_reasons(
             reason = reasons[key]
             rows_of_reason = rows.setdefault((part, reason), [])
             rows_of_reason.append(row)
-    return Superseded(rows=rows, n_rows=n_rows)
+    return RowsToExclude(rows=rows, n_rows=n_rows)
 
 
 def put_exclusions(
@@ -275,7 +278,7 @@ class StillLive:
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
-        parent = still_there(parent, self._rows)
+        parent = require_parts(parent, self._rows)
         for part, rows in self._rows.items():
             is_live = parent.parts.live_members(parent.parts.position(part))
             # Excluded twice, a sample would be subtracted twice from the version's `n_live`.

@@ -34,18 +34,18 @@ def read_part(
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = _keyed_shard(part, shards)
     index_files = _index_files(store, [keyed, *shards.values()])
-    pins: dict[str, str] = {}
+    pins: dict[str, str] = {}  # shard path -> ETag: every block reads the same object
     if rows is None:
         rows = range(part.n_rows)
-    # Shards of a part have row groups of the same rows, so one group of each index covers the same samples.
-    first_group_row = rows.start - rows.start % ROW_GROUP_ROWS
-    for group_row in range(first_group_row, rows.stop, ROW_GROUP_ROWS):
-        indexes = _read_groups(index_files, group_row)
-        start = max(rows.start, group_row)
-        stop = min(rows.stop, group_row + ROW_GROUP_ROWS)
+    # Shards of a part have row groups of the same rows, so one row group of each index covers the same samples.
+    first_row_group_start = rows.start - rows.start % ROW_GROUP_ROWS
+    for row_group_start in range(first_row_group_start, rows.stop, ROW_GROUP_ROWS):
+        indexes = _read_row_groups(index_files, row_group_start)
+        start = max(rows.start, row_group_start)
+        stop = min(rows.stop, row_group_start + ROW_GROUP_ROWS)
         for block_start in range(start, stop, BLOCK_ROWS):
             block_stop = min(block_start + BLOCK_ROWS, stop)
-            local_rows = range(block_start - group_row, block_stop - group_row)
+            local_rows = range(block_start - row_group_start, block_stop - row_group_start)
             addresses = [_address(part, indexes, keyed, shards, local) for local in local_rows]
             keys = [address.key for address in addresses]
             yield from zip(keys, read_fields(store, addresses, pins=pins), strict=True)
@@ -64,7 +64,7 @@ def part_address(
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = _keyed_shard(part, shards)
     index_files = _index_files(store, [keyed, *shards.values()])
-    indexes = _read_groups(index_files, row)
+    indexes = _read_row_groups(index_files, row)
     return _address(
         part,
         indexes,
@@ -83,11 +83,12 @@ def _index_files(store: RangeReader, shards: Iterable[ShardFile]) -> dict[str, I
     """Return path of each shard -> its index."""
     index_files = {}
     for shard in shards:
+        # An index file only reads ranges.
         index_files[shard.path] = IndexFile(cast(Store, store), _place(shard))
     return index_files
 
 
-def _read_groups(index_files: Mapping[str, IndexFile], row: int) -> dict[str, IndexRows]:
+def _read_row_groups(index_files: Mapping[str, IndexFile], row: int) -> dict[str, IndexRows]:
     """Return path of each shard -> the row group of its index that has `row`."""
     indexes = {}
     for path, file in index_files.items():
@@ -111,7 +112,7 @@ def add_part_group(
     InvalidSample.
     """
     if any(shard.group == group for shard in part.shards):
-        raise Conflict(f"part {part.id} has group {group!r} already; choose another name")
+        raise Conflict(f"part {part.id} already has group {group!r}; choose another name")
     part_fields = _fields_of(part)
     writer = PartWriter(
         store,
@@ -129,7 +130,7 @@ def add_part_group(
             for field in fields:
                 if field in part_fields:
                     raise Conflict(
-                        f"part {part.id} has field {field!r} already, in another group; choose another name"
+                        f"part {part.id} already has field {field!r}, in another group; choose another name"
                     )
             check_case([*part_fields, *fields], f"part {part.id}")
             writer.add(make_sample(key, fields))
@@ -160,7 +161,7 @@ def add_part_columns(
     added = added.drop_columns(["part", "row"])
     for name in added.column_names:
         if name in table.column_names:
-            raise Conflict(f"part {part.id} has column {name!r} already; choose another name")
+            raise Conflict(f"part {part.id} already has column {name!r}; choose another name")
         table = table.append_column(name, added[name])
     # A name of its own: the earlier table stays, for the part without the new columns.
     folder, _, _ = part.samples.path.rpartition("/")

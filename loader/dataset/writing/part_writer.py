@@ -258,7 +258,7 @@ class PartWriter:
                 self._shards[group] = _OpenShard(self._store, path, names)
             self._layout = layout
         elif layout != self._layout:
-            raise mismatch(
+            raise field_mismatch_error(
                 key,
                 layout,
                 self._layout,
@@ -371,7 +371,7 @@ def _refuse_large_field(
             check_field_bytes(key, name, nbytes)
 
 
-def mismatch(
+def field_mismatch_error(
     key: str,
     got: Mapping[str, Sequence[str]],
     expected: Mapping[str, Sequence[str]],

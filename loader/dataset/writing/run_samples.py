@@ -45,7 +45,7 @@ class RunKeys:
     """Hashes of the keys, ascending."""
     tables: Sequence[pa.Table]
     """Tables with the keys in the column `key`."""
-    left_out: Container[str] = frozenset()
+    not_live: Container[str] = frozenset()
     """Keys in these tables that are not live."""
 
     @staticmethod
@@ -71,20 +71,20 @@ class RunKeys:
         keys: list[str] = []
         for keys_of_table in ahead(self.tables, matching_keys):
             for key in keys_of_table:
-                if key in self.left_out:
+                if key in self.not_live:
                     continue
                 keys.append(key)
         return keys
 
     def without(self, keys: Set[str]) -> "RunKeys":
-        left_out_hashes = np.sort(hashes_of(keys))
-        first_positions = np.searchsorted(left_out_hashes, left_out_hashes)
+        removed_hashes = np.sort(hashes_of(keys))
+        first_positions = np.searchsorted(removed_hashes, removed_hashes)
         # Keys may share a hash: the n-th of them removes the n-th of the equal hashes.
-        nth = np.arange(len(left_out_hashes)) - first_positions
-        positions = np.searchsorted(self.hashes, left_out_hashes)
+        nth = np.arange(len(removed_hashes)) - first_positions
+        positions = np.searchsorted(self.hashes, removed_hashes)
         positions += nth
         hashes = np.delete(self.hashes, positions)
-        return RunKeys(hashes=hashes, tables=self.tables, left_out=keys)
+        return RunKeys(hashes=hashes, tables=self.tables, not_live=keys)
 
 
 class RunSamples:

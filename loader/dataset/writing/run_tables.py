@@ -11,7 +11,7 @@ from ..shards.key_hashes import put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
 from ..tables.manifest import Change, GroupExtent
 from ..tables.parquet import TableFile, get_tables, put_table
-from .exclude import NOTHING_STANDS, NOTHING_SUPERSEDED, Standing, Superseded, put_exclusions
+from .exclude import NO_EXCLUSIONS, NO_ROWS, Exclusions, RowsToExclude, put_exclusions
 from .run_samples import RowsByReason, RunKeys, RunSamples
 
 
@@ -63,9 +63,9 @@ def write_run(
     parts: Sequence[Part],
     earlier: Mapping[str, str],
     exclude: Mapping[str, str],
-    superseded: Superseded = NOTHING_SUPERSEDED,
+    superseded: RowsToExclude = NO_ROWS,
     samples: Sequence[pa.Table] | None = None,
-    standing: Standing = NOTHING_STANDS,
+    exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> tuple[Change, RunKeys]:
     """Upload the run's tables under `prefix`; return (change, live keys that it adds).
 
@@ -73,9 +73,9 @@ def write_run(
 
         earlier: column -> type in the dataset.
         exclude: key -> reason.
-        superseded: samples of earlier parts to leave out.
+        superseded: samples of earlier parts to exclude.
         samples: samples table of each part, built on request; None reads the tables.
-        standing: exclusions of keys, which these parts may lack.
+        exclusions: standing exclusions, whose keys these parts may lack.
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a missing key to exclude; Corrupt.
     """
@@ -86,21 +86,21 @@ def write_run(
     run = RunSamples(tables, n_rows, earlier)
 
     # Before anything is uploaded: a misspelt key in `exclude` raises here.
-    own_excluded, left_out = _find_left_out(run, exclude, standing)
+    own_excluded, not_live = _find_own_excluded(run, exclude, exclusions)
     excluded = {**own_excluded, **superseded.rows}
 
     files, stats = run.put(store, prefix)
-    exclusions = None
+    exclusions_file = None
     if excluded:
         part_sizes = {part.id: part.n_rows for part in parts}
         part_sizes.update(superseded.n_rows)
         # A repeated import has the same prefix, and a person may have excluded more samples since.
-        exclusions = put_exclusions(
+        exclusions_file = put_exclusions(
             store,
             prefix,
             excluded,
             part_sizes,
-            by_content=bool(standing),
+            by_content=bool(exclusions),
         )
     change = Change(
         shards=_put_shards(store, prefix, parts),
@@ -110,22 +110,22 @@ def write_run(
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=n_rows,
-        exclusions=exclusions,
+        exclusions=exclusions_file,
         n_excluded=sum(len(rows) for rows in excluded.values()),
     )
-    if not left_out:
+    if not not_live:
         return change, run.keys
-    return change, run.keys.without(left_out)
+    return change, run.keys.without(not_live)
 
 
-def _find_left_out(
+def _find_own_excluded(
     run: RunSamples,
     exclude: Mapping[str, str],
-    standing: Standing,
+    exclusions: Exclusions,
 ) -> tuple[RowsByReason, Set[str]]:
     """Return the rows to exclude, and the keys of these rows. Raises: InvalidKey."""
     # A reason in the call counts before the reason of a standing exclusion.
-    reasons = {key: exclusion.reason for key, exclusion in standing.items()}
+    reasons = {key: exclusion.reason for key, exclusion in exclusions.items()}
     reasons.update(exclude)
     rows, unmatched = run.rows_of(reasons)
     missing = sorted(unmatched & exclude.keys())

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from loader import Version
 from loader.dataset.tables.foreign_objects import foreign_objects, is_adopted
-from loader.dataset.writing.exclude import Superseded
+from loader.dataset.writing.exclude import RowsToExclude
 from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
@@ -23,7 +23,7 @@ class EpisodeDifference(NamedTuple):
     """Keys of removed episodes."""
     places: frozenset[str] = frozenset()
     """Ids of sources that are not adopted."""
-    left_out: Superseded = Superseded()
+    left_out: RowsToExclude = RowsToExclude()
     """Live samples of changed and removed episodes."""
 
 
@@ -81,5 +81,5 @@ def episode_difference(
         replaced=frozenset(replaced),
         missing=frozenset(missing),
         places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),
-        left_out=Superseded(rows=rows, n_rows=n_rows),
+        left_out=RowsToExclude(rows=rows, n_rows=n_rows),
     )

@@ -19,7 +19,7 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import publish_left_out, publish_registered
+from loader.dataset.publish import publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.tables.foreign_objects import (
     foreign_table,
@@ -27,7 +27,7 @@ from loader.dataset.tables.foreign_objects import (
     place_id,
     put_place,
 )
-from loader.dataset.writing.exclude import Superseded
+from loader.dataset.writing.exclude import RowsToExclude
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
 from loader.modalities.language import FIELD
@@ -106,7 +106,7 @@ def register_lerobot(
         version = work.publish(parent, since.fresh, since.left_out, chosen, used)
     elif parent is not None:
         stands = standing_exclusions(root.store, dataset)
-        version = publish_left_out(root, parent, since.left_out, standing=stands)
+        version = publish_without(root, parent, since.left_out, exclusions=stands)
     if version is None:
         raise EmptyVersion(f"{store.url} has no episode; nothing was registered")
     for known in sorted(since.places):
@@ -222,7 +222,7 @@ class EpisodeParts:
         self,
         parent: Version | None,
         fresh: Sequence[int],
-        left_out: Superseded,
+        left_out: RowsToExclude,
         chosen: Mapping[str, Any],
         used: Sequence[ObjectInfo],
     ) -> Version:
@@ -255,17 +255,17 @@ class EpisodeParts:
                 parts,
                 None,
                 foreign_table(objects_of(self.store, place, shards)),
-                facts={"registered": canonical(dict(chosen)).decode()},
+                table_facts={"registered": canonical(dict(chosen)).decode()},
                 parent=parent,
-                left_out=left_out,
+                to_exclude=left_out,
                 producer={
                     "registered": dict(chosen),
                     "place": place,
                     **self.source.stated.to_json(self.store.url),
                 },
                 created_us=max(info.modified_us or 0 for info in used),
-                of_fields=self._facts(),
-                standing=standing_exclusions(root.store, self.dataset),
+                field_facts=self._facts(),
+                exclusions=standing_exclusions(root.store, self.dataset),
             )
 
     def _groups(self, parent: Version | None) -> dict[str, str]:

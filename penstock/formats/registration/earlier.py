@@ -10,7 +10,7 @@ from loader.dataset.shards.bitmap import unpack
 from loader.dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_adopted, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.versions.version import Version
-from loader.dataset.writing.exclude import Superseded
+from loader.dataset.writing.exclude import RowsToExclude
 from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
@@ -48,7 +48,7 @@ class PlaceDifference:
         out = self.replaced | self.missing
         return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
 
-    def left_out(self, version: Version | None) -> Superseded:
+    def left_out(self, version: Version | None) -> RowsToExclude:
         """Return the live samples of changed or missing objects."""
         rows: dict[tuple[str, str], list[int]] = {}
         for part, members in (self.live or {}).items():
@@ -58,7 +58,7 @@ class PlaceDifference:
                         rows.setdefault((part, f"{REGISTERED_AGAIN}{of} is {why}"), []).append(row)
         parts = {part for part, _ in rows}
         n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version}
-        return Superseded(rows=rows, n_rows=n_rows)
+        return RowsToExclude(rows=rows, n_rows=n_rows)
 
 
 def difference(

@@ -16,7 +16,7 @@ from loader.dataset.columnar.choices import WIDTHS, ColumnarOptions
 from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import publish_left_out, publish_registered
+from loader.dataset.publish import publish_registered, publish_without
 from loader.dataset.root import Root
 from loader.dataset.tables.foreign_objects import (
     foreign_table,
@@ -146,7 +146,7 @@ def register(
         version, sealed = _publish(root, dataset, objects, each, store, parent, since, place, recorded)
     elif parent is not None:
         stands = standing_exclusions(root.store, dataset)
-        version = publish_left_out(root, parent, since.left_out(parent), standing=stands)
+        version = publish_without(root, parent, since.left_out(parent), exclusions=stands)
     for known in sorted(since.places):
         put_place(root.store, known, store.url)
     assert version is not None
@@ -307,12 +307,12 @@ def _publish(
             foreign_table(objects_of(store, place, shards, objects.chunks)),
             chunk_rows=_chunk_rows(objects, rows),
             # Labels may change from one registration to the next, so `difference` does not compare them.
-            facts={"registered": canonical(without_labels(recorded)).decode()},
+            table_facts={"registered": canonical(without_labels(recorded)).decode()},
             parent=parent,
-            left_out=since.left_out(parent),
+            to_exclude=since.left_out(parent),
             producer=producer,
             created_us=max(info.modified_us or 0 for info in since.fresh),
-            standing=standing_exclusions(root.store, dataset),
+            exclusions=standing_exclusions(root.store, dataset),
         )
     return version, sealed
 

@@ -217,9 +217,9 @@ def test_refs(store):
         log.ref("photos", "2026.11.20", "alias", 2, was=1)
     with pytest.raises(Conflict, match="keeps its kind"):
         log.ref("photos", "prod", "tag", 3)
-    with pytest.raises(Conflict, match="names version 2, not version 1"):
+    with pytest.raises(Conflict, match="names version 2; the move to 3 expected version 1"):
         log.ref("photos", "prod", "alias", 3, was=1)
-    with pytest.raises(Conflict, match="does not exist, not version 1"):
+    with pytest.raises(Conflict, match="does not exist; the move to 3 expected version 1"):
         log.ref("photos", "new", "alias", 3, was=1)
     with pytest.raises(InvalidName, match="'branch'"):
         log.ref("photos", "new", "branch", 3)

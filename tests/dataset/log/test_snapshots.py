@@ -259,7 +259,7 @@ def test_log_that_was_read_before_costs_two_requests_and_what_is_new(store, n):
     log.begin("photos")
     assert resumed(store, known)[0] == log.state != known
     checked = []
-    other = Log(store, check=lambda: checked.append(True))
+    other = Log(store, check_readable=lambda: checked.append(True))
     other.resume(known)
     assert other.state == log.state
     assert checked

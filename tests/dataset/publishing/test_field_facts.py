@@ -75,6 +75,12 @@ def test_facts_that_cannot_be_are_refused(root):
     assert root.datasets() == []
 
 
+def test_facts_that_json_cannot_hold_are_named_as_facts(root):
+    with pytest.raises(InvalidSample, match=r"^facts=.*use strings, integers"):
+        add(root, 0, {"cls": {"origin": b"web"}})
+    assert root.datasets() == []
+
+
 def test_parts_of_workers_are_published_with_facts(root):
     txn = root.begin("d")
     part = loader.write_part(root, txn, [("k0", {"tokens.npy": np.arange(3), "cls": 0})])

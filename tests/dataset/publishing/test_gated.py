@@ -100,7 +100,7 @@ def test_verdict_lets_pass_what_it_is_of(root, waiting, change, why):
 
 def test_verdict_on_another_batch_lets_nothing_pass(root, waiting):
     other = parts_of(root, root.begin("photos", gated=True))
-    with pytest.raises(StageNotPublished, match="of other parts"):
+    with pytest.raises(StageNotPublished, match="judged other parts"):
         root.publish("photos", waiting, verdict=verdict(root, other))
 
 
@@ -108,7 +108,7 @@ def test_verdict_is_of_what_is_left_out_of_earlier_versions_too(root, waiting):
     with root.write("photos") as writer:
         writer.add("worse", {"cls": 1})
     shown = verdict(root, waiting, supersede={"worse": "x"})
-    with pytest.raises(StageNotPublished, match="other samples to leave out"):
+    with pytest.raises(StageNotPublished, match="excludes other samples"):
         root.publish("photos", waiting, verdict=shown)
     assert len(root.publish("photos", waiting, supersede={"worse": "x"}, verdict=shown)) == 3
 

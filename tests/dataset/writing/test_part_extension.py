@@ -57,11 +57,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         add_part_group(root.store, part, "emb", [{"emb.npy": np.zeros(1)}] * 4)
     with pytest.raises(FieldMismatch, match="has 5 samples"):
         add_part_columns(root.store, part, [{"score": 1.0}] * 6)
-    with pytest.raises(Conflict, match="has field 'txt' already"):
+    with pytest.raises(Conflict, match="already has field 'txt'"):
         add_part_group(root.store, part, "texts", [{"txt": "x"}] * 5)
-    with pytest.raises(Conflict, match="has group 'media' already"):
+    with pytest.raises(Conflict, match="already has group 'media'"):
         add_part_group(root.store, part, "media", [{"x.npy": np.zeros(1)}] * 5)
-    with pytest.raises(Conflict, match="has column 'number' already"):
+    with pytest.raises(Conflict, match="already has column 'number'"):
         add_part_columns(root.store, part, [{"number": 1}] * 5)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset import compaction, extension
 from loader.dataset.extension import Extension
-from loader.dataset.labels.annotate import Annotating, write_annotation
+from loader.dataset.labels.annotate import AnnotationOptions, write_annotation
 from loader.dataset.log.denies import Target
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.stats import merge
@@ -363,7 +363,10 @@ def test_what_a_refresh_said_is_forgotten_too(kit, root, monkeypatch, apart):
         )
     keys = ("p1", "p2")
     rows = [
-        (Annotating(name=name, author="model"), [{"key": key, column: f"{column} of {key}"} for key in keys])
+        (
+            AnnotationOptions(name=name, author="model"),
+            [{"key": key, column: f"{column} of {key}"} for key in keys],
+        )
         for name, column in (("labels", "look"), ("labels", "mood"), ("other", "who"))
     ]
     version = root.open("photos")

@@ -39,6 +39,7 @@ from .writing.exclude import (
     find_superseded,
 )
 from .writing.group_computation import write_group
+from .writing.run_samples import RunKeys
 from .writing.run_tables import check_parts, write_group_run, write_run
 
 if TYPE_CHECKING:
@@ -82,10 +83,7 @@ def publish_parts(
 
     # 2. Write the tables of the change. The newest version gives column types and the samples to supersede. `commit`
     #    checks the change again, against the version that is newest then.
-    newest_version: Version | None = None
-    newest_record = state.newest(dataset)
-    if newest_record is not None:
-        newest_version = open_record(root.store, newest_record)
+    newest_version = _newest_version(root, state, dataset)
     prefix = new_prefix(txn)
     with root.heartbeat(txn):
         superseded = NO_ROWS
@@ -120,6 +118,13 @@ def _transaction_of_parts(state: State, txn: str, dataset: str, parent: str | No
     if known.dataset != dataset:
         raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
     return known
+
+
+def _newest_version(root: "Root", state: State, dataset: str) -> Version | None:
+    record = state.newest(dataset)
+    if record is None:
+        return None
+    return open_record(root.store, record)
 
 
 def _column_types(version: Version | None) -> dict[str, str]:
@@ -203,10 +208,7 @@ def publish_registered(
         change = replace(change, foreign=objects)
     if chunk_rows:
         change = replace(change, chunks=_chunks(change, chunk_rows))
-    records: set[str] = set()
-    for key, exclusion in exclusions.items():
-        if key in excluded_keys or key in keys.not_live:
-            records.add(exclusion.record)
+    records = _applied_records(exclusions, excluded_keys, keys)
     pending = Pending(
         dataset=dataset,
         txn=txn,
@@ -224,6 +226,19 @@ def publish_registered(
     if parent_rows.n_samples:
         checks.append(parent_rows.still_live())
     return commit(root.store, root.log, pending, *checks)
+
+
+def _applied_records(
+    exclusions: Exclusions,
+    excluded_keys: Collection[str],
+    new_keys: RunKeys,
+) -> set[str]:
+    """Return the records of exclusions that cover a sample of the parent or of the new parts."""
+    records: set[str] = set()
+    for key, exclusion in exclusions.items():
+        if key in excluded_keys or key in new_keys.not_live:
+            records.add(exclusion.record)
+    return records
 
 
 def _chunks(change: Change, chunk_rows: int) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def test_verdict_that_failed_lets_nothing_pass(root, waiting):
 def test_verdict_holds_until_the_next(root, waiting):
     first = verdict(root, waiting)
     verdict(root, waiting, says="failed", r=2)
-    with pytest.raises(Conflict, match=r"000002\.json came after"):
+    with pytest.raises(Conflict, match=r"000002\.json follows"):
         root.publish("photos", waiting, verdict=first)
 
 

@@ -88,7 +88,7 @@ def test_two_exclude_one_sample(made, properties):
     other = loader.Root(made.url)
     from loader.dataset import publish as changes
 
-    real, ran = changes.find_excluded, []
+    real, ran = changes.find_keys_to_exclude, []
 
     def overtaken(*args):
         change = real(*args)
@@ -97,13 +97,13 @@ def test_two_exclude_one_sample(made, properties):
             other.exclude("d@1", ["k4", "k1"], reason="y")
         return change
 
-    changes.find_excluded = overtaken
+    changes.find_keys_to_exclude = overtaken
     try:
         with pytest.raises(Conflict, match="was excluded by another writer in d@2"):
             made.exclude("d@1", ["k1"], reason="x")
         ran.clear()
     finally:
-        changes.find_excluded = real
+        changes.find_keys_to_exclude = real
     assert len(properties.content(made.open("d"))) == 8
 
 

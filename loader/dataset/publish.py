@@ -219,13 +219,23 @@ def publish_registered(
         facts=check_facts(field_facts),
     )
 
+    checks = _registered_checks(root, parent, keys, parent_rows)
+    return commit(root.store, root.log, pending, *checks)
+
+
+def _registered_checks(
+    root: "Root",
+    parent: Version | None,
+    new_keys: RunKeys,
+    parent_rows: RowsToExclude,
+) -> list[Check]:
     parent_id = ""
     if parent is not None:
         parent_id = parent.id
-    checks: list[Check] = [Onto(parent_id), NewKeys(root.store, keys, parent_rows)]
+    checks: list[Check] = [Onto(parent_id), NewKeys(root.store, new_keys, parent_rows)]
     if parent_rows.n_samples:
         checks.append(parent_rows.still_live())
-    return commit(root.store, root.log, pending, *checks)
+    return checks
 
 
 def _applied_records(

@@ -69,7 +69,7 @@ def apply_denies(
     if own:
         to_redact |= new_keys(store, state.denies, own, change)
     if parent is not None:
-        to_redact |= _not_live(store, parent, denied, change)
+        to_redact |= _keys_of_dead_rows(store, parent, denied, change)
     redacted = _redacted(store, prefix, change, to_redact)
 
     # 2. Exclude the change's denied samples: their rows stay, so that no later row moves.
@@ -77,8 +77,9 @@ def apply_denies(
 
     # 3. Exclude the parent's denied samples, unless the change excludes them for a reason of its own.
     before = None
-    excluded = _without_own_exclusions(store, denied, change)
+    excluded = _remaining_rows(store, denied, change)
     if excluded:
+        # The table's name is fixed: the change's own exclusions may be under `prefix`.
         exclusions = put_exclusions(
             store,
             f"{prefix}-parent",
@@ -90,7 +91,7 @@ def apply_denies(
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
-    """Return a version's live samples that takedowns deny which it has not applied."""
+    """Return the live samples of a version that newer takedowns deny."""
     if parent is None:
         return {}
     last_applied = parent.manifest["denies"]
@@ -224,13 +225,15 @@ def _rows_of_parts(
     return table.filter(is_of_parts)
 
 
-def _not_live(
+def _keys_of_dead_rows(
     store: Store,
     parent: Version,
     denied: Rows,
     change: Change,
 ) -> NewKeys:
-    """Return the stored keys of the parent's samples that are not live, in parts that the change adds to.
+    """Return the stored keys of the parent's rows that are not live, in parts that the change extends.
+
+    Their bytes are redacted, their keys stay.
 
     A group or annotation has values for all rows of a part: they must not bring back what a denied sample contained.
     """
@@ -295,7 +298,7 @@ def _redacted(
     stats = change.stats
     key_hashes = change.key_hashes
     if samples != change.samples:
-        # The old statistics and hashes are of the denied values too.
+        # Statistics and hashes still cover the denied values.
         if stats is not None:
             table_files = [file.file for file in samples]
             stats = redact_stats(store, prefix, table_files)
@@ -324,7 +327,7 @@ def _leave_out(
     own: Rows,
 ) -> tuple[Change, int]:
     """Return (the change with these rows of its own excluded, number of rows that it did not exclude before)."""
-    excluded = _without_own_exclusions(store, own, change)
+    excluded = _remaining_rows(store, own, change)
     n_dropped = _n_rows(excluded)
     if not n_dropped:
         return change, 0
@@ -358,7 +361,7 @@ def _leave_out(
     return changed, n_dropped
 
 
-def _without_own_exclusions(
+def _remaining_rows(
     store: Store,
     rows: Rows,
     change: Change,

@@ -142,8 +142,8 @@ def _rank_rows(
     n_steps = len(batches)
     batch_number = None
     if n_steps > 1:
-        step_numbers = np.arange(n_steps)
-        batch_number = np.repeat(step_numbers, batches)  # [m]
+        steps = np.arange(n_steps)
+        batch_number = np.repeat(steps, batches)  # [m]: number of each slot's step
     order = canonical_order(
         stream.source,
         stream.position_in_epoch,
@@ -156,12 +156,8 @@ def _rank_rows(
     for size in dict.fromkeys(batches):  # in order: an error names the first size that is too small
         part = rank_slice(size, rank, world_size)
         numbers_by_size[size] = np.arange(part.start, part.stop)
-    numbers = []
-    lengths = []
-    for size in batches:
-        rank_numbers = numbers_by_size[size]
-        numbers.append(rank_numbers)
-        lengths.append(len(rank_numbers))
+    numbers = [numbers_by_size[size] for size in batches]
+    lengths = [len(step_numbers) for step_numbers in numbers]
     number = np.concatenate(numbers)
     starts = [0, *accumulate(lengths)]
     if world_size == 1:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from time import monotonic, perf_counter, thread_time
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from .batch.batch import MAKING, Batch, SlowSample, StepMetrics
 
@@ -410,16 +410,6 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class StepTimes(NamedTuple):
-    """Seconds of the training around one request for a batch."""
-
-    waited_s: float
-    busy_s: float | None
-    """Seconds of work since the previous batch; None for the first one."""
-    computed_s: float
-    """CPU seconds of its thread during that work."""
-
-
 class StepTiming:
     """For the thread that takes the batches: `request`, `receive` and `deliver` once for each batch."""
 
@@ -433,14 +423,18 @@ class StepTiming:
         self._requested_s = perf_counter()
         self._computed_s = thread_time() - self._delivered_cpu_s
 
-    def receive(self) -> StepTimes:
+    def receive(self) -> tuple[float, float | None, float]:
+        """Return the seconds of the training's wait, of its work before (None before the first batch), and CPU seconds.
+
+        The CPU seconds are its thread's during that work.
+        """
         waited_s = perf_counter() - self._requested_s
         if self._delivered_s is None:
-            return StepTimes(waited_s, None, 0.0)
+            return waited_s, None, 0.0
         busy_s = self._requested_s - self._delivered_s
         # Threads that share a loader have CPU seconds of their own.
         computed_s = min(busy_s, max(0.0, self._computed_s))
-        return StepTimes(waited_s, busy_s, computed_s)
+        return waited_s, busy_s, computed_s
 
     def deliver(self) -> None:
         self._delivered_s = perf_counter()

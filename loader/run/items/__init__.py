@@ -1,0 +1,1 @@
+"""Samples made by anybody's dataset, in the plan's order."""

@@ -1,0 +1,104 @@
+"""The generators that all code of a process shares: Python's `random`, numpy's and torch's."""
+
+import random
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+
+State = Any
+"""State of a generator, to compare and to restore."""
+
+
+class GlobalGenerator(Protocol):
+    """A generator without an owner; items draw from it by module functions such as `random.random()`."""
+
+    name: str
+
+    def is_loaded(self) -> bool:
+        """Return whether the module is imported: nothing draws from the generator before."""
+
+    def state(self) -> State: ...
+
+    def is_at(self, state: State) -> bool:
+        """Return whether nothing was drawn since the generator had this state."""
+
+    def restore(self, state: State) -> None: ...
+
+    def seed(self, words: tuple[int, int]) -> None:
+        """Seed the generator with two 64-bit numbers."""
+
+
+class PythonRandom:
+    """Generator of the module `random`."""
+
+    name = "random"
+
+    def is_loaded(self) -> bool:
+        return True
+
+    def state(self) -> State:
+        return random.getstate()
+
+    def is_at(self, state: State) -> bool:
+        return random.getstate() == state
+
+    def restore(self, state: State) -> None:
+        random.setstate(state)
+
+    def seed(self, words: tuple[int, int]) -> None:
+        first, second = words
+        random.seed(first | second << 64)
+
+
+class NumpyRandom:
+    """Generator behind `numpy.random.rand` and its siblings."""
+
+    name = "numpy.random"
+
+    def is_loaded(self) -> bool:
+        # numpy 2 imports numpy.random at its first use.
+        return "numpy.random" in sys.modules
+
+    def state(self) -> State:
+        return np.random.get_state(legacy=False)
+
+    def is_at(self, state: State) -> bool:
+        now: Any = np.random.get_state(legacy=False)
+        if now["has_gauss"] != state["has_gauss"] or now["state"]["pos"] != state["state"]["pos"]:
+            return False
+        return bool(np.array_equal(now["state"]["key"], state["state"]["key"]))
+
+    def restore(self, state: State) -> None:
+        np.random.set_state(state)
+
+    def seed(self, words: tuple[int, int]) -> None:
+        np.random.seed(np.array(words, "<u8").view("<u4"))  # four 32-bit numbers
+
+
+class TorchRandom:
+    """torch's generator for the CPU."""
+
+    name = "torch"
+
+    def is_loaded(self) -> bool:
+        return hasattr(sys.modules.get("torch"), "default_generator")  # False while torch is being imported
+
+    def state(self) -> State:
+        return self._generator().get_state()
+
+    def is_at(self, state: State) -> bool:
+        now = self._generator().get_state()
+        return bool(now.equal(state))
+
+    def restore(self, state: State) -> None:
+        self._generator().set_state(state)
+
+    def seed(self, words: tuple[int, int]) -> None:
+        self._generator().manual_seed(words[0] >> 1)  # torch takes 63 bits of a positive number
+
+    def _generator(self) -> Any:
+        return sys.modules["torch"].default_generator
+
+
+GENERATORS: tuple[GlobalGenerator, ...] = (PythonRandom(), NumpyRandom(), TorchRandom())

@@ -1,0 +1,97 @@
+"""Checksums of items, which have no stored bytes: CRC-32C over each field's dtype, shape and bytes.
+
+A digest proves what a dataset returned, before any transform. Equal values of another dtype or shape differ.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...native import crc32c
+
+_Parts = list[tuple[str, Any]]
+"""(description, bytes) pairs that a checksum covers, in order."""
+
+
+def field_crc(value: Any, key: str) -> tuple[int, bool]:
+    """Return (CRC-32C of a value, whether it covers the value's bytes).
+
+    A value whose bytes cannot be read, such as an object of a class, counts as the item's key.
+    """
+    parts: _Parts = []
+    has_bytes = _add(value, parts)
+    if not has_bytes:
+        parts = [("key", key.encode())]
+    crc = 0
+    for description, data in parts:
+        crc = crc32c(description.encode(), crc)
+        crc = crc32c(data, crc)
+    return crc, has_bytes
+
+
+def sample_field_crcs(sample: Mapping[str, Any], key: str) -> tuple[dict[str, int], list[str]]:
+    """Return (field -> CRC-32C, fields that count as the key) of one sample."""
+    crcs: dict[str, int] = {}
+    without_bytes: list[str] = []
+    for field, value in sample.items():
+        crcs[field], has_bytes = field_crc(value, key)
+        if not has_bytes:
+            without_bytes.append(field)
+    return crcs, without_bytes
+
+
+def _add(value: Any, parts: _Parts) -> bool:
+    """Append what the checksum of a value covers; return False if some of it has no bytes."""
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        _add_array(np.asarray(value), parts)
+        return True
+    if isinstance(value, bytes | bytearray | memoryview):
+        parts.append(("bytes", bytes(value)))
+        return True
+    if isinstance(value, str):
+        parts.append(("str", value.encode("utf-8", "surrogatepass")))
+        return True
+    if value is None or isinstance(value, bool | int | float | complex):
+        # repr is exact for floats, and differs for 1, 1.0 and True.
+        parts.append((type(value).__name__, repr(value).encode()))
+        return True
+    if isinstance(value, list | tuple):
+        return _add_items(value, parts)
+    if isinstance(value, np.ndarray):
+        return _add_items(value.tolist(), parts)
+    tensor = _as_array(value)
+    if tensor is None:
+        return False
+    _add_array(tensor, parts, str(value.dtype))
+    return True
+
+
+def _add_items(values: Sequence[Any], parts: _Parts) -> bool:
+    parts.append((f"{type(values).__name__} of {len(values)}", b""))
+    return all([_add(value, parts) for value in values])
+
+
+def _add_array(array: np.ndarray, parts: _Parts, dtype: str = "") -> None:
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    contiguous = np.ascontiguousarray(little)
+    description = f"{dtype or little.dtype.str}{list(array.shape)}"
+    parts.append((description, contiguous.reshape(-1).view(np.uint8).data))
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """Return a torch tensor's bytes as an array of the same shape, or None for any other value."""
+    torch = sys.modules.get("torch")
+    tensor_type = getattr(torch, "Tensor", None)  # None while torch is being imported
+    if torch is None or tensor_type is None or not isinstance(value, tensor_type):
+        return None
+    plain = value.detach().cpu().resolve_conj().resolve_neg()
+    if plain.is_sparse or plain.is_quantized:
+        return None
+    try:
+        array: np.ndarray = plain.contiguous().numpy()
+    except TypeError:  # numpy lacks bfloat16 and the float8 dtypes
+        raw = plain.contiguous().reshape(-1).view(torch.uint8)
+        array = raw.numpy()
+    return array

@@ -144,12 +144,16 @@ def checked_keys(keys: object, length: int) -> ItemKeys | None:
             f"keys is a {type(keys).__name__}: a list with one string per item, or a function int -> str, is needed"
         )
     if len(keys) != length:
-        raise InvalidPlan(f"keys has {len(keys)} names, and the dataset {length} items; give each item one name")
+        raise InvalidPlan(
+            f"keys has {len(keys)} names, and the dataset {length} items; give each item one name"
+        )
     for ordinal, key in enumerate(keys):
         if not isinstance(key, str):
             raise InvalidPlan(f"keys[{ordinal}] = {key!r} is a {type(key).__name__}; a string is needed")
     if len(set(keys)) < length:
-        raise InvalidPlan(f"keys names {length - len(set(keys))} items by a name that another item has; make them distinct")
+        raise InvalidPlan(
+            f"keys names {length - len(set(keys))} items by a name that another item has; make them distinct"
+        )
     return keys
 
 

@@ -1,0 +1,182 @@
+"""`loader.items`: anybody's dataset as a source of a plan."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import EmptyView, InvalidPlan
+from ..order.random.lanes import MAX_SAMPLES
+from ..order.sources.items_view import (
+    Dataset,
+    ItemKeys,
+    ItemsSource,
+    ItemsView,
+    checked_keys,
+    fingerprint_of_keys,
+)
+
+ACCEPTED = (
+    "a dataset with __len__ and __getitem__(int), or a function without arguments that returns one, is needed"
+)
+
+
+def items(
+    dataset: Dataset | Callable[[], Dataset],
+    *,
+    name: str | None = None,
+    fields: Sequence[str] | None = None,
+    keys: ItemKeys | None = None,
+    fingerprint: str | None = None,
+    length: int | None = None,
+    seeded: bool | Callable[[Any, np.random.Generator], object] = True,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> ItemsView:
+    """Return a dataset as a plan's source: a torch `Dataset`, a Hugging Face dataset, a list, or your own class.
+
+    Args:
+        dataset: Has `__len__` and `__getitem__(int)`; `__getitems__(list)` is used if it exists. Or a function without
+            arguments that returns one, called once in each process: for open files and databases.
+        name: Of the data, in messages and digests; None is the source's name in the plan.
+        fields: Names of a tuple's values, such as ("image", "label"); None names them "0", "1", and so on.
+        keys: Names of the items, a list or a function `int -> str`; None names them by their ordinals.
+        fingerprint: Any text that changes if the content does. None takes a Hugging Face dataset's own, or a hash of a
+            list of `keys`; without both, changed content of the same length goes unnoticed.
+        length: Number of items; None asks the dataset.
+        seeded: True seeds Python's, numpy's and torch's global generators for each item. `function(dataset, rng)` seeds
+            the dataset's own generators from `rng`. False accepts items that differ from run to run.
+        collate: Function of the items of this rank's part of a step; the batch has its result as `collated`.
+
+    Raises: InvalidPlan for anything that is no dataset, with the way out; EmptyView for one without items.
+    """
+    is_factory = _checked(dataset)
+    opened: Any = dataset() if is_factory and length is None else dataset  # type: ignore[operator]
+    if is_factory and length is None and _checked(opened):
+        raise InvalidPlan(f"the function {_shown(dataset)} returns another function; {ACCEPTED}")
+    n = _length_of(opened, length)
+    names = checked_keys(keys, n)
+    source = ItemsSource(
+        dataset=dataset,
+        is_factory=is_factory,
+        fields=_checked_fields(fields),
+        keys=names,
+        seeded=_checked_seeded(seeded),
+        collate=_checked_function("collate", collate),
+    )
+    return ItemsView(
+        _checked_text("name", name),
+        n,
+        _fingerprint_of(opened, _checked_text("fingerprint", fingerprint), names),
+        source,
+    )
+
+
+def is_dataset(value: object) -> bool:
+    """Return whether a plan's source is meant as a dataset rather than a view: it is neither a view nor empty-handed."""
+    return not hasattr(value, "version_ordinals") and (
+        hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    )
+
+
+def _checked(dataset: Any) -> bool:
+    """Return whether a dataset is a function that opens one. Raises: InvalidPlan for what cannot be a source."""
+    shown = _shown(dataset)
+    if isinstance(dataset, str | bytes | bytearray):
+        raise InvalidPlan(
+            f"a source is {dataset!r}, which is text and no dataset; open a version with root.open(...), or pass the "
+            "dataset itself"
+        )
+    if isinstance(dataset, Mapping):
+        raise InvalidPlan(f"{shown} is a mapping, whose items have no order; pass list(...) of its values")
+    if _is_of("torch.utils.data", "DataLoader", dataset):
+        raise InvalidPlan(f"{shown} is a DataLoader, which has an order of its own; pass its .dataset")
+    if _is_of("torch.utils.data", "IterableDataset", dataset):
+        raise InvalidPlan(
+            f"{shown} is an IterableDataset, which has no item by number; pass a map-style dataset, or import the "
+            "stream into a version (penstock import)"
+        )
+    if type(dataset).__module__.partition(".")[0] == "tensorflow":
+        raise InvalidPlan(f"{shown} is TensorFlow's, which has no item by number; pass tfds.data_source(...)")
+    if isinstance(dataset, Iterator):
+        raise InvalidPlan(
+            f"{shown} can be read once, in one order; pass list(...) of it, or a map-style dataset"
+        )
+    if hasattr(dataset, "__getitem__") and not isinstance(dataset, type):
+        if not hasattr(dataset, "__len__"):
+            raise InvalidPlan(f"{shown} has no __len__; add one, since the order needs the number of items")
+        return False
+    if callable(dataset):
+        return True
+    raise InvalidPlan(f"{shown} has no __getitem__(int); {ACCEPTED}")
+
+
+def _is_of(module: str, name: str, value: object) -> bool:
+    """Return whether a value is of a class whose module is imported; nothing is imported to find out."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _length_of(dataset: Any, length: int | None) -> int:
+    n = length
+    if n is None:
+        try:
+            n = len(dataset)
+        except TypeError as error:
+            raise InvalidPlan(
+                f"{_shown(dataset)} has no length ({error}); state it with loader.items(length=)"
+            ) from None
+    if isinstance(n, bool) or not hasattr(n, "__index__") or not 0 <= n <= MAX_SAMPLES:
+        raise InvalidPlan(f"length = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+    if n == 0:
+        raise EmptyView(f"{_shown(dataset)} has no items; at least 1 is needed")
+    return int(n)
+
+
+def _fingerprint_of(dataset: Any, given: str, keys: ItemKeys | None) -> str:
+    if given:
+        return given
+    own = getattr(dataset, "_fingerprint", None)  # of Hugging Face's datasets: changes with each transform
+    if isinstance(own, str) and own:
+        return f"hf-{own}"
+    if keys is not None and not callable(keys):
+        return fingerprint_of_keys(keys)
+    return ""
+
+
+def _checked_text(option: str, value: str | None) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value:
+        raise InvalidPlan(f"{option} = {value!r}: a string of at least one character is needed")
+    return value
+
+
+def _checked_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
+    if fields is None:
+        return None
+    names = tuple(fields)
+    if isinstance(fields, str) or not names or not all(isinstance(name, str) and name for name in names):
+        raise InvalidPlan(
+            f"fields = {fields!r}: names of a tuple's values are needed, such as ('image', 'label')"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidPlan(f"fields = {names}: each name once")
+    return names
+
+
+def _checked_seeded(seeded: Any) -> Any:
+    if isinstance(seeded, bool) or callable(seeded):
+        return seeded
+    raise InvalidPlan(f"seeded = {seeded!r}; accepted: True, False, or a function (dataset, rng)")
+
+
+def _checked_function(option: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    raise InvalidPlan(f"{option} = {value!r}; accepted: None, or a function")
+
+
+def _shown(value: object) -> str:
+    kind = type(value)
+    return f"the {kind.__module__}.{kind.__qualname__}"

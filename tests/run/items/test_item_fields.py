@@ -1,0 +1,71 @@
+"""The sample that an item of a dataset becomes."""
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from loader.errors import InvalidSample
+from loader.run.items.item_fields import fields_of
+
+Pair = namedtuple("Pair", "image label")
+
+
+@pytest.mark.parametrize(
+    ("item", "names", "fields"),
+    [
+        ({"image": 1, "label": 2}, None, {"image": 1, "label": 2}),
+        (
+            {"image": 1, "meta": {"size": {"w": 3}, "id": 4}},
+            None,
+            {"image": 1, "meta.size.w": 3, "meta.id": 4},
+        ),
+        ((1, 2), None, {"0": 1, "1": 2}),
+        ((1, 2), ("image", "label"), {"image": 1, "label": 2}),
+        (Pair(1, 2), ("a", "b"), {"image": 1, "label": 2}),
+        (7, None, {"item": 7}),
+        ([1, 2], None, {"item": [1, 2]}),
+        ((1, {"a": 2}), None, {"0": 1, "1.a": 2}),
+    ],
+)
+def test_item_becomes_fields(item, names, fields):
+    assert fields_of(item, names) == fields
+
+
+def test_image_becomes_an_array():
+    image = Image.new("RGB", (3, 2), (1, 2, 3))
+    array = fields_of((image, 5), None)["0"]
+    assert array.dtype == np.uint8
+    assert array.shape == (2, 3, 3)
+    assert array[1, 2].tolist() == [1, 2, 3]
+
+
+class Own:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("item", "names", "says"),
+    [
+        (None, None, "it is None, as if __getitem__ had no return"),
+        ((number for number in ()), None, "it is a generator, which can be read once only"),
+        (iter([1]), None, "it is a list_iterator, which can be read once only"),
+        ({1: 2}, None, "it has the field 1; a field's name is a string"),
+        ({"a": {2: 3}}, None, "it has the field a.2; a field's name is a string"),
+        ({"a.b": 1, "a": {"b": 2}}, None, "it has the field 'a.b' twice"),
+        ((1, 2, 3), ("image", "label"), "it is a tuple of 3 values, and fields = ('image', 'label') names 2"),
+        ({}, None, "it is empty"),
+        ((), None, "it is empty"),
+    ],
+)
+def test_item_that_is_no_sample_says_why(item, names, says):
+    with pytest.raises(InvalidSample) as raised:
+        fields_of(item, names)
+    assert says in str(raised.value)
+
+
+def test_dataset_that_returns_itself_is_refused():
+    dataset = Own()
+    with pytest.raises(InvalidSample, match="it is the dataset itself"):
+        fields_of(dataset, None, dataset)

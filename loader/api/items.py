@@ -73,7 +73,7 @@ def items(
 
 
 def is_dataset(value: object) -> bool:
-    """Return whether a plan's source is meant as a dataset rather than a view: it is neither a view nor empty-handed."""
+    """Return whether a plan's source is meant as a dataset: it is no view, and has items."""
     return not hasattr(value, "version_ordinals") and (
         hasattr(value, "__getitem__") or hasattr(value, "__iter__")
     )

@@ -6,7 +6,7 @@ pickled, or reopened from a plan's JSON, has the numbers and no dataset.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,13 +108,18 @@ class ItemsView:
         return np.asarray(x, dtype=np.int64)
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        keys = None if self.source is None else self.source.keys
-        ordinals = version_ordinals.tolist()
-        if keys is None:
-            return [str(ordinal) for ordinal in ordinals]
-        if callable(keys):
-            return [str(keys(ordinal)) for ordinal in ordinals]
-        return [keys[ordinal] for ordinal in ordinals]
+        names: ItemKeys | None = None
+        if self.source is not None:
+            names = self.source.keys
+        keys: list[str] = []
+        for ordinal in version_ordinals.tolist():
+            if names is None:
+                keys.append(str(ordinal))
+            elif callable(names):
+                keys.append(names(ordinal))
+            else:
+                keys.append(names[ordinal])
+        return keys
 
     def ordinals(self, keys: Sequence[str]) -> I64:
         """Return the ordinals (int64) of keys; -1 for a key of no item. Named items cost one pass over all names."""
@@ -122,17 +127,22 @@ class ItemsView:
             numbers = [self._number(key) for key in keys]
             return np.array(numbers, np.int64)
         if self._ordinals is None:
-            all_keys = self.keys(np.arange(self._length))
+            everything = np.arange(self._length)
+            all_keys = self.keys(everything)
             self._ordinals = {key: ordinal for ordinal, key in enumerate(all_keys)}
         known = self._ordinals
-        return np.array([known.get(key, -1) for key in keys], np.int64)
+        numbers = [known.get(key, -1) for key in keys]
+        return np.array(numbers, np.int64)
 
     def _number(self, key: str) -> int:
         """Return the ordinal that a key states in decimal digits; -1 if it states none of this dataset."""
-        if not (key.isascii() and key.isdecimal() and key == str(int(key))):
+        if not key.isascii() or not key.isdecimal():
             return -1
         ordinal = int(key)
-        return ordinal if ordinal < self._length else -1
+        has_item = ordinal < self._length
+        if has_item and key == str(ordinal):  # "007" names no item
+            return ordinal
+        return -1
 
 
 def checked_keys(keys: object, length: int) -> ItemKeys | None:
@@ -150,9 +160,10 @@ def checked_keys(keys: object, length: int) -> ItemKeys | None:
     for ordinal, key in enumerate(keys):
         if not isinstance(key, str):
             raise InvalidPlan(f"keys[{ordinal}] = {key!r} is a {type(key).__name__}; a string is needed")
-    if len(set(keys)) < length:
+    n_repeated = length - len(set(keys))
+    if n_repeated:
         raise InvalidPlan(
-            f"keys names {length - len(set(keys))} items by a name that another item has; make them distinct"
+            f"keys gives {n_repeated} items a name that another item has; make the names distinct"
         )
     return keys
 
@@ -163,7 +174,3 @@ def fingerprint_of_keys(keys: Sequence[str]) -> str:
     for key in keys:
         digest.update(framed(key))
     return f"keys-{digest.hexdigest()}"
-
-
-def with_fields(source: ItemsSource, fields: Sequence[str] | None) -> ItemsSource:
-    return replace(source, fields=None if fields is None else tuple(fields))

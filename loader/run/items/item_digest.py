@@ -44,9 +44,17 @@ def sample_field_crcs(sample: Mapping[str, Any], key: str) -> tuple[dict[str, in
 
 def _add(value: Any, parts: _Parts) -> bool:
     """Append what the checksum of a value covers; return False if some of it has no bytes."""
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        _add_array(np.asarray(value), parts)
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            return _add_items(array.tolist(), parts)
+        _add_array(array, array.dtype.newbyteorder("<").str, parts)
         return True
+    if isinstance(value, list | tuple):
+        return _add_items(value, parts)
+
+    # The type's name stands before the bytes: 1, 1.0, True and "1" differ.
+    kind = type(value).__name__
     if isinstance(value, bytes | bytearray | memoryview):
         parts.append(("bytes", bytes(value)))
         return True
@@ -54,44 +62,40 @@ def _add(value: Any, parts: _Parts) -> bool:
         parts.append(("str", value.encode("utf-8", "surrogatepass")))
         return True
     if value is None or isinstance(value, bool | int | float | complex):
-        # repr is exact for floats, and differs for 1, 1.0 and True.
-        parts.append((type(value).__name__, repr(value).encode()))
+        parts.append((kind, repr(value).encode()))  # repr is exact for floats
         return True
-    if isinstance(value, list | tuple):
-        return _add_items(value, parts)
-    if isinstance(value, np.ndarray):
-        return _add_items(value.tolist(), parts)
-    tensor = _as_array(value)
-    if tensor is None:
+
+    array_of_tensor = _array_of_tensor(value)
+    if array_of_tensor is None:
         return False
-    _add_array(tensor, parts, str(value.dtype))
+    _add_array(array_of_tensor, str(value.dtype), parts)
     return True
 
 
 def _add_items(values: Sequence[Any], parts: _Parts) -> bool:
-    parts.append((f"{type(values).__name__} of {len(values)}", b""))
-    return all([_add(value, parts) for value in values])
+    kind = type(values).__name__
+    parts.append((f"{kind} of {len(values)}", b""))
+    return all(_add(value, parts) for value in values)
 
 
-def _add_array(array: np.ndarray, parts: _Parts, dtype: str = "") -> None:
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    contiguous = np.ascontiguousarray(little)
-    description = f"{dtype or little.dtype.str}{list(array.shape)}"
-    parts.append((description, contiguous.reshape(-1).view(np.uint8).data))
+def _add_array(array: np.ndarray, dtype: str, parts: _Parts) -> None:
+    little_endian = array.dtype.newbyteorder("<")
+    plain = np.ascontiguousarray(array.astype(little_endian, copy=False))
+    data = plain.reshape(-1).view(np.uint8).data
+    parts.append((f"{dtype}{list(array.shape)}", data))
 
 
-def _as_array(value: Any) -> np.ndarray | None:
-    """Return a torch tensor's bytes as an array of the same shape, or None for any other value."""
-    torch = sys.modules.get("torch")
+def _array_of_tensor(value: Any) -> np.ndarray | None:
+    """Return a torch tensor as an array, its bytes as uint8 if numpy lacks the dtype; None for any other value."""
+    torch: Any = sys.modules.get("torch")
     tensor_type = getattr(torch, "Tensor", None)  # None while torch is being imported
-    if torch is None or tensor_type is None or not isinstance(value, tensor_type):
+    if tensor_type is None or not isinstance(value, tensor_type):
         return None
-    plain = value.detach().cpu().resolve_conj().resolve_neg()
-    if plain.is_sparse or plain.is_quantized:
+    if value.is_sparse or value.is_quantized:
         return None
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     try:
-        array: np.ndarray = plain.contiguous().numpy()
-    except TypeError:  # numpy lacks bfloat16 and the float8 dtypes
-        raw = plain.contiguous().reshape(-1).view(torch.uint8)
-        array = raw.numpy()
+        array: np.ndarray = plain.numpy()
+    except TypeError:  # bfloat16 and the float8 dtypes
+        array = plain.reshape(-1).view(torch.uint8).numpy()
     return array

@@ -78,7 +78,7 @@ class Execution:
             self._workers_option = whole_number("workers", workers, 0)
         self._bound = bound
         self._measure_share()
-        stores = [view.version.shard_store for view in assembler.recipe.views]
+        stores = [view.version.shard_store for view in assembler.recipe.stored.values()]
         # The kernel caches a network folder's pages, but each first read waits as a bucket's does.
         self._local = all(is_local(store) and not is_on_network(store) for store in stores)
         self._copies = assembler.recipe.copies

@@ -130,10 +130,12 @@ class Ledger:
 def open_ledger(
     plan: Plan,
     world: World,
-    views: Sequence[View],
+    stored: Mapping[int, View],
     root: object,
 ) -> Ledger:
-    """Return a rank's ledger. views: by source. root: location of the entries; None for each source's own root.
+    """Return a rank's ledger.
+
+    stored: source -> its view. root: location of the entries; None for each stored source's own root.
 
     Raises: InvalidRuntime for another root.
     """
@@ -142,7 +144,8 @@ def open_ledger(
             f"ledger = {root!r}; accepted: None, or a loader.Root that this job may write to"
         )
     stores: dict[str, Store] = {}
-    for name, view in zip(plan.source_names, views, strict=True):
+    for source, view in stored.items():
+        name = plan.source_names[source]
         stores[name] = view.version.store if root is None else root.store
     return Ledger(plan, world, stores)
 

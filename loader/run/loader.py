@@ -133,7 +133,7 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
-        self._ledger = open_ledger(plan, self.world, recipe.views, ledger)
+        self._ledger = open_ledger(plan, self.world, recipe.stored, ledger)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._timing = StepTiming()

@@ -68,7 +68,7 @@ def start_requests(plan: Plan, ranks: int, checkpoint: marker.Checkpoint | None 
     first = [
         _first_batch(plan, step, rank, ranks) for rank in range(0, ranks, max(1, -(-ranks // LOOKED_AT)))
     ]
-    versions = {view.version.id: view.version for view in stored_views(plan)}
+    versions = {view.version.id: view.version for view in stored_views(plan).values()}
     return StartRequests(
         tables=sum(map(_tables, versions.values())),
         checkpoint=0 if checkpoint is None else _parts(checkpoint, ranks),

@@ -41,20 +41,31 @@ Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
 class RankFuture:
     """Computes the ranges that a rank reads in a step.
 
-    videos: per view, the groups of its video fields. Fields with packet tables are skipped.
+    videos: source -> the groups of its video fields. Fields with packet tables are skipped.
     end: first step that is not made; None for an endless run.
     """
 
-    def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
-        self._recipe, self._end, self._run = recipe, end, run
-        fields: list[tuple[str, ...]] = []
+    def __init__(
+        self,
+        recipe: Recipe,
+        videos: Mapping[int, Sequence[Group]],
+        end: int | None,
+        run: Map,
+    ) -> None:
+        self._recipe = recipe
+        self._end = end
+        self._run = run
+        fields: dict[int, tuple[str, ...]] = {}
         windows = window_views(recipe.plan)
-        for view, groups, windowed in zip(recipe.views, videos, windows, strict=True):
-            parted = {field for group in groups for field in group if field + SUFFIX in view.version.fields}
+        for source, view in recipe.stored.items():
+            parted: set[str] = set()
+            for group in videos[source]:
+                parted |= {field for field in group if field + SUFFIX in view.version.fields}
+            windowed = windows[source]
             if windowed is not None:
                 parted |= set(windowed.layout.at)
-            fields.append(tuple(field for field in view.fields if field not in parted))
-        self._locate = Locate(recipe.views, fields, [None] * len(fields), windows)
+            fields[source] = tuple(field for field in view.fields if field not in parted)
+        self._locate = Locate(recipe.stored, fields, dict.fromkeys(fields), windows)
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
         """Return view -> shard path -> ranges; None after the last step."""

@@ -54,18 +54,19 @@ HINT_SAMPLES = 2**16
 def open_remote(
     cache: CacheSpec,
     recipe: Recipe,
-    videos: Sequence[Sequence[Group]],
+    videos: Mapping[int, Sequence[Group]],
     metrics: Metrics,
     run: Map,
     end: int | None,
-    readers: list[RangeReader],
+    readers: dict[int, RangeReader],
     remote: Sequence[int],
 ) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
     """Return the open cache and the reads ahead; replace the remote views' stores by cached readers."""
     opened = open_cache(cache, metrics.count)
     limit = opened.limit_bytes or 0
     planned = list(recipe.plan.sources.values())
-    sources, views = [planned[i] for i in remote], [recipe.views[i] for i in remote]
+    stored = recipe.stored
+    sources, views = [planned[i] for i in remote], [stored[i] for i in remote]
     ranks = 1 if isinstance(opened, OpenCache) else recipe.world.world_size
     live = working_set_bytes(sources, views, cache.page_bytes, ranks)
     in_pages = live <= limit and pages_pay(sources, views, cache.page_bytes, ranks)
@@ -79,10 +80,10 @@ def open_remote(
         for i, view in zip(remote, views, strict=True):
             readers[i] = CachedStore(readers[i], opened, _Contents(view.version))
     steps = RankFuture(recipe, videos, end, run)
-    hints = Hinting(steps, opened, dict(enumerate(readers))) if isinstance(opened, OpenCache) else None
+    hints = Hinting(steps, opened, dict(readers)) if isinstance(opened, OpenCache) else None
     on_plan = hints or _nothing
     if in_pages:
-        stores = {i: store for i, store in enumerate(readers) if isinstance(store, CachedStore)}
+        stores = {i: store for i, store in readers.items() if isinstance(store, CachedStore)}
         memory = opened if isinstance(opened, MemoryPages) else None
         return opened, ReadAhead(
             PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes)),

@@ -40,7 +40,7 @@ def _in_context(pool: DaemonPool) -> Map:
 
 
 def _all_local(plan: Plan) -> bool:
-    return all(is_local(view.version.shard_store) for view in stored_views(plan))
+    return all(is_local(view.version.shard_store) for view in stored_views(plan).values())
 
 
 A = TypeVar("A")

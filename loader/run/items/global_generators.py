@@ -41,7 +41,7 @@ class PythonRandom:
         return random.getstate()
 
     def is_at(self, state: State) -> bool:
-        return random.getstate() == state
+        return bool(random.getstate() == state)
 
     def restore(self, state: State) -> None:
         random.setstate(state)

@@ -156,7 +156,7 @@ class Assembler:
         self._finish = Finish(recipe, collate if is_for_this_process else gathered)
         self._framework = recipe.framework if is_for_this_process else "numpy"
         decoders = recipe.decoders()
-        videos = [groups_of(view, by_field) for view, by_field in zip(recipe.views, decoders, strict=True)]
+        videos = {source: groups_of(view, decoders[source]) for source, view in recipe.stored.items()}
         if cache is None:
             cache = PageMemory(limit_bytes=0)
         self._reads = NodeReads(

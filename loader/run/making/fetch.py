@@ -72,31 +72,33 @@ class Fetched(NamedTuple):
 
 
 class Fetch:
-    """Reads samples from a recipe's views. Keeps the ETags of shards already read; thread-safe.
+    """Reads samples from a recipe's stored sources. Keeps the ETags of shards already read; thread-safe.
 
-    decoders: per source, decoders by field. videos: per source, groups of video fields. reads: readers of the sources.
+    decoders: per source, decoders by field. videos: source -> groups of video fields. reads: readers of the sources.
     """
 
     def __init__(
         self,
         recipe: Recipe,
         decoders: Sequence[Mapping[str, Decoder]],
-        videos: Sequence[Sequence[Group]],
+        videos: Mapping[int, Sequence[Group]],
         reads: NodeReads,
         run: Map,
     ) -> None:
         self._plan = recipe.plan
-        self._views = recipe.views
+        self._views = recipe.stored
         self._decoders = decoders
         self._reads = reads
         self._run = run
-        self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
+        self._videos: dict[int, Sequence[Group]] = {}
+        for source, view in self._views.items():
+            self._videos[source] = with_tables(view, videos[source])
         self._pins: dict[str, str] = {}
         self._scratch = ArrayPool()
-        self._files: list[FileHandles | None] = []
-        for number in range(len(self._views)):
-            disk = disk_of(reads[number])
-            self._files.append(None if disk is None else FileHandles(disk))
+        self._files: dict[int, FileHandles | None] = {}
+        for source in self._views:
+            disk = disk_of(reads[source])
+            self._files[source] = None if disk is None else FileHandles(disk)
 
         windows = window_views(recipe.plan)
         self._windows: list[WindowSlots | None] = [None] * len(windows)
@@ -107,16 +109,18 @@ class Fetch:
 
         # Sources are read together if they lie in the same kind of store and share their decoders. A source with
         # videos is read by itself: its samples' frames are chosen one by one.
-        group_keys: list[tuple[int | None, bool, int]] = []  # sources with equal keys are read together
-        for number, (groups, files) in enumerate(zip(self._videos, self._files, strict=True)):
-            video_source = number if groups else None
-            group_keys.append((video_source, files is None, id(decoders[number])))
-        fields = [view.fields for view in self._views]
+        # source -> its key: sources with equal keys are read together
+        group_keys: dict[int, tuple[int | None, bool, int]] = {}
+        for source, groups in self._videos.items():
+            video_source = source if groups else None
+            is_remote = self._files[source] is None
+            group_keys[source] = (video_source, is_remote, id(decoders[source]))
+        fields = {source: view.fields for source, view in self._views.items()}
         self.locate = Locate(self._views, fields, group_keys, windows)
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
         self._columns: TableColumns | None = None
-        if any(view.columns for view in self._views):
+        if any(view.columns for view in self._views.values()):
             from .table_columns import TableColumns  # 3 ms, only for views with columns
 
             self._columns = TableColumns(self._views, run)
@@ -164,7 +168,7 @@ class Fetch:
                 raise data
 
     def close(self) -> None:
-        for files in self._files:
+        for files in self._files.values():
             if files is not None:
                 files.close()
 

@@ -33,7 +33,7 @@ class OneSample:
         fetch: Fetch,
     ) -> None:
         self._plan = recipe.plan
-        self.transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
+        self.transforms = [recipe.transform_of(source) for source in range(len(recipe.plan.sources))]
         self._decoders = decoders
         self._fetch = fetch
 

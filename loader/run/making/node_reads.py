@@ -1,7 +1,7 @@
 """Open the stores of a loader's views: local folders directly, other stores through cached pages or ranges."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeReads:
-    """Readers for a loader's views, by number of the view.
+    """Readers for a loader's stored sources, by number of the source.
 
     metrics: the loader's, for reads ahead, which belong to no batch.
     """
@@ -30,15 +30,17 @@ class NodeReads:
         self,
         cache: CacheSpec,
         recipe: Recipe,
-        videos: Sequence[Sequence[Group]],
+        videos: Mapping[int, Sequence[Group]],
         metrics: Metrics,
         run: Map,
         end: int | None = None,
     ) -> None:
-        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
+        self._stores: dict[int, RangeReader] = {}
+        for source, view in recipe.stored.items():
+            self._stores[source] = view.version.shard_store
         self._cache: OpenCache | MemoryPages | None = None
         self._ahead: ReadAhead[Any] | None = None
-        remote = [number for number, store in enumerate(self._stores) if not is_local(store)]
+        remote = [number for number, store in self._stores.items() if not is_local(store)]
         if not remote:
             if isinstance(cache, NodeCache):
                 logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
@@ -58,8 +60,8 @@ class NodeReads:
             remote,
         )
 
-    def __getitem__(self, view: int) -> RangeReader:
-        return self._stores[view]
+    def __getitem__(self, source: int) -> RangeReader:
+        return self._stores[source]
 
     def begin(self, steps: Sequence[int]) -> bool:
         """Read later steps ahead. Return whether these steps are the first after a start or a seek."""

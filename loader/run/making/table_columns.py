@@ -1,6 +1,6 @@
 """Add columns of the samples table to fetched samples."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,19 @@ from ..recipe.rank_slots import LocatedSamples
 class TableColumns:
     """Reads the columns of a recipe's views; thread-safe. run: `map`, or a thread pool's."""
 
-    def __init__(self, views: Sequence[View], run: Map) -> None:
+    def __init__(self, views: Mapping[int, View], run: Map) -> None:
         self._run = run
         # Buckets of a source are views of one version: they share a reader, and its cache.
         readers = dict[str, SampleColumns]()
-        self._readers = list[SampleColumns | None]()
-        for view in views:
+        self._readers = dict[int, SampleColumns | None]()
+        for source, view in views.items():
             if not view.columns:
-                self._readers.append(None)
+                self._readers[source] = None
                 continue
             key = repr((view.version.id, view.columns))
             if key not in readers:
                 readers[key] = SampleColumns(view.version, view.columns)
-            self._readers.append(readers[key])
+            self._readers[source] = readers[key]
 
     def add(
         self,

@@ -1,7 +1,7 @@
 """One rank's slots in several steps, and the addresses of their samples, grouped by sources that are read alike."""
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Lock
@@ -246,24 +246,27 @@ class SlotPlanner:
 class Locate:
     """Finds the addresses of slots' samples; thread-safe.
 
-    Each argument has one item per view. fields: fields to read. apart: equal for sources read together. windows: a
-    WindowView, or None.
+    views, fields, apart: source -> its view, its fields to read, and a value that is equal for sources read together.
+    windows: per source, a WindowView or None.
     """
 
     def __init__(
         self,
-        views: Sequence[View],
-        fields: Sequence[tuple[str, ...]],
-        apart: Sequence[Hashable],
-        windows: Sequence[WindowView | None] = (),
+        views: Mapping[int, View],
+        fields: Mapping[int, tuple[str, ...]],
+        apart: Mapping[int, Hashable],
+        windows: Sequence[WindowView | None],
     ) -> None:
-        self._windows = windows or [None] * len(views)
+        self._windows = windows
         alike: dict[Hashable, list[int]] = {}
-        for source, (view, own_fields, other) in enumerate(zip(views, fields, apart, strict=True)):
-            if own_fields:
-                alone = None if self._windows[source] is None else source
-                layout, columns = layout_of(view.version, own_fields), tuple(view.columns)
-                alike.setdefault((own_fields, columns, layout, other, alone), []).append(source)
+        for source, view in views.items():
+            own_fields = fields[source]
+            if not own_fields:
+                continue
+            alone = None if windows[source] is None else source
+            layout = layout_of(view.version, own_fields)
+            kind_of_source = (own_fields, tuple(view.columns), layout, apart[source], alone)
+            alike.setdefault(kind_of_source, []).append(source)
         self.kinds = [
             SourceKind(
                 number=number,
@@ -274,7 +277,7 @@ class Locate:
             )
             for number, sources in enumerate(alike.values())
         ]
-        self._kind, self._number = np.full((2, len(views)), -1)
+        self._kind, self._number = np.full((2, len(windows)), -1)
         for kind in self.kinds:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 

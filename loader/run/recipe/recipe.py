@@ -187,7 +187,7 @@ class Recipe:
 
     def decoders(self) -> list[dict[str, Decoder]]:
         """Return field -> decoder for each source; sources that are decoded alike share one dict."""
-        fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
+        fields = list(dict.fromkeys(field for view in self.stored.values() for field in view.fields))
         differ = isinstance(self.decode, Mapping) and any(
             isinstance(one, ByBucket) for one in self.decode.values()
         )
@@ -211,14 +211,21 @@ class Recipe:
         return choice
 
     @property
-    def views(self) -> list[View]:
+    def stored(self) -> dict[int, View]:
         return stored_views(self.plan)
 
 
-def stored_views(plan: Plan) -> list[View]:
-    """Return the version views that a plan reads, source by source; for a packed source, its documents' view."""
-    views = (stored_view(source.view) for source in plan.sources.values())
-    return [view for view in views if view is not None]
+def stored_views(plan: Plan) -> dict[int, View]:
+    """Return source number -> view of its stored samples, without sources that are not stored under a root.
+
+    For a packed source it is its documents' view.
+    """
+    views: dict[int, View] = {}
+    for number, source in enumerate(plan.sources.values()):
+        view = stored_view(source.view)
+        if view is not None:
+            views[number] = view
+    return views
 
 
 def window_views(plan: Plan) -> list[WindowView | None]:

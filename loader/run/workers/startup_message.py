@@ -83,7 +83,8 @@ def check_can_be_sent(recipe: Recipe) -> int:
         raise InvalidRuntime(
             "executor = 'processes' needs anonymous shared memory, which only Linux has; use 'threads'"
         )
-    for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):
+    for source, view in recipe.stored.items():
+        name = recipe.plan.source_names[source]
         urls = getattr(view.version.shard_store, "urls", [view.version.store.url])
         if in_memory := [url for url in urls if url.startswith("memory:")]:
             raise Unpicklable(
@@ -125,7 +126,8 @@ class Obstacle(NamedTuple):
 def why_not(recipe: Recipe) -> Obstacle:
     if current_process().daemon:
         return Obstacle("this process is itself a worker, and starts no others", True)
-    for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):
+    for source, view in recipe.stored.items():
+        name = recipe.plan.source_names[source]
         if dropped := getattr(getattr(view.version.store, "spec", None), "dropped", ()):
             return Obstacle(
                 f"the store of source {name!r} was opened with {', '.join(dropped)}, and secrets are not sent to other "

@@ -52,7 +52,7 @@ class AudioStarts:
 
     def decoders(self, plan: loader.Plan) -> dict[str, Decoder]:
         """Return a plan's audio fields' decoders."""
-        fields = dict.fromkeys(field for view in stored_views(plan) for field in view.fields)
+        fields = dict.fromkeys(field for view in stored_views(plan).values() for field in view.fields)
         audio = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
         return dict.fromkeys(audio, self.start)
 

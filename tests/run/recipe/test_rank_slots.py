@@ -116,7 +116,9 @@ def test_error_comes_at_its_own_step(plans, monkeypatch):
 
 
 def locate_of(mine):
-    return Locate(mine.views, [view.fields for view in mine.views], [()] * len(mine.views))
+    stored = mine.stored
+    fields = {source: view.fields for source, view in stored.items()}
+    return Locate(stored, fields, dict.fromkeys(stored), [None] * len(stored))
 
 
 def addresses(located):

@@ -47,6 +47,7 @@
       CheckpointMismatch:     (ValueError)
       InvalidRuntime:         (ValueError)
         Unpicklable:
+        UnseededItems:
         InvalidSignature:     (TypeError)
       TransformFailed:        (RuntimeError)
       WorkerFailed:           (RuntimeError)
@@ -277,6 +278,10 @@ class InvalidRuntime(PenstockError, ValueError):
 
 class Unpicklable(InvalidRuntime):
     """An object that a worker process cannot receive."""
+
+
+class UnseededItems(InvalidRuntime):
+    """An item of a dataset differs each time that it is made, because it draws from a generator of its own."""
 
 
 class InvalidSignature(InvalidRuntime, TypeError):

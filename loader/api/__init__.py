@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
+    from .items import items
     from .norms import norm, normalise
     from .plan_of import plan_of
     from .plans import by_score, open_plan, plan, source, write_part
@@ -71,6 +72,7 @@ __all__ = [
     "explain",
     "follow",
     "image",
+    "items",
     "listed",
     "moving_rows",
     "norm",
@@ -117,6 +119,7 @@ _LATER = {
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
+    "items": ".items",
     "listed": "..dataset.versions.stored_list",
     "moving_rows": "..modalities.moving_rows",
     "norm": ".norms",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EmptyView, InvalidPlan
+from ..errors import EmptyView, InvalidPlan, PlanMismatch
 from ..order.random.lanes import MAX_SAMPLES
 from ..order.sources.items_view import (
     Dataset,
@@ -31,7 +31,6 @@ def items(
     fingerprint: str | None = None,
     length: int | None = None,
     seeded: bool | Callable[[Any, np.random.Generator], object] = True,
-    collate: Callable[[list[Any]], Any] | None = None,
 ) -> ItemsView:
     """Return a dataset as a plan's source: a torch `Dataset`, a Hugging Face dataset, a list, or your own class.
 
@@ -46,7 +45,6 @@ def items(
         length: Number of items; None asks the dataset.
         seeded: True seeds Python's, numpy's and torch's global generators for each item. `function(dataset, rng)` seeds
             the dataset's own generators from `rng`. False accepts items that differ from run to run.
-        collate: Function of the items of this rank's part of a step; the batch has its result as `collated`.
 
     Raises: InvalidPlan for anything that is no dataset, with the way out; EmptyView for one without items.
     """
@@ -62,7 +60,6 @@ def items(
         fields=_checked_fields(fields),
         keys=names,
         seeded=_checked_seeded(seeded),
-        collate=_checked_function("collate", collate),
     )
     return ItemsView(
         _checked_text("name", name),
@@ -72,11 +69,29 @@ def items(
     )
 
 
-def is_dataset(value: object) -> bool:
-    """Return whether a plan's source is meant as a dataset: it is no view, and has items."""
-    return not hasattr(value, "version_ordinals") and (
-        hasattr(value, "__getitem__") or hasattr(value, "__iter__")
-    )
+def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsView:
+    """Return the view of a saved plan over its dataset; without the dataset if none is passed.
+
+    Raises: InvalidPlan; PlanMismatch if the dataset is another one than was planned.
+    """
+    name = spec.get("name")
+    length = spec.get("length")
+    fingerprint = spec.get("fingerprint")
+    if not isinstance(name, str) or not isinstance(length, int) or not isinstance(fingerprint, str):
+        raise InvalidPlan(f"the plan's JSON is damaged: a view of items is {dict(spec)!r}")
+    planned = ItemsView(name, length, fingerprint, None)
+    if name not in datasets:
+        return planned
+    dataset = datasets[name]
+    view = dataset if isinstance(dataset, ItemsView) else items(dataset)
+    if len(view) != length or view.fingerprint != fingerprint:
+        raise PlanMismatch(
+            f"items[{name!r}] has {len(view)} items and the fingerprint {view.fingerprint!r}, the plan {length} and "
+            f"{fingerprint!r}: it is not the dataset that was planned. Usual causes are added files, an unsorted "
+            "os.listdir, and a shuffle() without a seed; pass the same dataset, or make a new plan"
+        )
+    assert view.source is not None
+    return planned.over(view.source)
 
 
 def _checked(dataset: Any) -> bool:
@@ -169,12 +184,6 @@ def _checked_seeded(seeded: Any) -> Any:
     if isinstance(seeded, bool) or callable(seeded):
         return seeded
     raise InvalidPlan(f"seeded = {seeded!r}; accepted: True, False, or a function (dataset, rng)")
-
-
-def _checked_function(option: str, value: Any) -> Any:
-    if value is None or callable(value):
-        return value
-    raise InvalidPlan(f"{option} = {value!r}; accepted: None, or a function")
 
 
 def _shown(value: object) -> str:

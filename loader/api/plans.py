@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..dataset.root import Root
@@ -44,7 +45,7 @@ def plan(
     """Return a plan: everything that decides which samples a step holds, frozen under one hash.
 
     Args:
-        sources: Name -> version, view or `loader.source(...)`. The name is part of the order.
+        sources: Name -> version, view, dataset (`loader.items`) or `loader.source(...)`. The name is part of the order.
         seed: Seed of the order, 0 to 2^64 - 1.
         global_batch: Samples per optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...]: first step and
             number.
@@ -107,18 +108,31 @@ def by_score(
     return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
 
 
-def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
+def open_plan(
+    root: Root,
+    plan_hash: str,
+    *,
+    retired: bool = False,
+    items: Mapping[str, Any] | None = None,
+) -> Plan:
     """Return a plan saved with `plan.save(root)`.
 
+    items: Name of the data -> its dataset, as for `loader.plan`. Without it, a plan over datasets makes no batch.
     retired: True also opens retired versions, to inspect a past run. Their data may be deleted at any time.
 
     Raises: InvalidPlan if the hash is unknown; PlanMismatch; FormatTooNew; Corrupt; VersionRetired; Denied if a
     takedown covers samples of a retired version.
     """
-    return plan_over(root, plan_hash, partial(opened_anyway, root) if retired else root.open)
+    open_version = partial(opened_anyway, root) if retired else root.open
+    return plan_over(root, plan_hash, open_version, items or {})
 
 
-def plan_over(root: Root, plan_hash: str, open_version: Callable[[str], Version]) -> Plan:
+def plan_over(
+    root: Root,
+    plan_hash: str,
+    open_version: Callable[[str], Version],
+    items: Mapping[str, Any] = MappingProxyType({}),
+) -> Plan:
     """Return a saved plan over the versions that a function opens. Raises: as `open_plan`; the function's errors."""
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
@@ -133,7 +147,15 @@ def plan_over(root: Root, plan_hash: str, open_version: Callable[[str], Version]
     from ..order.from_json import plan_from_json
 
     open_once = cache(open_version)  # for all buckets and views
-    opened = plan_from_json(body, lambda spec: _reopened(open_once, spec))
+
+    def reopened(spec: dict[str, Any]) -> OrderView:
+        if spec.get("kind") == "items":
+            from .items import items_again  # only for a dataset
+
+            return items_again(spec, items)
+        return _reopened(open_once, spec)
+
+    opened = plan_from_json(body, reopened)
     if opened.hash != plan_hash:
         raise PlanMismatch(
             f"{root.url}/plans/{plan_hash}.json holds the plan {opened.hash}: it was edited or renamed; restore it, "
@@ -198,8 +220,8 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         return episodes.windowed(WindowLayout.from_json(spec["layout"]))
     if spec.get("kind") != "version":
         raise InvalidPlan(
-            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed', 'windows' and "
-            "'synthetic'"
+            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed', 'windows', "
+            "'items' and 'synthetic'"
         )
     version = open_version(spec["version"])
     first = spec.get("first", 0)
@@ -231,4 +253,13 @@ def write_part(
 
 
 def _viewed(name: str, choice: Any) -> Any:
-    return choice.select() if isinstance(choice, Version) else choice
+    if isinstance(choice, Version):
+        return choice.select()
+    if hasattr(choice, "version_ordinals") or isinstance(choice, MixtureSource):
+        return choice
+    from .items import items  # only for a dataset
+
+    try:
+        return items(choice)
+    except InvalidPlan as error:
+        raise type(error)(f"source {name!r}: {error}") from None

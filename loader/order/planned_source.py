@@ -7,6 +7,7 @@ from ..errors import EmptyView, InvalidPlan
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .sources.growth import delta_name, whole_name
+from .sources.items_view import ItemsView
 from .sources.views import OrderView
 from .weights import Weight
 
@@ -152,6 +153,8 @@ def plan_source(
 
     requested = mixture_source(view_or_source)
     view = requested.view
+    if isinstance(view, ItemsView):
+        view = view.of_source(name)
     is_view = all(hasattr(view, attribute) for attribute in ("version_ordinals", "spec", "__len__"))
     if not is_view:
         raise InvalidPlan(
@@ -167,7 +170,7 @@ def plan_source(
         shape = frozen_shape(
             n,
             view.mean_sample_bytes,
-            requested.chunk,
+            _chunk_of(requested),
             requested.lanes,
             getattr(view, "decoded_chunk", None),
         )
@@ -180,6 +183,13 @@ def plan_source(
         shape=shape,
         bucket=bucket,
     )
+
+
+def _chunk_of(requested: MixtureSource) -> int | None:
+    """Return the chunk that a source asks for; None lets the plan choose by the samples' bytes."""
+    if requested.chunk is None and requested.lanes is None:
+        return getattr(requested.view, "default_chunk", None)
+    return requested.chunk
 
 
 def _check_jumps(view: OrderView) -> None:

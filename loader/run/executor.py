@@ -69,7 +69,10 @@ class Execution:
         executor: object,
         workers: Workers,
         bound: Bound,
+        apart: bool = False,
     ) -> None:
+        """Choose the first maker. apart: whether a thread takes batches beside the training's own."""
+        self._apart = apart
         self._assembler = assembler
         self._cache = cache
         self._metrics = metrics
@@ -253,19 +256,48 @@ class Execution:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
-            with without_collector():
-                from .workers.fork_server import prepare
-                from .workers.pool import WorkerPool  # noqa: F401 - needed next
-                from .workers.startup_message import check_can_be_sent
-
-            self._sent_bytes = check_can_be_sent(self._assembler.recipe)
-            prepare()  # imports modules while training starts
+            self._sent_bytes = self._check_processes()
             return "processes", "as requested"
+        if self._assembler.recipe.has_items:
+            return self._first_of_items(executor)
         if self._workers_option == 0:
             return "caller", "workers = 0"
         if executor == "threads":
             return "threads", "as requested"
         return "threads", "they begin at once; `auto` measures if another maker is faster"
+
+    def _first_of_items(self, executor: object) -> tuple[str, str]:
+        """Return the maker of items of datasets, which are got by one thread at a time."""
+        if executor == "threads":
+            raise InvalidRuntime(
+                "executor = 'threads' over a dataset: a dataset is called by one thread at a time, as torch does; use "
+                "'processes' or 'auto'"
+            )
+        if self._workers_option == 0:
+            if self._apart:
+                raise InvalidRuntime(
+                    "workers = 0 with device= over a dataset: the thread that copies to the device would make items "
+                    "beside the training, and both draw from the same generators; use workers='auto' or at least 1"
+                )
+            return "caller", "workers = 0"
+        if self._workers_option == "auto" and not self._apart:
+            reason = "a dataset's items are made in the training's thread; workers=n makes them in processes"
+            return "caller", reason
+        self._sent_bytes = self._check_processes()
+        if self._apart:
+            return "processes", "a dataset's items are made apart from the thread that copies to the device"
+        return "processes", "a dataset's items are made by one thread of each process"
+
+    def _check_processes(self) -> int:
+        """Return the bytes that each worker process is sent. Raises: Unpicklable, InvalidRuntime."""
+        with without_collector():
+            from .workers.fork_server import prepare
+            from .workers.pool import WorkerPool  # noqa: F401 - needed next
+            from .workers.startup_message import check_can_be_sent
+
+        nbytes = check_can_be_sent(self._assembler.recipe)
+        prepare()  # imports modules while training starts
+        return nbytes
 
     def _count(self, name: str) -> int:
         """Return the number of workers of a maker."""

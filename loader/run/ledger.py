@@ -71,8 +71,13 @@ class Ledger:
         self._markers = {store.url: Marker(store) for store in stores.values()}
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
-        urls = sorted({self._stores[entry.source].url for entry in substitutions})
-        return ", ".join(f"{url}/{self._prefix}" for url in urls)
+        urls: set[str] = set()
+        for entry in substitutions:
+            if entry.source in self._stores:
+                urls.add(self._stores[entry.source].url)
+        if not urls:
+            return "this process's log (Loader(ledger=) keeps them)"
+        return ", ".join(f"{url}/{self._prefix}" for url in sorted(urls))
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
         if self._pending:
@@ -87,7 +92,8 @@ class Ledger:
                 "substituted" if attempts[0].attempt else "masked",
                 attempts[0].error,
             )
-            self._pending.append(self._thread().submit(self._put, attempts))
+            if attempts[0].source in self._stores:
+                self._pending.append(self._thread().submit(self._put, attempts))
 
     def flush(self) -> None:
         self._raise_failed(list(self._pending))
@@ -132,10 +138,12 @@ def open_ledger(
     world: World,
     stored: Mapping[int, View],
     root: object,
+    trail_root: Root | None = None,
 ) -> Ledger:
     """Return a rank's ledger.
 
-    stored: source -> its view. root: location of the entries; None for each stored source's own root.
+    stored: source -> its view. root: location of the entries; None for each stored source's own root. trail_root:
+    location of the entries of datasets, which have no root. Without both, their entries are in batches and log only.
 
     Raises: InvalidRuntime for another root.
     """
@@ -144,9 +152,13 @@ def open_ledger(
             f"ledger = {root!r}; accepted: None, or a loader.Root that this job may write to"
         )
     stores: dict[str, Store] = {}
-    for source, view in stored.items():
-        name = plan.source_names[source]
-        stores[name] = view.version.store if root is None else root.store
+    for source, name in enumerate(plan.source_names):
+        if root is not None:
+            stores[name] = root.store
+        elif source in stored:
+            stores[name] = stored[source].version.store
+        elif trail_root is not None:
+            stores[name] = trail_root.store
     return Ledger(plan, world, stores)
 
 

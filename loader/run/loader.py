@@ -133,7 +133,8 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
-        self._ledger = open_ledger(plan, self.world, recipe.stored, ledger)
+        trail_root = None if trail is None else trail.root
+        self._ledger = open_ledger(plan, self.world, recipe.stored, ledger, trail_root)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._timing = StepTiming()
@@ -149,6 +150,7 @@ class Loader:
             spec,
             self._metrics,
             executor=executor,
+            apart=device is not None,
             workers=workers,
             bound=prefetch_bound(prefetch),
         )

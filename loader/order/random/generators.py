@@ -27,6 +27,14 @@ def sample_words(
     return _words(head, ordinals, ())
 
 
+def item_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
+    """Return the numbers that seed the global generators for each item of a dataset. ordinals: int64 [n].
+
+    The words are key("item", ordinal, 0) and key("item", ordinal, 1).
+    """
+    return _words((seed, source, "item", epoch), ordinals, ())
+
+
 def field_words(
     seed: int,
     source: str,

@@ -43,8 +43,6 @@ class ItemsSource:
     """Names of the items; None: their ordinals."""
     seeded: bool | Callable[[Any, np.random.Generator], object] = True
     """True seeds the global generators. A function seeds those of the dataset. False accepts draws that differ."""
-    collate: Callable[[list[Any]], Any] | None = None
-    """Function of a rank's items of a step, instead of columns."""
 
 
 class ItemsView:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,18 +276,33 @@ class DeliveredSamples:
     """Substitutions for corrupt samples."""
 
 
+class Delivered(Protocol):
+    """Samples of one kind that were delivered in a batch."""
+
+    @property
+    def rows(self) -> I64:
+        """int64 [n]: row of each sample in the batch."""
+
+    def keys(self) -> list[str]:
+        """Return the key of each sample."""
+
+    def field_crcs(self) -> Iterator[tuple[I64 | slice, Mapping[str, Int64s]]]:
+        """Yield (numbers, field -> CRC-32C of each) for samples that have the same fields."""
+
+
 def delivered_of(
-    n: int, delivered: Sequence[LocatedSamples], substitutions: list[Substitution]
+    n: int, delivered: Sequence[Delivered], substitutions: list[Substitution]
 ) -> DeliveredSamples:
     keys = Keys(partial(_keys, n, delivered))
     return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
 
-def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
+def crcs_of(n: int, delivered: Sequence[Delivered]) -> I64:
     """Return int64 [n]: the CRC-32C over the fields of each row's last sample."""
     crcs = np.zeros(n, np.int64)
-    for located in delivered:
-        crcs[located.rows] = sample_crcs({field: at.crc32c for field, at in located.places.fields.items()})
+    for samples in delivered:
+        for numbers, by_field in samples.field_crcs():
+            crcs[samples.rows[numbers]] = sample_crcs(by_field)
     return crcs
 
 
@@ -301,10 +316,10 @@ def masked_row(
     return masked(recipe.plan, rank_slots.step_of(row), rank_slots.slots, row, slot, address, error)
 
 
-def _keys(n: int, delivered: Sequence[LocatedSamples]) -> list[str]:
+def _keys(n: int, delivered: Sequence[Delivered]) -> list[str]:
     keys = [""] * n
-    for located in delivered:
-        for row, key in zip(located.rows.tolist(), located.keys(), strict=True):
+    for samples in delivered:
+        for row, key in zip(samples.rows.tolist(), samples.keys(), strict=True):
             keys[row] = key
     return keys
 

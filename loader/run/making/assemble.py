@@ -18,6 +18,7 @@ from ...order.substitutes import substitutes
 from ...storage.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics, measured_by, step_metrics
 from ..batch.collate import (
+    Delivered,
     DeliveredSamples,
     Finish,
     collate,
@@ -39,6 +40,7 @@ from .many_samples import ManySamples, OneSample
 from .node_reads import NodeReads
 
 if TYPE_CHECKING:
+    from ..items.item_rows import ItemRows
     from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
@@ -179,6 +181,7 @@ class Assembler:
         self._samples = ManySamples(recipe, decoders, self._one_sample)
         self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
         self._packed = _packed_slots(recipe, decoders, self._fetch, run)
+        self._items = _item_rows(recipe)
         self._has_succeeded = False
 
     def dismiss(self) -> None:
@@ -326,8 +329,11 @@ class Assembler:
         for part, data in zip(parts, fetched, strict=True):
             for number, error in self._decoded(slots, part, data, columns).items():
                 bad.append((int(part.rows[number]), part, number, error))
-        delivered = [*parts]
+        delivered: list[Delivered] = [*parts]
         substitutions: list[Substitution] = []
+        if self._items is not None:
+            delivered_items, substitutions = self._items(rank_slots, columns)
+            delivered += delivered_items
         for row, part, number, error in sorted(bad, key=itemgetter(0)):
             if self.recipe.recorded is not None:
                 substitution = masked_row(self.recipe, rank_slots, part, number, error)
@@ -362,6 +368,15 @@ class Assembler:
         fetched.payloads.clear()  # so that bytes are freed once they are decoded
         bad |= self._samples(slots, located, payloads, columns)
         return bad
+
+
+def _item_rows(recipe: Recipe) -> "ItemRows | None":
+    if not recipe.has_items:
+        return None
+    from ..items.item_rows import ItemRows  # only for datasets
+    from ..items.item_samples import source_items
+
+    return ItemRows(recipe, source_items(recipe))
 
 
 def _packed_slots(

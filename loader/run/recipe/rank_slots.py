@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.reading.places import Lookup, layout_of
-from ...dataset.reading.sample_places import SamplePlaces
+from ...dataset.reading.sample_places import Int64s, SamplePlaces
 from ...dataset.reading.verified_bucket_reads import Map
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime, PenstockError
@@ -58,6 +58,10 @@ class LocatedSamples(NamedTuple):
         if self.anchor_rows is None:
             return keys
         return [window_key(key, row) for key, row in zip(keys, self.anchor_rows.tolist(), strict=True)]
+
+    def field_crcs(self) -> Iterator[tuple[slice, dict[str, Int64s]]]:
+        """Yield (numbers, field -> int64 CRC-32C of each) for all samples at once: they have the same fields."""
+        yield slice(None), {field: at.crc32c for field, at in self.places.fields.items()}
 
     def of_rows(self, rows: slice) -> "LocatedSamples":
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()

@@ -16,6 +16,7 @@ from ...order.mixture import MASK
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots, rank_slice
+from ...order.sources.items_view import ItemsView
 from ...order.sources.packing import PackedView
 from ...order.sources.views import OrderView
 from ...order.sources.window_view import WindowView
@@ -179,7 +180,7 @@ class Recipe:
                 "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True"
             )
         for name, source in self.plan.sources.items():
-            if stored_view(source.view) is None:
+            if stored_view(source.view) is None and not isinstance(source.view, ItemsView):
                 raise InvalidRuntime(
                     f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
                     "versions (loader.synthetic is for planning only)"
@@ -200,6 +201,8 @@ class Recipe:
         """True if samples are only copied: bytes, arrays and texts without a transform, such as tokens and latents."""
         if self.transform is not None or self.plan.pack is not None or any(window_views(self.plan)):
             return False
+        if self.has_items:
+            return False
         used = [decoder for by_field in self.decoders() for decoder in by_field.values()]
         return all(
             decoder in CHEAP or getattr(decoder, "__module__", None) == array.__name__ for decoder in used
@@ -209,6 +212,11 @@ class Recipe:
         bucket = list(self.plan.sources.values())[source].bucket
         choice: Transform | None = of_bucket(self.transform, bucket, "transform")
         return choice
+
+    @property
+    def has_items(self) -> bool:
+        """True if a source is a dataset, whose items one thread at a time may get."""
+        return any(isinstance(source.view, ItemsView) for source in self.plan.sources.values())
 
     @property
     def stored(self) -> dict[int, View]:

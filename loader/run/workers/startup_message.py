@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper, lru_cache
 from mmap import PROT_READ, mmap
 from multiprocessing import current_process
@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
+from ...order.sources.items_view import ItemsSource, ItemsView
 from ..recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class StartupMessage:
     """Log level of the package's logger."""
     values: "tuple[SentValue, ...]" = ()
     """Globals of the user's modules, which the worker compares with its own."""
+    items: Mapping[int, ItemsSource] = field(default_factory=dict)
+    """Source -> its dataset, which a pickled plan leaves behind."""
 
     @staticmethod
     def of(recipe: Recipe, cache: CacheSpec, values: "tuple[SentValue, ...]" = ()) -> "StartupMessage":
@@ -48,6 +51,7 @@ class StartupMessage:
             cache=cache,
             log_level=logging.getLogger(__package__).getEffectiveLevel(),
             values=values,
+            items=dict(_datasets(recipe)),
         )
 
     def written(self) -> int:
@@ -71,6 +75,11 @@ class StartupMessage:
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
             sys.argv = pickle.load(data)  # noqa: S301 - from the trainer
             sent: StartupMessage = pickle.load(data)  # noqa: S301
+        planned = list(sent.recipe.plan.sources.values())
+        for source, dataset in sent.items.items():
+            view = planned[source].view
+            assert isinstance(view, ItemsView)
+            view.source = dataset
         return sent
 
 
@@ -147,6 +156,15 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
             yield f"decode[{field!r}]", decoder
     for name, source in recipe.plan.sources.items():
         yield f"source {name!r}", source.view
+    for number, dataset in _datasets(recipe):
+        yield f"source {recipe.plan.source_names[number]!r}", dataset
+
+
+def _datasets(recipe: Recipe) -> Iterator[tuple[int, ItemsSource]]:
+    """Yield (number, dataset) of the sources that are datasets."""
+    for number, source in enumerate(recipe.plan.sources.values()):
+        if isinstance(source.view, ItemsView) and source.view.source is not None:
+            yield number, source.view.source
 
 
 class _StartupPickler(pickle.Pickler):

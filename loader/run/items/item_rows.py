@@ -1,0 +1,123 @@
+"""Write the samples of datasets into a batch's columns, with substitutes for damaged items."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from ...errors import Corrupt
+from ...order.random.keyed_permutation import I64
+from ...order.substitutes import substitutes
+from ..batch.columns import Columns
+from ..batch.substitution import Substitution, error_text, masked, stage_of
+from ..recipe.rank_slots import RankSlots
+from ..recipe.recipe import Recipe
+from .item_samples import DeliveredItems, ItemSample, SourceItems
+
+
+class ItemRows:
+    """Makes the rows of a batch whose sources are datasets."""
+
+    def __init__(self, recipe: Recipe, makers: Mapping[int, SourceItems]) -> None:
+        self._recipe = recipe
+        self._makers = makers
+
+    def __call__(
+        self, rank_slots: RankSlots, columns: Columns
+    ) -> tuple[list[DeliveredItems], list[Substitution]]:
+        """Store the samples in the columns; return them, and the substitutions tried.
+
+        Raises: as `SourceItems`; Corrupt for a damaged item without a readable or allowed substitute.
+        """
+        delivered: list[DeliveredItems] = []
+        substitutions: list[Substitution] = []
+        real_rows = rank_slots.real_rows
+        source_of_row = rank_slots.slots.source[real_rows]
+        for source, maker in self._makers.items():
+            rows = real_rows[source_of_row == source]
+            if not len(rows):
+                continue
+            samples: list[ItemSample] = []
+            sample_rows: list[int] = []
+            for row, made in zip(rows.tolist(), maker(rank_slots.slots, rows), strict=True):
+                sample: ItemSample | None
+                if isinstance(made, Corrupt):
+                    sample, tried = self._instead(maker, rank_slots, row, made)
+                    substitutions += tried
+                else:
+                    sample = made
+                if sample is not None:
+                    samples.append(sample)
+                    sample_rows.append(row)
+            _put(columns, sample_rows, samples)
+            delivered.append(DeliveredItems(np.array(sample_rows, np.int64), samples))
+        substitutions.sort(key=lambda one: (one.step, one.slot, one.attempt))
+        return delivered, substitutions
+
+    def _instead(
+        self,
+        maker: SourceItems,
+        rank_slots: RankSlots,
+        row: int,
+        error: Corrupt,
+    ) -> tuple[ItemSample | None, list[Substitution]]:
+        """Return the sample that stands for a damaged item, None if the row is masked, and the substitutions tried.
+
+        Writes the substitute into `rank_slots`.
+        """
+        recipe = self._recipe
+        plan = recipe.plan
+        slots = rank_slots.slots
+        step = rank_slots.step_of(row)
+        slot = int(rank_slots.number[row])
+        bad = maker.address(int(slots.ordinal[row]))
+        if recipe.recorded is not None:  # a replay substitutes nothing that the run did not
+            if rank_slots.valid.sum() == 1:
+                raise error
+            rank_slots.valid[row] = False
+            return None, [masked(plan, step, slots, row, slot, bad, error)]
+        if not recipe.substitute:
+            raise error
+
+        source = int(slots.source[row])
+        position = int(slots.position[row])
+        tried_before = int(slots.attempt[row])  # by the plan, for a quarantined sample
+        tried: list[Substitution] = []
+        why = error
+        for attempt, view_ordinal, ordinal in substitutes(plan, step, source, position, tried_before):
+            slots.attempt[row] = attempt
+            slots.view_ordinal[row] = view_ordinal
+            slots.ordinal[row] = ordinal
+            address = maker.address(ordinal)
+            substitution = Substitution(
+                step=step,
+                slot=slot,
+                source=plan.source_names[source],
+                epoch=int(slots.epoch[row]),
+                position=position,
+                attempt=attempt,
+                stage=stage_of(why),
+                error=error_text(why),
+                address=bad,
+                substitute=address.key,
+                substitute_ordinal=ordinal,
+            )
+            tried.append(substitution)
+            (sample,) = maker(slots, np.array([row], np.int64))
+            if not isinstance(sample, Corrupt):
+                return sample, tried
+            why = sample
+            bad = address
+        error.add_note(f"all of its substitutes are damaged too, the last: {why}")
+        raise error
+
+
+def _put(columns: Columns, rows: Sequence[int], samples: Sequence[ItemSample]) -> None:
+    for row, sample in zip(rows, samples, strict=True):
+        for field, value in sample.values.items():
+            columns.put(row, field, value)
+    # Mostly all samples have the same fields, and one call names them.
+    names = [tuple(sample.values) for sample in samples]
+    for names_of_run, numbers in groupby(range(len(rows)), key=names.__getitem__):
+        rows_of_run: I64 = np.array([rows[number] for number in numbers], np.int64)
+        columns.put_names(rows_of_run, names_of_run)

@@ -1,0 +1,244 @@
+"""Anybody's dataset as a source: one order, one content, whatever makes the batches."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import loader
+from loader.errors import Corrupt, InvalidRuntime, InvalidSample, PlanMismatch, TooManyCorrupt, UnseededItems
+
+STEPS = 4
+BATCH = 30
+
+
+def planned(dataset, **more):
+    return loader.plan({"photos": dataset}, seed=7, global_batch=BATCH, **more)
+
+
+def content(batch):
+    """Return the digest's and the values' part of a batch, to add up over ranks."""
+    image = batch["image"] if "image" in batch.fields else batch["0"]
+    return batch.digest, [tensor.numpy().tobytes() for tensor in torch.as_tensor(image)]
+
+
+def steps_of(plan, world=1, **options):
+    """Return step -> (digest, bytes of every sample in canonical order) of all ranks together."""
+    steps = {}
+    for rank in range(world):
+        with loader.Loader(plan, rank, world, steps=STEPS, **options) as batches:
+            for batch in batches:
+                digest, samples = content(batch)
+                total, in_order = steps.get(batch.step, (0, []))
+                steps[batch.step] = ((total + digest) % 2**64, in_order + samples)
+    return steps
+
+
+@pytest.mark.parametrize("name", ["Pictures", "Augmented", "LateAugmented", "Bulk"])
+def test_batches_are_the_same_for_every_world_size(datasets, name):
+    plan = planned(getattr(datasets, name)())
+    alone = steps_of(plan)
+    assert len(alone) == STEPS
+    assert steps_of(plan, 2) == alone
+    assert steps_of(plan, 5) == alone
+
+
+@pytest.mark.parametrize("name", ["Augmented", "LateAugmented"])
+def test_worker_processes_make_the_same_batches(datasets, name):
+    plan = planned(getattr(datasets, name)())
+    assert steps_of(plan, 2, workers=2) == steps_of(plan)
+
+
+def test_items_are_those_of_the_order(datasets):
+    """Beside a second implementation: the plan's ordinals, and items made one by one."""
+    dataset = datasets.Pictures()
+    plan = planned(dataset)
+    with loader.Loader(plan, 0, 1, steps=STEPS) as batches:
+        for batch in batches:
+            ordinals = plan.slots(batch.step).ordinal.tolist()
+            assert batch.ordinals.tolist() == ordinals
+            assert [key for _, key in batch.ids] == [str(ordinal) for ordinal in ordinals]
+            assert batch["1"].tolist() == [dataset[ordinal][1] for ordinal in ordinals]
+            expected = np.stack([dataset[ordinal][0] for ordinal in ordinals])
+            assert np.array_equal(batch["0"].numpy(), expected)
+
+
+def test_any_step_is_made_by_itself(datasets):
+    plan = planned(datasets.Augmented())
+    steps = steps_of(plan)
+    with loader.Loader(plan, 0, 1) as batches:
+        assert content(batches.batch_at(3)) == steps[3]
+        next(batches)
+        state = batches.state_dict()
+    with loader.Loader(plan, 0, 1) as resumed:
+        resumed.load_state_dict(state)
+        assert content(next(resumed)) == steps[1]
+
+
+def test_generators_of_the_training_do_not_move(datasets):
+    plan = planned(datasets.Augmented())
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    steps_of(plan)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+
+
+def test_epochs_and_sources_draw_differently(datasets):
+    plan = loader.plan(
+        {"a": datasets.Augmented(20), "b": datasets.Augmented(20)}, seed=7, global_batch=40, allow_repeats=True
+    )
+    seen = set()
+    with loader.Loader(plan, 0, 1, steps=2) as batches:
+        for batch in batches:
+            seen |= {one.numpy().tobytes() for one in batch["image"]}
+    assert len(seen) == 80
+
+
+def test_mixture_with_a_version(datasets, tmp_path):
+    root = loader.Root(tmp_path / "root")
+    with root.write("rows") as writer:
+        for i in range(50):
+            writer.add(f"{i:03d}", {"cls": i})
+    sources = {"rows": root.open("rows@1"), "photos": loader.source(datasets.Augmented(), weight=2)}
+    plan = loader.plan(sources, seed=3, global_batch=BATCH)
+
+    def digests(world, **options):
+        total = [0] * STEPS
+        for rank in range(world):
+            with loader.Loader(plan, rank, world, steps=STEPS, **options) as batches:
+                for batch in batches:
+                    total[batch.step] = (total[batch.step] + batch.digest) % 2**64
+                    here = {plan.source_names[source] for source in batch.sources.tolist()}
+                    assert here <= {"rows", "photos"}
+        return total
+
+    alone = digests(1)
+    assert digests(3) == alone
+    assert digests(2, workers=1) == alone
+
+
+def test_generator_of_its_own_is_found_at_the_first_item(datasets):
+    with loader.Loader(planned(datasets.OwnGenerator()), 0, 1) as batches:
+        with pytest.raises(UnseededItems, match=r"of source 'photos' differs each time .* in the field 'image'"):
+            next(batches)
+    seeded = planned(loader.items(datasets.OwnGenerator(), seeded=datasets.seed_own))
+    assert steps_of(seeded, 2) == steps_of(seeded)
+    with loader.Loader(planned(loader.items(datasets.OwnGenerator(), seeded=False)), 0, 1) as batches:
+        assert len(next(batches)) == BATCH
+
+
+def test_damaged_items_have_substitutes(datasets, tmp_path):
+    plan = planned(datasets.Damaged())
+    ledger = loader.Root(tmp_path / "ledger")
+    found = []
+    with loader.Loader(plan, 0, 1, steps=STEPS, ledger=ledger) as batches:
+        for batch in batches:
+            found += batch.substitutions
+            assert bool(batch.mask.all())
+    damaged = {one.address.ordinal for one in found}
+    assert damaged == {7, 47, 87}
+    assert "image file is truncated" in found[0].error
+    assert [one.identity for one in loader.read_ledger(ledger, plan)] == [one.identity for one in found]
+    assert steps_of(plan, 2) == steps_of(plan)
+    with loader.Loader(plan, 0, 1, steps=STEPS, on_corrupt="raise") as batches, pytest.raises(Corrupt):
+        list(batches)
+    with loader.Loader(plan, 0, 1, steps=STEPS, corrupt_budget=0) as batches:
+        with pytest.raises(TooManyCorrupt, match="this process's log"):
+            list(batches)
+
+
+def test_factory_opens_the_dataset_in_each_process(datasets, tmp_path):
+    path = tmp_path / "rows"
+    path.write_bytes(np.arange(datasets.N, dtype="<u8").tobytes())
+    items = loader.items(functools.partial(datasets.OpenFile, path))
+    plan = planned(items)
+    with loader.Loader(plan, 0, 1, steps=2, workers=2) as batches:
+        for batch in batches:
+            assert batch["item"].tolist() == batch.ordinals.tolist()
+    with pytest.raises(loader.errors.Unpicklable, match=r"source 'photos' .* cannot be sent to a worker process"):
+        loader.Loader(planned(datasets.OpenFile(path)), 0, 1, workers=1)
+
+
+class Changing:
+    """Items that a test replaces."""
+
+    def __init__(self, item, n=40):
+        self.item = item
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return self.item(i)
+
+
+def missing(i):
+    raise IndexError("list index out of range")
+
+
+def failing(i):
+    raise KeyError("labels.csv")
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "says"),
+    [
+        (missing, InvalidRuntime, "source 'photos' said that it has 40 items, and has no item"),
+        (lambda i: None, InvalidSample, "of source 'photos' is no sample: it is None"),
+        (lambda i: iter([i]), InvalidSample, "of source 'photos' is no sample: it is a list_iterator"),
+        (lambda i: {i: 1}, InvalidSample, "a field's name is a string"),
+        (failing, KeyError, "labels.csv"),
+    ],
+)
+def test_bad_item_ends_with_its_source_and_number(item, error, says):
+    with loader.Loader(planned(Changing(item)), 0, 1) as batches:
+        with pytest.raises(error, match=says) as raised:
+            next(batches)
+    if error is KeyError:
+        assert any("of source 'photos'" in note for note in raised.value.__notes__)
+
+
+def test_dataset_of_another_length_than_planned_is_refused():
+    dataset = Changing(lambda i: i)
+    plan = planned(dataset)
+    dataset.n = 39
+    with loader.Loader(plan, 0, 1) as batches:
+        with pytest.raises(PlanMismatch, match="source 'photos' has 39 items here, and 40 in the plan"):
+            next(batches)
+
+
+def test_bulk_call_must_return_an_item_for_each_number(datasets):
+    class Short(datasets.Bulk):
+        def __getitems__(self, numbers):
+            return super().__getitems__(numbers)[1:]
+
+    with loader.Loader(planned(Short()), 0, 1) as batches:
+        with pytest.raises(InvalidRuntime, match=r"__getitems__ returned 29 items for 30 numbers"):
+            next(batches)
+
+
+def test_bulk_call_is_used_while_no_item_draws(datasets):
+    dataset = datasets.Bulk()
+    steps_of(planned(dataset))
+    assert dataset.calls == STEPS
+
+
+def test_threads_are_refused(datasets):
+    with pytest.raises(InvalidRuntime, match="a dataset is called by one thread at a time"):
+        loader.Loader(planned(datasets.Pictures()), 0, 1, executor="threads")
+    with loader.Loader(planned(datasets.Pictures()), 0, 1) as batches:
+        assert (batches.executor, batches.workers) == ("caller", 0)
+
+
+def test_transform_gets_the_fields_and_a_keyed_generator(datasets):
+    def noisy(sample, rng):
+        return {"image": sample["0"] + rng.random(), "label": sample["1"]}
+
+    plan = planned(datasets.Pictures())
+    alone = steps_of(plan, transform=noisy)
+    assert steps_of(plan, 3, transform=noisy) == alone
+    assert {step: digest for step, (digest, _) in alone.items()} == {
+        step: digest for step, (digest, _) in steps_of(plan).items()
+    }

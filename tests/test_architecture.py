@@ -203,6 +203,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "explain",
         "follow",
         "image",
+        "items",
         "listed",
         "moving_rows",
         "norm",

@@ -16,6 +16,7 @@ from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..order.slots import Slots, rank_slice
+from ..order.sources.items_view import unsupported
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
 from ..run.recipe.document_pieces import pieces_of, sequence_address
@@ -151,9 +152,7 @@ def explain_slots(
             continue
         view = stored_view(source.view)
         if view is None:
-            raise InvalidRuntime(
-                f"source {name!r} has no bytes to explain; it is a {type(source.view).__name__}"
-            )
+            raise InvalidRuntime(unsupported(name, source.view, "has no stored bytes to explain"))
         version = view.version
         pieces: dict[int, list[ExplainedPiece]] = {}
         if isinstance(source.view, PackedView):

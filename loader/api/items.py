@@ -1,4 +1,4 @@
-"""`loader.items`: anybody's dataset as a source of a plan."""
+"""`loader.items`: a dataset that you bring as a source of a plan."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,14 +8,8 @@ import numpy as np
 
 from ..errors import EmptyView, InvalidPlan, PlanMismatch
 from ..order.random.lanes import MAX_SAMPLES
-from ..order.sources.items_view import (
-    Dataset,
-    ItemKeys,
-    ItemsSource,
-    ItemsView,
-    checked_keys,
-    fingerprint_of_keys,
-)
+from ..order.sources.items_source import Dataset, ItemKeys, ItemsSource
+from ..order.sources.items_view import ItemsView, checked_keys, fingerprint_of_keys
 
 ACCEPTED = (
     "a dataset with __len__ and __getitem__(int), or a function without arguments that returns one, is needed"
@@ -36,8 +30,9 @@ def items(
 
     Args:
         dataset: Has `__len__` and `__getitem__(int)`; `__getitems__(list)` is used if it exists. Or a function without
-            arguments that returns one, called once in each process: for open files and databases.
-        name: Of the data, in messages and digests; None is the source's name in the plan.
+            arguments that returns one, called once in each process: for open files and databases. It is called here for
+            the length, unless `length` is stated, and its result closed by `close()` if it has one.
+        name: Name of the data, in messages and digests; None is the source's name in the plan.
         fields: Names of a tuple's values, such as ("image", "label"); None names them "0", "1", and so on.
         keys: Names of the items, a list or a function `int -> str`; None names them by their ordinals.
         fingerprint: Any text that changes if the content does. None takes a Hugging Face dataset's own, or a hash of a
@@ -54,6 +49,12 @@ def items(
         raise InvalidPlan(f"the function {_shown(dataset)} returns another function; {ACCEPTED}")
     n = _length_of(opened, length)
     names = checked_keys(keys, n)
+    known_fingerprint = _fingerprint_of(opened, _checked_text("fingerprint", fingerprint), names)
+    if opened is not dataset:
+        # Each process opens its own; this one was opened for its length.
+        close = getattr(opened, "close", None)
+        if callable(close):
+            close()
     source = ItemsSource(
         dataset=dataset,
         is_factory=is_factory,
@@ -64,7 +65,7 @@ def items(
     return ItemsView(
         _checked_text("name", name),
         n,
-        _fingerprint_of(opened, _checked_text("fingerprint", fingerprint), names),
+        known_fingerprint,
         source,
     )
 
@@ -148,9 +149,9 @@ def _length_of(dataset: Any, length: int | None) -> int:
     return int(n)
 
 
-def _fingerprint_of(dataset: Any, given: str, keys: ItemKeys | None) -> str:
-    if given:
-        return given
+def _fingerprint_of(dataset: Any, text: str, keys: ItemKeys | None) -> str:
+    if text:
+        return text
     own = getattr(dataset, "_fingerprint", None)  # of Hugging Face's datasets: changes with each transform
     if isinstance(own, str) and own:
         return f"hf-{own}"

@@ -10,6 +10,7 @@ from .mixture import MixtureSegment
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source
 from .sources.bucket import BucketBy, first_few
 from .sources.growth import Growth
+from .sources.items_view import unsupported
 from .sources.views import OrderView
 
 
@@ -46,8 +47,7 @@ def split_view(
 ) -> dict[str, OrderView]:
     """Return label -> the part of a view in that bucket. Raises InvalidPlan, naming the source."""
     if not hasattr(view, "split"):
-        kind = type(view).__name__
-        raise InvalidPlan(f"source {name!r} is a {kind}, which cannot be split into buckets")
+        raise InvalidPlan(unsupported(name, view, "cannot be split into buckets"))
     try:
         parts: dict[str, OrderView] = view.split(by, edges)
     except InvalidPlan as error:

@@ -73,7 +73,10 @@ def _source_line(
     exhausted = "never exhausted"
     if end is not None:
         exhausted = f"exhausted (and begun again) at step {end}"
-    return f"source {name!r}: {samples} of view {facts['view']}; {reading}{live}; {exhausted}"
+    view = f"view {facts['view']}"
+    if facts["dataset"] is not None:
+        view = f"{facts['dataset']} ({view})"
+    return f"source {name!r}: {samples} of {view}; {reading}{live}; {exhausted}"
 
 
 def _packed(n: int, facts: Mapping[str, Any]) -> str:

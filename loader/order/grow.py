@@ -13,6 +13,7 @@ from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_s
 from .random.plan_hash import whole
 from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth, delta_name, whole_name
+from .sources.items_view import ItemsView
 from .sources.views import Delta, OrderView, delta_since
 from .weights import cut_at, in_force
 
@@ -110,6 +111,10 @@ def _grown_source(
             "schedule sets weights"
         )
     old = _views_before(plan, name, number)
+    if any(isinstance(view, ItemsView) for view in old.values()):
+        raise InvalidPlan(
+            f"source {name!r} is a dataset, which does not grow: make a new plan over the longer dataset"
+        )
     all_views = [*old.values(), source.view]
     if any(hasattr(view, "first_epoch") for view in all_views):
         raise InvalidPlan(

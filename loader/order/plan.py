@@ -18,6 +18,7 @@ from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_s
 from .random.plan_hash import plan_json, whole
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
+from .sources.items_view import unsupported
 from .sources.packing import PackBy, PackedView, Packing
 from .sources.quarantine import QuarantineKeys, quarantine_of
 from .sources.views import OrderView, synthetic
@@ -402,7 +403,7 @@ def pack_sources(
     for name, view_or_source in views.items():
         source = mixture_source(view_or_source)
         if not hasattr(source.view, "packed"):
-            raise InvalidPlan(f"source {name!r} is a {type(source.view).__name__}, which cannot be packed")
+            raise InvalidPlan(unsupported(name, source.view, "cannot be packed"))
         try:
             view: PackedView = source.view.packed(pack)
         except InvalidPlan as error:

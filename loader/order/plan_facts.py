@@ -9,6 +9,7 @@ from .mixture import MASK, epoch_steps
 from .planned_source import PlannedSource
 from .slots import rank_slice
 from .sources.growth import Growth
+from .sources.items_view import ItemsView
 from .sources.packing import PackedView
 
 
@@ -25,6 +26,7 @@ def plan_facts(
 
     - sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share, live_chunks,
       live_bytes, exhausted_at_step.
+    - dataset (of a source): None, or the dataset and its fingerprint as text.
     - tail_share: share of an epoch that is read less evenly.
     - live_chunks, live_bytes: what all ranks together hold in memory to read every chunk once.
     - exhausted_at_step: step with the last sample of the first epoch; None if there is none.
@@ -116,10 +118,14 @@ def _source_facts(
     pack = None
     if isinstance(source.view, PackedView):
         pack = _pack_facts(source.view)
+    dataset = None
+    if isinstance(source.view, ItemsView):
+        dataset = source.view.describe()
     return {
         "source": source.source,
         "bucket": source.bucket,
         "view": source.view_id,
+        "dataset": dataset,
         "samples": shape.n,
         "mean_sample_bytes": sample_bytes,
         "chunk": shape.chunk,

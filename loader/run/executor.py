@@ -57,7 +57,7 @@ class Execution:
     """Runs the maker of batches, ahead of use if there are workers. Not thread-safe, except `close`.
 
     name: "threads", "processes", or "caller" with workers=0. why: the reason as text. workers: number of threads or
-    processes.
+    processes. apart: whether a thread takes batches beside the training's own.
     """
 
     def __init__(
@@ -71,8 +71,6 @@ class Execution:
         bound: Bound,
         apart: bool = False,
     ) -> None:
-        """Choose the first maker. apart: whether a thread takes batches beside the training's own."""
-        self._apart = apart
         self._assembler = assembler
         self._cache = cache
         self._metrics = metrics
@@ -86,7 +84,7 @@ class Execution:
         self._local = all(is_local(store) and not is_on_network(store) for store in stores)
         self._copies = assembler.recipe.copies
         self._sent_bytes = 0
-        self.name, self.why = self._prepare_first_maker(executor)
+        self.name, self.why = self._prepare_first_maker(executor, apart=apart)
         self.workers = self._count(self.name)
         self._may_start_processes = False
         self._may_be_caller = executor == "auto" and workers == "auto"
@@ -245,7 +243,7 @@ class Execution:
             self._prefetch.close(wait=wait)
             self._prefetch = None
 
-    def _prepare_first_maker(self, executor: object) -> tuple[str, str]:
+    def _prepare_first_maker(self, executor: object, *, apart: bool) -> tuple[str, str]:
         """Return (the first maker's name, why). Raises: InvalidRuntime; Unpicklable for processes.
 
         For processes, start the server that forks them, and set `_sent_bytes`, which `_count` needs.
@@ -259,34 +257,17 @@ class Execution:
             self._sent_bytes = self._check_processes()
             return "processes", "as requested"
         if self._assembler.recipe.has_items:
-            return self._first_of_items(executor)
+            from .items.first_maker import first_maker
+
+            name, why = first_maker(executor, self._workers_option, apart)
+            if name == "processes":
+                self._sent_bytes = self._check_processes()
+            return name, why
         if self._workers_option == 0:
             return "caller", "workers = 0"
         if executor == "threads":
             return "threads", "as requested"
         return "threads", "they begin at once; `auto` measures if another maker is faster"
-
-    def _first_of_items(self, executor: object) -> tuple[str, str]:
-        """Return the maker of items of datasets, which are got by one thread at a time."""
-        if executor == "threads":
-            raise InvalidRuntime(
-                "executor = 'threads' over a dataset: a dataset is called by one thread at a time, as torch does; use "
-                "'processes' or 'auto'"
-            )
-        if self._workers_option == 0:
-            if self._apart:
-                raise InvalidRuntime(
-                    "workers = 0 with device= over a dataset: the thread that copies to the device would make items "
-                    "beside the training, and both draw from the same generators; use workers='auto' or at least 1"
-                )
-            return "caller", "workers = 0"
-        if self._workers_option == "auto" and not self._apart:
-            reason = "a dataset's items are made in the training's thread; workers=n makes them in processes"
-            return "caller", reason
-        self._sent_bytes = self._check_processes()
-        if self._apart:
-            return "processes", "a dataset's items are made apart from the thread that copies to the device"
-        return "processes", "a dataset's items are made by one thread of each process"
 
     def _check_processes(self) -> int:
         """Return the bytes that each worker process is sent. Raises: Unpicklable, InvalidRuntime."""

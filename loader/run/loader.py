@@ -133,7 +133,7 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
-        trail_root = None if trail is None else trail.root
+        trail_root = getattr(trail, "root", None)  # another type is refused below
         self._ledger = open_ledger(plan, self.world, recipe.stored, ledger, trail_root)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()

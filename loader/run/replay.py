@@ -15,6 +15,7 @@ from ..order.occurrences import Occurrence
 from ..order.plan import Plan
 from ..order.random.generators import sample_rng_key
 from ..order.slots import Slots, rank_slice
+from ..order.sources.items_view import ItemsView
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
 from .ahead.thread_pools import range_threads
@@ -75,6 +76,10 @@ def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
     view, ordinal = list(plan.sources.values())[int(slots.source[row])].view, int(slots.ordinal[row])
     if isinstance(view, PackedView):
         return sequence_address(view, ordinal)
+    if isinstance(view, ItemsView):
+        from .items.item_samples import item_address  # only for datasets
+
+        return item_address(view, ordinal)
     stored = stored_view(view)
     assert stored is not None  # the only views that `Recipe` accepts
     ordinals = stored_ordinals(view, np.array([ordinal], np.int64))

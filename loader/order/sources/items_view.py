@@ -1,13 +1,12 @@
-"""A source over anybody's dataset: its items numbered 0 to N - 1, without their bytes.
+"""A source over a dataset that you bring: its items numbered 0 to N - 1, without their bytes.
 
 The order needs a length and a name. The dataset itself stays with the process that made the view: a view that was
 pickled, or reopened from a plan's JSON, has the numbers and no dataset.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,34 +14,22 @@ from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64, framed
 from ..random.plan_hash import content_hash
 
-ItemKeys = Sequence[str] | Callable[[int], str]
-"""Names of items: one per ordinal, or a function of the ordinal."""
+if TYPE_CHECKING:
+    from .items_source import ItemKeys, ItemsSource
 
 
-class Dataset(Protocol):
-    """What a source needs of a dataset, such as torch's map-style ones."""
-
-    def __len__(self) -> int:
-        """Return the number of items."""
-
-    def __getitem__(self, index: int, /) -> Any:
-        """Return an item: a mapping, a tuple or a single value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ItemsSource:
-    """A dataset, and how its items become samples."""
-
-    dataset: Any
-    """A `Dataset`, or a function without arguments that opens one in each process."""
-    is_factory: bool
-    """True if `dataset` is such a function."""
-    fields: tuple[str, ...] | None = None
-    """Field of each entry of a tuple; None names them "0", "1", ..."""
-    keys: ItemKeys | None = None
-    """Names of the items; None: their ordinals."""
-    seeded: bool | Callable[[Any, np.random.Generator], object] = True
-    """True seeds the global generators. A function seeds those of the dataset. False accepts draws that differ."""
+def unsupported(
+    source_name: str,
+    view: object,
+    operation: str,
+) -> str:
+    """Return the error for a view without an operation, such as "cannot be packed"."""
+    if isinstance(view, ItemsView):
+        return (
+            f"source {source_name!r} is a dataset, which {operation}: its items are unknown until they are made. Write "
+            "them into a version (loader.Root(...).write) for that"
+        )
+    return f"source {source_name!r} is a {type(view).__name__}, which {operation}"
 
 
 class ItemsView:
@@ -52,11 +39,17 @@ class ItemsView:
     """Samples of a chunk unless the plan names it: the full shuffle of torch's sampler."""
     mean_sample_bytes = 0
 
-    def __init__(self, name: str, length: int, fingerprint: str, source: ItemsSource | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        length: int,
+        fingerprint: str,
+        source: "ItemsSource | None",
+    ) -> None:
         """Keep the facts of a dataset.
 
         name: of the data; "" takes the source's name in the plan. length: number of items. fingerprint: hash of the
-        content, or "" if nothing is known of it. source: the dataset, or None where it is not at hand.
+        content; "" is unknown content. source: the dataset; None is a plan that was opened without it.
         """
         self.name = name
         self.fingerprint = fingerprint
@@ -66,7 +59,13 @@ class ItemsView:
 
     def __reduce__(self) -> Any:
         # A pickled plan is sent to every rank and every store; the dataset travels only to workers, by itself.
-        return ItemsView, (self.name, self._length, self.fingerprint, None)
+        arguments = (
+            self.name,
+            self._length,
+            self.fingerprint,
+            None,
+        )
+        return ItemsView, arguments
 
     def __repr__(self) -> str:
         return f"ItemsView({self.name!r}, {self._length} items)"
@@ -81,8 +80,22 @@ class ItemsView:
     @property
     def identity(self) -> str:
         """Return the name under which digests count the items: equal for equal data."""
-        facts = framed(self.name) + framed(self._length) + framed(self.fingerprint)
-        return "items-" + hashlib.sha256(facts).hexdigest()
+        digest = hashlib.sha256()
+        digest.update(framed(self.name))
+        digest.update(framed(self._length))
+        digest.update(framed(self.fingerprint))
+        return f"items-{digest.hexdigest()}"
+
+    def describe(self) -> str:
+        """Return what the plan has of the data, and what goes unnoticed."""
+        name = f"dataset {self.name!r}"
+        if self.fingerprint:
+            text = f"{name}, fingerprint {self.fingerprint}"
+        else:
+            text = f"{name} without a fingerprint: changed content of the same length goes unnoticed"
+        if self.source is not None and self.source.seeded is False:
+            text += "; seeded=False: items may differ from run to run"
+        return text
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -96,28 +109,35 @@ class ItemsView:
         """Return this view named as the plan's source, unless it has a name of its own."""
         if self.name:
             return self
-        return ItemsView(source_name, self._length, self.fingerprint, self.source)
+        return ItemsView(
+            source_name,
+            self._length,
+            self.fingerprint,
+            self.source,
+        )
 
-    def over(self, source: ItemsSource) -> "ItemsView":
+    def over(self, source: "ItemsSource") -> "ItemsView":
         """Return this view with its dataset at hand."""
-        return ItemsView(self.name, self._length, self.fingerprint, source)
+        return ItemsView(
+            self.name,
+            self._length,
+            self.fingerprint,
+            source,
+        )
 
     def version_ordinals(self, x: I64) -> I64:
         return np.asarray(x, dtype=np.int64)
 
     def keys(self, version_ordinals: I64) -> list[str]:
+        ordinals = version_ordinals.tolist()
         names: ItemKeys | None = None
         if self.source is not None:
             names = self.source.keys
-        keys: list[str] = []
-        for ordinal in version_ordinals.tolist():
-            if names is None:
-                keys.append(str(ordinal))
-            elif callable(names):
-                keys.append(names(ordinal))
-            else:
-                keys.append(names[ordinal])
-        return keys
+        if names is None:
+            return [str(ordinal) for ordinal in ordinals]
+        if callable(names):
+            return [names(ordinal) for ordinal in ordinals]
+        return [names[ordinal] for ordinal in ordinals]
 
     def ordinals(self, keys: Sequence[str]) -> I64:
         """Return the ordinals (int64) of keys; -1 for a key of no item. Named items cost one pass over all names."""
@@ -127,9 +147,10 @@ class ItemsView:
         if self._ordinals is None:
             everything = np.arange(self._length)
             all_keys = self.keys(everything)
-            self._ordinals = {key: ordinal for ordinal, key in enumerate(all_keys)}
-        known = self._ordinals
-        numbers = [known.get(key, -1) for key in keys]
+            pairs = zip(all_keys, everything.tolist(), strict=True)
+            self._ordinals = dict(pairs)
+        ordinal_of_key = self._ordinals
+        numbers = [ordinal_of_key.get(key, -1) for key in keys]
         return np.array(numbers, np.int64)
 
     def _number(self, key: str) -> int:
@@ -143,7 +164,7 @@ class ItemsView:
         return -1
 
 
-def checked_keys(keys: object, length: int) -> ItemKeys | None:
+def checked_keys(keys: object, length: int) -> "ItemKeys | None":
     """Return the names of a dataset's items. Raises InvalidPlan unless they are one distinct string per item."""
     if keys is None or callable(keys):
         return keys

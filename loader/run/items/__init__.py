@@ -1,1 +1,1 @@
-"""Samples made by anybody's dataset, in the plan's order."""
+"""Samples made by a dataset that you bring, in the plan's order."""

@@ -48,7 +48,8 @@ class PythonRandom:
 
     def seed(self, words: tuple[int, int]) -> None:
         first, second = words
-        random.seed(first | second << 64)
+        number = first | second << 64
+        random.seed(number)
 
 
 class NumpyRandom:
@@ -65,15 +66,22 @@ class NumpyRandom:
 
     def is_at(self, state: State) -> bool:
         now: Any = np.random.get_state(legacy=False)
-        if now["has_gauss"] != state["has_gauss"] or now["state"]["pos"] != state["state"]["pos"]:
+        if now["has_gauss"] != state["has_gauss"]:
             return False
-        return bool(np.array_equal(now["state"]["key"], state["state"]["key"]))
+        before = state["state"]
+        after = now["state"]
+        if after["pos"] != before["pos"]:
+            return False
+        # Draws that wrap around 624 numbers may end at the same position.
+        return np.array_equal(after["key"], before["key"])
 
     def restore(self, state: State) -> None:
         np.random.set_state(state)
 
     def seed(self, words: tuple[int, int]) -> None:
-        np.random.seed(np.array(words, "<u8").view("<u4"))  # four 32-bit numbers
+        numbers = np.array(words, "<u8")
+        four_numbers = numbers.view("<u4")  # numpy takes 32-bit numbers
+        np.random.seed(four_numbers)
 
 
 class TorchRandom:
@@ -82,7 +90,8 @@ class TorchRandom:
     name = "torch"
 
     def is_loaded(self) -> bool:
-        return hasattr(sys.modules.get("torch"), "default_generator")  # False while torch is being imported
+        torch = sys.modules.get("torch")
+        return hasattr(torch, "default_generator")  # False while torch is being imported
 
     def state(self) -> State:
         return self._generator().get_state()
@@ -95,10 +104,15 @@ class TorchRandom:
         self._generator().set_state(state)
 
     def seed(self, words: tuple[int, int]) -> None:
-        self._generator().manual_seed(words[0] >> 1)  # torch takes 63 bits of a positive number
+        number = words[0] >> 1  # torch takes 63 bits of a positive number
+        self._generator().manual_seed(number)
 
     def _generator(self) -> Any:
         return sys.modules["torch"].default_generator
 
 
-GENERATORS: tuple[GlobalGenerator, ...] = (PythonRandom(), NumpyRandom(), TorchRandom())
+GENERATORS: tuple[GlobalGenerator, ...] = (
+    PythonRandom(),
+    NumpyRandom(),
+    TorchRandom(),
+)

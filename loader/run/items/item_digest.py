@@ -11,91 +11,163 @@ import numpy as np
 
 from ...native import crc32c
 
-_Parts = list[tuple[str, Any]]
-"""(description, bytes) pairs that a checksum covers, in order."""
+
+class _Checksum:
+    """CRC-32C over the parts of one value, in order."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+
+    def add(
+        self,
+        description: str,
+        data: Any,
+    ) -> None:
+        description_bytes = description.encode()
+        self.crc = crc32c(description_bytes, self.crc)
+        self.crc = crc32c(data, self.crc)
 
 
-def field_crc(value: Any, key: str) -> tuple[int, bool]:
+def field_crc(
+    value: Any,
+    key: str,
+) -> tuple[int, bool]:
     """Return (CRC-32C of a value, whether it covers the value's bytes).
 
     A value whose bytes cannot be read, such as an object of a class, counts as the item's key.
     """
-    parts: _Parts = []
-    has_bytes = _add(value, parts)
+    checksum = _Checksum()
+    has_bytes = _add(value, checksum)
     if not has_bytes:
-        parts = [("key", key.encode())]
-    crc = 0
-    for description, data in parts:
-        crc = crc32c(description.encode(), crc)
-        crc = crc32c(data, crc)
-    return crc, has_bytes
+        checksum = _Checksum()
+        key_bytes = key.encode()
+        checksum.add("key", key_bytes)
+    return checksum.crc, has_bytes
 
 
-def sample_field_crcs(sample: Mapping[str, Any], key: str) -> tuple[dict[str, int], list[str]]:
+def sample_field_crcs(
+    sample: Mapping[str, Any],
+    key: str,
+) -> tuple[dict[str, int], list[str]]:
     """Return (field -> CRC-32C, fields that count as the key) of one sample."""
     crcs: dict[str, int] = {}
     without_bytes: list[str] = []
     for field, value in sample.items():
-        crcs[field], has_bytes = field_crc(value, key)
+        crc, has_bytes = field_crc(value, key)
+        crcs[field] = crc
         if not has_bytes:
             without_bytes.append(field)
     return crcs, without_bytes
 
 
-def _add(value: Any, parts: _Parts) -> bool:
-    """Append what the checksum of a value covers; return False if some of it has no bytes."""
+def _add(
+    value: Any,
+    checksum: _Checksum,
+) -> bool:
+    """Add a value to a checksum; return False if some of it has no bytes."""
     if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
-        if array.dtype.hasobject:
-            return _add_items(array.tolist(), parts)
-        _add_array(array, array.dtype.newbyteorder("<").str, parts)
-        return True
+        return _add_array(value, checksum)
     if isinstance(value, list | tuple):
-        return _add_items(value, parts)
-
-    # The type's name stands before the bytes: 1, 1.0, True and "1" differ.
-    kind = type(value).__name__
+        return _add_items(value, checksum)
+    if isinstance(value, Mapping):
+        return _add_mapping(value, checksum)
     if isinstance(value, bytes | bytearray | memoryview):
-        parts.append(("bytes", bytes(value)))
+        data = bytes(value)
+        checksum.add("bytes", data)
         return True
     if isinstance(value, str):
-        parts.append(("str", value.encode("utf-8", "surrogatepass")))
+        # A name from a file system may hold surrogates, which strict UTF-8 refuses.
+        data = value.encode("utf-8", "surrogatepass")
+        checksum.add("str", data)
         return True
     if value is None or isinstance(value, bool | int | float | complex):
-        parts.append((kind, repr(value).encode()))  # repr is exact for floats
+        # The type's name stands before the text: 1, 1.0, True and "1" differ.
+        kind = type(value).__name__
+        text = repr(value)  # exact for floats
+        checksum.add(kind, text.encode())
         return True
+    return _add_tensor(value, checksum)
 
-    array_of_tensor = _array_of_tensor(value)
-    if array_of_tensor is None:
-        return False
-    _add_array(array_of_tensor, str(value.dtype), parts)
+
+def _add_items(
+    values: Sequence[Any],
+    checksum: _Checksum,
+) -> bool:
+    kind = type(values).__name__
+    checksum.add(f"{kind} of {len(values)}", b"")
+    for value in values:
+        has_bytes = _add(value, checksum)
+        if not has_bytes:
+            return False
     return True
 
 
-def _add_items(values: Sequence[Any], parts: _Parts) -> bool:
-    kind = type(values).__name__
-    parts.append((f"{kind} of {len(values)}", b""))
-    return all(_add(value, parts) for value in values)
+def _add_mapping(
+    named: Mapping[Any, Any],
+    checksum: _Checksum,
+) -> bool:
+    checksum.add(f"mapping of {len(named)}", b"")
+    for name, value in named.items():
+        name_has_bytes = _add(name, checksum)
+        value_has_bytes = _add(value, checksum)
+        if not (name_has_bytes and value_has_bytes):
+            return False
+    return True
 
 
-def _add_array(array: np.ndarray, dtype: str, parts: _Parts) -> None:
+def _add_array(
+    value: Any,
+    checksum: _Checksum,
+) -> bool:
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        values = array.tolist()
+        if not isinstance(values, list):  # an array without dimensions holds one object
+            values = [values]
+        return _add_items(values, checksum)
     little_endian = array.dtype.newbyteorder("<")
-    plain = np.ascontiguousarray(array.astype(little_endian, copy=False))
-    data = plain.reshape(-1).view(np.uint8).data
-    parts.append((f"{dtype}{list(array.shape)}", data))
+    _add_bytes(
+        array.astype(little_endian, copy=False),
+        little_endian.str,
+        checksum,
+    )
+    return True
 
 
-def _array_of_tensor(value: Any) -> np.ndarray | None:
-    """Return a torch tensor as an array, its bytes as uint8 if numpy lacks the dtype; None for any other value."""
+def _add_tensor(
+    value: Any,
+    checksum: _Checksum,
+) -> bool:
+    """Add a torch tensor; return False for any other value, and for a tensor without plain bytes."""
+    # Only a dataset that imported torch returns its tensors.
     torch: Any = sys.modules.get("torch")
     tensor_type = getattr(torch, "Tensor", None)  # None while torch is being imported
-    if tensor_type is None or not isinstance(value, tensor_type):
-        return None
+    if tensor_type is None:
+        return False
+    if not isinstance(value, tensor_type):
+        return False
     if value.is_sparse or value.is_quantized:
-        return None
-    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        return False
+    on_host = value.detach().cpu()
+    resolved = on_host.resolve_conj().resolve_neg()
+    plain = resolved.contiguous()
+    dtype = f"{value.dtype} {list(value.shape)}"
     try:
-        array: np.ndarray = plain.numpy()
-    except TypeError:  # bfloat16 and the float8 dtypes
-        array = plain.reshape(-1).view(torch.uint8).numpy()
-    return array
+        array = plain.numpy()
+    except TypeError:  # bfloat16 and the float8 dtypes, which numpy lacks
+        flat = plain.reshape(-1)
+        array = flat.view(torch.uint8).numpy()
+    _add_bytes(array, dtype, checksum)
+    return True
+
+
+def _add_bytes(
+    array: np.ndarray,
+    dtype: str,
+    checksum: _Checksum,
+) -> None:
+    shape = list(array.shape)
+    contiguous = np.ascontiguousarray(array)
+    flat = contiguous.reshape(-1)
+    as_bytes = flat.view(np.uint8)
+    checksum.add(f"{dtype}{shape}", as_bytes.data)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,14 @@ from ...errors import InvalidSample
 
 SINGLE = "item"
 """Field of an item that is neither a mapping nor a tuple."""
+ACCEPTED = "a mapping, a tuple or a single value is needed"
 
 
-def fields_of(item: Any, names: Sequence[str] | None, dataset: Any = None) -> dict[str, Any]:
+def fields_of(
+    item: Any,
+    names: Sequence[str] | None,
+    dataset: Any = None,
+) -> dict[str, Any]:
     """Return the fields of an item.
 
     A mapping keeps its names, and a mapping inside adds them with dots: "a.b". A named tuple has its own names, and
@@ -24,10 +28,12 @@ def fields_of(item: Any, names: Sequence[str] | None, dataset: Any = None) -> di
     tuple with another number of entries than `names`.
     """
     _refuse(item, dataset)
+    named: Mapping[Any, Any]
     if isinstance(item, Mapping):
         named = item
     elif isinstance(item, tuple):
-        named = dict(zip(_names_of(item, names), item, strict=True))
+        entry_names = _names_of(item, names)
+        named = dict(zip(entry_names, item, strict=True))
     else:
         named = {SINGLE: item}
     fields: dict[str, Any] = {}
@@ -40,19 +46,25 @@ def fields_of(item: Any, names: Sequence[str] | None, dataset: Any = None) -> di
     return fields
 
 
-def _refuse(item: Any, dataset: Any) -> None:
-    accepted = "a mapping, a tuple or a single value is needed"
+def _refuse(
+    item: Any,
+    dataset: Any,
+) -> None:
     if item is None:
-        raise InvalidSample(f"it is None, as if __getitem__ had no return; {accepted}")
-    if item is dataset and dataset is not None:
-        raise InvalidSample(f"it is the dataset itself; {accepted}")
-    if isinstance(item, GeneratorType | Iterator):
+        raise InvalidSample(f"it is None, as if __getitem__ had no return; {ACCEPTED}")
+    if item is dataset:
+        raise InvalidSample(f"it is the dataset itself; {ACCEPTED}")
+    if isinstance(item, Iterator):
+        kind = type(item).__name__
         raise InvalidSample(
-            f"it is a {type(item).__name__}, which can be read once only; {accepted}, such as list(...) of it"
+            f"it is a {kind}, which can be read once only; {ACCEPTED}, such as list(...) of it"
         )
 
 
-def _names_of(item: tuple[Any, ...], names: Sequence[str] | None) -> Sequence[str]:
+def _names_of(
+    item: tuple[Any, ...],
+    names: Sequence[str] | None,
+) -> Sequence[str]:
     own_names: Sequence[str] | None = getattr(item, "_fields", None)
     if own_names is not None:
         return own_names
@@ -65,13 +77,17 @@ def _names_of(item: tuple[Any, ...], names: Sequence[str] | None) -> Sequence[st
     return names
 
 
-def _flat(named: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flat(
+    named: Mapping[Any, Any],
+    prefix: str,
+) -> Iterator[tuple[str, Any]]:
     """Yield (name, value) for each value of a mapping and of the mappings in it."""
     for name, value in named.items():
         if not isinstance(name, str):
             raise InvalidSample(f"it has the field {prefix}{name!r}; a field's name is a string")
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            inner_prefix = f"{prefix}{name}."
+            yield from _flat(value, inner_prefix)
         else:
             yield f"{prefix}{name}", value
 
@@ -81,6 +97,8 @@ def _array_of_image(value: Any) -> Any:
     # Only a dataset that imported PIL returns its images.
     image_module = sys.modules.get("PIL.Image")
     image_type = getattr(image_module, "Image", None)
-    if image_type is not None and isinstance(value, image_type):
+    if image_type is None:
+        return value
+    if isinstance(value, image_type):
         return np.array(value)
     return value

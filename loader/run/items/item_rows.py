@@ -5,6 +5,7 @@ from itertools import groupby
 
 import numpy as np
 
+from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...order.substitutes import substitutes
@@ -39,20 +40,27 @@ class ItemRows:
                 continue
             samples: list[ItemSample] = []
             sample_rows: list[int] = []
-            for row, made in zip(rows.tolist(), maker(rank_slots.slots, rows), strict=True):
+            results = maker(rank_slots.slots, rows)
+            for row, result in zip(rows.tolist(), results, strict=True):
                 sample: ItemSample | None
-                if isinstance(made, Corrupt):
-                    sample, tried = self._instead(maker, rank_slots, row, made)
+                if isinstance(result, Corrupt):
+                    sample, tried = self._instead(maker, rank_slots, row, result)
                     substitutions += tried
                 else:
-                    sample = made
+                    sample = result
                 if sample is not None:
                     samples.append(sample)
                     sample_rows.append(row)
             _put(columns, sample_rows, samples)
-            delivered.append(DeliveredItems(np.array(sample_rows, np.int64), samples))
-        substitutions.sort(key=lambda one: (one.step, one.slot, one.attempt))
+            rows_of_samples = np.array(sample_rows, np.int64)
+            items = DeliveredItems(rows_of_samples, samples)
+            delivered.append(items)
+        substitutions.sort(key=_place)
         return delivered, substitutions
+
+    def close(self) -> None:
+        for maker in self._makers.values():
+            maker.close()
 
     def _instead(
         self,
@@ -75,16 +83,52 @@ class ItemRows:
             if rank_slots.valid.sum() == 1:
                 raise error
             rank_slots.valid[row] = False
-            return None, [masked(plan, step, slots, row, slot, bad, error)]
+            entry = masked(
+                plan,
+                step,
+                slots,
+                row,
+                slot,
+                bad,
+                error,
+            )
+            return None, [entry]
         if not recipe.substitute:
             raise error
 
+        return self._substituted(
+            maker,
+            rank_slots,
+            row,
+            bad,
+            error,
+        )
+
+    def _substituted(
+        self,
+        maker: SourceItems,
+        rank_slots: RankSlots,
+        row: int,
+        bad: SampleAddress,
+        error: Corrupt,
+    ) -> tuple[ItemSample, list[Substitution]]:
+        plan = self._recipe.plan
+        slots = rank_slots.slots
+        step = rank_slots.step_of(row)
+        slot = int(rank_slots.number[row])
         source = int(slots.source[row])
-        position = int(slots.position[row])
-        tried_before = int(slots.attempt[row])  # by the plan, for a quarantined sample
+        place = int(slots.position[row])
+        n_refused = int(slots.attempt[row])  # by the plan, for a quarantined sample
         tried: list[Substitution] = []
         why = error
-        for attempt, view_ordinal, ordinal in substitutes(plan, step, source, position, tried_before):
+        candidates = substitutes(
+            plan,
+            step,
+            source,
+            place,
+            n_refused,
+        )
+        for attempt, view_ordinal, ordinal in candidates:
             slots.attempt[row] = attempt
             slots.view_ordinal[row] = view_ordinal
             slots.ordinal[row] = ordinal
@@ -94,7 +138,7 @@ class ItemRows:
                 slot=slot,
                 source=plan.source_names[source],
                 epoch=int(slots.epoch[row]),
-                position=position,
+                position=place,
                 attempt=attempt,
                 stage=stage_of(why),
                 error=error_text(why),
@@ -103,7 +147,8 @@ class ItemRows:
                 substitute_ordinal=ordinal,
             )
             tried.append(substitution)
-            (sample,) = maker(slots, np.array([row], np.int64))
+            this_row = np.array([row], np.int64)
+            (sample,) = maker(slots, this_row)
             if not isinstance(sample, Corrupt):
                 return sample, tried
             why = sample
@@ -112,12 +157,21 @@ class ItemRows:
         raise error
 
 
-def _put(columns: Columns, rows: Sequence[int], samples: Sequence[ItemSample]) -> None:
+def _place(substitution: Substitution) -> tuple[int, int, int]:
+    return substitution.step, substitution.slot, substitution.attempt
+
+
+def _put(
+    columns: Columns,
+    rows: Sequence[int],
+    samples: Sequence[ItemSample],
+) -> None:
     for row, sample in zip(rows, samples, strict=True):
         for field, value in sample.values.items():
             columns.put(row, field, value)
     # Mostly all samples have the same fields, and one call names them.
     names = [tuple(sample.values) for sample in samples]
     for names_of_run, numbers in groupby(range(len(rows)), key=names.__getitem__):
-        rows_of_run: I64 = np.array([rows[number] for number in numbers], np.int64)
+        listed = [rows[number] for number in numbers]
+        rows_of_run: I64 = np.array(listed, np.int64)
         columns.put_names(rows_of_run, names_of_run)

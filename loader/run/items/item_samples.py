@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +26,7 @@ from .open_dataset import OpenDataset, is_damage
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemSample:
-    """A sample made of an item."""
+    """A sample of an item."""
 
     key: str
     """Name of the item."""
@@ -37,10 +36,32 @@ class ItemSample:
     """Field -> CRC-32C of the item's value, before the transform."""
 
 
+def item_address(
+    view: ItemsView,
+    ordinal: int,
+) -> SampleAddress:
+    ordinals = np.array([ordinal], np.int64)
+    (key,) = view.keys(ordinals)
+    return SampleAddress(
+        key=key,
+        version=view.name,
+        version_id=view.identity,
+        part="",
+        row=ordinal,
+        ordinal=ordinal,
+        fields={},
+    )
+
+
 class SourceItems:
     """Makes one source's samples. One thread at a time gets items."""
 
-    def __init__(self, recipe: Recipe, source: int, view: ItemsView) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        source: int,
+        view: ItemsView,
+    ) -> None:
         self._plan: Plan = recipe.plan
         self._name = recipe.plan.source_names[source]
         self._view = view
@@ -48,132 +69,227 @@ class SourceItems:
         self._dataset = OpenDataset(self._name, view)
         self._seeds = ItemSeeds()
         self._is_checked = False
+        if recipe.recorded is None:
+            # A training makes items; a replay may only ask for the order.
+            _ = self._dataset.source
 
-    def __call__(self, slots: Slots, rows: I64) -> list[ItemSample | Corrupt]:
+    def __call__(
+        self,
+        slots: Slots,
+        rows: I64,
+    ) -> list[ItemSample | Corrupt]:
         """Return the sample of each row, or its error if its item is damaged.
 
         Raises: errors of the dataset's code, with a note that names the item; InvalidSample for an item that is no
-        sample; UnseededItems if an item differs each time that it is made.
+        sample; UnseededItems if an item differs each time.
         """
-        ordinals = slots.ordinal[rows].tolist()
+        requested = _Requested(self._plan, self._name, slots, rows)
+        keys = self._view.keys(slots.ordinal[rows])
         with self._dataset.turn:
-            items = self._items(slots, rows, ordinals)
+            items = self._items(requested)
             if not self._is_checked:
-                self._check_first(slots, rows, ordinals, items)
+                self._check_repeatable(requested, items)
+                # Only now: steps that were made together and failed are made again one by one.
+                self._is_checked = True
         samples: list[ItemSample | Corrupt] = []
-        for row, ordinal, item in zip(rows.tolist(), ordinals, items, strict=True):
+        for number, item in enumerate(items):
             if isinstance(item, Corrupt):
                 samples.append(item)
-            else:
-                samples.append(self._sample(slots, row, ordinal, item))
+                continue
+            sample = self._sample(requested, number, keys[number], item)
+            samples.append(sample)
         return samples
 
     def address(self, ordinal: int) -> SampleAddress:
-        """Return what names an item in errors and ledgers: it has no bytes under a root."""
-        (key,) = self._view.keys(np.array([ordinal], np.int64))
-        return SampleAddress(
-            key=key,
-            version=self._view.name,
-            version_id=self._view.identity,
-            part="",
-            row=ordinal,
-            ordinal=ordinal,
-            fields={},
-        )
+        """Return the names of an item for errors and ledgers: it has no bytes under a root."""
+        return item_address(self._view, ordinal)
 
-    def _items(self, slots: Slots, rows: I64, ordinals: Sequence[int]) -> list[Any]:
+    def close(self) -> None:
+        with self._dataset.turn:
+            self._dataset.close()
+
+    def _items(self, requested: "_Requested") -> list[Any]:
         """Return each row's item, or its error if it is damaged."""
-        make_one = partial(self._one_item, slots, rows, ordinals)
+
+        def make_one(number: int) -> Any:
+            return self._one_item(requested, number)
 
         def make_all() -> list[Any]:
-            try:
-                return self._dataset.items(ordinals)
-            except Exception as error:
-                if not is_damage(error):
-                    raise
-            # One of them is damaged: single calls show which.
-            return [make_one(number) for number in range(len(ordinals))]
+            return self._all_items(requested)
 
         start = perf_counter()
-        source = self._dataset.source
-        if callable(source.seeded):
-            items = [make_one(number) for number in range(len(ordinals))]
+        n = len(requested.ordinals)
+        seeded = self._dataset.source.seeded
+        if callable(seeded):
+            items = [make_one(number) for number in range(n)]
         else:
-            words = partial(self._words, slots, rows)
-            items = self._seeds.make(len(ordinals), words, make_all, make_one)
-        step_metrics().spent("decode", perf_counter() - start)
+            items = self._seeds.make(n, requested.words, make_all, make_one)
+        seconds = perf_counter() - start
+        step_metrics().spent("decode", seconds)
         return items
 
-    def _one_item(self, slots: Slots, rows: I64, ordinals: Sequence[int], number: int) -> Any:
-        seed_dataset = self._dataset.source.seeded
-        if callable(seed_dataset):
-            place = generators.place_of(self._plan, slots, int(rows[number]))
-            seed_dataset(self._dataset.dataset(), generators.for_transform(place))
+    def _all_items(self, requested: "_Requested") -> list[Any]:
+        """Return all items by one call, or one by one if one of them is damaged."""
         try:
-            return self._dataset.item(ordinals[number])
+            return self._dataset.items(requested.ordinals)
         except Exception as error:
             if not is_damage(error):
                 raise
-            address = self.address(ordinals[number])
-            return DecodeFailed(f"{address.describe()}: {type(error).__name__}: {error}")
+        # Single calls show which item is damaged.
+        n = len(requested.ordinals)
+        return [self._one_item(requested, number) for number in range(n)]
 
-    def _words(self, slots: Slots, rows: I64) -> Words:
-        """Return the numbers that seed each row's item: a function of (seed, source, epoch, ordinal)."""
-        words: list[tuple[int, int]] = [(0, 0)] * len(rows)
-        epochs = slots.epoch[rows]  # [n]: mostly one epoch, two where one ends within the batch
-        for epoch in np.unique(epochs).tolist():
-            numbers = np.flatnonzero(epochs == epoch)
-            ordinals = slots.ordinal[rows[numbers]]
-            drawn = item_words(self._plan.seed, self._name, epoch, ordinals)
-            for number, words_of_item in zip(numbers.tolist(), drawn, strict=True):
-                words[number] = words_of_item
-        return words
-
-    def _sample(self, slots: Slots, row: int, ordinal: int, item: Any) -> ItemSample:
-        address = self.address(ordinal)
-        fields = self._fields(ordinal, item)
-        crcs, _ = sample_field_crcs(fields, address.key)
-        if self._transform is not None:
-            place = generators.place_of(self._plan, slots, row)
-            fields = apply_transform(self._transform, fields, address, generators.for_transform(place))
-        return ItemSample(address.key, fields, crcs)
-
-    def _fields(self, ordinal: int, item: Any) -> dict[str, Any]:
-        source = self._dataset.source
+    def _one_item(
+        self,
+        requested: "_Requested",
+        number: int,
+    ) -> Any:
+        seed_dataset = self._dataset.source.seeded
+        if callable(seed_dataset):
+            rng = requested.generator(number)
+            seed_dataset(self._dataset.dataset(), rng)
+        ordinal = requested.ordinals[number]
         try:
-            return fields_of(item, source.fields, self._dataset.dataset())
+            return self._dataset.item(ordinal)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            item = self.address(ordinal).describe()
+            kind = type(error).__name__
+            return DecodeFailed(f"{item}: {kind}: {error}")
+
+    def _sample(
+        self,
+        requested: "_Requested",
+        number: int,
+        key: str,
+        item: Any,
+    ) -> ItemSample:
+        ordinal = requested.ordinals[number]
+        fields = self._fields(ordinal, item)
+        crcs, _ = sample_field_crcs(fields, key)
+        if self._transform is not None:
+            address = self.address(ordinal)
+            rng = requested.generator(number)
+            fields = apply_transform(
+                self._transform,
+                fields,
+                address,
+                rng,
+            )
+        return ItemSample(key, fields, crcs)
+
+    def _fields(
+        self,
+        ordinal: int,
+        item: Any,
+    ) -> dict[str, Any]:
+        names = self._dataset.source.fields
+        dataset = self._dataset.dataset()
+        try:
+            return fields_of(item, names, dataset)
         except InvalidSample as error:
             raise InvalidSample(f"item {ordinal} of source {self._name!r} is no sample: {error}") from None
 
-    def _check_first(self, slots: Slots, rows: I64, ordinals: Sequence[int], items: Sequence[Any]) -> None:
-        """Make this process's first item twice. Raises: UnseededItems if it differs the second time."""
-        self._is_checked = True
+    def _check_repeatable(
+        self,
+        requested: "_Requested",
+        items: Sequence[Any],
+    ) -> None:
+        """Make the first healthy item a second time. Raises: UnseededItems if it differs."""
         if self._dataset.source.seeded is False:
             return
         for number, item in enumerate(items):
-            if isinstance(item, Corrupt):
-                continue
-            ordinal = ordinals[number]
-            first, _ = sample_field_crcs(self._fields(ordinal, item), "")
-            (again,) = self._items(slots, rows[number : number + 1], ordinals[number : number + 1])
-            if isinstance(again, Corrupt):
+            if not isinstance(item, Corrupt):
+                self._check_item(requested, number, item)
                 return
-            second, _ = sample_field_crcs(self._fields(ordinal, again), "")
-            if first != second:
-                changed = [field for field in first if first[field] != second.get(field)]
-                raise UnseededItems(
-                    f"item {ordinal} of source {self._name!r} differs each time that it is made, in the field "
-                    f"{', '.join(map(repr, changed))}: the dataset draws from a generator of its own. Pass "
-                    "loader.items(dataset, seeded=function(dataset, rng)), which seeds it, move the augmentation to "
-                    "Loader(transform=), or accept it with seeded=False"
-                )
+
+    def _check_item(
+        self,
+        requested: "_Requested",
+        number: int,
+        item: Any,
+    ) -> None:
+        ordinal = requested.ordinals[number]
+        fields = self._fields(ordinal, item)
+        first, _ = sample_field_crcs(fields, "")
+        only_this = requested.single(number)
+        (again,) = self._items(only_this)
+        if isinstance(again, Corrupt):
             return
+        fields_again = self._fields(ordinal, again)
+        second, _ = sample_field_crcs(fields_again, "")
+        if first == second:
+            return
+        changed = [field for field in first if first[field] != second.get(field)]
+        names = ", ".join(repr(field) for field in changed)
+        raise UnseededItems(
+            f"item {ordinal} of source {self._name!r} differs each time that it is made, in the field {names}: the "
+            "dataset draws from a generator of its own. Pass loader.items(dataset, seeded=function(dataset, rng)), "
+            "which seeds it, move the augmentation to Loader(transform=), or accept it with seeded=False"
+        )
+
+
+class _Requested:
+    """Rows of one source in a rank's slots, and the random numbers of their items."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source_name: str,
+        slots: Slots,
+        rows: I64,
+    ) -> None:
+        self._plan = plan
+        self._source_name = source_name
+        self._slots = slots
+        self._rows = rows
+        self.ordinals: list[int] = slots.ordinal[rows].tolist()
+
+    def single(self, number: int) -> "_Requested":
+        """Return the request for one of the rows."""
+        row = self._rows[number : number + 1]
+        return _Requested(
+            self._plan,
+            self._source_name,
+            self._slots,
+            row,
+        )
+
+    def generator(self, number: int) -> np.random.Generator:
+        """Return the generator of a row's transform."""
+        row = int(self._rows[number])
+        place = generators.place_of(self._plan, self._slots, row)
+        return generators.for_transform(place)
+
+    def words(self) -> Words:
+        """Return the numbers that seed each row's item: a function of (seed, source, epoch, ordinal)."""
+        words: list[tuple[int, int]] = [(0, 0)] * len(self._rows)
+        # [n]: mostly one epoch, two where one ends within the batch
+        epochs = self._slots.epoch[self._rows]
+        for epoch in np.unique(epochs).tolist():
+            numbers = np.flatnonzero(epochs == epoch)
+            rows = self._rows[numbers]
+            ordinals = self._slots.ordinal[rows]
+            seeds = item_words(
+                self._plan.seed,
+                self._source_name,
+                epoch,
+                ordinals,
+            )
+            for number, words_of_item in zip(numbers.tolist(), seeds, strict=True):
+                words[number] = words_of_item
+        return words
 
 
 class DeliveredItems:
     """Samples of one source that were delivered, as a batch's digest and names need them."""
 
-    def __init__(self, rows: I64, samples: Sequence[ItemSample]) -> None:
+    def __init__(
+        self,
+        rows: I64,
+        samples: Sequence[ItemSample],
+    ) -> None:
         """Keep the samples. rows: int64 [n], row of each sample in the batch."""
         self.rows = rows
         self._samples = samples
@@ -185,9 +301,10 @@ class DeliveredItems:
         """Yield (numbers, field -> int64 CRC-32C of each) for samples with the same fields."""
         by_names: dict[tuple[str, ...], list[int]] = {}
         for number, sample in enumerate(self._samples):
-            by_names.setdefault(tuple(sample.crcs), []).append(number)
+            names = tuple(sample.crcs)
+            by_names.setdefault(names, []).append(number)
         for names, numbers in by_names.items():
-            crcs = {}
+            crcs: dict[str, I64] = {}
             for name in names:
                 values = [self._samples[number].crcs[name] for number in numbers]
                 crcs[name] = np.array(values, np.int64)
@@ -198,8 +315,9 @@ def source_items(recipe: Recipe) -> dict[int, SourceItems]:
     """Return source -> the maker of its samples, for sources that are datasets."""
     makers: dict[int, SourceItems] = {}
     for source, planned in enumerate(recipe.plan.sources.values()):
-        if isinstance(planned.view, ItemsView):
-            makers[source] = SourceItems(recipe, source, planned.view)
+        view = planned.view
+        if isinstance(view, ItemsView):
+            makers[source] = SourceItems(recipe, source, view)
     return makers
 
 

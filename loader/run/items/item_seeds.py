@@ -1,4 +1,4 @@
-"""Make items that draw the same numbers wherever and whenever they are made, and leave the training's generators alone.
+"""Make items that draw the same numbers wherever they are made, and leave the training's generators as they are.
 
 Before an item, the global generators are seeded from (seed, source, epoch, ordinal). Seeding all three costs 9 us, as
 much as several small items, so a generator is seeded only once items were seen to move it. After each batch its state
@@ -37,11 +37,11 @@ class ItemSeeds:
         """Return n items, each with its own draws.
 
         words: returns the numbers that seed each item. make_all: makes all items at once, while none draws. make_one:
-        makes one item, by its number in the batch. Raises: what they raise; the generators are then as before.
+        makes one item, by its number in the batch. Raises: their errors; the generators have their former state.
         """
         with _preserved() as states:
             while True:
-                items = self._made(n, words, make_all, make_one)
+                items = self._items(n, words, make_all, make_one)
                 moved = self._moved(states)
                 if not moved:
                     return items
@@ -50,7 +50,7 @@ class ItemSeeds:
                         generator.restore(states[generator])
                 self._drawn += moved
 
-    def _made(
+    def _items(
         self,
         n: int,
         words: Callable[[], Words],

@@ -6,7 +6,8 @@ from threading import Lock
 from typing import Any
 
 from ...errors import Corrupt, InvalidRuntime, PlanMismatch
-from ...order.sources.items_view import ItemsSource, ItemsView
+from ...order.sources.items_source import ItemsSource
+from ...order.sources.items_view import ItemsView
 
 _IMAGE_ERRORS = ("PIL", "UnidentifiedImageError")
 _MEDIA_ERRORS = ("av.error", "InvalidDataError")
@@ -16,18 +17,24 @@ class OpenDataset:
     """Gets items of one source by their ordinals."""
 
     def __init__(self, source_name: str, view: ItemsView) -> None:
-        """Keep the view. Raises: InvalidRuntime if its dataset is not at hand."""
-        if view.source is None:
-            raise InvalidRuntime(
-                f"source {source_name!r}: the plan has the order of {view.name!r}, and not its dataset; pass it with "
-                f"loader.open_plan(root, hash, items={{{view.name!r}: dataset}})"
-            )
-        self.source: ItemsSource = view.source
         self._name = source_name
         self._view = view
         self._dataset: Any = None
         # torch never calls a dataset from two threads: seek and read on one file gave wrong items without an error.
         self.turn = Lock()
+
+    @property
+    def source(self) -> ItemsSource:
+        """The dataset, and how it is called. Raises: InvalidRuntime if the plan was opened without it."""
+        source = self._view.source
+        if source is None:
+            name = self._view.name
+            raise InvalidRuntime(
+                f"source {self._name!r}: the plan has the order of {name!r}, and not its dataset; pass it with "
+                f"loader.open_plan(root, hash, items={{{name!r}: dataset}}). Commands and the viewer make no items of "
+                "a dataset; loader.Replay(plan) does"
+            )
+        return source
 
     def dataset(self) -> Any:
         """Return the dataset, opened once. Raises: PlanMismatch if it has another length than the plan."""
@@ -44,6 +51,15 @@ class OpenDataset:
             self._dataset = dataset
         return self._dataset
 
+    def close(self) -> None:
+        """Close the dataset if a function opened it here; the next item opens it again."""
+        dataset = self._dataset
+        self._dataset = None
+        if dataset is not None and self.source.is_factory:
+            close = getattr(dataset, "close", None)
+            if callable(close):
+                close()
+
     def items(self, ordinals: Sequence[int]) -> list[Any]:
         """Return several items, by `__getitems__` if the dataset has it."""
         dataset = self.dataset()
@@ -53,12 +69,12 @@ class OpenDataset:
         try:
             items = list(get_items(list(ordinals)))
         except Exception as error:
-            error.add_note(f"while getting items {_some(ordinals)} of source {self._name!r}")
+            error.add_note(f"while getting items {_first_few(ordinals)} of source {self._name!r}")
             raise
         if len(items) != len(ordinals):
             raise InvalidRuntime(
                 f"source {self._name!r}: __getitems__ returned {len(items)} items for {len(ordinals)} numbers "
-                f"({_some(ordinals)}); it must return one item for each, in their order"
+                f"({_first_few(ordinals)}); it must return one item for each, in their order"
             )
         return items
 
@@ -94,7 +110,7 @@ def is_damage(error: Exception) -> bool:
     return False
 
 
-def _some(ordinals: Sequence[int]) -> str:
+def _first_few(ordinals: Sequence[int]) -> str:
     shown = ", ".join(map(str, ordinals[:4]))
     if len(ordinals) > 4:
         return f"{shown} and {len(ordinals) - 4} more"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.verified_bucket_reads import Map
-from ...errors import Corrupt
+from ...errors import Corrupt, InvalidRuntime
 from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
 from ...order.slots import Slots
@@ -190,6 +190,8 @@ class Assembler:
     def close(self) -> None:
         self._reads.close()
         self._fetch.close()
+        if self._items is not None:
+            self._items.close()
 
     def batch(self, step: int, *, alone: bool = False) -> Batch:
         """Return the rank's part of a step. With `alone`, reads nothing ahead.
@@ -203,8 +205,11 @@ class Assembler:
     def digest(self, step: int) -> int:
         """Return the digest of the rank's part of a step, assuming that all its samples are readable.
 
-        Costs index look-ups. Reads no media, except registered bytes that are not sealed.
+        Costs index look-ups. Reads no media, except registered bytes that are not sealed. Items of datasets have no
+        stored checksums: they are made.
         """
+        if self._items is not None:
+            return self.batch(step, alone=True).digest
         (rank_slots,) = self._plan_slots([step])
         if rank_slots.n_padded:
             return 0
@@ -257,6 +262,11 @@ class Assembler:
         return batch
 
     def _each_sample(self, rank_slots: RankSlots, take: "TakeSample") -> DeliveredSamples:
+        if self._items is not None:
+            raise InvalidRuntime(
+                "the samples of a dataset are made for a whole batch only: open the plan with loader.open_plan(root, "
+                "hash, items=...), and read loader.Replay(plan).batch(step) in Python"
+            )
         if self._packed is None:
             from .each_sample import EachSample  # only for replays
 

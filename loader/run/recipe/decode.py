@@ -117,7 +117,8 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
         )
     if unknown := sorted(set(decode) - set(fields)):
         raise InvalidRuntime(
-            f"decode names {unknown}, which the plan's views do not select; they select {list(fields)}"
+            f"decode names {unknown}, which the plan's views do not select; they select {list(fields)} (items of a "
+            "dataset are not decoded: change them in transform=)"
         )
     own = {field: of_bucket(value, bucket, f"decode[{field!r}]") for field, value in decode.items()}
     return {**chosen, **own}

@@ -19,10 +19,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
-from ...order.sources.items_view import ItemsSource, ItemsView
+from ...order.sources.items_view import ItemsView
 from ..recipe.recipe import Recipe
 
 if TYPE_CHECKING:
+    from ...order.sources.items_source import ItemsSource
     from .script_values import SentValue
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class StartupMessage:
     """Log level of the package's logger."""
     values: "tuple[SentValue, ...]" = ()
     """Globals of the user's modules, which the worker compares with its own."""
-    items: Mapping[int, ItemsSource] = field(default_factory=dict)
+    items: "Mapping[int, ItemsSource]" = field(default_factory=dict)
     """Source -> its dataset, which a pickled plan leaves behind."""
 
     @staticmethod
@@ -160,7 +161,7 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
         yield f"source {recipe.plan.source_names[number]!r}", dataset
 
 
-def _datasets(recipe: Recipe) -> Iterator[tuple[int, ItemsSource]]:
+def _datasets(recipe: Recipe) -> Iterator[tuple[int, "ItemsSource"]]:
     """Yield (number, dataset) of the sources that are datasets."""
     for number, source in enumerate(recipe.plan.sources.values()):
         if isinstance(source.view, ItemsView) and source.view.source is not None:

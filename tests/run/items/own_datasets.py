@@ -61,10 +61,15 @@ class Bulk(Pictures):
     """Gets several items by one call, as datasets of Hugging Face do."""
 
     calls = 0
+    single_calls = 0
 
     def __getitems__(self, numbers):
         self.calls += 1
-        return [self[i] for i in numbers]
+        return [super(Bulk, self).__getitem__(i) for i in numbers]
+
+    def __getitem__(self, i):
+        self.single_calls += 1
+        return super().__getitem__(i)
 
 
 class Damaged(Pictures):
@@ -80,7 +85,7 @@ class OpenFile:
     """Reads rows of a file that it holds open, so it cannot be pickled; opened by a function in each process."""
 
     def __init__(self, path):
-        self.file = Path(path).open("rb")
+        self.file = Path(path).open("rb")  # noqa: SIM115 - as users' datasets do
 
     def __len__(self):
         return N
@@ -88,3 +93,6 @@ class OpenFile:
     def __getitem__(self, i):
         self.file.seek(8 * i)
         return int.from_bytes(self.file.read(8), "little")
+
+    def close(self):
+        self.file.close()

@@ -1,0 +1,232 @@
+"""A plan over a dataset: operations that need stored bytes are refused, and the others give the run's batches."""
+
+import numpy as np
+import pytest
+import torch
+
+import loader
+from loader.errors import EmptyView, InvalidPlan, InvalidRuntime, PlanMismatch
+from penstock.cli import main
+
+STEPS = 3
+BATCH = 30
+
+
+@pytest.fixture
+def plan(datasets):
+    return loader.plan({"photos": datasets.Augmented()}, seed=7, global_batch=BATCH)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return loader.Root(tmp_path / "root")
+
+
+def digests(batches):
+    return [batch.digest for batch in batches]
+
+
+def run_with_trail(root, plan):
+    """Return the digests of a run that root keeps as "r1"."""
+    plan.save(root)
+    trail = loader.Trail(root, run="r1")
+    with loader.Loader(plan, 0, 1, steps=STEPS, trail=trail) as batches:
+        return digests(batches)
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        (lambda view: {"bucket_by": "width"}, "is a dataset, which cannot be split into buckets"),
+        (lambda view: {"pack": loader.pack("0", 128)}, "is a dataset, which cannot be packed"),
+    ],
+)
+def test_plan_refuses_what_needs_stored_samples(datasets, refused, says):
+    view = loader.items(datasets.Pictures())
+    with pytest.raises(InvalidPlan, match=says) as raised:
+        loader.plan({"photos": view}, seed=1, global_batch=8, **refused(view))
+    assert "source 'photos'" in str(raised.value)
+    assert "Write them into a version" in str(raised.value)
+
+
+def test_by_score_refuses_a_dataset(datasets):
+    with pytest.raises(InvalidPlan, match="source 'photos' is a dataset, which cannot be split into buckets"):
+        loader.by_score("photos", datasets.Pictures(), "score", [1, 2])
+
+
+def test_listed_and_norm_refuse_a_dataset(datasets):
+    view = loader.items(datasets.Pictures())
+    with pytest.raises(InvalidPlan, match=r"listed\(ItemsView\): a version or a view of one is needed"):
+        loader.listed(view, [1, 2])
+    with pytest.raises(InvalidPlan, match=r"norm\(ItemsView\)"):
+        loader.norm(view, "0")
+
+
+def test_windows_refuse_a_dataset(datasets):
+    view = loader.items(datasets.Pictures())
+    with pytest.raises(InvalidPlan, match="ItemsView"):
+        loader.windows(view, anchor="0", at={"0": [0]})
+
+
+def test_growth_of_a_dataset_is_refused(datasets, plan):
+    longer = datasets.Augmented(200)
+    for view in (longer, loader.items(longer)):
+        with pytest.raises(
+            InvalidPlan, match="source 'photos' is a dataset, which does not grow: make a new plan"
+        ):
+            plan.grow({"photos": view}, 10)
+
+
+def test_explain_refuses_a_dataset(plan):
+    with pytest.raises(
+        InvalidRuntime, match="source 'photos' is a dataset, which has no stored bytes to explain"
+    ):
+        loader.explain(plan, 1)
+
+
+def test_decoder_for_a_field_of_items_is_refused(plan):
+    decode = {"image": lambda data, rng: data}
+    with pytest.raises(InvalidRuntime, match="items of a dataset are not decoded: change them in transform="):
+        loader.Loader(plan, 0, 1, decode=decode)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "says"),
+    [
+        ("photos", InvalidPlan, "text and no dataset"),
+        ({"a": 1}, InvalidPlan, "is a mapping"),
+        (iter([1]), InvalidPlan, "can be read once"),
+        (7, InvalidPlan, r"has no __getitem__\(int\)"),
+        (object(), InvalidPlan, r"has no __getitem__\(int\)"),
+        (lambda: 7, InvalidPlan, r"has no __getitem__\(int\)"),
+        (lambda: list, InvalidPlan, "returns another function"),
+        ([], EmptyView, "has no items"),
+        (torch.utils.data.DataLoader([1]), InvalidPlan, "pass its .dataset"),
+        (torch.utils.data.ChainDataset([]), InvalidPlan, "is an IterableDataset"),
+    ],
+)
+def test_source_that_is_no_dataset_names_the_way_out(dataset, error, says):
+    with pytest.raises(error, match=says) as raised:
+        loader.plan({"photos": dataset}, seed=1, global_batch=1)
+    assert str(raised.value).startswith("source 'photos': ")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"name": ""}, "name = ''"),
+        ({"fields": "image"}, "names of a tuple's values"),
+        ({"fields": ["a", "a"]}, "each name once"),
+        ({"keys": ["a"]}, "keys has 1 names, and the dataset 3 items"),
+        ({"keys": ["a", "b", "a"]}, "keys gives 1 items a name that another item has"),
+        ({"keys": ["a", 2, "c"]}, r"keys\[1\] = 2 is a int"),
+        ({"keys": "abc"}, "keys is a str"),
+        ({"fingerprint": 7}, "fingerprint = 7"),
+        ({"length": -1}, "length = -1"),
+        ({"length": 2**63}, "length = 9223372036854775808"),
+        ({"seeded": "yes"}, "seeded = 'yes'"),
+    ],
+)
+def test_wrong_option_of_items_is_named(option, says):
+    with pytest.raises(InvalidPlan, match=says):
+        loader.items([1, 2, 3], **option)
+
+
+def test_describe_says_what_goes_unnoticed(datasets):
+    def line(dataset):
+        plan = loader.plan({"photos": dataset}, seed=1, global_batch=8)
+        return plan.describe().splitlines()[2]
+
+    assert "changed content of the same length goes unnoticed" in line(datasets.Pictures())
+    with_keys = loader.items(datasets.Pictures(3), keys=["a", "b", "c"])
+    plan = loader.plan({"photos": with_keys}, seed=1, global_batch=3)
+    assert "fingerprint keys-" in plan.describe()
+    assert "unnoticed" not in plan.describe()
+    assert "items may differ from run to run" in line(loader.items(datasets.OwnGenerator(), seeded=False))
+
+
+def test_replay_gives_the_batches_of_the_run(datasets, root, plan):
+    recorded = run_with_trail(root, plan)
+    again = loader.open_plan(root, plan.hash, items={"photos": datasets.Augmented()})
+    with loader.Replay(again) as replay:
+        assert [replay.digest(step) for step in range(STEPS)] == recorded
+        assert replay.batch(1).digest == recorded[1]
+        parts = [replay.digest(2, rank, 3) for rank in range(3)]
+        assert sum(parts) % 2**64 == recorded[2]
+        slot = replay.slot(1, 2)
+        image = replay.batch(1)["image"][2]
+        assert torch.equal(slot.trained["image"], image)
+        assert slot.address.key == str(plan.slots(1).ordinal[2])
+        with pytest.raises(InvalidRuntime, match="the samples of a dataset are made for a whole batch only"):
+            replay.each(1, lambda row, sample: None)
+
+
+def test_plan_without_its_dataset_has_the_order_only(root, plan, datasets):
+    plan.save(root)
+    ordinals = plan.slots(5).ordinal
+    alone = loader.open_plan(root, plan.hash)
+    assert np.array_equal(alone.slots(5).ordinal, ordinals)
+    with pytest.raises(
+        InvalidRuntime, match=r"pass it with loader.open_plan\(root, hash, items=\{'photos': dataset\}\)"
+    ):
+        loader.Loader(alone, 0, 1)
+    with pytest.raises(PlanMismatch, match=r"has 99 items .* the plan 120"):
+        loader.open_plan(root, plan.hash, items={"photos": datasets.Augmented(99)})
+
+
+def test_commands_say_what_they_cannot_make(root, plan, capsys):
+    run_with_trail(root, plan)
+
+    def command(*words):
+        code = main([*words, "--root", root.url])
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    code, text = command("batch", "r1@1")
+    assert code != 0
+    assert "loader.open_plan(root, hash, items=...)" in text
+    code, text = command("batch", "r1@1", "--slot", "2")
+    assert code != 0
+    assert "items={'photos': dataset}" in text
+    code, text = command("explain", "r1@1")
+    assert code != 0
+    assert "is a dataset, which has no stored bytes to explain" in text
+    code, text = command("trail", "verify", "r1")
+    assert code != 0
+    assert f"0 differ, {STEPS} could not be checked" in text
+    # The order alone answers these.
+    key = str(plan.slots(1).ordinal[4])
+    code, text = command("seen", "r1", "photos", key)
+    assert code == 0
+    assert text.split()[-3:] == ["1", "4", "0"]
+    assert command("trail", "window", "r1")[0] == 0
+    assert command("trail", "against", "r1", "r1") == (0, f"{STEPS} steps are equal\n")
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_torch_dataset_gives_the_same_batches(plan, n_workers):
+    with loader.Loader(plan, 0, 1, steps=STEPS) as batches:
+        expected = digests(batches)
+    dataset = loader.torch_dataset(plan, steps=STEPS)
+    batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=n_workers)
+    assert digests(batches) == expected
+
+
+def test_device_thread_leaves_items_to_processes(plan):
+    with loader.Loader(plan, 0, 1, steps=STEPS) as batches:
+        expected = digests(batches)
+    with loader.Loader(plan, 0, 1, steps=STEPS, device="cpu") as batches:
+        assert batches.executor == "processes"
+        assert digests(batches) == expected
+    with pytest.raises(InvalidRuntime, match="workers = 0 with device= over a dataset"):
+        loader.Loader(plan, 0, 1, device="cpu", workers=0)
+
+
+def test_quarantined_item_has_a_substitute(datasets):
+    keys = [f"photo-{number}" for number in range(datasets.N)]
+    view = loader.items(datasets.Pictures(), keys=keys)
+    plan = loader.plan({"photos": view}, seed=7, global_batch=BATCH, quarantine={"photos": ["photo-3"]})
+    with loader.Loader(plan, 0, 1, steps=4) as batches:
+        delivered = [key for batch in batches for _, key in batch.ids]
+    assert "photo-3" not in delivered
+    assert len(delivered) == 4 * BATCH

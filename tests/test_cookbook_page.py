@@ -82,6 +82,10 @@ def test_random_crops_repeat_with_tokens_of_their_captions_and_run_twice(place: 
     assert [run(BLOCKS["captions"], place) for _ in range(2)] == ["(8, 32, 32, 3) (8, 16) 8 True\n"] * 2
 
 
+def test_dataset_of_torch_is_read_as_it_is_and_runs_twice(place: Path) -> None:
+    assert [run(BLOCKS["dataset"], place) for _ in range(2)] == ["(16, 3, 8, 8) 12 False\n"] * 2
+
+
 def test_video_runs_twice(place: Path) -> None:
     assert [run(BLOCKS["video"], place) for _ in range(2)] == ["(4, 8, 32, 32, 3)\n"] * 2
 

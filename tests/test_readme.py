@@ -70,7 +70,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("interactive", [False, True], ids=["saved", "at the prompt"])
 def test_readme_blocks_run_in_order_and_twice(tmp_path: Path, interactive: bool) -> None:
     blocks = BLOCK.findall(TEXT)
-    assert [name for _, name, _ in blocks] == ["write.py", "", "read.py", ""]
+    assert [name for _, name, _ in blocks] == ["write.py", "", "read.py", "", "items.py", ""]
     for (kind, name, code), (_, _, printed) in zip(blocks[::2], blocks[1::2], strict=True):
         for _ in range(1 if interactive else 2):
             assert type_in(kind, name, code, tmp_path, interactive) == printed

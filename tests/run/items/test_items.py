@@ -139,6 +139,13 @@ def test_generator_of_its_own_is_found_at_the_first_item(datasets):
         assert len(next(batches)) == BATCH
 
 
+def test_generator_of_its_own_is_found_each_time(datasets):
+    with loader.Loader(planned(datasets.OwnGenerator()), 0, 1) as batches:
+        for _ in range(3):
+            with pytest.raises(UnseededItems):
+                next(batches)
+
+
 def test_damaged_items_have_substitutes(datasets, tmp_path):
     plan = planned(datasets.Damaged())
     ledger = loader.Root(tmp_path / "ledger")

@@ -48,8 +48,10 @@ class ItemsView:
     ) -> None:
         """Keep the facts of a dataset.
 
-        name: of the data; "" takes the source's name in the plan. length: number of items. fingerprint: hash of the
-        content; "" is unknown content. source: the dataset; None is a plan that was opened without it.
+        name: of the data; "" takes the source's name in the plan.
+        length: number of items.
+        fingerprint: hash of the content; "" is unknown content.
+        source: the dataset; None is a plan that was opened without it.
         """
         self.name = name
         self.fingerprint = fingerprint

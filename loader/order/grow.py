@@ -85,6 +85,11 @@ def _check_growth(
         raise InvalidPlan('a plan with boundary="mask" does not grow: make a new plan over the new version')
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"grow({views!r}): a mapping of source names to their new views is needed")
+    for source in plan.sources.values():
+        if source.source in views and isinstance(source.view, ItemsView):
+            raise InvalidPlan(
+                f"source {source.source!r} is a dataset, which does not grow: make a new plan over the longer dataset"
+            )
     if plan.buckets is not None and plan.grown:
         last_step = plan.grown[-1].step
         if step < last_step:
@@ -111,10 +116,6 @@ def _grown_source(
             "schedule sets weights"
         )
     old = _views_before(plan, name, number)
-    if any(isinstance(view, ItemsView) for view in old.values()):
-        raise InvalidPlan(
-            f"source {name!r} is a dataset, which does not grow: make a new plan over the longer dataset"
-        )
     all_views = [*old.values(), source.view]
     if any(hasattr(view, "first_epoch") for view in all_views):
         raise InvalidPlan(

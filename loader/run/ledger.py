@@ -138,12 +138,12 @@ def open_ledger(
     world: World,
     stored: Mapping[int, View],
     root: object,
-    trail_root: Root | None = None,
+    trail: object = None,
 ) -> Ledger:
     """Return a rank's ledger.
 
-    stored: source -> its view. root: location of the entries; None for each stored source's own root. trail_root:
-    location of the entries of datasets, which have no root. Without both, their entries are in batches and log only.
+    stored: source -> its view. root: location of the entries; None for each stored source's own root. trail: its
+    root has the entries of datasets, which have none. Without both, their entries are in batches and log only.
 
     Raises: InvalidRuntime for another root.
     """
@@ -151,6 +151,7 @@ def open_ledger(
         raise InvalidRuntime(
             f"ledger = {root!r}; accepted: None, or a loader.Root that this job may write to"
         )
+    trail_root = getattr(trail, "root", None)  # another type is refused where the run log is opened
     stores: dict[str, Store] = {}
     for source, name in enumerate(plan.source_names):
         if root is not None:

@@ -86,8 +86,7 @@ class Loader:
     Args: The record of a run
         trail: `loader.Trail` that records the code and each step (docs/training.md); None records nothing.
 
-    Raises: InvalidRuntime for arguments out of range, or a missing device. Unpicklable, with executor="processes", for
-    a transform or decoder that cannot be sent to a worker.
+    Raises: InvalidRuntime for wrong arguments, or a missing device; Unpicklable for code that workers cannot receive.
     """
 
     plan: Plan
@@ -133,8 +132,7 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
-        trail_root = getattr(trail, "root", None)  # another type is refused below
-        self._ledger = open_ledger(plan, self.world, recipe.stored, ledger, trail_root)
+        self._ledger = open_ledger(plan, self.world, recipe.stored, ledger, trail)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._timing = StepTiming()

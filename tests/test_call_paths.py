@@ -22,7 +22,7 @@ ENTERED = {
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }
-MODULES = {"assets.ingest.units": 117, "loader": 2, "loader.run.loader": 133}
+MODULES = {"assets.ingest.units": 117, "loader": 2, "loader.run.loader": 134}
 """Modules of the project that are loaded behind `import`."""
 REGISTER_MODULES = 167
 """Modules of the project that `penstock register webdataset` loads."""

@@ -166,7 +166,7 @@ def test_front_page_trains_on_labelled_photos(tmp_path: Path) -> None:
 
 
 def test_every_block_is_tried() -> None:
-    tried = {"splits", "validate", "resnet", "captions", "seeded", "video", "language"}
+    tried = {"splits", "validate", "resnet", "captions", "dataset", "seeded", "video", "language"}
     assert set(COMMANDS) == {"jpegs"}
     assert set(BLOCKS) == {*tried, "torchvision"}
     assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own

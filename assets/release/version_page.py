@@ -194,23 +194,23 @@ def version_links(
 ) -> Metadata:
     """Return the batches, runs, commands and columns of a version. spec: for its featurizers' columns."""
     rows = []
-    for batch, published in zip(release.published, release.versions, strict=True):
-        page = version_page(published.dataset, published.number)
-        producer = published.manifest["producer"]
+    for batch, version in zip(release.published, release.versions, strict=True):
+        page = version_page(version.dataset, version.number)
+        producer = version.manifest["producer"]
         run_id = str(producer.get("cut_by_run_id", ""))
         row = (
-            link(published.name, page),
-            _batch_link(published, batch),
+            link(version.name, page),
+            _batch_link(version, batch),
             _run_link(run_id),
         )
         rows.append(row)
-    version = release.version
+    newest = release.version
     shown: Metadata = {
         "made_of": table_metadata(("version", "batch", "made by"), rows, "nothing new"),
-        "to_the_samples": dg.MetadataValue.md(_sample_commands(version)),
+        "to_the_samples": dg.MetadataValue.md(_sample_commands(newest)),
     }
-    shown |= viewer_metadata(version_page(version.dataset, version.number))
-    shown |= version_columns(version.dataset, version.samples(), spec)
+    shown |= viewer_metadata(version_page(newest.dataset, newest.number))
+    shown |= version_columns(newest.dataset, newest.samples(), spec)
     return shown
 
 

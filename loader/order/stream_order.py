@@ -91,10 +91,10 @@ def _segment_steps(
         if is_one_segment and is_gapless:  # the usual case, without a loop over the steps
             stretch = SegmentSteps(stream, segment, first_step, n_steps)
             return [stretch]
-        stream_steps = [(stream, step) for step in steps]
+        stream_steps = [(stream, step) for step in steps]  # a single stream counts steps as the plan does
     else:
         turns = [plan.turn(step) for step in steps]
-        stream_steps = [(turn.stream, turn.step) for turn in turns]
+        stream_steps = [(turn.stream, turn.step) for turn in turns]  # each bucket counts its own steps
 
     stretches: list[SegmentSteps] = []
     for stream, step in stream_steps:

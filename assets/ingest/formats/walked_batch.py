@@ -44,10 +44,11 @@ def write_walked(batch: OpenBatch) -> BatchSamples:
     fresh = [batch.raws[info.key] for info in infos]
     newest = newest_version(batch.root, batch.spec, fresh)
     place = WalkedPlace(batch.landing, batch.spec.format, batch.spec.sources[0].choices)
-    walked = _walk(place, infos)
+    walked = _walk(place, infos)  # adds the JSON values of the samples to place.members
     all_rows = [rows for _, rows in walked]
     group_of = groups_of(all_rows, newest.groups)
     if place.has_members:
+        # Changes the rows: their JSON columns get the types that the whole batch has.
         types = agree(all_rows, place.members, newest.columns)
         samples = replace(samples, columns=types, notes=place.members.lines())
 
@@ -131,9 +132,9 @@ def _copy(plan: _WalkedBatch, samples: BatchSamples) -> tuple[BatchSamples, Admi
 def _tasks(plan: _WalkedBatch, columns_of_json: Mapping[str, str]) -> Iterator[CopyTask]:
     landing = store_url(plan.batch.files)
     root = store_url(plan.batch.root.store)
-    # A node walks the shard again, and copies the run of this number.
-    n_runs = Counter[str]()  # shard -> number of its runs so far
-    for number, (shard, rows) in enumerate(plan.walked):
+    # A node walks the shard again, and copies only the run with the index `run` in it.
+    n_runs = Counter[str]()  # shard -> its runs before this one
+    for task_number, (shard, rows) in enumerate(plan.walked):
         raws = list[Row]()
         earlier: dict[str, EarlierSamples] = {}
         for info in shard.infos:
@@ -147,7 +148,7 @@ def _tasks(plan: _WalkedBatch, columns_of_json: Mapping[str, str]) -> Iterator[C
             landing=landing,
             root=root,
             txn=plan.batch.txn,
-            number=number,
+            number=task_number,
             raws=raws,
             run=n_runs[shard.name],
             groups=groups,

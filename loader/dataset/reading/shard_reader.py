@@ -110,8 +110,10 @@ def _open(
     place: str,
     unvouched: dict[str, str],
 ) -> Store:
+    """Return a location's store. Adds the location to `unvouched` if the root does not vouch for it."""
     key, url = record
     if not is_vouched(root, key, url):
+        # A bucket may be read anyway, but not copied. A folder may not even be read.
         unvouched[place] = refusal(root, key, url, "copied into the root")
         if not is_bucket(url):
             reason = refusal(root, key, url, "read")

@@ -278,7 +278,7 @@ def _report(
     took_s: float,
     verified_s: float,
 ) -> None:
-    """Report the slowest shard. Time is attributed to shards by their bytes."""
+    """Report the slowest shard. Reading is timed as a whole: a shard's share of the time is its share of the bytes."""
     total_bytes = sum(shard.nbytes for shard in shards)
     s_per_byte = (took_s - verified_s) / max(1, total_bytes)
     fetch_s = [shard.opened_s + s_per_byte * shard.nbytes for shard in shards]
@@ -289,7 +289,7 @@ def _report(
         path=slowest.path,
         span=slowest.span,
         fetch_s=longest_s,
-        verify_s=verified_s,
+        verify_s=verified_s,  # of all shards
     )
     slowest.reading.on_read(read)
 

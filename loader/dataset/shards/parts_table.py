@@ -6,8 +6,7 @@ request. Finding n ordinals costs O(n log parts).
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise, starmap
-from operator import ne
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ class PartsTable:
         self._names: dict[int, str] = {}  # most recently requested
 
         self.groups, group, shard_rows = _groups_and_rows(shards)
+        # Both are None if the version has one group: then shard i is the only shard of part i.
         part, self._first_shard = _parts(
             shards,
             group,
@@ -122,7 +122,7 @@ class PartsTable:
     ) -> Int64s:
         """Return int64 [parts]: each part's shard in one group, or MISSING."""
         if part is None:
-            return shards_of_group
+            return shards_of_group  # one group: shard i belongs to part i
         shard_of = np.full(
             len(self),
             MISSING,
@@ -347,8 +347,8 @@ def _parts(
     run = np.cumsum(is_first) - 1  # [shards]: number of the run of equal names
     run_start = np.flatnonzero(is_first)  # [runs]
 
-    # Shards of a part are adjacent, unless a group was added later. If some group occurs once in every run of
-    # names, each run is a part.
+    # Shards of a part are adjacent, unless a group was added later. A part has at most one shard of a group. So if
+    # some group occurs once in every run of names, no two runs belong to one part, and each run is a part.
     every_run = np.arange(len(run_start))
     for number in range(n_groups):
         is_of_group = group == number
@@ -364,7 +364,7 @@ def _parts(
         n_shards,
         np.int64,
     )
-    np.minimum.at(
+    np.minimum.at(  # the lowest shard number of each part
         first_shard,
         part,
         np.arange(n_shards),
@@ -383,8 +383,9 @@ def _name_changes(shards: ShardRows) -> Bools:
         if len(shards) > FEW_SHARDS:
             out[start:end] = changes(names)
         else:
-            pairs = pairwise(names.to_pylist())
-            out[start + 1 : end] = list(starmap(ne, pairs))
+            texts = names.to_pylist()
+            out[start + 1 : end] = [name != before for before, name in pairwise(texts)]
+        # The first row is compared with the last row of the table before.
         out[start] = names[0].as_py() != last
         last = names[-1].as_py()
         start = end

@@ -85,7 +85,8 @@ def _plain(
     name: str,
     value: Any,
 ) -> Any:
-    # Subclasses (numpy's, enums, pandas' Timestamp) become the plain type: a column holds one type.
+    # Subclasses (numpy's, enums, pandas' Timestamp) become the plain type: a column holds one type. numpy's dates are
+    # refused below, because item() turns nanoseconds into a bare int.
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
     if isinstance(value, np.ndarray) and value.ndim == 0:
@@ -287,7 +288,7 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
             continue
         position = table.schema.get_field_index(name)
         own_kind = str(table.schema.field(name).type)
-        if fits(kind, own_kind):
+        if fits(kind, own_kind):  # the same type, or the dataset held only nulls so far
             continue
         problem = f"a {own_kind} is not a {kind}"
         if _becomes(own_kind, kind):
@@ -335,7 +336,7 @@ def type_named(name: str) -> pa.DataType:
     item = _LIST.fullmatch(name)
     if item is not None:
         return pa.list_(pa.field("element", type_named(item[1])))
-    # `type_for_alias` reads none of these.
+    # `type_for_alias` raises for a type with a time zone.
     if name == "timestamp[us, tz=UTC]":
         return pa.timestamp("us", "UTC")
     if name == "null":

@@ -49,6 +49,7 @@ def redact_shard(
 
     Raises: Corrupt if the shard's bytes do not match the shards table; StoreError.
     """
+    # `keys` and `places` become the new index; the patches turn the old tar into the new one.
     keys, places = shard_index(store, shard)
     patches: list[Patch] = []
     for row, new_key in sorted(rows.items()):
@@ -58,14 +59,14 @@ def redact_shard(
                 # The header names the key. The new one is as long, so every offset stays.
                 header = member_header(member_name(new_key, field), nbytes)
                 patches.append((offset - len(header), header))
-            if crc != crc_of_zeros(nbytes):
+            if crc != crc_of_zeros(nbytes):  # else an earlier takedown zeroed the field
                 patches.append((offset, nbytes))
                 table[row, 2] = crc_of_zeros(nbytes)
         keys[row] = new_key
     if not patches:
         return dict(shard)
     if is_foreign(shard["path"]):
-        # The bytes are not the root's own: only the index changes.
+        # The bytes are not the root's own: only the index changes, without the patches.
         return _redact_index(
             store,
             prefix,

@@ -178,7 +178,7 @@ def _sorted_rows(
         is_padding = columns >= length_column
         hashes[is_padding] = MASK  # the largest value, which sorts behind the row's own hashes
 
-    # Hashes in a row are distinct. So sorting the values is enough, which is several times faster than argsort.
+    # A row's own hashes are distinct. So sorting the values is enough, which is several times faster than argsort.
     ascending = np.sort(hashes, axis=1)
     row = np.arange(len(x))
     ranked = ascending[row, x]  # [rows]: each row's x-th smallest hash
@@ -326,8 +326,8 @@ def unperm(
         quotient: U64 = np.floor_divide(image, b)
         remainder: U64 = image - quotient * b
         for r in range(FEISTEL_ROUNDS)[::-1]:
-            # uint64 has no negative values: a - hash % a stands for -hash. numpy reuses the memory of large arrays
-            # without a name: the sum as a name of its own costs 18 % at 65,536 values.
+            # uint64 has no negative values, so a - hash % a is added to subtract the hash. The sum with `back` has no
+            # name, because numpy then reuses its memory: a name costs 18 % at 65,536 values.
             if r % 2 == 0:
                 hashes = sub_array(keys[r], remainder)
                 back = a - hashes % a

@@ -208,7 +208,9 @@ def _dtype(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:
-        raise InvalidPlan(f"pack: dtype = {name!r} is none") from None
+        raise InvalidPlan(
+            f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'"
+        ) from None
 
 
 def _fits(number: int, dtype: np.dtype[Any]) -> bool:
@@ -266,7 +268,7 @@ class PackedView:
 
     @property
     def identity(self) -> str:
-        """The documents' version, the field and the table: with its number, a sequence's permanent name."""
+        """Hash of the documents' version, the field and the table; with a number it names a sequence permanently."""
         words = [
             self.documents.identity,
             self.request.field,
@@ -292,7 +294,7 @@ class PackedView:
         }
 
     def version_ordinals(self, x: I64) -> I64:
-        return x
+        return x  # a version has no ordinals for sequences: their numbers stand for them
 
     def keys(self, version_ordinals: I64) -> list[str]:
         return [sequence_key(number) for number in version_ordinals.tolist()]

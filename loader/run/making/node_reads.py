@@ -46,9 +46,10 @@ class NodeReads:
                 logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
             return
         if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
-            return
+            return  # without a cache every read goes to the store itself
         from ..ahead.remote_reads import open_remote  # 5 ms, only for remote stores
 
+        # Replaces the entries of remote sources in self._stores by cached readers.
         self._cache, self._ahead = open_remote(
             cache,
             recipe,

@@ -192,17 +192,17 @@ def canonical_order(
         return np.arange(len(source))  # already in order
 
     # The sort key is bitrev(d)/D in units of 1/widest: a whole number below `widest`, exact for every D.
-    sort_key = np.zeros(len(source), dtype=np.int64)
+    group_key = np.zeros(len(source), dtype=np.int64)
     slot_lanes = lanes[source]  # [B]: D of each slot's source
     for lane_count in set(lanes.tolist()):
         rows = slot_lanes == lane_count  # slots of sources with this D
         group = position_in_epoch[rows] & (lane_count - 1)  # position mod D
         group_bits = lane_count.bit_length() - 1
         units = widest // lane_count
-        sort_key[rows] = bit_reversed(group, group_bits) * units
+        group_key[rows] = bit_reversed(group, group_bits) * units
     if batch is not None:
-        sort_key += batch * widest  # batch after batch
-    order = np.argsort(sort_key, kind="stable")
+        group_key += batch * widest  # batch after batch
+    order = np.argsort(group_key, kind="stable")
     return order.astype(np.int64, copy=False)
 
 

@@ -123,7 +123,9 @@ def test_what_cannot_be_explained(plan, arguments, wanted):
 
 def test_synthetic_source_has_no_bytes():
     plan = loader.plan({"s": loader.synthetic(50)}, seed=1, global_batch=5)
-    with pytest.raises(InvalidRuntime, match=r"source 's' is a SyntheticView, which has no stored bytes to explain"):
+    with pytest.raises(
+        InvalidRuntime, match=r"source 's' is a SyntheticView, which has no stored bytes to explain"
+    ):
         loader.explain(plan, 0)
 
 

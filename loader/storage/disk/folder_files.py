@@ -139,14 +139,15 @@ class NewFile:
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        for _ in range(MOST_VANISHED_FOLDERS):
+        n_vanished = 0
+        while True:
             try:
                 make_directories(self._folder)
                 return os.open(self._temporary, flags, 0o666)
-            except FileNotFoundError:
-                continue  # another process removed the folder, which was empty for a moment
-        make_directories(self._folder)
-        return os.open(self._temporary, flags, 0o666)
+            except FileNotFoundError:  # another process removed the folder, which was empty for a moment
+                n_vanished += 1
+                if n_vanished > MOST_VANISHED_FOLDERS:
+                    raise
 
     def write(self, data: memoryview) -> None:
         """Append bytes, bypassing the page cache if they are many and aligned."""

@@ -54,11 +54,12 @@ class PieceReads:
         self._fetch = fetch
         # Per source: checksums of its documents' pieces; None if its documents are read whole.
         self._checks: list[PieceChecks | None] = []
+        stored = recipe.stored  # computed anew at each access
         for number, packed in enumerate(_packed_views(recipe)):
             decoder = decoders[number].get(packing.field)
             has_default_decoder = decoder is decoder_for(packing.field)
             # Checksum tables record no SHA-256: with verify="sha256" documents are read whole.
-            by_sha256 = recipe.stored[number].version.verify == "sha256"
+            by_sha256 = stored[number].version.verify == "sha256"
             checks = None
             if has_default_decoder and not packing.side_fields and not by_sha256:
                 checks = checks_of(packed)

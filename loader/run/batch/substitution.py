@@ -1,14 +1,18 @@
 """One entry of a rank's ledger: the corrupt sample, the address of its bytes, and its substitute."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed
 from ...order.plan import Plan
 from ...order.slots import Slots
+from ...order.substitutes import substitutes
 from ...storage.spec import redact
+
+Result = TypeVar("Result")
+"""A sample, as the caller of `find_substitute` makes it."""
 
 LEDGER_FORMAT = 1
 MAX_ERROR_CHARS = 2000  # a decoder may quote its input
@@ -77,6 +81,58 @@ class Substitution:
         return Substitution(
             **{name: line[name] for name in (*own, *rest)}, address=SampleAddress.from_json(line)
         )
+
+
+def find_substitute(
+    plan: Plan,
+    step: int,
+    slot: int,
+    slots: Slots,
+    row: int,
+    bad: SampleAddress,
+    error: Corrupt,
+    make: Callable[[], tuple[Result | Corrupt, SampleAddress]],
+) -> tuple[Result, list[Substitution]]:
+    """Return the first readable substitute for a row's sample, and the substitutions tried.
+
+    Writes each substitute into `slots`.
+
+    slot: number in the global batch. bad: address of the row's own sample. error: the reason why it is unreadable.
+    make: returns the sample that `slots` has in the row, or its error, with its address.
+
+    Raises: `error`, if no substitute is readable.
+    """
+    source = int(slots.source[row])
+    position = int(slots.position[row])
+    tried_before = int(slots.attempt[row])  # by the plan, for a quarantined sample
+    tried: list[Substitution] = []
+    why = error
+    candidates = substitutes(plan, step, source, position, tried_before)
+    for attempt, view_ordinal, ordinal in candidates:
+        slots.attempt[row] = attempt
+        slots.view_ordinal[row] = view_ordinal
+        slots.ordinal[row] = ordinal
+        sample, address = make()
+        substitution = Substitution(
+            step=step,
+            slot=slot,
+            source=plan.source_names[source],
+            epoch=int(slots.epoch[row]),
+            position=position,
+            attempt=attempt,
+            stage=stage_of(why),
+            error=error_text(why),
+            address=bad,
+            substitute=address.key,
+            substitute_ordinal=ordinal,
+        )
+        tried.append(substitution)
+        if not isinstance(sample, Corrupt):
+            return sample, tried
+        why = sample
+        bad = address
+    error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
+    raise error
 
 
 def masked(

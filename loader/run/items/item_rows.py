@@ -8,9 +8,8 @@ import numpy as np
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
-from ...order.substitutes import substitutes
 from ..batch.columns import Columns
-from ..batch.substitution import Substitution, error_text, masked, stage_of
+from ..batch.substitution import Substitution, find_substitute, masked
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .item_samples import DeliveredItems, ItemSample, SourceItems
@@ -96,65 +95,21 @@ class ItemRows:
         if not recipe.substitute:
             raise error
 
-        return self._substituted(
-            maker,
-            rank_slots,
+        def make() -> tuple[ItemSample | Corrupt, SampleAddress]:
+            this_row = np.array([row], np.int64)
+            (sample,) = maker(slots, this_row)
+            return sample, maker.address(int(slots.ordinal[row]))
+
+        return find_substitute(
+            plan,
+            step,
+            slot,
+            slots,
             row,
             bad,
             error,
+            make,
         )
-
-    def _substituted(
-        self,
-        maker: SourceItems,
-        rank_slots: RankSlots,
-        row: int,
-        bad: SampleAddress,
-        error: Corrupt,
-    ) -> tuple[ItemSample, list[Substitution]]:
-        plan = self._recipe.plan
-        slots = rank_slots.slots
-        step = rank_slots.step_of(row)
-        slot = int(rank_slots.number[row])
-        source = int(slots.source[row])
-        place = int(slots.position[row])
-        n_refused = int(slots.attempt[row])  # by the plan, for a quarantined sample
-        tried: list[Substitution] = []
-        why = error
-        candidates = substitutes(
-            plan,
-            step,
-            source,
-            place,
-            n_refused,
-        )
-        for attempt, view_ordinal, ordinal in candidates:
-            slots.attempt[row] = attempt
-            slots.view_ordinal[row] = view_ordinal
-            slots.ordinal[row] = ordinal
-            address = maker.address(ordinal)
-            substitution = Substitution(
-                step=step,
-                slot=slot,
-                source=plan.source_names[source],
-                epoch=int(slots.epoch[row]),
-                position=place,
-                attempt=attempt,
-                stage=stage_of(why),
-                error=error_text(why),
-                address=bad,
-                substitute=address.key,
-                substitute_ordinal=ordinal,
-            )
-            tried.append(substitution)
-            this_row = np.array([row], np.int64)
-            (sample,) = maker(slots, this_row)
-            if not isinstance(sample, Corrupt):
-                return sample, tried
-            why = sample
-            bad = address
-        error.add_note(f"all of its substitutes are damaged too, the last: {why}")
-        raise error
 
 
 def _place(substitution: Substitution) -> tuple[int, int, int]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, InvalidRuntime
 from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
 from ...order.slots import Slots
-from ...order.substitutes import substitutes
 from ...storage.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics, measured_by, step_metrics
 from ..batch.collate import (
@@ -30,7 +30,7 @@ from ..batch.collate import (
     with_costs,
 )
 from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
-from ..batch.substitution import Substitution, error_text, stage_of
+from ..batch.substitution import Substitution, find_substitute
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
@@ -75,44 +75,29 @@ class Substitute:
         """
         if not self._recipe.substitute:
             raise error
-        plan = self._recipe.plan
         slots = rank_slots.slots
         row = int(located.rows[number])
-        source = int(located.source[number])
-        step = rank_slots.step_of(row)
-        position = int(slots.position[row])
-        tried_before = int(slots.attempt[row])  # by the plan, for a quarantined sample
-        substitutions: list[Substitution] = []
-        why = error
-        bad = located.places.address(number)
-        candidates = substitutes(plan, step, source, position, tried_before)
-        for attempt, view_ordinal, ordinal in candidates:
-            slots.attempt[row] = attempt
-            slots.view_ordinal[row] = view_ordinal
-            slots.ordinal[row] = ordinal
+
+        def make() -> tuple[tuple[LocatedSamples, dict[str, Any]] | Corrupt, SampleAddress]:
             with step_metrics().timed("address"):
                 alone = self._fetch.locate.again(slots, row, self._run)
-            substitution = Substitution(
-                step=step,
-                slot=int(rank_slots.number[row]),
-                source=plan.source_names[source],
-                epoch=int(slots.epoch[row]),
-                position=position,
-                attempt=attempt,
-                stage=stage_of(why),
-                error=error_text(why),
-                address=bad,
-                substitute=alone.places.key(0),
-                substitute_ordinal=ordinal,
-            )
-            substitutions.append(substitution)
             sample = self._sample(slots, alone, batch_row)
-            if not isinstance(sample, Corrupt):
-                return alone, sample, substitutions
-            why = sample
-            bad = alone.places.address(0)
-        error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
-        raise error
+            address = alone.places.address(0)
+            if isinstance(sample, Corrupt):
+                return sample, address
+            return (alone, sample), address
+
+        (alone, sample), tried = find_substitute(
+            self._recipe.plan,
+            rank_slots.step_of(row),
+            int(rank_slots.number[row]),
+            slots,
+            row,
+            located.places.address(number),
+            error,
+            make,
+        )
+        return alone, sample, tried
 
     def _sample(
         self,

@@ -13,7 +13,7 @@ import loader
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.annotations import files_of
 from loader.dataset.tables.parquet import TableFile, get_tables
-from loader.dataset.tables.stats import merge
+from loader.dataset.tables.stats import finite_count, merge
 from loader.dataset.versions.sample_rows import live_row, sample_rows
 from loader.errors import PenstockError
 
@@ -219,12 +219,15 @@ def column_spreads(version: loader.Version) -> Mapping[str, ColumnSpread]:
 
 
 def _spread(row: Mapping[str, Any]) -> ColumnSpread | None:
-    n = row["n"] - row["nulls"] - (row["nans"] or 0)
-    if row["sum_squares"] is None or n < MIN_SAMPLES:
+    n_finite = finite_count(row)  # which the sums cover
+    if row["sum_squares"] is None or n_finite < MIN_SAMPLES:
         return None
-    mean, square = row["sum"] / n, row["sum_squares"] / n
+    mean = row["sum"] / n_finite
+    square = row["sum_squares"] / n_finite
     variance = square - mean * mean
-    return (mean, math.sqrt(variance)) if variance > _LEAST_SHARE * square else None
+    if variance <= _LEAST_SHARE * square:
+        return None
+    return mean, math.sqrt(variance)
 
 
 def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int, ...] = ()) -> list[StepMark]:

@@ -49,6 +49,16 @@ def test_few_samples_and_constant_columns_have_no_spread(root):
     assert set(column_spreads(write(root, 80, far=100, dataset="other"))) == {"width", "left"}
 
 
+def test_spread_of_a_column_leaves_infinities_out(root):
+    finite = [100.0 + i % 10 for i in range(60)]
+    with root.write("wide") as writer:
+        for i, width in enumerate([*finite, *[float("inf")] * 60]):
+            writer.add(f"k{i:03d}", {"cls": i % 3}, metadata={"width": width})
+    mean, sigma = column_spreads(root.open("wide@latest"))["width"]
+    assert mean == np.mean(finite)
+    assert np.isclose(sigma, np.std(finite))
+
+
 def test_its_slot_is_marked_as_well(root):
     view = write(root, 60).select("jpg", "cls")
     plan = loader.plan({"wide": view}, seed=3, global_batch=60)

@@ -253,6 +253,7 @@ class PartsTable:
         return row["sha256"], row["nbytes"]
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
+        """Return the first shard at a path: groups of registered samples, and parts of other fields, share theirs."""
         number = self._shard_number(path)
         if number is None:
             return None
@@ -278,8 +279,10 @@ class PartsTable:
     @cached_property
     def _row_of(self) -> dict[str, int]:
         table = self._shards.columns("path")
-        paths = table["path"].to_pylist()
-        return {path: row for row, path in enumerate(paths)}
+        row_of: dict[str, int] = {}
+        for row, path in enumerate(table["path"].to_pylist()):
+            row_of.setdefault(path, row)
+        return row_of
 
     def shard_nbytes(self, group: str) -> list[int]:
         if group not in self._shard_of:

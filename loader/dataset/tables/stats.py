@@ -263,12 +263,18 @@ def merge(rows: Iterable[Statistics]) -> ByColumn:
 
 def _mean(statistics: Statistics) -> float | None:
     total: float | None = statistics["sum"]
-    n_nans = statistics["nans"] or 0
-    n_numbers = statistics["n"] - statistics["nulls"] - n_nans
-    if total is None or not n_numbers:
+    n_finite = finite_count(statistics)
+    if total is None or not n_finite:
         return None
-    mean: float = total / n_numbers
+    mean: float = total / n_finite
     return mean
+
+
+def finite_count(statistics: Statistics) -> int:
+    """Return how many numbers the sums of a merged column cover: nulls, NaN and infinities are left out."""
+    # No count of infinities is stored, but the histogram of every release has a bin for each finite number.
+    histogram: Counts = statistics["histogram"]
+    return sum(histogram.values())
 
 
 def merge_to_rows(rows: Iterable[Statistics]) -> list[dict[str, Any]]:

@@ -51,6 +51,18 @@ def check_parts(files, layout, added):
                 assert table.shard_at(f"p{i}-{group}") == table.shard(group, i)
 
 
+@pytest.mark.parametrize("few", [0, 2**14])
+def test_first_shard_at_a_shared_path_is_found_in_tables_of_any_size(monkeypatch, few):
+    """Groups of registered samples share the shard of their objects."""
+    monkeypatch.setattr("loader.dataset.shards.parts_table.FEW_SHARDS", few)
+    table = shards(["p0", "p0", "p1", "p1"], ["a", "b", "a", "b"])
+    table = table.set_column(3, "path", pa.array(["own", "shared", "shared", "shared"]))
+    rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=2))])
+    parts = PartsTable(rows, [], "test@1")
+    first = parts.shard_at("shared")
+    assert (first["part"], first["group"]) == ("p0", "b")
+
+
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
     monkeypatch.setattr("loader.dataset.shards.numbered_rows.CACHE_ROWS", 10)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.tables import columns, stats
-from loader.dataset.tables.stats import BOTTOM_K, bottom_k, column_stats, log_bins, merge
+from loader.dataset.tables.stats import BOTTOM_K, bottom_k, column_stats, finite_count, log_bins, merge
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)
 SCHEMA = pa.schema(
@@ -95,6 +95,28 @@ def test_numbers_of_one_column():
     expected = {"n": 5, "nulls": 1, "nans": 0, "zeros": 1, "min": -2, "max": 3, "sum": 2, "sum_squares": 14}
     assert {name: row[name] for name in expected} == expected
     assert merge([row])["x"]["mean"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [[1.0, math.inf, None, 6.0, math.nan, -math.inf]],
+        [[1.0, math.inf], [math.nan, -math.inf], [None, 6.0]],
+    ],
+)
+def test_mean_covers_finite_numbers(runs):
+    rows = []
+    for values in runs:
+        table = pa.table({"x": pa.array(values, pa.float64())})
+        rows += column_stats(table).to_pylist()
+    merged = merge(rows)["x"]
+    assert finite_count(merged) == 2
+    assert merged["mean"] == 3.5
+
+
+def test_column_of_infinities_has_no_mean():
+    table = pa.table({"x": [math.inf, -math.inf]})
+    assert merge(column_stats(table).to_pylist())["x"]["mean"] is None
 
 
 def test_too_many_categories_are_left_out():

@@ -24,7 +24,8 @@ from ..media_table import Row
 from ..policy import VideoPolicy
 from ..unit import rejected
 from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, display_matrix, is_hdr, rendering_of
-from .shots import SMALL_PX, Floats, Frames, ShotDetector
+from .frame_levels import Floats, Frames
+from .shots import SMALL_PX, ShotDetector
 from .timestamps import FrameClock, TimedFrame, Timing, frame_crc, seek_ok
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class FrameStatistics:
             self._measure()
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return the final scene cuts so far: see `ShotDetector.settled`."""
-        return self._shots.settled()
+        """Return the final scene cuts so far: see `ShotDetector.final_boundaries`."""
+        return self._shots.final_boundaries()
 
     def facts(self) -> Mapping[str, Any]:
         """Return the media columns. Raises: ZeroDivisionError if there is no frame."""
@@ -195,7 +196,7 @@ def _dct(n: int) -> Floats:
 
 
 SettledCuts = Callable[[], tuple[list[int], int | None]]
-"""(pts of the final scene cuts, pts before which they are complete); see `ShotDetector.settled`."""
+"""(pts of the final scene cuts, pts before which they are complete); see `ShotDetector.final_boundaries`."""
 
 
 class FrameWatcher(Protocol):

@@ -23,9 +23,9 @@ Floats = NDArray[np.float64]
 class MixedFrame(NamedTuple):
     """A frame that is a mix of the frames `lag` before and after it."""
 
-    place: int
-    """Position of the frame."""
+    position: int
     lag: int
+    """Frames to either scene, one of `LAGS`."""
     balance: float
     """Smaller of the two weights."""
 
@@ -73,7 +73,7 @@ def mixed_frames(
         is_mixed &= lower_std >= _LEAST_STD
         for number in np.flatnonzero(is_mixed).tolist():
             yield MixedFrame(
-                place=low + number,
+                position=low + number,
                 lag=lag,
                 balance=float(balance[number]),
             )

@@ -54,7 +54,7 @@ def test_settled_is_settled(parts: list[tuple[str, int]], seed: int, piece: int)
     for start in range(0, len(frames), piece):
         some = frames[start : start + piece]
         detector.feed(some, list(range(start, start + len(some))))
-        told.append(detector.settled())
+        told.append(detector.final_boundaries())
     final = detector.finish()
     for cuts, front in told:
         assert cuts == [pts for pts in final if front is not None and pts < front]

@@ -203,7 +203,7 @@ def test_memory_holds_the_boundaries_and_a_few_frames() -> None:
     frames = scene(200, 3)
     for number in range(40):
         detector.feed(frames, list(range(200 * number, 200 * number + 200)))
-    held = detector._frames.nbytes + sum(one.nbytes for one in detector._fades._before)
+    held = detector._frames.nbytes + sum(one.nbytes for one in detector._fades._contrasted)
     assert held < 300_000
     assert len(detector._pts) < 64
 

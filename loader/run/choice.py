@@ -1,22 +1,11 @@
-"""Let `auto` choose among threads, worker processes and the training's own thread, by measuring the run.
+"""Let `auto` choose among threads, worker processes and the training's own thread, from a measured interval of the run.
 
 Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. If samples are only
-copied, a third thread costs more than it gains. A probe thread measures the wait for the lock.
+copied, a third thread costs more than it gains. "The lock" below is always the interpreter's.
 """
 
-import os
-import sys
-import threading
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from time import perf_counter
 from typing import NamedTuple
-
-from ..storage.threads import ends_with_the_process
-from .batch.batch import MAKING
-from .metrics import stage_seconds
-from .run_delay import RunDelay
 
 MAX_CORES_FOR_THREADS = 2
 """Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
@@ -46,6 +35,8 @@ ONE_CORE = 0.7, 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
+    """Shares of time and used cores in an interval of the run."""
+
     wait_share: float
     """Share of training's time spent waiting for batches."""
     compute_share: float
@@ -74,7 +65,7 @@ class Room:
     cores: int
     """Cores of this rank's share of the machine."""
     processes: int
-    """Number of worker processes that may be started."""
+    """Number of worker processes that may be started; 0 if none may."""
     threads: bool
     """True if the number of threads may change."""
     local: bool
@@ -102,7 +93,7 @@ def first_threads(
 ) -> int:
     """Return the number of threads to begin with. copies: True if nothing is decoded or transformed."""
     if not local:
-        return cores
+        return cores  # threads that wait for a store leave the lock to each other
     most = COPYING_THREADS if copies else DECODING_THREADS
     return min(cores, most)
 
@@ -140,12 +131,13 @@ def _why_processes(
     now: Maker,
 ) -> str | None:
     """Return the reason why worker processes would be faster; None if there is none."""
-    is_waiting = stages.wait_share >= MIN_WAIT_SHARE
-    is_decoding = stages.decode_share >= DOMINANT_SHARE
     waits_for_a_store = stages.fetch_share >= DOMINANT_SHARE and not room.local
     if waits_for_a_store:
-        return None
+        return None  # which is no faster for processes
+    is_waiting = stages.wait_share >= MIN_WAIT_SHARE
+    is_decoding = stages.decode_share >= DOMINANT_SHARE
 
+    # 1. Decoding could use more cores than threads that share the lock.
     # Two processes are no faster than threads for a loop that only waits: see MAX_CORES_FOR_THREADS.
     pays_for_processes = room.processes > MAX_CORES_FOR_THREADS or stages.wait_share <= 1 - IDLE_WORK_SHARE
     is_costly = is_waiting or stages.load >= MIN_LOAD_CORES
@@ -157,6 +149,7 @@ def _why_processes(
             f"waited for {stages.wait_share:.0%} of its time"
         )
 
+    # 2. Decoders hold the lock, so that several threads are no faster than one.
     has_several_threads = min(now.workers, room.processes, room.cores) > 1
     waits_for_decoders = is_decoding and is_waiting
     if waits_for_decoders and has_several_threads and _decoders_take_turns(locked, stages):
@@ -165,18 +158,22 @@ def _why_processes(
             f"{now.workers} threads used {stages.cores:.2g} cores, and the training waited for {stages.wait_share:.0%}"
         )
 
-    # Other programs may leave the process less than a core.
-    cores_at_most_one = min(1.0, stages.cores)
-    has_decoding_load = is_decoding and stages.load >= MIN_LOAD_CORES * cores_at_most_one
-    if not is_waiting and not has_decoding_load:
+    # Both reasons below need batches that cost the training time. Their limits are shares of one core, or of what
+    # other programs leave of it.
+    available_core = min(1.0, stages.cores)
+    is_decoding_much = is_decoding and stages.load >= MIN_LOAD_CORES * available_core
+    if not is_waiting and not is_decoding_much:
         return None
-    if is_decoding and stages.compute_share >= MIN_COMPUTE_SHARE * cores_at_most_one:
+
+    # 3. The training computes in Python, and takes the lock from decoding threads as they take it from the training.
+    if is_decoding and stages.compute_share >= MIN_COMPUTE_SHARE * available_core:
         return (
             f"the training waited for {stages.wait_share:.0%} of its time and computed for "
             f"{stages.compute_share:.0%}, in which threads that decode take the interpreter's lock from it, "
             "and it from them"
         )
 
+    # 4. The training holds the lock for long, whatever the threads do.
     # While training waits it does not hold the lock: late threads have lost their core.
     locked_by_training = min(locked, 1 - stages.wait_share)
     if locked_by_training < MIN_TRAINING_LOCK_SHARE:
@@ -205,30 +202,38 @@ def _better_without_processes(
     """Return (fewer threads, more for a disk, or the caller; why); None if their number is good."""
     low, high = ONE_CORE
     is_decoding = stages.decode_share >= DOMINANT_SHARE
+
+    # Too many threads take the lock from each other. Those that copy from a bucket wait for it, and do not compete.
     most = COPYING_THREADS
     work = "copy"
     if is_decoding:
         most = DECODING_THREADS
         work = "decode"
-    # Threads that copy from a bucket wait for it, and do not compete.
     compete = is_decoding or (room.local and stages.cores >= low)
     if threads > most and compete:
         why = f"more than {most} threads that {work} samples take the lock from each other"
         return Maker("threads", most), why
-    if is_decoding or not room.local or stages.wait_share < MIN_WAIT_SHARE:
+
+    # The rest is about copies from this machine's disks that do not keep up with the training.
+    copies_from_disk = room.local and not is_decoding
+    is_waiting = stages.wait_share >= MIN_WAIT_SHARE
+    if not copies_from_disk or not is_waiting:
         return None
 
+    # Less than a core in use: the threads wait for the disk, and more of them wait at the same time.
     plural = "s" if threads > 1 else ""
     waits_for_a_disk = room.more_threads and stages.used < low and stages.fetch_share >= DOMINANT_SHARE
     if waits_for_a_disk and threads < DECODING_THREADS:
         why = f"{threads} thread{plural} and the training used {stages.used:.2g} cores: they wait for a disk"
         return Maker("threads", min(room.cores, DECODING_THREADS)), why
 
+    # One core in use by all together: they take turns at the lock, so fewer of them lose less time to it.
     take_turns = low <= stages.cores < high
     if not take_turns:
         return None
     used = f"{threads} thread{plural} and the training used {stages.cores:.2g} cores"
-    if room.caller and stages.wait_share > 1 - IDLE_WORK_SHARE:
+    is_training_idle = stages.wait_share > 1 - IDLE_WORK_SHARE
+    if room.caller and is_training_idle:
         idle = f"the training waited for {stages.wait_share:.0%} of its time: its own thread is faster without it"
         return Maker("caller", 0), f"{used}, and {idle}"
     if threads <= 1:
@@ -239,203 +244,8 @@ def _better_without_processes(
 def _thread_during_training(stages: Stages) -> tuple[Maker, str] | None:
     """Return (a thread instead of the caller, why) if the training works; else None."""
     busy = 1 - stages.wait_share
+    # The caller was chosen below IDLE_WORK_SHARE. Between that and twice as much it stays.
     if busy <= 2 * IDLE_WORK_SHARE:
         return None
     why = f"the training works for {busy:.0%} of its time, and a thread makes batches meanwhile"
     return Maker("threads", 1), why
-
-
-FIRST_MEASUREMENT_S = 0.3
-"""Seconds of training before the first measurement."""
-MEASUREMENT_S = 0.5
-"""Seconds of training between later measurements."""
-PROBED_MEASUREMENTS = 30
-"""Number of measurements after which a run is steady, and the probe ends."""
-PROBE_S = 0.08
-"""Seconds between requests for the lock. One takes 70 us: less than 0.1 %."""
-MIN_REQUESTS = 8
-"""Fewest requests that give a share of late ones."""
-
-
-class Measurement(NamedTuple):
-    locked: float
-    """Share of late requests for the interpreter's lock; 0 without a probe."""
-    stages: Stages
-    """Costs of the interval's batches."""
-
-
-class LockProbe:
-    """A thread that counts how often it got the interpreter's lock late.
-
-    A request is late after a fifth of the interpreter's switch interval (5 ms). Threads that compute in Python cause
-    that; threads that hold the lock for one call do not.
-    """
-
-    def __init__(self) -> None:
-        # Locked until the end. An Event would cost several Python calls per request.
-        self._running = threading.Lock()
-        self._running.acquire()
-        self._pid = os.getpid()
-        self._requests = 0
-        self._late = 0
-        self._share = 0.0
-        ends_with_the_process(self)
-        self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
-        self._thread.start()
-
-    def drain(self) -> float:
-        """Return the share of late requests and reset the counts.
-
-        With fewer than MIN_REQUESTS, return the previous share (0.0 at first) and keep counting.
-        """
-        if self._requests >= MIN_REQUESTS:
-            self._share = self._late / self._requests
-            self._requests = 0
-            self._late = 0
-        return self._share
-
-    def dismiss(self) -> None:
-        if os.getpid() == self._pid:
-            with suppress(RuntimeError):  # already dismissed
-                self._running.release()
-
-    def join(self, timeout_s: float | None = None) -> None:
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        late_after_s = sys.getswitchinterval() / 5
-        delays = RunDelay()
-        delayed_s = delays.seconds()
-        start_s = perf_counter()
-        while not self._running.acquire(timeout=PROBE_S):
-            waited_s = perf_counter() - start_s - PROBE_S
-            delayed_before_s = delayed_s
-            delayed_s = delays.seconds()
-            # Other programs had the core for that long: the lock is not to blame.
-            without_core_s = delayed_s - delayed_before_s
-            is_late = waited_s - without_core_s >= late_after_s
-            if is_late:
-                self._late += 1
-            self._requests += 1
-            start_s = perf_counter()
-        delays.close()
-
-
-class _Costs(NamedTuple):
-    """Totals since the start of the process."""
-
-    metrics: Mapping[str, float]
-    """As `Metrics.snapshot`."""
-    made_cpu_s: float
-    """CPU seconds spent on the delivered batches."""
-    process_cpu_s: float
-    """CPU seconds of the whole process."""
-    delay_s: float
-    """Seconds that its threads waited for a core."""
-
-
-class Contention:
-    """Measures a loader at intervals. For the consumer's thread, except `end_probe`."""
-
-    def __init__(self, *, probed: bool) -> None:
-        self._before: _Costs | None = None
-        self._since_s = 0.0  # of training, since the last measurement
-        self._computed_s = 0.0  # of its thread's CPU, since the last measurement
-        self._next_s = 0.0
-        self._n_measurements = 0
-        self._probed = probed
-        self._probe: LockProbe | None = None
-
-    def add_step(
-        self,
-        waited_s: float,
-        busy_s: float,
-        computed_s: float,
-    ) -> bool:
-        """Add a step in which the training waited and worked. Return whether to measure now.
-
-        computed_s: CPU seconds of the training's thread.
-        """
-        self._since_s += waited_s + busy_s
-        self._computed_s += computed_s
-        return self._since_s >= self._next_s
-
-    def measure(
-        self,
-        metrics: Mapping[str, float],
-        made_cpu_s: float,
-        process_cpu_s: float,
-        delay_s: float = 0.0,
-    ) -> Measurement | None:
-        """Return the measured interval since the previous call; None on the first call.
-
-        The first call starts the probe; the call after PROBED_MEASUREMENTS ends it.
-
-        made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process. delay_s: seconds
-        that its threads waited for a core.
-        """
-        locked = 0.0
-        if self._probe is not None:
-            locked = self._probe.drain()
-        before = self._before
-        now = _Costs(metrics, made_cpu_s, process_cpu_s, delay_s)
-        computed_s = self._computed_s
-        self._before = now
-        self._since_s = 0.0
-        self._computed_s = 0.0
-        self._next_s = FIRST_MEASUREMENT_S if before is None else MEASUREMENT_S
-        self._n_measurements += 1
-        if self._n_measurements > PROBED_MEASUREMENTS:
-            self.end_probe()
-        if before is None:  # the first batch waited for imports and indexes, unlike later ones
-            self._begin_probe()
-            return None
-        return Measurement(locked, _stages(before, now, computed_s))
-
-    def _begin_probe(self) -> None:
-        if self._probed:
-            self._probe = LockProbe()
-        # end_probe, in another thread, may have run since the first test.
-        if not self._probed and self._probe is not None:
-            self._probe.dismiss()
-
-    def end_probe(self, *, wait: bool = False) -> None:
-        self._probed = False
-        probe = self._probe
-        self._probe = None
-        if probe is not None:
-            probe.dismiss()
-            if wait:
-                probe.join()
-
-
-def _stages(
-    before: _Costs,
-    now: _Costs,
-    computed_s: float,
-) -> Stages:
-    """Return the costs between two measurements. computed_s: CPU seconds of the training's thread."""
-    spent_s = stage_seconds(now.metrics, before.metrics)
-    elapsed_s = max(spent_s["consumer"] + spent_s["busy"], 1e-9)
-    # A thread that has ended takes its seconds of waiting with it.
-    delayed_s = max(0.0, now.delay_s - before.delay_s)
-    return Stages(
-        wait_share=spent_s["consumer"] / elapsed_s,
-        compute_share=computed_s / elapsed_s,
-        decode_share=_share(spent_s, "decode", "transform"),
-        fetch_share=_share(spent_s, "fetch"),
-        load=(now.made_cpu_s - before.made_cpu_s) / elapsed_s,
-        cores=(now.process_cpu_s - before.process_cpu_s) / elapsed_s,
-        delayed=delayed_s / elapsed_s,
-    )
-
-
-def decode_share(metrics: Mapping[str, float]) -> float:
-    """Return the share of decoding and transforming in the work on batches since the start."""
-    return _share(stage_seconds(metrics), "decode", "transform")
-
-
-def _share(spent_s: Mapping[str, float], *stages: str) -> float:
-    of_stages = sum(spent_s[stage] for stage in stages)
-    of_all = sum(spent_s[stage] for stage in MAKING)
-    return of_stages / max(of_all, 1e-9)

@@ -22,16 +22,15 @@ from .choice import (
     COPYING_THREADS,
     DOMINANT_SHARE,
     MAX_CORES_FOR_THREADS,
-    Contention,
     Maker,
-    Measurement,
     Room,
     choice,
-    decode_share,
     first_threads,
 )
+from .contention import Contention, Measurement, decode_share
+from .maker_text import TRAINING_THREAD, describe_ahead, describe_trials, maker_phrase
 from .making.assemble import Assembler
-from .making.prefetch import PREFETCH_SHARE, READY, BatchMaker, Bound, InlineExecutor, Prefetch, making
+from .making.prefetch import BatchMaker, Bound, InlineExecutor, Prefetch, making
 from .metrics import Metrics
 from .recipe.recipe import one_of, whole_number
 from .run_delay import process_delay_s
@@ -54,10 +53,11 @@ WORKER_BYTES = 150 * 2**20
 
 
 class Execution:
-    """Runs the maker of batches, ahead of use if there are workers. Not thread-safe, except `close`.
+    """Runs the maker of batches, ahead of use if there are workers. Not thread-safe, except `dismiss` and `close`.
 
-    name: "threads", "processes", or "caller" with workers=0. why: the reason as text. workers: number of threads or
-    processes. apart: whether a thread takes batches beside the training's own.
+    name: "threads", "processes", or "caller" (workers=0). why: the reason as text. workers: number of threads or
+    processes. has_copy_thread: True if not the training's thread takes the batches, but one that copies them to a
+    device.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Execution:
         executor: object,
         workers: Workers,
         bound: Bound,
-        apart: bool = False,
+        has_copy_thread: bool = False,
     ) -> None:
         self._assembler = assembler
         self._cache = cache
@@ -82,39 +82,46 @@ class Execution:
         stores = [view.version.shard_store for view in assembler.recipe.stored.values()]
         # The kernel caches a network folder's pages, but each first read waits as a bucket's does.
         self._local = all(is_local(store) and not is_on_network(store) for store in stores)
-        self._copies = assembler.recipe.copies
-        self._sent_bytes = 0
-        self.name, self.why = self._prepare_first_maker(executor, apart=apart)
+        self._only_copies = assembler.recipe.copies  # nothing is decoded or transformed
+        self._sent_bytes = 0  # to each worker process
+        self.name, self.why = self._prepare_first_maker(executor, has_copy_thread=has_copy_thread)
         self.workers = self._count(self.name)
+        self._prefetch: Prefetch | None = None
+        self._step = -1  # of the newest requested batch
+
+        # What `auto` may still change. If the user sets one of the two options, it changes the other one only.
         self._may_start_processes = False
         self._may_be_caller = executor == "auto" and workers == "auto"
-        self._may_add_threads = self._copies
-        # Earlier makers, each with the seconds that training waited and worked meanwhile. _used_s counts them for the
-        # current maker.
-        self._trials: list[tuple[Maker, float]] = []
-        self._used_s = 0.0
+        self._may_add_threads = self._only_copies
         self._contention: Contention | None = None
         if self.name == "threads" and "auto" in (executor, workers):
             self._may_start_processes = executor == "auto"
             self._contention = Contention(probed=executor == "auto")
             # Not the execution itself, which the probe's thread would keep alive.
             weakref.finalize(self, self._contention.end_probe)
-        # For `auto`: a pool whose workers are still starting, and the reason; later the working pool.
+
+        # Earlier makers, each with the seconds that training waited and worked meanwhile. _used_s counts them for the
+        # current maker.
+        self._trials: list[tuple[Maker, float]] = []
+        self._used_s = 0.0
+
+        # The worker processes that `auto` chose: while they start, with the reason; then the pool that makes batches.
+        # Both are None if the user chose processes.
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
-        self._prefetch: Prefetch | None = None
-        self._step = -1  # of the newest requested batch
-        self._first_moved_step: int | None = None  # of the worker processes that `auto` chose
+        self._first_moved_step: int | None = None  # the first step that `_pool` makes
         # Values that the transform reads, compared before and while processes make the batches.
         self._script_values: ScriptValues | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
+        """Return a step's batch. end: step before which no batch is made ahead; None if there is none."""
         self._step = step
         try:
             return self.prefetch().take(step, end)
         except Unpicklable as error:
             if self._pool is None:
                 raise
+            # Only `auto` chose processes: threads make this batch after all.
             self._return_to_threads(self._pool, str(error))
         except Exception as error:
             first_step = self._first_moved_step
@@ -127,6 +134,7 @@ class Execution:
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
+        """Return the batches made ahead. The first call starts the maker."""
         if self._prefetch is None:
             # Ranks that started after this loader was created take their part of the machine.
             if self.name != "caller" and self._workers_option == "auto":
@@ -166,6 +174,8 @@ class Execution:
         if measurement is not None:
             self._choose(measurement)
             return
+
+        # The first measurement only begins an interval. Prepare for processes, which later ones may choose.
         if not self._may_start_processes:
             return
         self._script_values = self._values_now()
@@ -175,6 +185,7 @@ class Execution:
             prepare()  # processes are likely: imports modules until the next measurement
 
     def _values_now(self) -> "ScriptValues | None":
+        """Return the script's values that the user's code reads; None without a transform or decoders of the user's."""
         recipe = self._assembler.recipe
         if recipe.transform is None and not isinstance(recipe.decode, Mapping):
             return None
@@ -203,30 +214,19 @@ class Execution:
         """
         return not self._local
 
-    def describe(self, caller: str = "the training's own thread") -> str:
+    def describe(self, caller: str = TRAINING_THREAD) -> str:
         """Return the maker of the batches, the reason, and the bytes made ahead.
 
         caller: name of the thread that takes the batches.
         """
         now = Maker(self.name, self.workers)
-        maker = f"batches are made by {_named(now, caller)}: {self.why}"
+        lines = [f"batches are made by {maker_phrase(now, caller)}: {self.why}"]
         if self._contention is not None or self._trials:
-            trials = [*self._trials, (now, self._used_s)]
-            tried = ", ".join(f"{_named(one)} for {seconds:,.1f} s" for one, seconds in trials)
-            maker = f"{maker}\ntried: {tried}"
-        if self.name == "caller":
-            return f"{maker}\nnone is made ahead"
-        prefetch = self._prefetch
-        most_bytes = self._bound.least if prefetch is None else prefetch.bound_bytes
-        ahead = f"up to {_mib(most_bytes)} are made ahead"
-        if prefetch is not None and prefetch.batch_bytes is not None:
-            ahead += f", in batches of {_mib(prefetch.batch_bytes)}"
-        if not self._bound.by_need:
-            return f"{maker}\n{ahead}: set by prefetch="
-        return (
-            f"{maker}\n{ahead}: {READY} lie ready for each worker, at least {_mib(self._bound.least)} in all and at "
-            f"most {_mib(self._bound.most)}, 1/{PREFETCH_SHARE} of this rank's memory"
-        )
+            lines.append(describe_trials([*self._trials, (now, self._used_s)]))
+        ahead = "none is made ahead"
+        if self.name != "caller":
+            ahead = describe_ahead(self._bound, self._prefetch)
+        return "\n".join([*lines, ahead])
 
     def dismiss(self) -> None:
         """Start no more batches: a thread in `batch` returns soon. Does not wait. For any thread."""
@@ -234,6 +234,7 @@ class Execution:
             self._prefetch.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
+        """End threads and processes. wait: False does not wait for their end."""
         self._end_measuring(wait=wait)
         if self._starting is not None:
             pool, _ = self._starting
@@ -243,7 +244,7 @@ class Execution:
             self._prefetch.close(wait=wait)
             self._prefetch = None
 
-    def _prepare_first_maker(self, executor: object, *, apart: bool) -> tuple[str, str]:
+    def _prepare_first_maker(self, executor: object, *, has_copy_thread: bool) -> tuple[str, str]:
         """Return (the first maker's name, why). Raises: InvalidRuntime; Unpicklable for processes.
 
         For processes, start the server that forks them, and set `_sent_bytes`, which `_count` needs.
@@ -259,7 +260,7 @@ class Execution:
         if self._assembler.recipe.has_items:
             from .items.first_maker import first_maker
 
-            name, why = first_maker(executor, self._workers_option, apart)
+            name, why = first_maker(executor, self._workers_option, has_copy_thread)
             if name == "processes":
                 self._sent_bytes = self._check_processes()
             return name, why
@@ -287,18 +288,19 @@ class Execution:
         if self._workers_option != "auto":
             return self._workers_option
         if name == "threads":
-            return first_threads(self._cores, local=self._local, copies=self._copies)
-        each_bytes = WORKER_BYTES + self._sent_bytes
-        fitting = self._memory_bytes // WORKERS_SHARE // each_bytes
-        return max(1, min(self._processes_fill, fitting))
+            return first_threads(self._cores, local=self._local, copies=self._only_copies)
+        worker_bytes = WORKER_BYTES + self._sent_bytes
+        most_by_memory = self._memory_bytes // WORKERS_SHARE // worker_bytes
+        return max(1, min(self._most_by_cores, most_by_memory))
 
     def _measure_share(self) -> None:
         """Measure this rank's part of the machine, which other ranks make smaller when they start."""
         self._cores = rank_cores()
-        self._processes_fill = rank_processes()
+        self._most_by_cores = rank_processes()
         self._memory_bytes = rank_memory_bytes()
 
     def _maker(self) -> BatchMaker:
+        """Start and return the maker that `name` and `workers` describe."""
         if self.name == "processes":
             self._script_values = self._values_now()
             return self._processes(self.workers)
@@ -316,19 +318,9 @@ class Execution:
         return WorkerPool(message, workers, self._bound.least, self._metrics)
 
     def _choose(self, measurement: Measurement) -> None:
-        n_processes = 0
-        if self._may_start_processes:
-            n_processes = self._count("processes")
-        room = Room(
-            cores=self._cores,
-            processes=n_processes,
-            threads=self._workers_option == "auto",
-            local=self._local,
-            caller=self._may_be_caller,
-            more_threads=self._may_add_threads,
-        )
+        """Change the maker if the measurement is a reason to. Processes take over later, once they have started."""
         now = Maker(self.name, self.workers)
-        better = choice(measurement.locked, room, measurement.stages, now)
+        better = choice(measurement.locked, self._room(), measurement.stages, now)
         if better is None:
             return
         maker, why = better
@@ -341,6 +333,7 @@ class Execution:
                 self._may_add_threads = False
             self._move(*maker, why)
             return
+
         self._may_start_processes = False
         if self._contention is not None:
             self._contention.end_probe()
@@ -352,51 +345,70 @@ class Execution:
             # Without processes now: choose among the other makers.
             self._choose(measurement)
 
+    def _room(self) -> Room:
+        """Return the makers that `auto` may choose now."""
+        n_processes = 0
+        if self._may_start_processes:
+            n_processes = self._count("processes")
+        return Room(
+            cores=self._cores,
+            processes=n_processes,
+            threads=self._workers_option == "auto",
+            local=self._local,
+            caller=self._may_be_caller,
+            more_threads=self._may_add_threads,
+        )
+
     def _start_processes(self, workers: int, why: str) -> str | None:
         """Start a pool, which takes over once it is ready. Return the obstacle, if there is one."""
-        from .workers.startup_message import Obstacle, why_not
+        from .workers.startup_message import why_not
 
-        obstacle = why_not(self._assembler.recipe)
+        recipe_obstacle = why_not(self._assembler.recipe)
+        obstacle = recipe_obstacle.text
         values = self._script_values
-        if obstacle.text is None and values is not None:
-            text = values.obstacle() or values.change()
-            obstacle = Obstacle(text, sent_bytes=obstacle.sent_bytes)
-        if obstacle.text is None:
-            self._sent_bytes = obstacle.sent_bytes
-            sent = () if values is None else values.sent()
+        if obstacle is None and values is not None:
+            obstacle = values.obstacle() or values.change()
+        if obstacle is None:
+            self._sent_bytes = recipe_obstacle.sent_bytes
             workers = min(workers, self._count("processes"))  # now with the bytes that are sent
-            try:
-                pool = self._processes(workers, sent)
-            except (OSError, InvalidRuntime) as error:
-                obstacle = obstacle._replace(text=str(error))
-            else:
-                # A loader that is dropped meanwhile must not leave the startup message in memory.
-                weakref.finalize(self, pool.abandon)
-                self._starting = (pool, why)
-                return None
-        if not obstacle.is_usual:
-            logger.warning(
-                "threads make the batches, though worker processes would be faster: %s", obstacle.text
-            )
-        return obstacle.text
+            obstacle = self._start_pool(workers, why)
+        if obstacle is not None and not recipe_obstacle.is_usual:
+            logger.warning("threads make the batches, though worker processes would be faster: %s", obstacle)
+        return obstacle
+
+    def _start_pool(self, workers: int, why: str) -> str | None:
+        """Start a pool for `_switch_if_ready`. Return the error's text if that fails."""
+        sent: tuple[SentValue, ...] = ()
+        if self._script_values is not None:
+            sent = self._script_values.sent()
+        try:
+            pool = self._processes(workers, sent)
+        except (OSError, InvalidRuntime) as error:
+            return str(error)
+        # A loader that is dropped meanwhile must not leave the startup message in memory.
+        weakref.finalize(self, pool.abandon)
+        self._starting = (pool, why)
+        return None
 
     def _switch_if_ready(self, pool: "WorkerPool", why: str) -> None:
-        """Let a pool make the batches if its processes have started."""
+        """Let a pool make the batches if its processes have started; abandon it if one could not."""
         try:
             if not pool.poll():
                 return
         except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on
+            self._starting = None
             pool.abandon()
             logger.warning("threads make the batches, since a worker process could not start: %s", error)
             self._set_reason(f"{why}; but a worker process could not start: {error}")
-        else:
-            self._end_measuring()
-            self._pool = pool
-            self._first_moved_step = self.prefetch().unmade(self._step + 1)
-            self._move("processes", pool.size, why, pool)
+            return
         self._starting = None
+        self._end_measuring()
+        self._pool = pool
+        self._first_moved_step = self.prefetch().unmade(self._step + 1)
+        self._move("processes", pool.size, why, pool)
 
     def _return_to_threads(self, pool: "WorkerPool", obstacle: str) -> None:
+        """Let threads make the batches for the rest of the run, in place of a pool that `auto` chose."""
         logger.warning("threads make the batches from now on: %s", obstacle)
         self._pool = None
         self._first_moved_step = None
@@ -412,6 +424,10 @@ class Execution:
         why: str,
         maker: BatchMaker | None = None,
     ) -> None:
+        """Let another maker make the batches that no maker has yet. If it is the current one, only set the reason.
+
+        maker: the maker itself if it has started already; None starts it.
+        """
         before = Maker(self.name, self.workers)
         now = Maker(name, workers)
         self.name = name
@@ -425,25 +441,9 @@ class Execution:
     def _set_reason(self, why: str) -> None:
         self.why = why
         maker = Maker(self.name, self.workers)
-        logger.info("batches are made by %s from now on: %s", _named(maker), why)
+        logger.info("batches are made by %s from now on: %s", maker_phrase(maker), why)
 
     def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:
             self._contention.end_probe(wait=wait)
             self._contention = None
-
-
-def _named(maker: Maker, caller: str = "the training's own thread") -> str:
-    if maker.name == "caller":
-        return caller
-    # "1 thread", "1 process"
-    ending = {"threads": "s", "processes": "es"}[maker.name]
-    name = maker.name
-    if maker.workers == 1:
-        name = name.removesuffix(ending)
-    return f"{maker.workers} {name}"
-
-
-def _mib(nbytes: int) -> str:
-    digits = 0 if nbytes >= 10 * 2**20 else 2
-    return f"{nbytes / 2**20:,.{digits}f} MiB"

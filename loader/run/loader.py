@@ -121,7 +121,7 @@ class Loader:
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
         self._budget = Budget(corrupt_budget)
         self.plan = plan
-        self._end, limit = bounds(plan, epochs, steps)
+        self._end, position_limit = bounds(plan, epochs, steps)
         self.world = World.of(rank, world_size)
         recipe = Recipe(
             plan=plan,
@@ -129,7 +129,7 @@ class Loader:
             decode=decode,
             transform=transform,
             framework=framework,
-            position_limit=limit,
+            position_limit=position_limit,
             substitute=on_corrupt == "substitute",
         )
         self._ledger = open_ledger(plan, self.world, recipe.stored, ledger, trail)
@@ -137,23 +137,25 @@ class Loader:
         self._status = Status()
         self._timing = StepTiming()
         self._framework = framework
-        # Otherwise worker threads would first copy JAX's arrays to its default device.
         self._copies_jax = device is not None and framework == "jax"
-        own_recipe = replace(recipe, framework="numpy") if self._copies_jax else recipe
-        self._io, run = range_threads(plan)
+        host_recipe = recipe
+        if self._copies_jax:
+            # As JAX's arrays, worker threads would first copy them to its default device.
+            host_recipe = replace(recipe, framework="numpy")
+        self._read_threads, parallel_map = range_threads(plan)
         spec = cache_spec(cache)
-        self._assembler = Assembler(own_recipe, self._metrics, run, spec, end=self._end)
+        self._assembler = Assembler(host_recipe, self._metrics, parallel_map, spec, end=self._end)
         self._execution = Execution(
             self._assembler,
             spec,
             self._metrics,
             executor=executor,
-            apart=device is not None,
+            has_copy_thread=device is not None,
             workers=workers,
             bound=prefetch_bound(prefetch),
         )
         # A loader that is dropped without `close` must leave no reading threads.
-        weakref.finalize(self, _dismiss, self._assembler, self._io)
+        weakref.finalize(self, _dismiss, self._assembler, self._read_threads)
         self._step = 0
         self._next_lock = Lock()
         self._micro_batch: int | None = None
@@ -197,17 +199,19 @@ class Loader:
             if self._recorder is not None:
                 crcs = self._recorder.checksums(batch)
         self._record_substitutions(batch)
-        ledger = self._ledger.name(batch.substitutions) if batch.substitutions else ""
-        self._budget.spend(int(batch.stats["samples"]), batch.substitutions, ledger)
+        ledger_name = ""  # for the budget's error
+        if batch.substitutions:
+            ledger_name = self._ledger.name(batch.substitutions)
+        self._budget.spend(int(batch.stats["samples"]), batch.substitutions, ledger_name)
         # Inline, as each call here is one more for every batch (tests/run/test_counts.py).
         waited_s, busy_s, computed_s = self._timing.receive()
         batch.wait_s = waited_s
         batch.stats["consumer_wait_seconds"] = waited_s
         self._metrics.consumed(batch, busy_s)
-        report = self._execution.batch_delivered
+        report_delivery = self._execution.batch_delivered
         if self._delivery is not None:
-            report = self._delivery.batch_delivered
-        report(waited_s, busy_s or 0.0, computed_s)
+            report_delivery = self._delivery.batch_delivered
+        report_delivery(waited_s, busy_s or 0.0, computed_s)  # busy_s is None for the first batch
         if self._recorder is not None:
             self._recorder.add_step(batch, crcs)
         self._remaining_micros = [batch]
@@ -386,9 +390,9 @@ class Loader:
             self._assembler.close()
         else:
             self._assembler.dismiss()
-        if self._io is not None:
-            self._io.shutdown(wait=wait, cancel_futures=True)
-            self._io = None
+        if self._read_threads is not None:
+            self._read_threads.shutdown(wait=wait, cancel_futures=True)
+            self._read_threads = None
         if self._recorder is not None:
             self._recorder.close(wait=wait)
         self._ledger.close()

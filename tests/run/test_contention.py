@@ -14,14 +14,14 @@ import pytest
 import loader
 from loader.errors import Unpicklable
 from loader.run import executor
-from loader.run.choice import (
+from loader.run.choice import Stages
+from loader.run.contention import (
     FIRST_MEASUREMENT_S,
     MIN_REQUESTS,
     PROBED_MEASUREMENTS,
     Contention,
     LockProbe,
     Measurement,
-    Stages,
 )
 from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not

@@ -8,9 +8,9 @@ from ...errors import InvalidRuntime
 def first_maker(
     executor: object,
     workers: int | Literal["auto"],
-    is_apart: bool,
+    has_copy_thread: bool,
 ) -> tuple[str, str]:
-    """Return (the maker's name, why). is_apart: whether a thread takes batches beside the training's own.
+    """Return (the maker's name, why). has_copy_thread: as for `Execution`.
 
     Raises: InvalidRuntime for threads, and for a thread beside the training's that would make items itself.
     """
@@ -20,14 +20,14 @@ def first_maker(
             "'processes' or 'auto'"
         )
     if workers == 0:
-        if is_apart:
+        if has_copy_thread:
             # Items draw from the generators that the whole process shares.
             raise InvalidRuntime(
                 "workers = 0 with device= over a dataset: the thread that copies to the device would make items "
                 "beside the training, and both draw from the same generators; use workers='auto' or at least 1"
             )
         return "caller", "workers = 0"
-    if is_apart:
+    if has_copy_thread:
         return "processes", "a dataset's items are made apart from the thread that copies to the device"
     if workers == "auto":
         return (

@@ -175,7 +175,8 @@ from itertools import repeat
 import loader
 import beside
 from loader.run import executor
-from loader.run.choice import Contention, Measurement, Stages
+from loader.run.choice import Stages
+from loader.run.contention import Contention, Measurement
 
 logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stdout)
 STAGES = Stages(wait_share=0.5, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)

@@ -1,7 +1,7 @@
 """Trace a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..order.slots import Slots, rank_slice
-from ..order.sources.items_view import unsupported
+from ..order.sources.items_view import ItemsView, shown_text, unsupported
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
 from ..run.recipe.document_pieces import pieces_of, sequence_address
@@ -50,6 +50,35 @@ class ExplainedPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedDataset:
+    """The dataset of a slot's source, as far as its plan describes it."""
+
+    name: str
+    """Name of the data."""
+    length: int
+    """Number of items."""
+    fingerprint: str
+    """Hash of the content; "" is unknown content."""
+    is_open: bool
+    """True if the plan was opened with the dataset, whose names of items are then the keys."""
+
+    def lines(self, address: SampleAddress) -> list[str]:
+        """Return lines about an item: its name, the dataset, and what is not known. address: the item's."""
+        item = f"{address.key!r} = ordinal {address.ordinal} of {self.length}"
+        if not self.is_open:
+            item += " (by its ordinal: names of items are the dataset's, which the plan does not hold)"
+        fingerprint = shown_text(self.fingerprint)
+        if not self.fingerprint:
+            fingerprint = "none: changed content of the same length goes unnoticed"
+        return [
+            f"  item        {item}",
+            f"  dataset     '{shown_text(self.name)}'",
+            f"  fingerprint {fingerprint}",
+            "  raw object and Dagster run are not known: penstock stores no bytes of a dataset",
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """One slot of one step, traced back to its raw object."""
 
@@ -73,9 +102,12 @@ class Explanation:
     """raw_uri, raw_sha256, unit_id, run_id, asset_key ..., if the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
     """Pieces of documents in a packed sequence; empty for other samples."""
+    dataset: ExplainedDataset | None = None
+    """The dataset that makes the sample; None for stored samples."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        """Return plain JSON. `pieces` and `dataset` are absent for samples that have none."""
+        body = {
             "step": self.step,
             "slot": self.slot,
             "source": self.source,
@@ -85,14 +117,23 @@ class Explanation:
             "root": self.root,
             **self.address.to_json(),
             "provenance": self.provenance,
-            **({"pieces": [one.to_json() for one in self.pieces]} if self.pieces else {}),
         }
+        if self.pieces:
+            body["pieces"] = [piece.to_json() for piece in self.pieces]
+        if self.dataset is not None:
+            body["dataset"] = asdict(self.dataset)
+        return body
 
     def __str__(self) -> str:
         instead = f", substitute {self.attempt} for a quarantined or removed sample" if self.attempt else ""
-        lines = [
+        slot = (
             f"step {self.step} slot {self.slot}: source {self.source!r}, epoch {self.epoch}, position {self.position}"
-            + instead,
+            + instead
+        )
+        if self.dataset is not None:
+            return "\n".join([slot, *self.dataset.lines(self.address)])
+        lines = [
+            slot,
             f"  sample      {self.address.key!r} = {self.address.version} ordinal {self.address.ordinal}",
             f"  version     {self.address.version_id}",
             f"  part        {self.address.part} row {self.address.row}",
@@ -150,6 +191,10 @@ def explain_slots(
         of_source = asked_rows[slots.source[asked_rows] == index]
         if not len(of_source):
             continue
+        if isinstance(source.view, ItemsView):
+            items = _explained_items(plan, step, slots, of_source, first_slot, source.view)
+            out.update(zip(of_source.tolist(), items, strict=True))
+            continue
         view = stored_view(source.view)
         if view is None:
             raise InvalidRuntime(unsupported(name, source.view, "has no stored bytes to explain"))
@@ -176,6 +221,43 @@ def explain_slots(
                 pieces=tuple(pieces.get(row, ())),
             )
     return [out[row] for row in asked_rows.tolist()]
+
+
+def _explained_items(
+    plan: Plan,
+    step: int,
+    slots: Slots,
+    rows: I64,
+    first_slot: int,
+    view: ItemsView,
+) -> list[Explanation]:
+    """Return explanations of slots whose source is a dataset. rows: int64, rows of `slots`."""
+    from ..run.items.item_samples import item_address  # only for datasets
+
+    dataset = ExplainedDataset(
+        name=view.name,
+        length=len(view),
+        fingerprint=view.fingerprint,
+        is_open=view.source is not None,
+    )
+    explanations = []
+    for row in rows.tolist():
+        source = int(slots.source[row])
+        ordinal = int(slots.ordinal[row])
+        explanation = Explanation(
+            step=step,
+            slot=first_slot + row,
+            source=plan.source_names[source],
+            epoch=int(slots.epoch[row]),
+            position=int(slots.position[row]),
+            attempt=int(slots.attempt[row]),
+            root="",
+            address=item_address(view, ordinal),
+            provenance={},
+            dataset=dataset,
+        )
+        explanations.append(explanation)
+    return explanations
 
 
 def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import EmptyView, InvalidPlan, PlanMismatch
 from ..order.random.lanes import MAX_SAMPLES
 from ..order.sources.items_source import Dataset, ItemKeys, ItemsSource
-from ..order.sources.items_view import ItemsView, checked_keys, fingerprint_of_keys
+from ..order.sources.items_view import ItemsView, checked_keys, fingerprint_of_keys, shown_text
 
 ACCEPTED = (
     "a dataset with __len__ and __getitem__(int), or a function without arguments that returns one, is needed"
@@ -75,21 +75,31 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
 
     Raises: InvalidPlan; PlanMismatch if the dataset is another one than was planned.
     """
-    name = spec.get("name")
-    length = spec.get("length")
-    fingerprint = spec.get("fingerprint")
-    if not isinstance(name, str) or not isinstance(length, int) or not isinstance(fingerprint, str):
-        raise InvalidPlan(f"the plan's JSON is damaged: a view of items is {dict(spec)!r}")
+    name: Any = spec.get("name")
+    length: Any = spec.get("length")
+    fingerprint: Any = spec.get("fingerprint")
+    is_text = isinstance(name, str) and isinstance(fingerprint, str)
+    is_number = isinstance(length, int) and not isinstance(length, bool)
+    if not is_text or not is_number or not 1 <= length <= MAX_SAMPLES:
+        raise InvalidPlan(
+            f"the plan's JSON is damaged: a view of items is '{shown_text(repr(dict(spec)))}'; a name, a length from 1 "
+            f"to {MAX_SAMPLES} and a fingerprint are needed"
+        )
     planned = ItemsView(name, length, fingerprint, None)
     if name not in datasets:
         return planned
     dataset = datasets[name]
     view = dataset if isinstance(dataset, ItemsView) else items(dataset)
+    if view.name not in ("", name):
+        raise PlanMismatch(
+            f"items['{shown_text(name)}'] is named {view.name!r}: it is not the dataset that was planned; pass the one "
+            "with the plan's name"
+        )
     if len(view) != length or view.fingerprint != fingerprint:
         raise PlanMismatch(
-            f"items[{name!r}] has {len(view)} items and the fingerprint {view.fingerprint!r}, the plan {length} and "
-            f"{fingerprint!r}: it is not the dataset that was planned. Usual causes are added files, an unsorted "
-            "os.listdir, and a shuffle() without a seed; pass the same dataset, or make a new plan"
+            f"items['{shown_text(name)}'] has {len(view)} items and the fingerprint {view.fingerprint!r}, the plan "
+            f"{length} and '{shown_text(fingerprint)}': it is not the dataset that was planned. Usual causes are added "
+            "files, an unsorted os.listdir, and a shuffle() without a seed; pass the same dataset, or make a new plan"
         )
     assert view.source is not None
     return planned.over(view.source)

@@ -14,6 +14,7 @@ from .random.keyed_permutation import I64
 from .random.lane_inverse import positions_of
 from .slots import slot_of
 from .sources.growth import earlier_ordinals
+from .sources.items_view import ItemsView
 from .sources.packing import PackedView
 from .sources.window_view import WindowView, stored_ordinals
 from .substitutes import MAX_ATTEMPTS, exclusion_mask, substitute, substitutes
@@ -103,8 +104,7 @@ def occurrences(
     for view in views:
         ordinals_by_view[view.name] = _view_ordinals(view, key, ordinal)
     if all(ordinals is None for ordinals in ordinals_by_view.values()):
-        is_packed = any(isinstance(view.view, PackedView) for view in views)
-        raise _unknown_key(source, key, is_packed)
+        raise _unknown_key(source, key, views)
 
     # As planned: the steps that use the samples' positions.
     out: dict[tuple[int, int], Occurrence] = {}  # (step, slot) -> occurrence
@@ -153,9 +153,14 @@ def _source_views(plan: PlanContent, source: str) -> list[PlannedSource]:
 def _unknown_key(
     source: str,
     key: str,
-    is_packed: bool,
+    views: Sequence[PlannedSource],
 ) -> InvalidRuntime:
-    if is_packed:
+    if any(isinstance(view.view, ItemsView) and view.view.source is None for view in views):
+        hint = (
+            "it is a dataset, of which the plan has only the items' numbers; for their names pass --recipe, or "
+            "loader.open_plan(root, hash, items=...)"
+        )
+    elif any(isinstance(view.view, PackedView) for view in views):
         hint = "packed sources are keyed by document, not by the sequences that `batch.ids` names"
     else:
         hint = "keys are what `batch.ids` and `View.keys` give"

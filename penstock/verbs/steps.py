@@ -10,9 +10,11 @@ import loader
 from loader.errors import InvalidRuntime
 
 from .verb import WORLD, Answer, Table, argument, flag, verb
-from .view import METRICS, RECIPE, metrics_of
+from .view import METRICS, RECIPE, metrics_of, recipe_process
 
 if TYPE_CHECKING:
+    from loader.api.explain import Explanation
+
     from ..view.replays.replays import Replayers
     from ..view.replays.training import Training
 
@@ -105,11 +107,13 @@ def _step_or_slot(
     argument("--step", "global step; needed unless WHERE is run@step", type=int),
     argument("--slot", "one slot, counted from 0", type=int),
     argument("--ui URL", "Dagster's webserver, to print links to runs", default=""),
+    RECIPE,
     *WORLD,
 )
 def run_explain(arguments: Namespace) -> Answer:
     """Return a step's provenance, and the pipeline runs that made its samples."""
     from ..lineage import pipeline_runs
+    from ..view.replays.replayed_values import Setting
     from ..view.replays.training import Training, run_and_step
 
     root = loader.Root(arguments.root)
@@ -117,9 +121,18 @@ def run_explain(arguments: Namespace) -> Answer:
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
-    provenance = loader.explain(
-        loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
-    )
+    plan = loader.plan_of(root, name, step)
+    part = {
+        "step": step,
+        "rank": arguments.rank,
+        "world_size": arguments.world,
+        "slot": arguments.slot,
+    }
+    with recipe_process(root, arguments.recipe) as recipe:
+        if recipe is None:
+            provenance = loader.explain(plan, **part)
+        else:
+            provenance = recipe.inspect(Setting(plan=plan.hash), partial(_explained, **part))
     with closing(Training(root, name)) as training:
         untrained = _untrained(training, step)
     runs = pipeline_runs(root, provenance)
@@ -132,6 +145,10 @@ def run_explain(arguments: Namespace) -> Answer:
         for one, runs_of_sample in zip(provenance, runs, strict=True)
     ]
     return body, "\n\n".join([*untrained.values(), *texts]), 0
+
+
+def _explained(replay: loader.Replay, **part: Any) -> "list[Explanation]":
+    return loader.explain(replay.plan, **part)
 
 
 def _untrained(training: "Training", step: int) -> dict[str, str]:
@@ -147,7 +164,8 @@ SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
     "list the steps that held a sample, or the runs that trained on it",
     argument("where", "run, run@step, plan hash or state file; left out with --runs", nargs="?"),
     argument("source", "name of a source of the plan"),
-    argument("key", "key of a sample"),
+    argument("key", "key of a sample; of a dataset without --recipe: number of an item"),
+    RECIPE,
     flag("--runs", "list all runs and checkpoints that trained on the sample"),
     argument("--checkpoints URL", "with --runs: root of the checkpoints (default: the same root)"),
     argument(
@@ -170,7 +188,7 @@ def run_seen(arguments: Namespace) -> Answer:
     if arguments.where is None or arguments.checkpoints is not None:
         raise InvalidRuntime("name a run: penstock seen RUN SOURCE KEY, or penstock seen --runs SOURCE KEY")
     name, last = run_and_step(root, arguments.where)
-    with closing(Training(root, name)) as training:
+    with closing(Training(root, name)) as training, recipe_process(root, arguments.recipe) as recipe:
         before = arguments.before
         if before is None:
             before = (training.last_step if last is None else last) + 1
@@ -178,12 +196,16 @@ def run_seen(arguments: Namespace) -> Answer:
             raise InvalidRuntime(
                 f"the last step of {name} is not recorded: pass --before STEP, 1 or more, or {name}@STEP"
             )
-        slots, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
+        sources = partial(_named_source, arguments.source)
+        slots, errors = held_slots(training, sources, arguments.key, before, recipe=recipe)
         for error in errors:
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
                 raise error
         plan = training.plan_hash(before - 1)
         untrained = _untrained(training, before - 1)
+        note = {}
+        if recipe is None and _is_dataset(training.plan(before - 1), arguments.source):
+            note = {"note": f"{arguments.key!r} is an item's number: {_BY_NUMBER}"}
     body = {
         "plan": plan,
         "source": arguments.source,
@@ -191,12 +213,27 @@ def run_seen(arguments: Namespace) -> Answer:
         "before": before,
         "seen": [one._asdict() for one in slots],
         **untrained,
+        **note,
     }
     rows = [
         [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in slots
     ]
     table = Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)
-    return body, [*untrained.values(), table], 0
+    return body, [*untrained.values(), *note.values(), table], 0
+
+
+_BY_NUMBER = "names of a dataset's items need --recipe module:function, which returns the dataset"
+
+
+def _named_source(source: str, plan: "loader.Plan") -> list[str]:
+    return [source]
+
+
+def _is_dataset(plan: "loader.Plan", source: str) -> bool:
+    from loader.order.sources.items_view import ItemsView
+
+    planned = plan.sources.get(source)
+    return planned is not None and isinstance(planned.view, ItemsView)
 
 
 def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
@@ -205,6 +242,10 @@ def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
 
     if arguments.where is not None or arguments.before is not None:
         raise InvalidRuntime("--runs searches every run: leave out RUN and --before")
+    if arguments.recipe is not None:
+        raise InvalidRuntime(
+            "--runs searches plans without their datasets: leave out --recipe, and pass an item's number as KEY"
+        )
     known: set[str] = set()
 
     def sources(plan: "loader.Plan") -> list[str]:

@@ -2,9 +2,10 @@
 
 import sys
 from argparse import Namespace
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime, MissingDependency, NotRecorded
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
 
     from ..view.replays.metrics_file import MetricsFile
+    from ..view.replays.recipe_process import RecipeProcess
     from ..view.terminal.addresses import PageAddress
 
 
 RECIPE = argument(
     "--recipe train:recipe",
-    "function that returns the training's decode and transform; runs in another process",
+    "function that returns the training's decode and transform, or a plan's datasets; runs in another process",
 )
 METRICS = argument(
     "--metrics FILE",
@@ -36,6 +38,20 @@ _WHERE = (
     RECIPE,
     METRICS,
 )
+
+
+@contextmanager
+def recipe_process(
+    root: "loader.Root", recipe: str | None, **options: Any
+) -> "Iterator[RecipeProcess | None]":
+    """Provide the process of --recipe; None without the option. options: of `RecipeProcess`."""
+    from ..view.replays.recipe_process import RecipeProcess
+
+    if recipe is None:
+        yield None
+        return
+    with closing(RecipeProcess(root, recipe, **options)) as process:
+        yield process
 
 
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from loader.order.occurrences import Occurrence
 
 from ..text import clean
 from .json_record import JsonRecord
+from .replays.replays import Replayer
 from .replays.training import Training
 from .shown_values import version_of
 
@@ -118,27 +120,43 @@ def held_slots(
     key: str,
     before: int,
     ordinal: int | None = None,
+    recipe: Replayer | None = None,
 ) -> tuple[list[Occurrence], list[PenstockError]]:
     """Return (a sample's slots in steps 0 ... before - 1, errors). Searches each step under its own plan.
 
-    sources: plan -> sources to search. A plan without the sample adds an InvalidRuntime.
+    sources: plan -> sources to search; picklable if there is a recipe. recipe: has the names of datasets' items. A plan
+    without the sample adds an InvalidRuntime.
     """
+    search = partial(_occurrences, sources=sources, key=key, before=before, ordinal=ordinal)
     slots: set[Occurrence] = set()
     errors: list[PenstockError] = []
     plans = training.plans(before)
     for plan_hash, step in plans.items():
         try:
-            with training.open_replay(step) as replay:
-                for source in sources(replay.plan):
-                    occurrences = replay.steps_of(source, key, before=before, ordinal=ordinal)
-                    slots.update(
-                        one
-                        for one in occurrences
-                        if len(plans) == 1 or training.plan_hash(one.step) == plan_hash
-                    )
+            if recipe is None:
+                with training.open_replay(step) as replay:
+                    occurrences = search(replay)
+            else:
+                occurrences = recipe.inspect(training.planned_setting(step), search)
+            slots.update(
+                one for one in occurrences if len(plans) == 1 or training.plan_hash(one.step) == plan_hash
+            )
         except PenstockError as error:
             errors.append(error)
     return sorted(slots), errors
+
+
+def _occurrences(
+    replay: loader.Replay,
+    sources: Callable[[loader.Plan], Iterable[str]],
+    key: str,
+    before: int,
+    ordinal: int | None,
+) -> list[Occurrence]:
+    slots = []
+    for source in sources(replay.plan):
+        slots += replay.steps_of(source, key, before=before, ordinal=ordinal)
+    return slots
 
 
 def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, before: int) -> HeldSteps:

@@ -5,17 +5,30 @@ pickled, or reopened from a plan's JSON, has the numbers and no dataset.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InvalidPlan
+from ...errors import InvalidPlan, InvalidRuntime
 from ..random.keyed_permutation import I64, framed
 from ..random.plan_hash import content_hash
 
 if TYPE_CHECKING:
     from .items_source import ItemKeys, ItemsSource
+
+MAX_SHOWN = 200
+"""Characters shown of a name or a fingerprint, which a stored plan may hold of any length."""
+
+
+def shown_text(text: str) -> str:
+    """Return a stored text within one line: control characters are escaped, and a long text ends in an ellipsis."""
+    start = text[:MAX_SHOWN]
+    if not start.isprintable():
+        start = ascii(start)[1:-1]
+    if len(text) > MAX_SHOWN:
+        start += "..."
+    return start
 
 
 def unsupported(
@@ -90,9 +103,9 @@ class ItemsView:
 
     def describe(self) -> str:
         """Return what the plan has of the data, and what goes unnoticed."""
-        name = f"dataset {self.name!r}"
+        name = f"dataset '{shown_text(self.name)}'"
         if self.fingerprint:
-            text = f"{name}, fingerprint {self.fingerprint}"
+            text = f"{name}, fingerprint {shown_text(self.fingerprint)}"
         else:
             text = f"{name} without a fingerprint: changed content of the same length goes unnoticed"
         if self.source is not None and self.source.seeded is False:
@@ -138,8 +151,21 @@ class ItemsView:
         if names is None:
             return [str(ordinal) for ordinal in ordinals]
         if callable(names):
-            return [names(ordinal) for ordinal in ordinals]
+            return [self._called_key(names, ordinal) for ordinal in ordinals]
         return [names[ordinal] for ordinal in ordinals]
+
+    def _called_key(self, key_of: Callable[[int], str], ordinal: int) -> str:
+        """Return the name that a function gives an item. Raises: its errors, with a note; InvalidRuntime."""
+        try:
+            key = key_of(ordinal)
+        except Exception as error:
+            error.add_note(f"while naming item {ordinal} of {shown_text(self.name)!r} by loader.items(keys=)")
+            raise
+        if not isinstance(key, str):
+            raise InvalidRuntime(
+                f"keys({ordinal}) of {shown_text(self.name)!r} is a {type(key).__name__}; return a string for each item"
+            )
+        return key
 
     def ordinals(self, keys: Sequence[str]) -> I64:
         """Return the ordinals (int64) of keys; -1 for a key of no item. Named items cost one pass over all names."""

@@ -1,22 +1,17 @@
 """Run a training's recipe, whose code may hang or crash, in a process that is restarted on demand."""
 
 import atexit
-import importlib
-import importlib.util
 import multiprocessing
 import os
 import pickle
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import cast
 
 import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed, WorkerFailed
@@ -33,11 +28,9 @@ from loader.storage.requests import tried_while
 
 from ..kinds.stored_bytes import release_memory
 from ..outage import Outage
+from .recipe_function import FORM, described_error, load_recipe, load_tokenizers
 from .replayed_values import Digests, Setting, SlotValues, StepPart, T, Take
 from .replays import ReplayedPart, Replays
-
-FORM = "accepted: module:function, such as train:recipe, or file.py:function"
-
 
 LIMIT_S = 30.0
 """Seconds of a request."""
@@ -47,83 +40,14 @@ CHECK_S = 0.5
 """Seconds between checks that the process lives; a forked child may keep its end of the pipe open."""
 
 
-def load_recipe(recipe: str) -> Mapping[str, Any]:
-    """Return a recipe's Loader arguments. Raises: InvalidRuntime; TransformFailed if it raises."""
-    module, _, name = recipe.rpartition(":")
-    function: Callable[[], Any] | None
-    try:
-        function = getattr(_import_module(module), name, None)
-        arguments = function() if callable(function) else None
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise TransformFailed(f"--recipe {recipe} raised {type(error).__name__}: {error}") from error
-    except SystemExit as error:
-        raise TransformFailed(
-            f"--recipe {recipe} ended its process (SystemExit: {error}): its module is imported, so start the "
-            "training below `if __name__ == '__main__':`"
-        ) from error
-    if not isinstance(arguments, Mapping):
-        problem = (
-            "there is no such function" if function is None else f"it returned {type(arguments).__name__}"
-        )
-        raise InvalidRuntime(
-            f"--recipe {recipe}: {problem}; name a function without arguments that returns the Loader's arguments, "
-            "such as {'decode': True, 'transform': augment}"
-        )
-    return arguments
-
-
-def load_tokenizers(recipe: str) -> Mapping[str, Any]:
-    """Return field -> tokenizer, of `tokenizers` in the recipe's module.
-
-    Raises: InvalidRuntime; TransformFailed if the user's code raises.
-    """
-    function = getattr(_import_module(recipe.rpartition(":")[0]), "tokenizers", None)
-    if not callable(function):
-        return {}
-    try:
-        by_field = function()
-    except Exception as error:
-        raise TransformFailed(
-            f"tokenizers() of --recipe {recipe} raised {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(by_field, Mapping):
-        raise InvalidRuntime(
-            f"tokenizers() of --recipe {recipe} returned {type(by_field).__name__}; return a dict "
-            "of field -> tokenizer with decode(list of ids), such as {'tokens.npy': tokenizer}"
-        )
-    return by_field
-
-
-@cache  # running a file twice would define its classes twice
-def _import_module(module: str) -> Any:
-    if not module.endswith(".py"):
-        sys.path.insert(0, os.getcwd())  # as `python -m` does, to find a train.py in the working directory
-        return importlib.import_module(module)
-    path = Path(module)
-    if not path.is_file():
-        raise InvalidRuntime(f"--recipe {module}: there is no such file; {FORM}")
-    sys.path.insert(0, str(path.resolve().parent))  # as python does, to find modules in the script's folder
-    names, folder = [path.stem], path.resolve().parent
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    if len(names) > 1:  # in a package, relative imports work as with `python -m`
-        sys.path.insert(0, str(folder))
-        return importlib.import_module(".".join(names))
-    name = path.stem if path.stem not in sys.modules else f"penstock_recipe_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # because the name ends in .py
-    assert spec.loader is not None
-    imported = importlib.util.module_from_spec(spec)
-    sys.modules[name] = imported  # pickle looks up functions here
-    spec.loader.exec_module(imported)
-    return imported
-
-
 def serve_recipe(
-    pipe: Connection, root: loader.Root, recipe: str, quiet: bool, viewer: int, patience_s: float
+    pipe: Connection,
+    root: loader.Root,
+    ledger: loader.Root | None,
+    recipe: str,
+    quiet: bool,
+    viewer: int,
+    patience_s: float,
 ) -> None:
     """Answer requests until the pipe closes or the viewer ends.
 
@@ -141,7 +65,13 @@ def serve_recipe(
     # Each request fills a new batch, and faulting in 4 KiB pages would take longer than filling it.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
-        replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
+        replays = Replays(
+            root,
+            load_recipe(recipe),
+            load_tokenizers(recipe),
+            ledger=ledger,
+            title=f"--recipe {recipe}",
+        )
     except PenstockError as error:
         pipe.send_bytes(_pickled(False, error))
         return
@@ -155,9 +85,7 @@ def serve_recipe(
             except PenstockError as error:
                 answer = _pickled(False, error)
             except Exception as error:  # noqa: BLE001 - of the user's code: shown in place of its value
-                notes = getattr(error, "__notes__", ())
-                text = "; ".join([f"{type(error).__name__}: {error}", *notes])
-                answer = _pickled(False, TransformFailed(text))
+                answer = _pickled(False, TransformFailed(f"--recipe {recipe}: {described_error(error)}"))
             pipe.send_bytes(answer)
             del answer
             if verb == "part":
@@ -194,13 +122,15 @@ class RecipeProcess:
         root: loader.Root,
         recipe: str,
         *,
+        ledger: loader.Root | None = None,
         limit_s: float = LIMIT_S,
         quiet: bool = False,
         outage: Outage | None = None,
     ) -> None:
         """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for other forms.
 
-        quiet: drops output, which otherwise goes to stderr. outage: of the root's store.
+        ledger: root with the ledgers; None is `root`. quiet: drops output, which otherwise goes to stderr. outage: of
+        the root's store.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
@@ -208,7 +138,8 @@ class RecipeProcess:
         self.recipe = recipe
         self.n_answers = 0
         """If it grew, a failed value may now succeed."""
-        self._root, self._limit_s, self._quiet = root, limit_s, quiet
+        self._root, self._ledger = root, ledger
+        self._limit_s, self._quiet = limit_s, quiet
         self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
         self._starting_at: float | None = None
@@ -238,6 +169,9 @@ class RecipeProcess:
         self, setting: Setting, place: StepPart, take: Take[ReplayedPart, T], digests: Digests = ()
     ) -> T:
         return cast(T, self._request("part", setting, place, take, digests))
+
+    def inspect(self, setting: Setting, take: Callable[[loader.Replay], T]) -> T:
+        return cast(T, self._request("inspect", setting, take))
 
     def functions(self, setting: Setting) -> Functions:
         functions = self._functions.get(setting)
@@ -297,7 +231,15 @@ class RecipeProcess:
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(
             target=serve_recipe,
-            args=(theirs, self._root, self.recipe, self._quiet, os.getpid(), self._limit_s / 2),
+            args=(
+                theirs,
+                self._root,
+                self._ledger,
+                self.recipe,
+                self._quiet,
+                os.getpid(),
+                self._limit_s / 2,
+            ),
         )  # not a daemon, which could not start processes; `stop` kills it at exit
         # Ctrl-C reaches every process in the terminal. The new process unblocks it after installing a handler.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
@@ -25,6 +25,7 @@ from loader.run.trail.slot_columns import SlotColumns
 from ...units import length
 from ..outage import Outage
 from .image_placement import placements
+from .recipe_function import RecipeDatasets
 from .recorded_decoders import rebuilt_decode
 from .replayed_values import (
     Digests,
@@ -201,6 +202,9 @@ class Replayer(Protocol):
     ) -> T:
         """Return `take` of a rank's part, whose values it gets slot by slot."""
 
+    def inspect(self, setting: Setting, take: Callable[[loader.Replay], T]) -> T:
+        """Return `take` of a setting's replay. take: picklable, for a replay in another process."""
+
     def functions(self, setting: Setting) -> Functions:
         """Return facts about decoders and transforms, as in a run log's start record."""
 
@@ -246,13 +250,18 @@ class Replays:
         *,
         cut: bool = False,
         outage: Outage | None = None,
+        ledger: loader.Root | None = None,
+        title: str = "the recipe",
     ) -> None:
-        """recipe: its Loader arguments; None uses the setting's decoders, without a transform.
+        """recipe: its Loader arguments and datasets; None uses the setting's decoders, without a transform.
 
-        tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio.
+        tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio. ledger: root with the
+        ledgers; None is `root`. title: text that names the recipe in errors.
         """
         self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
+        self._ledger = ledger or root
+        self._datasets = None if recipe is None else RecipeDatasets(recipe, title)
         self._audio_starts, self._cut = AudioStarts(), cut
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _RECIPE_KEYS}
         self._open: OrderedDict[Setting, _OpenReplay] = OrderedDict()
@@ -282,6 +291,10 @@ class Replays:
             framework = setting.framework
             part = ReplayedPart(replay, place, framework, self._tokenizers, self._audio_starts, settled)
             return take(replay.plan, part)
+
+    def inspect(self, setting: Setting, take: Callable[[loader.Replay], T]) -> T:
+        with self.open_replay(setting) as replay:
+            return take(replay)
 
     def functions(self, setting: Setting) -> Functions:
         with self.open_replay(setting) as replay:
@@ -344,12 +357,15 @@ class Replays:
 
     def _new_replay(self, setting: Setting) -> loader.Replay:
         plan = loader.open_plan(self._root, setting.plan, retired=True)
+        datasets = {} if self._datasets is None else self._datasets.of_plan(plan)
+        if datasets:
+            plan = loader.open_plan(self._root, setting.plan, retired=True, items=datasets)
         functions = self._recipe
         if plan.pack is None:
             functions = {"decode": self._decode(plan, setting), **functions}
         return loader.Replay(
             plan,
-            loader.read_ledger(self._root, plan),
+            loader.read_ledger(self._ledger, plan),
             framework=setting.framework,
             epochs=setting.epochs,
             **functions,

@@ -107,9 +107,10 @@ class Training:
 
     def open_replay(self, step: int) -> AbstractContextManager[loader.Replay]:
         """Provide a replay of a step's plan, for slots and digests."""
-        return self._replays.open_replay(self._planned(step))
+        return self._replays.open_replay(self.planned_setting(step))
 
-    def _planned(self, step: int) -> Setting:
+    def planned_setting(self, step: int) -> Setting:
+        """Return a step's plan and epochs, for slots and digests."""
         start = self.start(step)
         return Setting(plan=self.plan_hash(step), epochs=None if start is None else start.epochs)
 
@@ -117,7 +118,7 @@ class Training:
     def settled_replay(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
         """Provide a replay with only this run's substitutions at a step."""
         digests = self.part_digests(step, rank, world_size)
-        with self._replays.settled_replay(self._planned(step), step, digests) as (replay, _):
+        with self._replays.settled_replay(self.planned_setting(step), step, digests) as (replay, _):
             yield replay
 
     def part_digests(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[PartDigest, ...]:

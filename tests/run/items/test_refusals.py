@@ -77,11 +77,14 @@ def test_growth_of_a_dataset_is_refused(datasets, plan):
             plan.grow({"photos": view}, 10)
 
 
-def test_explain_refuses_a_dataset(plan):
-    with pytest.raises(
-        InvalidRuntime, match="source 'photos' is a dataset, which has no stored bytes to explain"
-    ):
-        loader.explain(plan, 1)
+def test_explain_goes_to_ordinal_key_and_fingerprint(plan):
+    slots = plan.slots(1)
+    explained = loader.explain(plan, 1)
+    assert [one.address.ordinal for one in explained] == slots.ordinal.tolist()
+    assert [one.position for one in explained] == slots.position.tolist()
+    assert explained[0].dataset.name == "photos"
+    assert explained[0].dataset.is_open
+    assert "fingerprint none: changed content" in str(explained[0])
 
 
 def test_decoder_for_a_field_of_items_is_refused(plan):
@@ -188,9 +191,6 @@ def test_commands_say_what_they_cannot_make(root, plan, capsys):
     code, text = command("batch", "r1@1", "--slot", "2")
     assert code != 0
     assert "items={'photos': dataset}" in text
-    code, text = command("explain", "r1@1")
-    assert code != 0
-    assert "is a dataset, which has no stored bytes to explain" in text
     code, text = command("trail", "verify", "r1")
     assert code != 0
     assert f"0 differ, {STEPS} could not be checked" in text

@@ -1,0 +1,201 @@
+"""Import the code that --recipe names: a training's decoders and transform, its tokenizers and its datasets.
+
+Only a command line names such code; a stored plan, a run log or a request never does.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import loader
+from loader.errors import InvalidRuntime, PenstockError, PlanMismatch, TransformFailed
+from loader.order.sources.items_view import ItemsView, shown_text
+
+FORM = "accepted: module:function, such as train:recipe, or file.py:function"
+RETURNS = (
+    "name a function without arguments that returns the Loader's arguments, such as {'decode': True, 'transform': "
+    "augment}, and the plan's datasets, such as {'items': {'photos': Photos()}}; or only the dataset"
+)
+MOST_CAUSES = 4
+"""Causes of an error that are shown."""
+
+
+def load_recipe(recipe: str) -> Mapping[str, Any]:
+    """Return a recipe's Loader arguments, with its datasets as "items".
+
+    Raises: InvalidRuntime; TransformFailed if its module or function raises.
+    """
+    module, _, name = recipe.rpartition(":")
+    function: Callable[[], Any] | None
+    try:
+        imported = _import_module(module)
+    except PenstockError:
+        raise
+    except ImportError as error:
+        searched = Path(module).resolve().parent if module.endswith(".py") else os.getcwd()
+        raise TransformFailed(
+            f"--recipe {recipe}: the module {module!r} cannot be imported from the folder {searched}: "
+            f"{described_error(error)}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(recipe, error) from error
+    function = getattr(imported, name, None)
+    if not callable(function):
+        raise InvalidRuntime(f"--recipe {recipe}: there is no such function; {RETURNS}")
+    try:
+        result = function()
+    except PenstockError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(recipe, error) from error
+    if isinstance(result, Mapping):
+        return result
+    is_dataset = hasattr(result, "__getitem__") and hasattr(result, "__len__")
+    if isinstance(result, ItemsView) or (is_dataset and not isinstance(result, str | bytes)):
+        return {"items": result}
+    raise InvalidRuntime(f"--recipe {recipe}: it returned {type(result).__name__}; {RETURNS}")
+
+
+def _failed(recipe: str, error: BaseException) -> TransformFailed:
+    if isinstance(error, SystemExit):
+        return TransformFailed(
+            f"--recipe {recipe} ended its process (SystemExit: {error}): its module is imported, so start the "
+            "training below `if __name__ == '__main__':`"
+        )
+    return TransformFailed(f"--recipe {recipe} raised {described_error(error)}")
+
+
+def described_error(error: BaseException) -> str:
+    """Return an error of the user's code as one text: its notes, the line that raised it, and its causes."""
+    parts = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames:
+        last = frames[-1]
+        parts.append(f"raised in {last.name} at {last.filename}:{last.lineno}")
+    cause = error.__cause__ or error.__context__
+    for _ in range(MOST_CAUSES):
+        if cause is None:
+            break
+        parts.append(f"caused by {type(cause).__name__}: {cause}")
+        cause = cause.__cause__ or cause.__context__
+    return "; ".join(parts)
+
+
+def load_tokenizers(recipe: str) -> Mapping[str, Any]:
+    """Return field -> tokenizer, of `tokenizers` in the recipe's module.
+
+    Raises: InvalidRuntime; TransformFailed if the user's code raises.
+    """
+    function = getattr(_import_module(recipe.rpartition(":")[0]), "tokenizers", None)
+    if not callable(function):
+        return {}
+    try:
+        by_field = function()
+    except Exception as error:
+        raise TransformFailed(
+            f"tokenizers() of --recipe {recipe} raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(by_field, Mapping):
+        raise InvalidRuntime(
+            f"tokenizers() of --recipe {recipe} returned {type(by_field).__name__}; return a dict "
+            "of field -> tokenizer with decode(list of ids), such as {'tokens.npy': tokenizer}"
+        )
+    return by_field
+
+
+@cache  # running a file twice would define its classes twice
+def _import_module(module: str) -> Any:
+    if not module.endswith(".py"):
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, to find a train.py in the working directory
+        return importlib.import_module(module)
+    path = Path(module)
+    if not path.is_file():
+        raise InvalidRuntime(f"--recipe {module}: there is no such file; {FORM}")
+    sys.path.insert(0, str(path.resolve().parent))  # as python does, to find modules in the script's folder
+    names, folder = [path.stem], path.resolve().parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if len(names) > 1:  # in a package, relative imports work as with `python -m`
+        sys.path.insert(0, str(folder))
+        return importlib.import_module(".".join(names))
+    name = path.stem if path.stem not in sys.modules else f"penstock_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # because the name ends in .py
+    assert spec.loader is not None
+    imported = importlib.util.module_from_spec(spec)
+    sys.modules[name] = imported  # pickle looks up functions here
+    spec.loader.exec_module(imported)
+    return imported
+
+
+class RecipeDatasets:
+    """The datasets of a recipe, each opened once in this process."""
+
+    def __init__(self, recipe: Mapping[str, Any], title: str) -> None:
+        """recipe: result of `load_recipe`. title: text that names it in errors."""
+        self._recipe = recipe
+        self._title = title
+        self._views: dict[str, ItemsView] = {}
+
+    def of_plan(self, plan: "loader.Plan") -> dict[str, ItemsView]:
+        """Return name of the data -> its dataset, for `loader.open_plan(items=)`.
+
+        Raises: PlanMismatch if the recipe lacks a dataset of the plan; as `loader.items`; errors of the user's code,
+        with a note that names the dataset.
+        """
+        views: dict[str, ItemsView] = {}
+        for source, planned in plan.sources.items():
+            if not isinstance(planned.view, ItemsView):
+                continue
+            name = planned.view.name
+            if name not in self._views:
+                dataset = self._dataset(plan, source, name)
+                self._views[name] = self._opened(name, dataset)
+            views[name] = self._views[name]
+        return views
+
+    def _dataset(self, plan: "loader.Plan", source: str, name: str) -> Any:
+        named = self._recipe.get("items")
+        if named is not None and not isinstance(named, Mapping):
+            names = {one.view.name for one in plan.sources.values() if isinstance(one.view, ItemsView)}
+            if len(names) == 1:
+                return named
+            listed = ", ".join(f"'{shown_text(other)}'" for other in sorted(names))
+            raise PlanMismatch(
+                f"{self._title} returns one dataset, and the plan has {listed}; return a dict of name -> dataset"
+            )
+        if named is None:
+            arguments = inspect.signature(loader.Loader).parameters
+            named = {key: value for key, value in self._recipe.items() if key not in arguments}
+        for key in (name, source):
+            if key in named:
+                return named[key]
+        listed = ", ".join(repr(key) for key in named) or "none"
+        raise PlanMismatch(
+            f"{self._title} returns no dataset for source '{shown_text(source)}' of the plan, which is "
+            f"'{shown_text(name)}'; it has {listed}. Return {{'items': {{name: dataset}}}}"
+        )
+
+    def _opened(self, name: str, dataset: Any) -> ItemsView:
+        try:
+            view = dataset if isinstance(dataset, ItemsView) else loader.items(dataset)
+            source = view.source
+            if source is None or not source.is_factory:
+                return view
+            # Called here once: each replay would call it again.
+            opened = replace(source, dataset=source.dataset(), is_factory=False)
+        except PenstockError:
+            raise
+        except Exception as error:
+            error.add_note(f"while opening the dataset '{shown_text(name)}' of {self._title}")
+            raise
+        return view.over(opened)

@@ -178,6 +178,7 @@ def test_what_loader_exports_is_frozen() -> None:
     import loader
 
     assert loader.__all__ == [
+        "ROLLOUT_GROUPS",
         "Batch",
         "Explanation",
         "Loader",
@@ -204,6 +205,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "follow",
         "image",
         "items",
+        "join_calls",
         "listed",
         "moving_rows",
         "norm",
@@ -218,6 +220,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "read_ledger",
         "read_trail",
         "report",
+        "rollout",
         "rows",
         "source",
         "split_of",

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ..order.sources.packing import pack
     from ..order.sources.views import synthetic
     from ..order.sources.window_layout import rows, times
+    from ..rollouts.join_calls import join_calls
+    from ..rollouts.rollout import rollout
+    from ..rollouts.rollout_fields import ROLLOUT_GROUPS
     from ..run.batch.batch import Batch
     from ..run.batch.substitution import Substitution
     from ..run.ledger import read_ledger
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from .windows import delta_timestamps, to_lerobot, windows
 
 __all__ = [
+    "ROLLOUT_GROUPS",
     "Batch",
     "Explanation",
     "Loader",
@@ -73,6 +77,7 @@ __all__ = [
     "follow",
     "image",
     "items",
+    "join_calls",
     "listed",
     "moving_rows",
     "norm",
@@ -87,6 +92,7 @@ __all__ = [
     "read_ledger",
     "read_trail",
     "report",
+    "rollout",
     "rows",
     "source",
     "split_of",
@@ -105,6 +111,7 @@ _LATER = {
     "Loader": "..run.loader",
     "Part": "..dataset.shards.part",
     "Plan": "..order.plan",
+    "ROLLOUT_GROUPS": "..rollouts.rollout_fields",
     "Replay": "..run.replay",
     "RunTrail": "..run.trail.read_trail",
     "Substitution": "..run.batch.substitution",
@@ -120,6 +127,7 @@ _LATER = {
     "follow": ".follow",
     "image": "..modalities.image.request",
     "items": ".items",
+    "join_calls": "..rollouts.join_calls",
     "listed": "..dataset.versions.stored_list",
     "moving_rows": "..modalities.moving_rows",
     "norm": ".norms",
@@ -134,6 +142,7 @@ _LATER = {
     "read_ledger": "..run.ledger",
     "read_trail": "..run.trail.read_trail",
     "report": ".report",
+    "rollout": "..rollouts.rollout",
     "rows": "..order.sources.window_layout",
     "source": ".plans",
     "split_of": "..dataset.splits",

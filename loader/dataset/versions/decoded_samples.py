@@ -1,7 +1,7 @@
 """Decode samples of a version in storage order: for inspection, not training."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -25,17 +25,63 @@ SHOWN_CHARACTERS = 200
 
 
 def picked(index: object, n: int) -> Int64s:
-    """Return the numbers that an index or slice selects from `n`. Raises: IndexError; TypeError."""
+    """Return the numbers that an index, slice or integer array selects from `n`. Raises: IndexError; TypeError."""
     if isinstance(index, slice):
         return np.arange(*index.indices(n), dtype=np.int64)
+    if _is_array(index):
+        return _picked_by_array(index, n)
     # A bool is an index for Python, and a mistake here.
     if isinstance(index, bool) or not hasattr(index, "__index__"):
-        raise TypeError(f"[{index!r}]: samples are numbered from 0; pass an integer or a slice")
+        raise TypeError(
+            f"[{index!r}]: samples are numbered from 0; pass an integer, a slice or an array of integers"
+        )
     number = index.__index__()
     is_inside = -n <= number < n
     if not is_inside:
         raise IndexError(f"[{number}]: there are {n} samples")
     return np.array([number % n], np.int64)
+
+
+def _is_array(index: object) -> TypeGuard["np.ndarray[Any, Any]"]:
+    return isinstance(index, np.ndarray) and index.ndim > 0
+
+
+def _picked_by_array(
+    index: "np.ndarray[Any, Any]",
+    n: int,
+) -> Int64s:
+    is_whole = index.dtype.kind in "iu"
+    if not is_whole or index.ndim != 1:
+        shape = list(index.shape)
+        raise TypeError(
+            f"[{index.dtype} of shape {shape}]: pass an array of integers with one dimension. "
+            "For a mask, pass np.flatnonzero(mask)"
+        )
+    is_outside = (index < -n) | (index >= n)
+    outside = index[is_outside]
+    if len(outside):
+        raise IndexError(f"[{outside[0]}]: there are {n} samples")
+    numbers = index.astype(np.int64)
+    return numbers % n
+
+
+def select_samples(
+    index: object,
+    n: int,
+    read: Callable[[Int64s], Iterable[dict[str, Any]]],
+) -> Any:
+    """Return the sample of an integer, or the list of a slice's or an array's. Reads each distinct sample once.
+
+    read: int64 [m], ascending numbers from 0 to `n` -> their samples.
+    """
+    numbers = picked(index, n)
+    # positions: int64 [len(numbers)], of each number in `distinct`.
+    distinct, positions = np.unique(numbers, return_inverse=True)
+    samples = list(read(distinct))
+    has_many = isinstance(index, slice) or _is_array(index)
+    if has_many:
+        return [samples[position] for position in positions.tolist()]
+    return samples[0]
 
 
 def decoded(

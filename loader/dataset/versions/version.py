@@ -242,20 +242,23 @@ class Version:
         return self.select().where(predicate)
 
     @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: "slice | np.ndarray[Any, Any]") -> list[dict[str, Any]]: ...
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample, or a list for a slice, as `View.__getitem__`: {"__key__": key, field: value}.
+        """Return a sample, or a list for a slice or an array, as `View.__getitem__`: {"__key__": key, field: value}.
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .decoded_samples import decoded, picked
+        from .decoded_samples import decoded, select_samples
 
-        samples = list(decoded(self, self.fields, picked(index, len(self))))
-        return samples if isinstance(index, slice) else samples[0]
+        return select_samples(
+            index,
+            len(self),
+            lambda ordinals: decoded(self, self.fields, ordinals),
+        )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `version[i]` returns it; 64 are read together."""

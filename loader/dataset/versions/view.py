@@ -186,13 +186,15 @@ class View:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped
 
     @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: "slice | np.ndarray[Any, Any]") -> list[dict[str, Any]]: ...
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample of the view, or a list of them for a slice, in storage order.
+        """Return a sample of the view, or a list of them for a slice or an array of integers [m].
+
+        Samples are numbered in storage order. A number that an array repeats is read once, and gives the same dict.
 
         A sample is {"__key__": key, field: value, column: value}. A field is decoded by its extension; absent ones are
         left out. A column without a value is None, and -1 if the value is none of its class names.
@@ -201,10 +203,13 @@ class View:
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .decoded_samples import picked
+        from .decoded_samples import select_samples
 
-        samples = list(self._decoded(self.version_ordinals(picked(index, len(self)))))
-        return samples if isinstance(index, slice) else samples[0]
+        return select_samples(
+            index,
+            len(self),
+            lambda numbers: self._decoded(self.version_ordinals(numbers)),
+        )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it; 64 are read together."""

@@ -68,9 +68,32 @@ def test_view_index_counts_its_own_samples_and_fields(version):
         view[-51]
 
 
+def test_view_index_by_array_reads_each_distinct_sample_once(version):
+    view = version.select("cls").where("width >= 58")
+    every = numbers(view)
+    chosen = np.array([3, -1, 3, 0, 49, 3])
+    assert numbers(view[chosen]) == [every[number] for number in chosen]
+    assert numbers(version[chosen.astype(np.uint8)[:1]]) == numbers(version[3:4])
+    repeated = view[np.array([7, 7])]
+    assert repeated[0] is repeated[1]
+    assert view[np.empty(0, np.int64)] == []
+
+
+@pytest.mark.parametrize("index", [np.array([0, 50]), np.array([-51]), np.array([2**63], np.uint64)])
+def test_view_index_by_array_refuses_numbers_beyond_the_view(version, index):
+    with pytest.raises(IndexError, match="there are 50 samples"):
+        version.where("width >= 58")[index]
+
+
+@pytest.mark.parametrize("index", [np.ones(100, bool), np.array([0.5]), np.array([[1]]), [1, 2]])
+def test_version_index_refuses_other_arrays(version, index):
+    with pytest.raises(TypeError, match="array of integers"):
+        version[index]
+
+
 @pytest.mark.parametrize("index", ["k001", 1.0, True, None])
 def test_version_index_takes_integers_and_slices(version, index):
-    with pytest.raises(TypeError, match="pass an integer or a slice"):
+    with pytest.raises(TypeError, match="pass an integer, a slice or an array"):
         version[index]
 
 

@@ -1,0 +1,99 @@
+"""Convert a rollout's arrays to their stored dtypes. No value may change: what does not fit is refused."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..errors import InvalidSample
+
+
+def one_dimensional(
+    where: str,
+    value: Any,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """Return a sequence, array or CPU tensor as an array [n]. Raises: InvalidSample, which begins with `where`."""
+    array = any_array(where, value, dtype)
+    if array.ndim != 1:
+        raise InvalidSample(
+            f"{where} has shape {list(array.shape)}; one dimension is needed, a value per token"
+        )
+    return array
+
+
+def any_array(
+    where: str,
+    value: Any,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    try:
+        array = np.asarray(value, dtype)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # ragged lists, tensors that need grad or are on a GPU
+        raise InvalidSample(
+            f"{where} is no array: {error}; pass a list, a numpy array or a CPU tensor"
+        ) from error
+    if array.dtype.kind not in "iufb" and array.size:
+        raise InvalidSample(f"{where} has dtype {array.dtype}; integers, floats or booleans are needed")
+    return array
+
+
+def integers(
+    where: str,
+    array: NDArray[Any],
+    dtype: DTypeLike,
+) -> NDArray[Any]:
+    """Return integers from 0 on in `dtype`. Raises: InvalidSample with a value that does not fit."""
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidSample(f"{where} has dtype {array.dtype}; integers are needed")
+    highest = int(np.iinfo(dtype).max)
+    # As Python's integers: numpy refuses to compare an array with a bound beyond its own dtype.
+    smallest = int(array.min(initial=0))
+    largest = int(array.max(initial=0))
+    wrong = None
+    if smallest < 0:
+        wrong = smallest
+    elif largest > highest:
+        wrong = largest
+    if wrong is not None:
+        position = int(np.flatnonzero(array.reshape(-1) == wrong)[0])
+        raise InvalidSample(f"{where} has the value {wrong} at {position}; accepted: 0 to {highest}")
+    return np.asarray(array, dtype, order="C")
+
+
+def truth_values(where: str, array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return bool [n]; accepts booleans and the integers 0 and 1. Raises: InvalidSample."""
+    if array.dtype.kind == "b":
+        return np.asarray(array, order="C")
+    numbers = integers(where, array, np.int64)
+    if numbers.max(initial=0) > 1:
+        raise InvalidSample(f"{where} has the value {numbers.max()}; accepted: True and False, or 0 and 1")
+    return numbers.astype(bool)
+
+
+def floats(where: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    """Return float32, infinite where a value is beyond it. Raises: InvalidSample for booleans."""
+    if array.size and array.dtype.kind == "b":
+        raise InvalidSample(f"{where} has dtype bool; floats are needed")
+    with np.errstate(over="ignore"):
+        return np.asarray(array, np.float32, order="C")
+
+
+def check_length(
+    where: str,
+    array: NDArray[Any],
+    n_tokens: int,
+) -> None:
+    """Raise InvalidSample unless there is a row per token."""
+    n_values = len(array)
+    if n_values == n_tokens:
+        return
+    advice = ""
+    if where.endswith("experts.npy") and n_values == n_tokens - 1:
+        # Servers route no token after the last one, so they return no row for it.
+        advice = ". The server returned no row for the last token: add one of 65535"
+    raise InvalidSample(f"{where} has {n_values} values, tokens.npy {n_tokens}{advice}")

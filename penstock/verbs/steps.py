@@ -147,7 +147,7 @@ def run_explain(arguments: Namespace) -> Answer:
     return body, "\n\n".join([*untrained.values(), *texts]), 0
 
 
-def _explained(replay: loader.Replay, **part: Any) -> "list[Explanation]":
+def _explained(replay: "loader.Replay", **part: Any) -> "list[Explanation]":
     return loader.explain(replay.plan, **part)
 
 

@@ -40,7 +40,7 @@ Layout = tuple[GroupLayout, ...]
 """Layout of each group that holds a requested field."""
 
 
-def groups_of(
+def requested_by_group(
     version: "Version",
     fields: Sequence[str],
 ) -> dict[str, list[str]]:
@@ -52,13 +52,14 @@ def groups_of(
     return dict(sorted(requested.items()))
 
 
-def layout_of(
+def field_layout(
     version: "Version",
     fields: Sequence[str],
 ) -> Layout:
+    """Return the layout of requested fields. A `Lookup` reads versions together if theirs are equal."""
     stored_groups = version.manifest["groups"]
     layout: list[GroupLayout] = []
-    for group, requested in groups_of(version, fields).items():
+    for group, requested in requested_by_group(version, fields).items():
         columns = sorted(stored_groups[group]["field_nbytes"])
         group_layout = GroupLayout(
             requested=tuple(requested),
@@ -79,6 +80,8 @@ class RowStretch(NamedTuple):
 class Lookup:
     """Finds one or more fields of samples, in versions that share a layout. `versions[i]` is version number i.
 
+    The same version may have several numbers: sources of a plan are numbered, too.
+
     Reads a version's parts table at the first request for one of its samples. Thread-safe.
     """
 
@@ -89,31 +92,30 @@ class Lookup:
     ) -> None:
         self._versions = versions
         self._fields = tuple(fields)
-        self._layout = layout_of(versions[0], fields)
+        self._layout = field_layout(versions[0], fields)
         self._groups: list[list[str]] = []  # names of the layout's groups, which differ between versions
         for version in versions:
-            groups = groups_of(version, fields)
+            groups = requested_by_group(version, fields)
             self._groups.append(list(groups))
         self._lock = lock()
-        self._parts = _joined([None] * len(versions))
+        self._parts = _joined([None] * len(versions))  # no parts table is read yet
 
     def places(
         self,
         version: Int64s,
         ordinals: Int64s,
-        run: Map = map,
+        parallel_map: Map = map,
     ) -> SamplePlaces:
-        """Return the places of the fields for live ordinals, in the order given.
+        """Return the places of the fields for live ordinals, in their order.
 
         Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n) time.
 
-            version: int64 [n], version number of each sample.
-            run: may be a thread pool's map.
+        version: int64 [n], version number of each sample. parallel_map: a thread pool's map reads several at once.
 
         Raises: Corrupt; ObjectNotFound; FieldNotFound if a sample lacks one of the fields; InvalidRuntime for an
         ordinal out of range.
         """
-        places = self._places(version, ordinals, run)
+        places = self._places(version, ordinals, parallel_map)
         assert places is not None  # everything missing was read
         return places
 
@@ -123,20 +125,21 @@ class Lookup:
         ordinals: Int64s,
     ) -> SamplePlaces | None:
         """Return what `places` returns; None if a parts table or an index row is not in memory."""
-        return self._places(version, ordinals, run=None)
+        return self._places(version, ordinals, parallel_map=None)
 
     def _places(
         self,
         version: Int64s,
         ordinals: Int64s,
-        run: Map | None,
+        parallel_map: Map | None,
     ) -> SamplePlaces | None:
-        parts = self._parts_with(version, run)
+        """Return the places; None if parallel_map is None and something has to be read."""
+        parts = self._parts_with(version, parallel_map)
         if parts is None:
             return None
         part, row = parts.locate(version, ordinals)  # [n] each
 
-        part_number = parts.first_number[version] + part
+        part_number = parts.first_part_number[version] + part
         stretches = _stretches_around(
             version=version,
             part_number=part_number,
@@ -146,7 +149,7 @@ class Lookup:
         fields: dict[str, FieldPlaces] = {}
         index: list[IndexRows] = []
         for group in range(len(self._layout)):
-            row_stretches = self._row_stretches(group, stretches.names, run)
+            row_stretches = self._row_stretches(group, stretches.names, parallel_map)
             if row_stretches is None:
                 return None
             if not index:  # the index of any group has the keys
@@ -166,25 +169,28 @@ class Lookup:
             row=row,
             ordinal=ordinals,
             index=index,
-            stretch=stretches.stretch,
+            stretch=stretches.stretch_of_sample,
             fields={field: fields[field] for field in self._fields},
         )
 
     def _parts_with(
         self,
         version: Int64s,
-        run: Map | None,
+        parallel_map: Map | None,
     ) -> "_JoinedParts | None":
-        """Return the parts of these and earlier requested versions; None if some are missing and run is None."""
+        """Return the parts of these and earlier requested versions.
+
+        None if some are missing and parallel_map is None.
+        """
         parts = self._parts
         is_unknown = ~parts.known[version]  # [n]
         unknown = sorted(set(version[is_unknown].tolist()))
         if not unknown:
             return parts
-        if run is None:
+        if parallel_map is None:
             return None
 
-        new_tables = run(lambda number: self._versions[number].parts, unknown)
+        new_tables = parallel_map(lambda number: self._versions[number].parts, unknown)
         new_by_version = dict(zip(unknown, new_tables, strict=True))
         with self._lock:
             # Another thread may have joined versions in the meantime: their tables stay.
@@ -198,24 +204,24 @@ class Lookup:
         self,
         group: int,
         names: Sequence["_StretchName"],
-        run: Map | None,
+        parallel_map: Map | None,
     ) -> list[RowStretch] | None:
-        """Return the index rows of each stretch; None if some are missing and run is None."""
+        """Return the index rows of each stretch; None if some are missing and parallel_map is None."""
         versions = self._versions
         groups = self._groups
         stretches: list[RowStretch | None] = []
         missing: list[int] = []
         for number, (version, part, stretch) in enumerate(names):
             group_name = groups[version][group]
-            cached = versions[version].held(group_name, part, stretch)
+            cached = versions[version].cached_stretch(group_name, part, stretch)
             stretches.append(cached)
             if cached is None:
-                if run is None:
+                if parallel_map is None:
                     return None
                 missing.append(number)
 
         if missing:
-            assert run is not None  # for mypy: without it, the loop has returned
+            assert parallel_map is not None  # for mypy: without it, the loop has returned
 
             def read(name: _StretchName) -> RowStretch:
                 version, part, stretch = name
@@ -223,7 +229,7 @@ class Lookup:
                 return versions[version].stretch(group_name, part, stretch)
 
             missing_names = [names[number] for number in missing]
-            new_stretches = run(read, missing_names)
+            new_stretches = parallel_map(read, missing_names)
             for number, new in zip(missing, new_stretches, strict=True):
                 stretches[number] = new
         return cast(list[RowStretch], stretches)
@@ -240,7 +246,8 @@ class Lookup:
         row: int64 [n], row of each sample in its part. row_stretches: the group's index rows of each stretch.
         """
         layout = self._layout[group]
-        index_rows = stretches.gather(
+        # int64 [n, columns, 3]: offset, size and checksum of all fields of the group
+        field_rows = stretches.gather(
             row=row,
             row_stretches=row_stretches,
             n_fields=len(layout.columns),
@@ -254,12 +261,12 @@ class Lookup:
             number = shard_numbers.setdefault(shard, len(shard_numbers))
             shard_of_stretch.append(number)
         shards = list(shard_numbers)
-        shard_of_sample = np.array(shard_of_stretch, np.int64)[stretches.stretch]
+        shard_of_sample = np.array(shard_of_stretch, np.int64)[stretches.stretch_of_sample]
 
         places: dict[str, FieldPlaces] = {}
         for field in layout.requested:
             column = layout.columns.index(field)
-            offset, nbytes, crc = index_rows[:, column].T  # [n] each
+            offset, nbytes, crc = field_rows[:, column].T  # [n] each
             places[field] = FieldPlaces(
                 shards=shards,
                 shard=shard_of_sample,
@@ -278,7 +285,7 @@ class _Stretches(NamedTuple):
     """The distinct stretches around n samples' rows, and the samples ordered by stretch."""
 
     names: list[_StretchName]
-    stretch: Int64s
+    stretch_of_sample: Int64s
     """int64 [n]: index into `names` for each sample."""
     order: Int64s
     """int64 [n]: sample numbers; those in one stretch are adjacent."""
@@ -293,7 +300,7 @@ class _Stretches(NamedTuple):
     ) -> Int64s:
         """Return int64 [n, n_fields, 3]: offset, size and checksum of each field of each sample."""
         first_rows = [stretch.rows.first_row for stretch in row_stretches]
-        first_row = np.array(first_rows, np.int64)[self.stretch]  # [n]
+        first_row = np.array(first_rows, np.int64)[self.stretch_of_sample]  # [n]
         row_in_stretch = row - first_row
         ordered_rows = row_in_stretch[self.order]
 
@@ -324,14 +331,16 @@ def _stretches_around(
     """
     stretch_in_part = row // ROW_GROUP_ROWS
     # No part has 2**32 stretches: one number sorts by version, part and stretch.
-    stretch_number = part_number * 2**32 + stretch_in_part
-    order = np.argsort(stretch_number, kind="stable")
-    starts = run_starts(stretch_number[order])  # [stretches]
+    sort_key = part_number * 2**32 + stretch_in_part
+    order = np.argsort(sort_key, kind="stable")
+    starts = run_starts(sort_key[order])  # [stretches]: position in `order` of each stretch's first sample
     limits = np.append(starts, len(order))  # [stretches + 1]; [0] without rows
     bounds = pairwise(limits.tolist())
 
-    stretch = np.empty(len(order), np.int64)
-    stretch[order] = np.repeat(np.arange(len(starts)), np.diff(limits))
+    # Number the stretches in sorted order, then undo the sorting.
+    n_samples = np.diff(limits)  # [stretches]
+    stretch_of_sample = np.empty(len(order), np.int64)
+    stretch_of_sample[order] = np.repeat(np.arange(len(starts)), n_samples)
 
     first_sample = order[starts]  # [stretches]
     names = zip(
@@ -342,27 +351,28 @@ def _stretches_around(
     )
     return _Stretches(
         names=list(names),
-        stretch=stretch,
+        stretch_of_sample=stretch_of_sample,
         order=order,
         bounds=list(bounds),
     )
 
 
 class _JoinedParts(NamedTuple):
-    """Concatenated parts of several versions; a version listed twice is included once."""
+    """Parts of several versions, one behind the other. A version with two numbers is included once."""
 
     tables: Sequence[PartsTable | None]
     """Parts table per version number; None for versions not `known`."""
     known: Bools
-    """bool [versions]."""
+    """bool [versions]: True if the parts table was read."""
     n_live: Int64s
     """int64 [versions]: live samples of each."""
     first_ordinal: Int64s
     """int64 [versions]: live samples before the version's own."""
     first_part: Int64s
     """int64 [versions]: parts before the version's own."""
-    first_number: Int64s
-    """int64 [versions]: number of the version's first part if repeated versions are numbered separately."""
+    first_part_number: Int64s
+    """int64 [versions]: as `first_part`, but a version with two numbers counts twice. So no stretch has samples of two
+    version numbers."""
     first: Int64s
     """int64 [parts + 1]: live samples before each part."""
     live_rows: Mapping[int, SelectTable]
@@ -389,15 +399,17 @@ class _JoinedParts(NamedTuple):
 
 
 def _joined(tables: Sequence[PartsTable | None]) -> _JoinedParts:
+    """Join the parts tables of versions. tables: one per version number; None if it is not known."""
     known_tables = [table for table in tables if table is not None]
     distinct = list(dict.fromkeys(known_tables))
     numbers = {table: number for number, table in enumerate(distinct)}
-    # [versions]: number of the version's table; -1, the zero behind the last table, for a version that is not known
+    # [versions]: number of the version's table; -1 for a version that is not known
     table_number = np.full(len(tables), -1, np.int64)
     for number, table in enumerate(tables):
         if table is not None:
             table_number[number] = numbers[table]
 
+    # [tables + 1]: the zero behind the last table, at -1, is for versions that are not known.
     n_live = np.zeros(len(distinct) + 1, np.int64)
     n_parts = np.zeros(len(distinct) + 1, np.int64)
     for number, table in enumerate(distinct):
@@ -411,6 +423,7 @@ def _joined(tables: Sequence[PartsTable | None]) -> _JoinedParts:
         first = distinct[0].first_ordinal
         live_rows = distinct[0].live_rows
     else:
+        # Each version's ordinals and parts begin where the version before it ends.
         firsts: list[Int64s] = []
         live_rows = {}
         for number, table in enumerate(distinct):
@@ -428,7 +441,7 @@ def _joined(tables: Sequence[PartsTable | None]) -> _JoinedParts:
         n_live=n_live[table_number],
         first_ordinal=first_ordinal[table_number],
         first_part=first_part[table_number],
-        first_number=np.cumsum(n_parts_of_version) - n_parts_of_version,
+        first_part_number=np.cumsum(n_parts_of_version) - n_parts_of_version,
         first=first,
         live_rows=live_rows,
     )

@@ -27,7 +27,7 @@ class Shard(NamedTuple):
 
 
 class Share(NamedTuple):
-    """One shard's samples, as a range of the order that `FieldPlaces.shares` returns."""
+    """One shard's samples, as a range of the sample numbers that `FieldPlaces.shares` returns."""
 
     shard: Shard
     start: int
@@ -72,7 +72,10 @@ class FieldPlaces:
         )
 
     def shares(self, numbers: Int64s) -> tuple[Int64s, list[Share]]:
-        """Return the sample numbers (ascending) ordered by shard, and each shard's share of them."""
+        """Return sample numbers ordered by shard, ascending within each, and each shard's share of them.
+
+        numbers: int64 [n], ascending.
+        """
         n = len(numbers)
         if not n:
             return numbers, []
@@ -113,7 +116,8 @@ class FieldPlaces:
         for shard, start, stop in shares:
             yield shard, ordered[start:stop]
 
-    def span(self, rows: slice) -> "FieldPlaces":
+    def subset(self, rows: slice) -> "FieldPlaces":
+        """Return the places of a range of the samples. The arrays are views: a CRC-32C stored in one is in both."""
         return FieldPlaces(
             shards=self.shards,
             shard=self.shard[rows],
@@ -146,9 +150,9 @@ class SamplePlaces:
     ordinal: Int64s
     """int64 [n]: number of the live sample in its version."""
     index: Sequence[IndexRows]
-    """Index rows around the samples; they contain the keys."""
+    """Index rows of the stretches that contain the samples; they have the keys."""
     stretch: Int64s
-    """int64 [n]: index into `index`."""
+    """int64 [n]: number of the sample's stretch in `index`."""
     fields: Mapping[str, FieldPlaces]
     """Field name -> places."""
 
@@ -162,7 +166,7 @@ class SamplePlaces:
         return rows.keys[row_in_stretch]
 
     def keys(self) -> list[str]:
-        keys_of_stretch = [rows.keys for rows in self.index]
+        stretch_keys = [rows.keys for rows in self.index]
         first_rows = [rows.first_row for rows in self.index]
         first_row = np.array(first_rows, np.int64)  # [stretches]
         row_in_stretch = self.row - first_row[self.stretch]  # [n]
@@ -171,7 +175,7 @@ class SamplePlaces:
             row_in_stretch.tolist(),
             strict=True,
         )
-        return [keys_of_stretch[stretch][row] for stretch, row in samples]
+        return [stretch_keys[stretch][row] for stretch, row in samples]
 
     def address(self, number: int) -> SampleAddress:
         version_number = int(self.version[number])
@@ -193,10 +197,11 @@ class SamplePlaces:
     def addresses(self) -> list[SampleAddress]:
         return [self.address(number) for number in range(len(self))]
 
-    def span(self, rows: slice) -> "SamplePlaces":
+    def subset(self, rows: slice) -> "SamplePlaces":
+        """Return a range of the samples. The arrays are views of these."""
         fields: dict[str, FieldPlaces] = {}
         for field, places in self.fields.items():
-            fields[field] = places.span(rows)
+            fields[field] = places.subset(rows)
         return SamplePlaces(
             versions=self.versions,
             version=self.version[rows],
@@ -209,6 +214,7 @@ class SamplePlaces:
         )
 
     def at(self, number: int) -> "SampleAt":
+        """Return sample `number`. Its address, which few batches need, is found by its methods."""
         return SampleAt(self, number)
 
 

@@ -21,11 +21,11 @@ from ..shards.shard import PageHashes
 from .read_faults import add_fault
 from .shard_pages import Bools, Identity, Int64s, ShardPages
 
-KEPT_SHARDS = 16_384
+MAX_SHARDS = 16_384
 """Most recently used shards whose verified pages are remembered, at 33 bytes a page."""
 
 HashesOf = Callable[[str], PageHashes]
-"""Path of a shard -> hashes of its pages. Raises: Corrupt; InvalidRuntime if it has none."""
+"""Path of a shard -> hashes of its pages, from its index. Raises: Corrupt; InvalidRuntime if it has none."""
 
 _NEAREST = -1  # no store has this number
 _READ_BYTES = 2**20  # a power of two, like the page size: whole pages
@@ -144,10 +144,11 @@ class VerifiedStore:
         shard = self._shard(key, spans)
         offset, nbytes = _offsets_and_nbytes(spans)
         likely_identity = shard.last_verified(etag)
+        # Verified pages go to the buffers directly.
         if not shard.unverified(likely_identity, offset, nbytes).any():
             with recorded_store_numbers() as store_numbers:
                 etag_read = self._disk.read_into(key, pieces, etag=etag)
-            # The pages that were verified may be another object's.
+            # Another object may have answered, in which these pages are not verified. Then all is read again below.
             identity = _identity(etag_read, store_numbers)
             if not shard.unverified(identity, offset, nbytes).any():
                 return etag_read
@@ -178,7 +179,8 @@ class VerifiedStore:
     ) -> bool:
         """Return whether bytes [offset, offset + nbytes) of an open shard are correct. Checks unverified pages.
 
-        offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag.
+        offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag. If the answer is False, a read by
+        another method raises the error.
         """
         shard = self._shard(key)
         identity: Identity = (etag,)
@@ -191,6 +193,7 @@ class VerifiedStore:
         if last_byte_end > shard.hashes.nbytes:
             return False
 
+        # A run may be as long as the shard: check it in pieces, which bounds the memory.
         is_unverified = shard.unverified(identity, offset, nbytes)
         for run in shard.runs(is_unverified, offset, nbytes):
             read_bytes = max(shard.hashes.page_bytes, _READ_BYTES)
@@ -218,8 +221,9 @@ class VerifiedStore:
         if shard is None:
             hashes = self._hashes_of(key)  # reads an index, so without the lock
             with self._lock:
+                # Another thread may have added the shard meanwhile: its pages stay.
                 shard = self._shards.setdefault(key, ShardPages(hashes))
-                if len(self._shards) > KEPT_SHARDS:
+                if len(self._shards) > MAX_SHARDS:
                     self._shards.popitem(last=False)
 
         end = max((offset + nbytes for offset, nbytes in spans), default=0)
@@ -236,6 +240,7 @@ class VerifiedStore:
         etag: str | None,
         read: ReadSpans,
     ) -> tuple[list[bytes], str]:
+        """Return (verified bytes of the spans, ETag)."""
         shard = self._shard(key, spans)
         likely_identity = shard.last_verified(etag)
         result = _read_spans(shard, likely_identity, spans, etag, read)
@@ -249,6 +254,7 @@ class VerifiedStore:
             if wrong:
                 self._raise_wrong(key, wrong[0])
 
+        # Put the bytes of both kinds of spans back into the order of `spans`.
         unverified_data = iter(slice_reads(result.unverified_spans, runs, run_data))
         verified_data = iter(result.data[len(runs) :])
         out: list[bytes] = []
@@ -304,8 +310,8 @@ def _read_spans(
     runs = shard.runs(is_unverified, offset, nbytes)
     unverified_spans: list[ByteRange] = []
     verified_spans: list[ByteRange] = []
-    for span, unverified in zip(spans, is_unverified.tolist(), strict=True):
-        if unverified:
+    for span, is_span_unverified in zip(spans, is_unverified.tolist(), strict=True):
+        if is_span_unverified:
             unverified_spans.append(span)
         else:
             verified_spans.append(span)
@@ -313,6 +319,7 @@ def _read_spans(
     with recorded_store_numbers() as store_numbers:
         data, etag_read = read([*runs, *verified_spans], etag)
     identity = _identity(etag_read, store_numbers)
+    # The object that answered may have fewer verified pages than the likely one.
     is_unverified_in_object = shard.unverified(identity, offset, nbytes)
     is_other_object = bool((is_unverified_in_object & ~is_unverified).any())
     return _SpansRead(
@@ -327,7 +334,10 @@ def _read_spans(
 
 
 def _identity(etag: str, store_numbers: set[int]) -> Identity | None:
-    """Return the object's identity; None if several stores served the bytes, so that no page is remembered."""
+    """Return the object's identity; None if several stores served the bytes, so that no page is remembered.
+
+    store_numbers: stores that served the bytes; empty if there is only one.
+    """
     if len(store_numbers) > 1:
         return None
     return (etag, *store_numbers)

@@ -13,7 +13,7 @@ from ..shards.shard import PageHashes
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-KEPT_OBJECTS = 4
+MAX_OBJECTS = 4
 """Objects remembered per shard: its copies in mirrors, and replacements."""
 
 Identity = tuple[str | int, ...]
@@ -29,13 +29,13 @@ class ShardPages:
         # per identity, bool [pages]: True until the page is verified; most recently used last
         self._is_unverified_page: OrderedDict[Identity, Bools] = OrderedDict()
         self._all_unverified = np.ones(hashes.n_pages, bool)
-        self._fully_verified: set[Identity] = set()  # objects without unverified pages
+        self._fully_verified: set[Identity] = set()  # objects without unverified pages: skips the arrays
 
     def last_verified(self, etag: str | None) -> Identity | None:
         """Return the identity verified last, with this ETag if one is passed; None if there is none."""
         with self._lock:
             for identity in reversed(self._is_unverified_page):
-                if etag in (None, identity[0]):
+                if etag is None or identity[0] == etag:
                     return identity
         return None
 
@@ -48,21 +48,24 @@ class ShardPages:
         offset: Int64s,
         nbytes: Int64s,
     ) -> Bools:
-        """Return bool [n]: True for a range in a page that is not verified yet."""
+        """Return bool [n]: True for a range with a page that is not verified yet.
+
+        identity: None for an unknown object, of which no page is verified.
+        """
         if self.is_fully_verified(identity):
             return np.zeros(len(offset), bool)
         is_unverified_page = self._unverified_pages(identity)
         first, end = self._pages(offset, nbytes)
         n_pages = end - first
         if int(n_pages.max(initial=0)) <= 2:
-            # The first page and the last are all pages. An empty range, which has none, may start at the shard's end.
+            # Small samples: the first page and the last are all pages, and no sum over the shard's pages is needed.
+            # An empty range, which has none, may start at the shard's end.
             last_of_shard = len(is_unverified_page) - 1
             is_first_unverified = is_unverified_page[np.minimum(first, last_of_shard)]
             is_last_unverified = is_unverified_page[end - 1]
             return (is_first_unverified | is_last_unverified) & (n_pages > 0)
-        unverified_before = np.concatenate(
-            [[0], np.cumsum(is_unverified_page)]
-        )  # [pages + 1]: how many before each page
+        # [pages + 1]: number of unverified pages before each page
+        unverified_before = np.concatenate([[0], np.cumsum(is_unverified_page)])
         is_unverified: Bools = unverified_before[end] > unverified_before[first]
         return is_unverified
 
@@ -72,17 +75,20 @@ class ShardPages:
         offset: Int64s,
         nbytes: Int64s,
     ) -> list[ByteRange]:
-        """Return the ranges of whole pages that cover the ranges in `which`, ascending and apart.
+        """Return the runs of whole pages that cover some of n ranges, ascending and without overlap.
 
-        which: bool [n].
+        which: bool [n], True for a range to cover.
         """
         if not which.any():
             return []
         first, end = self._pages(offset[which], nbytes[which])
+        # Each range adds 1 at its first page and takes it off behind its last. (`change[first] += 1` would count ranges
+        # with the same first page once.)
         change = np.zeros(self.hashes.n_pages + 1, np.int64)
         np.add.at(change, first, 1)
         np.add.at(change, end, -1)
         is_covered = np.cumsum(change) > 0  # [pages + 1]; False at the end
+        # A run's first page and the page behind its last take turns.
         is_edge = np.diff(is_covered, prepend=False)
         edges = np.flatnonzero(is_edge).tolist()
         runs: list[ByteRange] = []
@@ -100,7 +106,7 @@ class ShardPages:
         run: ByteRange,
         data: memoryview,
     ) -> list[ByteRange]:
-        """Check the unverified pages of a run, and return the wrong ones."""
+        """Check the unverified pages of a run, remember the right ones, and return the wrong ones."""
         page_bytes = self.hashes.page_bytes
         is_unverified_page = self._unverified_pages(identity)
         run_end = run.offset + run.nbytes
@@ -138,7 +144,7 @@ class ShardPages:
         return not wrong
 
     def _unverified_pages(self, identity: Identity | None) -> Bools:
-        """Return bool [pages]: True for a page that is not verified yet."""
+        """Return bool [pages]: True for a page that is not verified yet. To read only, except by `_remember`."""
         if identity is None:
             return self._all_unverified
         return self._is_unverified_page.get(identity, self._all_unverified)
@@ -148,13 +154,14 @@ class ShardPages:
         identity: Identity,
         pages: list[int],
     ) -> None:
+        """Remember that pages of an object are verified. Forgets the object that was verified least recently."""
         with self._lock:
             is_unverified_page = self._is_unverified_page.setdefault(identity, self._all_unverified.copy())
             self._is_unverified_page.move_to_end(identity)
             is_unverified_page[pages] = False
             if not is_unverified_page.any():
                 self._fully_verified.add(identity)
-            if len(self._is_unverified_page) > KEPT_OBJECTS:
+            if len(self._is_unverified_page) > MAX_OBJECTS:
                 oldest, _ = self._is_unverified_page.popitem(last=False)
                 self._fully_verified.discard(oldest)
 

@@ -27,7 +27,7 @@ Lender = Callable[[str, Sequence[tuple[int, int]], str | None], tuple[Sequence[b
 class ShardRead(NamedTuple):
     """Cost of reading from one shard."""
 
-    first: Callable[[], SampleAddress]
+    first_address: Callable[[], SampleAddress]
     """Returns the address of the first sample."""
     path: str
     span: ByteRange
@@ -42,10 +42,12 @@ OnRead = Callable[[ShardRead], None]
 
 
 class Reading(NamedTuple):
+    """A store of shards, and what its readers share."""
+
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]
-    """Shard path -> ETag of its first read; a replaced shard raises Changed."""
+    """Shard path -> ETag of its first read, which `pin` adds; a replaced shard raises Changed."""
     on_refetch: Callable[[], None] = lambda: None
     """Called before each second read."""
     on_read: OnRead = lambda _: None
@@ -53,41 +55,44 @@ class Reading(NamedTuple):
     files: FileHandles | None = None
     """Open shards on a local disk, or None."""
 
-    def ranges(
+    def read_ranges(
         self,
         path: str,
         spans: Sequence[tuple[int, int]],
-        first: Callable[[], SampleAddress],
+        first_address: Callable[[], SampleAddress],
         field: str,
         *,
         lent: bool = False,
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of (offset, nbytes) spans, in order.
 
-        first, field: address and field of the first span, for errors. lent: the caller copies the bytes immediately, so
-        that a store may lend its memory.
+        first_address, field: of the first span, for errors. lent: the caller copies the bytes immediately, so that a
+        store may lend its memory.
 
         Raises: Corrupt if the shard ends too early; other store errors. All of them name the address.
         """
         etag = self.pins.get(path)
+        # A disk reads all spans with one descriptor.
         disk = disk_of(self.store)
         if disk is not None:
-            with self._named_errors(first, field):
+            with self._named_errors(first_address, field):
                 data, etag_read = disk.read_each(path, spans, etag=etag)
             self.pin(path, etag_read)
             return data
 
+        # A cache may lend its pages.
         lender: Lender | None = None
         if lent:
             lender = getattr(self.store, "lend_ranges", None)
         if lender is not None:
-            with self._named_errors(first, field):
+            with self._named_errors(first_address, field):
                 pieces, etag_read = lender(path, spans, etag)
             self.pin(path, etag_read)
             return pieces
 
+        # Any other store reads them by requests, which may reach different objects: check each one's ETag.
         ranges = [ByteRange(*span) for span in spans]
-        with self._named_errors(first, field):
+        with self._named_errors(first_address, field):
             blobs = self.store.get_ranges(path, ranges, etag=etag)
         for blob in blobs:
             self.pin(path, blob.etag)
@@ -98,22 +103,22 @@ class Reading(NamedTuple):
         path: str,
         offset: Int64s,
         nbytes: Int64s,
-        first: Callable[[], SampleAddress],
+        first_address: Callable[[], SampleAddress],
         field: str,
     ) -> FileHandle | None:
-        """Return an open shard whose ranges passed the SHA-256 check; None if `ranges` must report the error.
+        """Return an open shard whose ranges passed the SHA-256 check; None if `read_ranges` must report the error.
 
-        offset, nbytes: int64 [n]. first, field: address and field of the first range, for errors.
+        offset, nbytes: int64 [n]. first_address, field: of the first range, for errors.
         """
         assert self.files is not None
         try:
-            pin = self.files.get(path, self.pins.get(path))
+            opened = self.files.get(path, self.pins.get(path))
         except StoreError:  # a context manager would cost as much as the `stat` of the file
-            with self._named_errors(first, field):
+            with self._named_errors(first_address, field):
                 raise
-        if pin is None:
+        if opened is None:
             return None
-        handle, etag = pin
+        handle, etag = opened
         self.pin(path, etag)
         if isinstance(self.store, VerifiedStore):
             is_verified = self.store.is_verified(
@@ -130,19 +135,19 @@ class Reading(NamedTuple):
     @contextmanager
     def _named_errors(
         self,
-        first: Callable[[], SampleAddress],
+        first_address: Callable[[], SampleAddress],
         field: str,
     ) -> Iterator[None]:
-        """Add the first sample's address to store errors; a Corrupt may concern another sample."""
+        """Add the first sample's address to store errors, though a Corrupt may be about another sample's bytes."""
         try:
             yield
         except ObjectNotFound as error:
-            sample = first().describe(field)
+            sample = first_address().describe(field)
             raise ObjectNotFound(
                 f"{sample}: the shard is gone ({error}); restore it from a mirror"
             ) from error
         except StoreError as error:
-            sample = first().describe(field)
+            sample = first_address().describe(field)
             error.add_note(f"while reading {sample}")
             raise
 
@@ -155,12 +160,12 @@ class Reading(NamedTuple):
                 "wrote there, and run penstock verify"
             )
 
-    def fault(
+    def report_fault(
         self,
         place: FieldAddress,
         checksum: int,
     ) -> None:
-        """Remember a wrong read, and count the second one. checksum: CRC-32C of what came."""
+        """Remember a wrong read, and count the second read that follows. checksum: CRC-32C of the bytes that came."""
         self.on_refetch()
         expected: int | None = place.crc32c
         if expected == UNKNOWN_CRC:
@@ -190,17 +195,18 @@ class Reading(NamedTuple):
         if wrong is None:
             self.on_refetch()
         else:
-            self.fault(place, crc32c(wrong))
+            self.report_fault(place, crc32c(wrong))  # calls `on_refetch`, too
         # This is the second read: only a mirror that has not served the bytes is tried after it.
-        read = partial(self._read_last, address, place, crc_source)
+        read = partial(self._read_checked, address, place, crc_source)
         return retry_corrupt(read, again=0)
 
-    def _read_last(
+    def _read_checked(
         self,
         address: SampleAddress,
         place: FieldAddress,
         crc_source: str,
     ) -> bytes:
+        """Read a field and compare its checksum, if it is known. crc_source: the table that has it, for the error."""
         sample = address.describe(place.field)
         advice = (
             f"Run penstock verify {address.version}; restore the shard from a mirror or exclude the sample"
@@ -216,7 +222,8 @@ class Reading(NamedTuple):
             raise Corrupt(f"{sample} cannot be read: {error}. {advice}") from error
         self.pin(place.path, blob.etag)
         checksum = crc32c(blob.data)
-        if checksum != place.crc32c != UNKNOWN_CRC:
+        is_known = place.crc32c != UNKNOWN_CRC
+        if is_known and checksum != place.crc32c:
             end = place.offset + place.nbytes
             raise Corrupt(
                 f"{sample} is corrupt: CRC-32C {checksum:08x}, in {crc_source} {place.crc32c:08x}, "

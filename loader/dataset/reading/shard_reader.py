@@ -19,7 +19,6 @@ from ..columnar.parquet_chunks import Chunks, DecodedParquet
 from ..tables.foreign_objects import (
     FOREIGN_SCHEMA,
     ForeignObject,
-    PlaceRecord,
     is_bucket,
     is_vouched,
     place_of,
@@ -28,15 +27,15 @@ from ..tables.foreign_objects import (
 )
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
 
-KEPT_SHARDS = 4096
+MAX_SHARDS = 4096
 """Most shards whose objects stay cached."""
 
 
 def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
     """Return a store of a version's shards, both in the root and in foreign locations.
 
-    A location that is neither a bucket nor vouched for is not opened: reading from it raises Forbidden. Costs one
-    request per table, two per location, and about 100 bytes per object.
+    A folder that the root does not vouch for is not opened: reading from it raises Forbidden. Costs one request per
+    table, two per location, and about 100 bytes per object.
 
     files: the manifest's list `foreign`. name: version name. Raises: Corrupt; ObjectNotFound if a location's record is
     missing.
@@ -45,19 +44,16 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
     tables = list(get_tables(store, table_files))
     facts: Mapping[str, str] = {}
     if tables:
+        # All registrations of a version have the same options, or are refused: the newest table's facts are all's.
         facts = table_facts(tables[-1])
     empty = FOREIGN_SCHEMA.empty_table()  # has the columns that tables of earlier releases lack
     table = pa.concat_tables([empty, *tables], promote_options="default").combine_chunks()
     rows = _rows_of_shards(table)
 
-    stores: dict[str, Store] = {}
-    unvouched: dict[str, str] = {}
-    for place in sorted(_places_of(rows, name)):
-        record = place_record(store, place)
-        if record is not None:
-            stores[place] = _open(store, record, place, unvouched)
+    places = _locations(rows, name)
+    stores, unvouched = _open_locations(store, places)
 
-    @lru_cache(maxsize=KEPT_SHARDS)
+    @lru_cache(maxsize=MAX_SHARDS)
     def objects_of(path: str) -> Sequence[PlacedObject]:
         if path not in rows:
             raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
@@ -93,7 +89,8 @@ def _rows_of_shards(table: pa.Table) -> dict[str, tuple[int, int]]:
     return dict(zip(paths, bounds, strict=True))
 
 
-def _places_of(shards: Iterable[str], name: str) -> set[str]:
+def _locations(shards: Iterable[str], name: str) -> set[str]:
+    """Return the locations in the shards' paths. Raises: Corrupt for a path that has none."""
     for path in shards:
         is_path = re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL)
         if not is_path:
@@ -104,20 +101,36 @@ def _places_of(shards: Iterable[str], name: str) -> set[str]:
     return {place_of(path) for path in shards}
 
 
-def _open(
+def _open_locations(
     root: Store,
-    record: PlaceRecord,
-    place: str,
-    unvouched: dict[str, str],
-) -> Store:
-    """Return a location's store. Adds the location to `unvouched` if the root does not vouch for it."""
-    key, url = record
-    if not is_vouched(root, key, url):
-        # A bucket may be read anyway, but not copied. A folder may not even be read.
-        unvouched[place] = refusal(root, key, url, "copied into the root")
-        if not is_bucket(url):
+    places: Iterable[str],
+) -> tuple[dict[str, Store], dict[str, str]]:
+    """Return (location -> its store, location -> why its objects may not be copied into the root).
+
+    The first has no location whose objects were copied into the root already, the second only those with a reason.
+    """
+    stores: dict[str, Store] = {}
+    unvouched: dict[str, str] = {}
+    for place in sorted(places):
+        record = place_record(root, place)
+        if record is None:
+            continue
+        key, url = record
+        is_readable = True
+        if not is_vouched(root, key, url):
+            unvouched[place] = refusal(root, key, url, "copied into the root")
+            # A bucket may be read anyway: its credentials are the reader's own. A folder may not even be read.
+            is_readable = is_bucket(url)
+        if is_readable:
+            stores[place] = _open(url)
+        else:
             reason = refusal(root, key, url, "read")
-            return cast(Store, RefusedPlace(url, Forbidden(reason)))
+            stores[place] = cast(Store, RefusedPlace(url, Forbidden(reason)))
+    return stores, unvouched
+
+
+def _open(url: str) -> Store:
+    """Return a location's store. If it cannot be opened here, reading from it raises the error."""
     try:
         return open_store(url)
     except (InvalidStore, MissingDependency) as error:
@@ -132,6 +145,7 @@ def _placed(
     facts: Mapping[str, str],
     name: str,
 ) -> PlacedObject:
+    """Return where one object's bytes are now. Raises: Corrupt for a record that no registration writes."""
     if record.place not in stores:  # adopted: the object was copied into the root
         return PlacedObject(
             store=root,
@@ -145,6 +159,7 @@ def _placed(
 
     store = stores[record.place]
     decoded = _decoded(store, record.key, record, facts)
+    # Registrations write no token for a folder, where it contains the inode number: a copy of the folder has others.
     if record.etag and disk_of(store) is not None:
         raise Corrupt(
             f"the table of objects of {name} has a change token for {record.path}, which lies in a folder: no "

@@ -11,11 +11,9 @@ from ...errors import Corrupt
 from ...storage import RangeReader
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
+from .places import Map
 from .sample_places import Int64s, SamplePlaces
 from .shard_read import AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-
 
 OnCorrupt = Callable[[int, Corrupt], object]
 """Called with a corrupt sample's number in the current list and the error, which it may raise."""
@@ -33,11 +31,12 @@ OnCrc = Callable[[int, str, int], None]
 """Called with (sample number, field, CRC-32C) for each newly computed checksum."""
 
 
-def _nothing(number: int, field: str, crc: int) -> None:
-    """Discard a CRC-32C."""
+def _discard_crc(number: int, field: str, crc: int) -> None:
+    """Do nothing with a CRC-32C, as an `OnCrc`."""
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
+    """Raise the error, as an `OnCorrupt`."""
     raise error
 
 
@@ -66,7 +65,7 @@ def read_fields(
     addresses: Sequence[SampleAddress],
     *,
     pins: dict[str, str] | None = None,
-    run: Map = map,
+    parallel_map: Map = map,
     on_refetch: Callable[[], None] = lambda: None,
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
@@ -75,7 +74,7 @@ def read_fields(
 
     Args:
         pins: shard path -> ETag of its first read; a replaced shard raises Changed.
-        run: may be a thread pool's map.
+        parallel_map: a thread pool's map reads several shards at once.
         on_refetch: called before each second read.
         on_corrupt: called, in order, for each sample that is corrupt twice or past the shard's end; it returns as {}.
         on_read: called with each shard's `ShardRead`, in the reading thread.
@@ -86,7 +85,8 @@ def read_fields(
     for number, address in enumerate(addresses):
         for field, place in address.fields.items():
             item = (number, field, place.offset, place.nbytes, place.crc32c)
-            by_shard.setdefault((0, place.path), []).append(item)
+            shard = (0, place.path)  # one store serves all addresses: their versions need no numbers
+            by_shard.setdefault(shard, []).append(item)
 
     if pins is None:
         pins = {}
@@ -95,7 +95,7 @@ def read_fields(
         lambda _: reading,
         by_shard,
         addresses.__getitem__,
-        run,
+        parallel_map,
     )
     out: list[dict[str, Any]] = [dict.fromkeys(address.fields) for address in addresses]
     for number, field, data in read:
@@ -113,13 +113,15 @@ def read_places(
     reading_of: ReadingOf,
     places: SamplePlaces,
     numbers: Mapping[str, Int64s],
-    run: Map = map,
+    parallel_map: Map = map,
     unverified: Container[str] = (),
 ) -> list[FieldRead]:
     """Return (number, field, bytes or error) for each field of these samples, shard by shard.
 
-    numbers: field -> sample numbers; a CRC-32C that was unknown is stored in `places`.
-    unverified: fields whose bytes the caller verifies and copies; they may be views of cached pages.
+    Stores each CRC-32C that was unknown in `places`.
+
+    numbers: field -> sample numbers, int64 [n], ascending. unverified: fields whose bytes the caller verifies and
+    copies; they may be views of cached pages.
     """
 
     def store_crc(number: int, field: str, crc: int) -> None:
@@ -128,26 +130,27 @@ def read_places(
     by_shard: dict[_Shard, list[_Item]] = {}
     for field, rows in numbers.items():
         field_places = places.fields[field]
-        for shard, of_shard in field_places.by_shard(rows):
-            n = len(of_shard)
-            crcs: Iterable[int | None] = field_places.crc32c[of_shard].tolist()
+        for shard, shard_numbers in field_places.by_shard(rows):
+            n = len(shard_numbers)
+            crcs: Iterable[int | None] = field_places.crc32c[shard_numbers].tolist()
             if field in unverified:
                 crcs = repeat(None, n)
             items = zip(
-                of_shard.tolist(),
+                shard_numbers.tolist(),
                 repeat(field, n),
-                field_places.offset[of_shard].tolist(),
-                field_places.nbytes[of_shard].tolist(),
+                field_places.offset[shard_numbers].tolist(),
+                field_places.nbytes[shard_numbers].tolist(),
                 crcs,
                 strict=True,
             )
-            name = (shard.version, shard.path)
-            by_shard.setdefault(name, []).extend(items)
+            # Without the group: fields of one shard share its requests.
+            version_and_path = (shard.version, shard.path)
+            by_shard.setdefault(version_and_path, []).extend(items)
     return _read_shards(
         reading_of,
         by_shard,
         places.address,
-        run,
+        parallel_map,
         store_crc,
     )
 
@@ -157,7 +160,7 @@ def read_parts(
     requests: Sequence[PartsOfField],
     *,
     pins: dict[str, str] | None = None,
-    run: Map = map,
+    parallel_map: Map = map,
     on_refetch: Callable[[], None] = lambda: None,
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
@@ -179,25 +182,26 @@ def read_parts(
 
     def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
         path, numbers = item
-        of_shard = [requests[number] for number in numbers]
-        return _read_parts(reading, path, of_shard)
+        shard_requests = [requests[number] for number in numbers]
+        return _read_parts(reading, path, shard_requests)
 
-    results_of_shards = run(read_shard, list(by_path.items()))
+    results_by_shard = parallel_map(read_shard, list(by_path.items()))
     results: dict[int, list[bytes | memoryview] | Corrupt] = {}
-    for numbers, of_shard in zip(
+    for numbers, shard_results in zip(
         by_path.values(),
-        results_of_shards,
+        results_by_shard,
         strict=True,
     ):
-        results.update(zip(numbers, of_shard, strict=True))
+        results.update(zip(numbers, shard_results, strict=True))
 
+    # In the order of the requests, whatever shard they are in.
     out: list[list[bytes | memoryview]] = []
     for number in range(len(requests)):
-        parts = results[number]
-        if isinstance(parts, Corrupt):
-            on_corrupt(number, parts)
-            parts = []
-        out.append(parts)
+        result = results[number]
+        if isinstance(result, Corrupt):
+            on_corrupt(number, result)
+            result = []
+        out.append(result)
     return out
 
 
@@ -205,8 +209,8 @@ def _read_shards(
     reading_of: ReadingOf,
     by_shard: Mapping[_Shard, Sequence[_Item]],
     address_of: AddressOf,
-    run: Map,
-    on_crc: OnCrc = _nothing,
+    parallel_map: Map,
+    on_crc: OnCrc = _discard_crc,
 ) -> list[FieldRead]:
     def read_shard(shard: tuple[_Shard, Sequence[_Item]]) -> list[FieldRead]:
         (version, path), items = shard
@@ -220,7 +224,7 @@ def _read_shards(
         )
 
     # In shard order, so that the error raised does not depend on thread timing.
-    reads = run(read_shard, list(by_shard.items()))
+    reads = parallel_map(read_shard, list(by_shard.items()))
     return list(chain.from_iterable(reads))
 
 
@@ -231,34 +235,35 @@ def _read_shard(
     address_of: AddressOf,
     on_crc: OnCrc,
 ) -> list[FieldRead]:
+    """Read fields of samples from one shard, and verify them. Returns wrong ones from a second read, or as errors."""
     spans = [(offset, nbytes) for _, _, offset, nbytes, _ in items]
     first_number, first_field, _, _, _ = items[0]
-    first = partial(address_of, first_number)
-    # A field that the caller verifies is also copied by it, so that the store need not copy it out of a page.
+    first_address = partial(address_of, first_number)
+    # The caller copies a field that it verifies (None), so that the store need not copy it out of a page.
     # (A set, not `all`: a generator is a call for each sample.)
     expected_crcs = {expected for _, _, _, _, expected in items}
     is_lent = expected_crcs == {None}
-    start = perf_counter()
+    start_s = perf_counter()
     try:
-        blobs = reading.ranges(
+        blobs = reading.read_ranges(
             path,
             spans,
-            first,
+            first_address,
             first_field,
             lent=is_lent,
         )
     except Corrupt:  # the shard ends too early for one of them: read each to find out which
         return [_read_again(reading, item, address_of, on_crc, None) for item in items]
-    fetched = perf_counter()
+    fetched_s = perf_counter()
 
     wrong: list[int] = []
     if not is_lent:
         for position, (item, data) in enumerate(zip(items, blobs, strict=True)):
             if not _matches_crc(data, item, on_crc):
                 wrong.append(position)
-    verify_s = perf_counter() - fetched
+    verify_s = perf_counter() - fetched_s
 
-    # After the others were timed: a second read counts as fetching.
+    # After the verification was timed: a second read counts as fetching.
     out: list[FieldRead] = [
         (number, field, data) for (number, field, _, _, _), data in zip(items, blobs, strict=True)
     ]
@@ -270,7 +275,7 @@ def _read_shard(
             on_crc,
             blobs[position],
         )
-    _report(reading, first, path, spans, start, verify_s)
+    _report(reading, first_address, path, spans, start_s, verify_s)
     return out
 
 
@@ -281,6 +286,7 @@ def _read_again(
     on_crc: OnCrc,
     wrong: bytes | memoryview | None,
 ) -> FieldRead:
+    """Read an item a second time. wrong: what the first read returned; None if the shard ended too early."""
     number, field, _, _, expected = item
     address = address_of(number)
     data = reading.read_again_or_error(address, field, wrong)
@@ -295,6 +301,7 @@ def _matches_crc(
     item: _Item,
     on_crc: OnCrc,
 ) -> bool:
+    """Return whether the bytes have the expected CRC-32C. Passes one that was unknown to `on_crc`."""
     number, field, _, _, expected = item
     if expected is None:
         return True
@@ -307,15 +314,16 @@ def _matches_crc(
 
 def _report(
     reading: Reading,
-    first: Callable[[], SampleAddress],
+    first_address: Callable[[], SampleAddress],
     path: str,
     spans: Sequence[tuple[int, int]],
-    start: float,
+    start_s: float,
     verify_s: float,
 ) -> None:
-    took_s = perf_counter() - start
+    """Report a read that began at `start_s` and took `verify_s` for verification."""
+    took_s = perf_counter() - start_s
     read = ShardRead(
-        first=first,
+        first_address=first_address,
         path=path,
         span=extent(spans),
         fetch_s=took_s - verify_s,
@@ -335,40 +343,43 @@ def _read_parts(
     for request, place in zip(requests, places, strict=True):
         spans.extend(_span_of_run(place, run) for run in request.runs)
 
-    first = partial(_address_of, requests[0])
+    first_address = partial(_address_of, requests[0])
     first_field = requests[0].field
-    start = perf_counter()
+    start_s = perf_counter()
     verify_s = 0.0
     blobs: Iterator[bytes | memoryview]
     try:
-        blobs = iter(reading.ranges(path, spans, first, first_field))
+        blobs = iter(reading.read_ranges(path, spans, first_address, first_field))
     except Corrupt:  # the shard ends too early for one of them
+        # Without bytes every part is read again below, and the one behind the shard's end raises.
         blobs = iter(())
 
     out: list[list[bytes | memoryview] | Corrupt] = []
     for request, place in zip(requests, places, strict=True):
-        # Without bytes every part is read again, and the one behind the shard's end raises.
-        runs = [memoryview(next(blobs, b"")) for _ in request.runs]
-        parts_read: list[bytes | memoryview] = []
+        parts: list[FieldPart] = []
+        pieces: list[bytes | memoryview] = []
+        for run in request.runs:
+            data = memoryview(next(blobs, b""))
+            parts.extend(run)
+            pieces.extend(_pieces_of_run(run, data))
+
+        checking_s = perf_counter()
+        is_right = [
+            part.crc32c in (UNKNOWN_CRC, crc32c(piece)) and len(piece) == part.nbytes
+            for part, piece in zip(parts, pieces, strict=True)
+        ]
+        verify_s += perf_counter() - checking_s
+
         try:
-            for run, data in zip(request.runs, runs, strict=True):
-                pieces = _pieces_of_run(run, data)
-                checking = perf_counter()
-                is_right = [
-                    part.crc32c in (UNKNOWN_CRC, crc32c(piece)) and len(piece) == part.nbytes
-                    for part, piece in zip(run, pieces, strict=True)
-                ]
-                verify_s += perf_counter() - checking
-                for part, piece, right in zip(run, pieces, is_right, strict=True):
-                    if right:
-                        parts_read.append(piece)
-                    else:
-                        parts_read.append(_read_part_again(reading, request, place, part, piece))
+            for number, part in enumerate(parts):
+                if not is_right[number]:
+                    wrong = pieces[number]
+                    pieces[number] = _read_part_again(reading, request, place, part, wrong)
         except Corrupt as error:
             out.append(error)
         else:
-            out.append(parts_read)
-    _report(reading, first, path, spans, start, verify_s)
+            out.append(pieces)
+    _report(reading, first_address, path, spans, start_s, verify_s)
     return out
 
 
@@ -401,7 +412,7 @@ def _read_part_again(
     request: PartsOfField,
     place: FieldAddress,
     part: FieldPart,
-    wrong: memoryview,
+    wrong: bytes | memoryview,
 ) -> bytes:
     part_place = replace(
         place,

@@ -25,6 +25,8 @@ from .verified_bucket_reads import FieldRead, read_places
 
 
 class RowsOfField(NamedTuple):
+    """Rows of one field to fill with the bytes of samples."""
+
     field: str
     head: bytes
     """Common first bytes, which are compared and not copied."""
@@ -42,13 +44,15 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class Sources(NamedTuple):
+    """Bytes of one field of n samples, in open files or in memory."""
+
     files: list[OpenFile]
     """Files, as `loader.native` takes them."""
     numbers: Int64s
     """int64 [n]: numbers of the samples."""
-    file: Int64s
+    file_number: Int64s
     """int64 [n]: index into `files`."""
-    begin: Int64s
+    file_offset: Int64s
     """int64 [n]: first byte in the file."""
     nbytes: Int64s
     """int64 [n]: number of bytes."""
@@ -81,11 +85,12 @@ def gather_rows(
 ) -> list[FieldRead]:
     """Fill the rows with verified bytes. Return the samples that do not fit, from a second read or as errors."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
-    position = sources.numbers  # a batch's samples are numbered from 0 on, so that the search can be left out
+    # [n]: position of each sample in `rows`. The numbers of all samples are 0, 1, 2 ...: they need no search.
+    position = sources.numbers
     if len(rows.numbers) < len(gatherable.places):
         position = np.searchsorted(rows.numbers, sources.numbers)
     row_nbytes = rows.memory.shape[1]
-    at = rows.rows[position] * row_nbytes  # [n]: offset of each sample's row in the memory
+    memory_offset = rows.rows[position] * row_nbytes  # [n]
 
     is_right = _gather_verified(
         gatherable=gatherable,
@@ -93,7 +98,7 @@ def gather_rows(
         field=rows.field,
         head=rows.head,
         memory=rows.memory,
-        at=at,
+        memory_offset=memory_offset,
     )
     if is_right.all() and not len(unread):
         return []
@@ -125,8 +130,9 @@ def gather_bytes(
     numbers: int64, ascending.
     """
     sources, unread = gatherable.sources(field, numbers)
+    # The samples lie one behind the other in the memory.
     end = np.cumsum(sources.nbytes)
-    at = end - sources.nbytes  # [n]: offset of each sample in the memory
+    memory_offset = end - sources.nbytes  # [n]
     total_bytes = int(sources.nbytes.sum())
     memory = allocate((total_bytes,), _UINT8)
 
@@ -136,12 +142,12 @@ def gather_bytes(
         field=field,
         head=b"",
         memory=memory,
-        at=at,
+        memory_offset=memory_offset,
     )
     gathered = GatheredBytes(
         numbers=sources.numbers[is_right],
         memory=memory,
-        begin=at[is_right],
+        begin=memory_offset[is_right],
         sizes=sources.nbytes[is_right],
     )
     failed = np.concatenate([sources.numbers[~is_right], unread])
@@ -155,9 +161,12 @@ def _gather_verified(
     field: str,
     head: bytes,
     memory: np.ndarray,
-    at: Int64s,
+    memory_offset: Int64s,
 ) -> Bools:
-    """Copy samples without their head to `memory`, each at offset `at`; return bool [n], True if correct."""
+    """Copy samples without their head to `memory`; return bool [n], True if correct.
+
+    Stores each CRC-32C that was unknown in the samples' places. memory_offset: int64 [n].
+    """
     status = np.zeros(len(sources.numbers), np.uint8)
     if len(status):
         start = perf_counter()
@@ -165,17 +174,17 @@ def _gather_verified(
         crcs = known_crcs[sources.numbers]
         verified_s = gather(
             sources.files,
-            sources.file,
-            sources.begin,
+            sources.file_number,
+            sources.file_offset,
             sources.nbytes,
             head,
             memory,
-            at,
+            memory_offset,
             crcs,
             status,
         )
         sources.report(perf_counter() - start, verified_s)
-        known_crcs[sources.numbers] = crcs  # fills in unknown checksums
+        known_crcs[sources.numbers] = crcs  # `gather` fills in unknown checksums
 
     is_right: Bools = status == RIGHT
     if not is_right.all():
@@ -194,9 +203,10 @@ def _report_faults(
     places = gatherable.places.fields[field]
     for item in wrong.tolist():
         number = int(sources.numbers[item])
-        begin = int(sources.begin[item])
+        begin = int(sources.file_offset[item])
         nbytes = int(sources.nbytes[item])
-        descriptor, memory = sources.files[int(sources.file[item])]
+        file_number = int(sources.file_number[item])
+        descriptor, memory = sources.files[file_number]
         if descriptor == IN_MEMORY:
             assert isinstance(memory, bytes | memoryview)
             data = memoryview(memory)[begin : begin + nbytes]
@@ -205,10 +215,11 @@ def _report_faults(
 
         address = places.address(field, number)
         checksum = crc32c(data)
-        if checksum != address.crc32c != UNKNOWN_CRC:
+        is_known = address.crc32c != UNKNOWN_CRC
+        if is_known and checksum != address.crc32c:
             shard = places.shards[int(places.shard[number])]
             reading = gatherable.reading_of(shard.version)
-            reading.fault(address, checksum)
+            reading.report_fault(address, checksum)
 
 
 def _read_again(
@@ -216,6 +227,7 @@ def _read_again(
     field: str,
     numbers: Int64s,
 ) -> list[FieldRead]:
+    """Return samples of a field from a second read, or as errors. numbers: int64, in any order."""
     if not len(numbers):
         return []
     ascending = np.sort(numbers)
@@ -223,6 +235,8 @@ def _read_again(
 
 
 class UnverifiedSamples(NamedTuple):
+    """Samples whose bytes were read from a bucket and are not verified yet."""
+
     reading_of: ReadingOf
     """Returns the `Reading` for a second read."""
     places: SamplePlaces
@@ -237,6 +251,7 @@ class UnverifiedSamples(NamedTuple):
         field: str,
         numbers: Int64s,
     ) -> tuple[Sources, Int64s]:
+        # A sample without bytes, or with too few, is left to a second read.
         data = self.data.get(field, {})
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         piece_nbytes = np.fromiter(map(len, pieces), np.int64, len(pieces))
@@ -247,24 +262,26 @@ class UnverifiedSamples(NamedTuple):
         files: list[OpenFile] = list(zip(repeat(IN_MEMORY), whole_pieces))
 
         def report(took_s: float, verified_s: float) -> None:
-            self.on_verified(took_s)
+            self.on_verified(took_s)  # there was nothing else to read
 
         sources = Sources(
             files=files,
             numbers=readable,
-            file=np.arange(len(files)),
-            begin=np.zeros(len(files), np.int64),
+            file_number=np.arange(len(files)),
+            file_offset=np.zeros(len(files), np.int64),
             nbytes=nbytes[readable],
             report=report,
         )
         return sources, numbers[~is_whole]
 
 
-class _ShardReads(NamedTuple):
+class _ShardSamples(NamedTuple):
+    """An open shard, and the samples to gather from it."""
+
     reading: Reading
     path: str
     file: FileHandle
-    first: Callable[[], SampleAddress]
+    first_address: Callable[[], SampleAddress]
     """Returns the address of the first sample."""
     span: ByteRange
     nbytes: int
@@ -274,7 +291,7 @@ class _ShardReads(NamedTuple):
 
 
 def _report(
-    shards: Sequence[_ShardReads],
+    shards: Sequence[_ShardSamples],
     took_s: float,
     verified_s: float,
 ) -> None:
@@ -285,7 +302,7 @@ def _report(
     longest_s = max(fetch_s)
     slowest = shards[fetch_s.index(longest_s)]
     read = ShardRead(
-        first=slowest.first,
+        first_address=slowest.first_address,
         path=slowest.path,
         span=slowest.span,
         fetch_s=longest_s,
@@ -295,6 +312,8 @@ def _report(
 
 
 class OpenShards(NamedTuple):
+    """Samples in shards on a disk, which are opened when they are gathered."""
+
     reading_of: ReadingOf
     """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
@@ -305,15 +324,17 @@ class OpenShards(NamedTuple):
         numbers: Int64s,
     ) -> tuple[Sources, Int64s]:
         places = self.places.fields[field]
-        ordered, shares = places.shares(numbers)
-        begin = places.offset[ordered]
+        ordered, shares = places.shares(numbers)  # ordered: int64 [n], samples of one shard are adjacent
+        offset = places.offset[ordered]
         nbytes = places.nbytes[ordered]
-        file_number = np.full(len(ordered), -1, np.int64)  # -1 where the shard is not open
-        shards: list[_ShardReads] = []
+
+        # Open each shard. One that cannot be opened leaves its samples at file number -1.
+        file_number = np.full(len(ordered), -1, np.int64)
+        shards: list[_ShardSamples] = []
         if shares:  # numpy's reduceat raises if there are none
             starts = [share.start for share in shares]
-            first_bytes = np.minimum.reduceat(begin, starts).tolist()
-            end_bytes = np.maximum.reduceat(begin + nbytes, starts).tolist()
+            first_bytes = np.minimum.reduceat(offset, starts).tolist()
+            end_bytes = np.maximum.reduceat(offset + nbytes, starts).tolist()
             shard_bytes = np.add.reduceat(nbytes, starts).tolist()
             for share, first_byte, end_byte, total in zip(
                 shares,
@@ -327,7 +348,7 @@ class OpenShards(NamedTuple):
                     shard=share.shard,
                     first=int(ordered[share.start]),
                     field=field,
-                    offset=begin[samples],
+                    offset=offset[samples],
                     nbytes=nbytes[samples],
                     span=ByteRange(first_byte, end_byte - first_byte),
                     total=total,
@@ -336,18 +357,19 @@ class OpenShards(NamedTuple):
                     file_number[samples] = len(shards)
                     shards.append(shard)
 
+        # Leave the samples of unopened shards to a second read.
         count_request(len(shards))
         files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
         report = partial(_report, shards)
         is_open = file_number >= 0  # bool [n]
         if is_open.all():  # almost always: saves the copies below
-            sources = Sources(files, ordered, file_number, begin, nbytes, report)
+            sources = Sources(files, ordered, file_number, offset, nbytes, report)
             return sources, ordered[:0]
         sources = Sources(
             files=files,
             numbers=ordered[is_open],
-            file=file_number[is_open],
-            begin=begin[is_open],
+            file_number=file_number[is_open],
+            file_offset=offset[is_open],
             nbytes=nbytes[is_open],
             report=report,
         )
@@ -363,30 +385,30 @@ class OpenShards(NamedTuple):
         nbytes: Int64s,
         span: ByteRange,
         total: int,
-    ) -> _ShardReads | None:
+    ) -> _ShardSamples | None:
         """Return the open shard; None if another read must report its error.
 
         first: number of its first sample. offset, nbytes: int64 [samples of the shard]. total: sum of nbytes.
         """
         start_s = perf_counter()
         reading = self.reading_of(shard.version)
-        address = partial(self.places.address, first)
+        first_address = partial(self.places.address, first)
         file = reading.open_shard(
             shard.path,
             offset,
             nbytes,
-            address,
+            first_address,
             field,
         )
         if file is None:
             return None
         opened_s = perf_counter() - start_s
         # By position: keywords cost 2 % of a batch with a shard for each sample.
-        return _ShardReads(
+        return _ShardSamples(
             reading,
             shard.path,
             file,
-            address,
+            first_address,
             span,
             total,
             opened_s,

@@ -102,7 +102,7 @@ def _of_documents(
     field, packing = packed.packing.field, packed.packing
     addresses = view.version.address(documents, [field], pool.map)
     read = read_fields(
-        view.version.shard_store, addresses, run=pool.map, on_corrupt=lambda number, error: None
+        view.version.shard_store, addresses, parallel_map=pool.map, on_corrupt=lambda number, error: None
     )
     out: list[Int64s] = []
     for address, fields, n in zip(addresses, read, tokens.tolist(), strict=True):

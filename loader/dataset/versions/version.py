@@ -330,7 +330,8 @@ class Version:
                     out[i] = address
         return [address for address in out if address is not None]
 
-    def held(self, group: str, part: int, number: int) -> RowStretch | None:
+    def cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
+        """Return what `stretch` returns if its rows are in memory, else None."""
         place, path = self._shard(group, part)
         rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
         return None if rows is None else self._checked(group, place, RowStretch(rows, path))

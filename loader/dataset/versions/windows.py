@@ -280,7 +280,7 @@ class _WindowCounter:
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-keep") as pool:
             for numbers in watch(groups, f"reading {field}", len, lambda: len(nbytes)):
                 addresses = view.version.address(self._new[numbers], [field], pool.map)
-                read = read_fields(view.version.shard_store, addresses, run=pool.map)
+                read = read_fields(view.version.shard_store, addresses, parallel_map=pool.map)
                 for number, address, data in zip(numbers.tolist(), addresses, read, strict=True):
                     values, n = _truth_values(field, data[field]), int(n_rows[number])
                     if isinstance(values, str) or values.shape != (n,):

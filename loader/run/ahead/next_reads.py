@@ -11,7 +11,7 @@ import numpy as np
 
 from ...cache.cached_store import CachedStore, Claim
 from ...cache.memory import MemoryPages
-from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.reading.places import Map
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...modalities.video.packet_table import SUFFIX

@@ -10,7 +10,7 @@ from ...cache.cached_store import VERIFIED, CachedStore, Content
 from ...cache.memory import Count, MemoryPages
 from ...cache.node_cache import OpenCache
 from ...cache.spec import CacheSpec, NodeCache
-from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.reading.places import Map
 from ...dataset.shards.index import IndexFile, IndexPlace
 from ...dataset.shards.shard import END_BYTES
 from ...dataset.tables.foreign_objects import is_foreign

@@ -134,7 +134,7 @@ class StepMetrics:
     def read(self, source: str, read: ShardRead) -> None:
         self.spent("verify", read.verify_s)
         self.reads_s.append(read.fetch_s)
-        self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
+        self.slow("fetch", read.fetch_s, source, read.first_address, self.steps[0], (read.path, read.span))
 
     def slow(
         self,

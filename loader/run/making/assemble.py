@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...cache.spec import CacheSpec, PageMemory
-from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.reading.places import Map
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, InvalidRuntime
 from ...modalities import Decoder

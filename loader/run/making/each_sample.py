@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.reading.places import Map
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.threads import DaemonPool

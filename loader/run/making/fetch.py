@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...dataset.reading.places import Map
 from ...dataset.reading.sample_places import SamplePlaces
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.reading.verified_bucket_reads import (
     FieldRead,
-    Map,
     OnCorrupt,
     PartsOfField,
     read_fields,
@@ -345,7 +345,7 @@ class Fetch:
         reading = self._reading(source)
         options: dict[str, Any] = {
             "pins": reading.pins,
-            "run": self._run,
+            "parallel_map": self._run,
             "on_refetch": reading.on_refetch,
             "on_read": reading.on_read,
         }

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.verified_bucket_reads import Map, PartsOfField
+from ...dataset.reading.places import Map
+from ...dataset.reading.verified_bucket_reads import PartsOfField
 from ...dataset.shards.address import FieldAddress, SampleAddress
 from ...dataset.versions.pack import PieceChecks, checks_of
 from ...errors import Corrupt, InvalidPlan

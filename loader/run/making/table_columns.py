@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.reading.places import Map
 from ...dataset.versions.view import View
 from ...dataset.versions.view_columns import SampleColumns
 from ...order.slots import Slots

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.places import Lookup, layout_of
+from ...dataset.reading.places import Lookup, Map, field_layout
 from ...dataset.reading.sample_places import Int64s, SamplePlaces
-from ...dataset.reading.verified_bucket_reads import Map
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime, PenstockError
 from ...order.random.keyed_permutation import I64
@@ -70,7 +69,7 @@ class LocatedSamples(NamedTuple):
             self.kind,
             self.source[within],
             self.rows[within] - rows.start,
-            self.places.span(within),
+            self.places.subset(within),
             None if self.anchor_rows is None else self.anchor_rows[within],
         )
 
@@ -268,7 +267,7 @@ class Locate:
             if not own_fields:
                 continue
             alone = None if windows[source] is None else source
-            layout = layout_of(view.version, own_fields)
+            layout = field_layout(view.version, own_fields)
             kind_of_source = (own_fields, tuple(view.columns), layout, apart[source], alone)
             alike.setdefault(kind_of_source, []).append(source)
         self.kinds = [

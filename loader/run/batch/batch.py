@@ -18,6 +18,7 @@ from ...errors import InvalidRuntime
 from ...storage import ByteRange
 from ...storage.requests import Traffic
 from .columns import shown
+from .slot_ids import Ids, SlotIds
 from .substitution import Substitution
 
 RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", None)  # Linux only
@@ -203,64 +204,6 @@ def step_metrics() -> StepMetrics:
     return _current.get()
 
 
-Ids = list[tuple[str, str] | None]
-
-
-class Keys:
-    """Keys of the rows of batches made together, listed on first use."""
-
-    def __init__(self, listed: Callable[[], list[str]]) -> None:
-        self._listed: Callable[[], list[str]] | list[str] = listed
-
-    def __call__(self) -> list[str]:
-        if not isinstance(self._listed, list):
-            self._listed = self._listed()
-        return self._listed
-
-
-@dataclass(slots=True, kw_only=True, eq=False)  # a frozen one takes twice as long to create
-class SlotIds:
-    """Sources and keys of slots. Immutable."""
-
-    names: Sequence[str]
-    """Names of the plan's sources."""
-    source: NDArray[np.int32]
-    """int32 [slots]: index into `names`; -1 at padding."""
-    keys: Keys
-    """Keys of all rows made together."""
-    rows: slice
-    """The slots' rows in `keys`."""
-
-    @classmethod
-    def of(cls, names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> "SlotIds":
-        return cls(names=names, source=source, keys=Keys(lambda: keys), rows=slice(0, len(keys)))
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, slots: slice) -> "SlotIds":
-        first, stop, _ = slots.indices(len(self))
-        rows = slice(self.rows.start + first, self.rows.start + stop)
-        return SlotIds(names=self.names, source=self.source[slots], keys=self.keys, rows=rows)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SlotIds.of, (self.names, self.source, self.listed_keys())
-
-    def listed_keys(self) -> list[str]:
-        return self.keys()[self.rows]
-
-    def listed(self) -> Ids:
-        """Return (source, key) per slot, None at padding; a new list."""
-        names = self.names
-        return [
-            (names[source], key) if source >= 0 else None
-            for source, key in zip(self.source.tolist(), self.listed_keys(), strict=True)
-        ]
-
-
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-
-
 class _IdsOnDemand:
     """`Batch.ids`, listed on first use."""
 
@@ -321,6 +264,10 @@ class Batch:
     """Number of this micro batch in the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
     """Number of micro batches in the rank's part; 1 for the whole part."""
+    collated: Any = None
+    """Result of `loader.items(collate=)` for the rank's real slots; None without it."""
+    tuple_items: bool = False
+    """True if the items of a dataset were tuples: then the batch is not iterable."""
 
     @property
     def last_micro(self) -> bool:
@@ -382,6 +329,9 @@ class Batch:
             ) from None
 
     def __iter__(self) -> Iterator[str]:
+        if self.tuple_items:
+            # `images, labels = batch` would take two names for two columns, without an error.
+            raise InvalidRuntime(self._unpacking_refused())
         return iter(self.fields)
 
     def __contains__(self, name: object) -> bool:
@@ -395,6 +345,16 @@ class Batch:
 
     def items(self) -> ItemsView[str, Any]:
         return self.fields.items()
+
+    def _unpacking_refused(self) -> str:
+        if self.collated is not None:
+            instead = "batch.collated"
+        else:
+            instead = ", ".join(f"batch[{name!r}]" for name in self.fields)
+        return (
+            "a batch of tuples is not unpacked: iterating a batch gives the names of its fields. Take its columns: "
+            f"{instead}. batch.keys() has the names"
+        )
 
     def pin_memory(self) -> "Batch":
         """Return this batch with its tensors in pinned memory; torch's DataLoader calls it."""

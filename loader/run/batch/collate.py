@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from ...dataset.reading.sample_places import Int64s
 from ...dataset.shards.shard import crc32c
-from ...errors import Corrupt, InvalidRuntime, MissingDependency
+from ...errors import InvalidRuntime, MissingDependency
 from ...order.digests import delivered_hashes, slot_identities
 from ...order.random.keyed_permutation import I64
-from ..recipe.rank_slots import LocatedSamples, RankSlots
+from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
-from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes, step_metrics
+from .batch import MAKING, Batch, StepMetrics, fields_nbytes, step_metrics
 from .columns import PADDED, Columns
-from .substitution import Substitution, masked
+from .slot_ids import Keys, SlotIds
+from .substitution import Substitution
 
 U32 = NDArray[np.uint32]
 
@@ -304,16 +305,6 @@ def crcs_of(n: int, delivered: Sequence[Delivered]) -> I64:
         for numbers, by_field in samples.field_crcs():
             crcs[samples.rows[numbers]] = sample_crcs(by_field)
     return crcs
-
-
-def masked_row(
-    recipe: Recipe, rank_slots: RankSlots, located: LocatedSamples, number: int, error: Corrupt
-) -> Substitution:
-    row = int(located.rows[number])
-    if rank_slots.valid.sum() == 1:
-        raise error
-    address, slot = located.places.address(number), int(rank_slots.number[row])
-    return masked(recipe.plan, rank_slots.step_of(row), rank_slots.slots, row, slot, address, error)
 
 
 def _keys(n: int, delivered: Sequence[Delivered]) -> list[str]:

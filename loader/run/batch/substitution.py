@@ -1,6 +1,6 @@
 """One entry of a rank's ledger: the corrupt sample, the address of its bytes, and its substitute."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -10,6 +10,7 @@ from ...order.plan import Plan
 from ...order.slots import Slots
 from ...order.substitutes import substitutes
 from ...storage.spec import redact
+from ..recipe.rank_slots import RankSlots
 
 Result = TypeVar("Result")
 """A sample, as the caller of `find_substitute` makes it."""
@@ -155,6 +156,37 @@ def masked(
         substitute="",
         substitute_ordinal=-1,
     )
+
+
+def masked_row(
+    plan: Plan,
+    rank_slots: RankSlots,
+    row: int,
+    address: SampleAddress,
+    error: Corrupt,
+) -> Substitution:
+    """Mask a row whose sample a replay cannot read, and return the entry. Raises: `error` for the last valid row."""
+    if rank_slots.valid.sum() == 1:
+        raise error
+    rank_slots.valid[row] = False
+    return masked(
+        plan,
+        rank_slots.step_of(row),
+        rank_slots.slots,
+        row,
+        int(rank_slots.number[row]),
+        address,
+        error,
+    )
+
+
+def in_order(substitutions: Iterable[Substitution]) -> list[Substitution]:
+    """Return substitutions by step, slot and attempt, whichever sources they belong to."""
+    return sorted(substitutions, key=_place)
+
+
+def _place(substitution: Substitution) -> tuple[int, int, int]:
+    return substitution.step, substitution.slot, substitution.attempt
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..batch.batch import Batch, SlotIds
+from ..batch.batch import Batch
 from ..batch.columns import BytesColumn
+from ..batch.slot_ids import SlotIds
 
 PLAIN = frozenset((bytes, str, int, float, bool, type(None)))
 """Types of values that contain no array."""

@@ -8,8 +8,9 @@ import numpy as np
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
+from ..batch.batch import Batch
 from ..batch.columns import Columns
-from ..batch.substitution import Substitution, find_substitute, masked
+from ..batch.substitution import Substitution, find_substitute, masked_row
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .item_samples import DeliveredItems, ItemSample, SourceItems
@@ -54,8 +55,18 @@ class ItemRows:
             rows_of_samples = np.array(sample_rows, np.int64)
             items = DeliveredItems(rows_of_samples, samples)
             delivered.append(items)
-        substitutions.sort(key=_place)
         return delivered, substitutions
+
+    def complete(
+        self,
+        batches: Sequence[Batch],
+        rank_slots: RankSlots,
+        delivered: Sequence[DeliveredItems],
+    ) -> None:
+        """Set what only batches of datasets have."""
+        has_tuples = any(items.are_tuples for items in delivered)
+        for batch in batches:
+            batch.tuple_items = has_tuples
 
     def close(self) -> None:
         for maker in self._makers.values():
@@ -79,15 +90,10 @@ class ItemRows:
         slot = int(rank_slots.number[row])
         bad = maker.address(int(slots.ordinal[row]))
         if recipe.recorded is not None:  # a replay substitutes nothing that the run did not
-            if rank_slots.valid.sum() == 1:
-                raise error
-            rank_slots.valid[row] = False
-            entry = masked(
+            entry = masked_row(
                 plan,
-                step,
-                slots,
+                rank_slots,
                 row,
-                slot,
                 bad,
                 error,
             )
@@ -110,10 +116,6 @@ class ItemRows:
             error,
             make,
         )
-
-
-def _place(substitution: Substitution) -> tuple[int, int, int]:
-    return substitution.step, substitution.slot, substitution.attempt
 
 
 def _put(

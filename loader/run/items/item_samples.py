@@ -34,6 +34,8 @@ class ItemSample:
     """Field -> value, after the transform."""
     crcs: dict[str, int]
     """Field -> CRC-32C of the item's value, before the transform."""
+    item: Any
+    """The item as the dataset returned it."""
 
 
 def item_address(
@@ -177,7 +179,12 @@ class SourceItems:
                 address,
                 rng,
             )
-        return ItemSample(key, fields, crcs)
+        return ItemSample(
+            key,
+            fields,
+            crcs,
+            item,
+        )
 
     def _fields(
         self,
@@ -293,6 +300,16 @@ class DeliveredItems:
         """Keep the samples. rows: int64 [n], row of each sample in the batch."""
         self.rows = rows
         self._samples = samples
+
+    @property
+    def are_tuples(self) -> bool:
+        """True if the first item is a tuple; a dataset's items are mostly alike."""
+        return bool(self._samples) and isinstance(self._samples[0].item, tuple)
+
+    def items_between(self, rows: slice) -> list[Any]:
+        """Return the items of a range of rows, in order, as the dataset returned them."""
+        first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
+        return [sample.item for sample in self._samples[first:stop]]
 
     def keys(self) -> list[str]:
         return [sample.key for sample in self._samples]

@@ -26,11 +26,10 @@ from ..batch.collate import (
     delivered_of,
     gathered,
     import_framework,
-    masked_row,
     with_costs,
 )
 from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
-from ..batch.substitution import Substitution, find_substitute
+from ..batch.substitution import Substitution, find_substitute, in_order, masked_row
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
@@ -41,6 +40,7 @@ from .node_reads import NodeReads
 
 if TYPE_CHECKING:
     from ..items.item_rows import ItemRows
+    from ..items.item_samples import DeliveredItems
     from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
@@ -303,15 +303,21 @@ class Assembler:
         metrics = step_metrics()
         metrics.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
         columns = Columns(len(rank_slots), self._allocate)
+        delivered_items: list[DeliveredItems] = []
         if self._packed is not None:
             delivered = self._packed(rank_slots, columns)
         else:
-            delivered = self._plain(rank_slots, columns)
+            delivered, delivered_items = self._plain(rank_slots, columns)
         import_framework(self._framework)  # takes seconds the first time, so outside `collate`
         with metrics.timed("collate"):
-            return self._finish(rank_slots, columns, delivered)
+            batches = self._finish(rank_slots, columns, delivered)
+            if self._items is not None:
+                self._items.complete(batches, rank_slots, delivered_items)
+        return batches
 
-    def _plain(self, rank_slots: RankSlots, columns: Columns) -> DeliveredSamples:
+    def _plain(
+        self, rank_slots: RankSlots, columns: Columns
+    ) -> "tuple[DeliveredSamples, list[DeliveredItems]]":
         slots = rank_slots.slots
         parts = rank_slots.located
         with step_metrics().timed("address"):
@@ -325,15 +331,22 @@ class Assembler:
             for number, error in self._decoded(slots, part, data, columns).items():
                 bad.append((int(part.rows[number]), part, number, error))
         delivered: list[Delivered] = [*parts]
+        delivered_items: list[DeliveredItems] = []
         substitutions: list[Substitution] = []
         if self._items is not None:
             delivered_items, substitutions = self._items(rank_slots, columns)
             delivered += delivered_items
         for row, part, number, error in sorted(bad, key=itemgetter(0)):
             if self.recipe.recorded is not None:
-                substitution = masked_row(self.recipe, rank_slots, part, number, error)
+                address = part.places.address(number)
+                substitution = masked_row(
+                    self.recipe.plan,
+                    rank_slots,
+                    row,
+                    address,
+                    error,
+                )
                 substitutions.append(substitution)
-                rank_slots.valid[row] = False
                 continue
             batch_row = BatchRow(columns, row)
             alone, sample, tried = self._substitute(
@@ -346,7 +359,9 @@ class Assembler:
             batch_row.put(sample, self._samples.names(part, sample))
             delivered.append(alone)  # later ones overwrite the row's identity
             substitutions += tried
-        return delivered_of(len(columns), delivered, substitutions)
+        if delivered_items:
+            substitutions = in_order(substitutions)
+        return delivered_of(len(columns), delivered, substitutions), delivered_items
 
     def _decoded(
         self,

@@ -13,7 +13,8 @@ from ...dataset.reading.places import Map
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.threads import DaemonPool
-from ..batch.collate import DeliveredSamples, delivered_of, masked_row
+from ..batch.collate import DeliveredSamples, delivered_of
+from ..batch.substitution import masked_row
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
@@ -76,9 +77,15 @@ class EachSample:
         substitutions = []
         bad.sort(key=itemgetter(0))
         for row, located, number, error in bad:
-            substitution = masked_row(self._recipe, rank_slots, located, number, error)
+            address = located.places.address(number)
+            substitution = masked_row(
+                self._recipe.plan,
+                rank_slots,
+                row,
+                address,
+                error,
+            )
             substitutions.append(substitution)
-            rank_slots.valid[row] = False
         return delivered_of(len(rank_slots), delivered, substitutions)
 
     def _each(

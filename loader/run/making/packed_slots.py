@@ -19,9 +19,10 @@ from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.packing import PackedView
-from ..batch.batch import Keys, step_metrics
+from ..batch.batch import step_metrics
 from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
+from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform

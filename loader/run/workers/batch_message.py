@@ -18,8 +18,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from ...dataset.reading.read_faults import ReadFault
 from ...errors import WorkerFailed
-from ..batch.batch import Batch, Ids, SlotIds, SlowSample
+from ..batch.batch import Batch, SlowSample
 from ..batch.columns import Allocate, BytesColumn
+from ..batch.slot_ids import Ids, SlotIds
 from ..metrics import Totals
 from .batch_memory import dumps
 

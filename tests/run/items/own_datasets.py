@@ -50,7 +50,7 @@ class OwnGenerator(Pictures):
         self.rng = np.random.default_rng()
 
     def __getitem__(self, i):
-        return {"image": self.pixels[i] + self.rng.integers(0, 99), "label": i}
+        return {"image": self.pixels[i] + self.rng.integers(0, 2**40), "label": i}
 
 
 def seed_own(dataset, rng):
@@ -77,6 +77,15 @@ class Damaged(Pictures):
 
     def __getitem__(self, i):
         if i % 40 == 7:
+            raise OSError("image file is truncated (3 bytes not processed)")
+        return super().__getitem__(i)
+
+
+class Broken(Pictures):
+    """More items became truncated images since the run."""
+
+    def __getitem__(self, i):
+        if i % 40 == 7 or i % 6 == 0:
             raise OSError("image file is truncated (3 bytes not processed)")
         return super().__getitem__(i)
 

@@ -263,3 +263,40 @@ def test_transform_gets_the_fields_and_a_keyed_generator(datasets):
     assert {step: digest for step, (digest, _) in alone.items()} == {
         step: digest for step, (digest, _) in steps_of(plan).items()
     }
+
+
+def test_substitutions_of_a_mixture_are_in_the_order_of_slots(datasets, tmp_path):
+    root = loader.Root(tmp_path / "root")
+    with root.write("rows") as writer:
+        for i in range(60):
+            writer.add(f"{i:03d}", {"cls": i})
+
+    def decode(data, rng):
+        number = int(data)
+        if number % 20 == 3:
+            raise ValueError("planted")
+        return number
+
+    sources = {"rows": root.open("rows@1"), "photos": datasets.Damaged()}
+    plan = loader.plan(sources, seed=3, global_batch=60)
+    seen = []
+    options = {"decode": {"cls": decode}, "corrupt_budget": 1, "ledger": root}
+    with loader.Loader(plan, 0, 1, steps=2, **options) as batches:
+        for batch in batches:
+            slots = [one.slot for one in batch.substitutions]
+            assert slots == sorted(slots)
+            seen += [one.source for one in batch.substitutions]
+    # Neither source's substitutions come first.
+    assert len(set(seen)) == 2
+    assert seen != sorted(seen)
+    assert seen != sorted(seen, reverse=True)
+    ledger = loader.read_ledger(root, plan)
+    with loader.Replay(plan, ledger, decode={"cls": decode}) as replay:
+        assert [one.source for step in range(2) for one in replay.batch(step).substitutions] == []
+    damaged = loader.open_plan(root, plan.save(root), items={"photos": datasets.Broken()})
+    with loader.Replay(damaged, ledger, decode={"cls": decode}) as replay:
+        batch = replay.batch(0)
+    slots = [one.slot for one in batch.substitutions if one.source == "photos"]
+    assert slots == sorted(slots)
+    assert [one.attempt for one in batch.substitutions] == [0] * len(batch.substitutions)
+    assert (~batch.mask).nonzero().ravel().tolist() == slots

@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.run.batch.batch import Batch, Keys, SlotIds, SlowSample
+from loader.run.batch.batch import Batch, SlowSample
+from loader.run.batch.slot_ids import Keys, SlotIds
 from loader.run.workers.batch_memory import BatchSlot, bytes_of, read
 from loader.run.workers.batch_message import packed
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import InvalidPlan
 from .content import PlanContent
-from .random.plan_hash import whole
+from .random.plan_hash import checked_int
 from .sources.growth import origins
 from .sources.quarantine import Quarantine, QuarantineList, listed_samples
 from .sources.views import OrderView
@@ -19,7 +19,7 @@ def add_quarantine(
     step: int,
 ) -> Quarantine:
     """Return the plan's quarantine and these samples from a step on. Raises: as `Plan.quarantined`."""
-    step = whole("quarantined: step", step, 0, 2**53)
+    step = checked_int("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
     source_names = {planned.source for planned in plan.sources.values()}

@@ -1,17 +1,20 @@
-"""Split a plan's sources into buckets, and deal its steps to them."""
+"""Split a plan's sources into buckets, and deal its steps to them, also after a growth."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..errors import InvalidPlan
-from .interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
+from .content import PlanContent
+from .interleave import MAX_BUCKETS, Interleaving, WeightSchedule, bucket_source, interleave
 from .mixture import MixtureSegment
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source
-from .sources.bucket import BucketBy, first_few
+from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth
 from .sources.items_view import unsupported
 from .sources.views import OrderView
+from .weights import cut_at, in_force
 
 
 def split_sources(
@@ -56,7 +59,7 @@ def split_view(
 
 
 def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
-    """Return the labels, ascending. Raises: InvalidPlan if there are too many."""
+    """Return the labels of all buckets, ascending. Raises: InvalidPlan if there are too many."""
     labels = {part.bucket for part in parts if part.bucket is not None}
     ordered = sorted(labels)
     if len(ordered) > MAX_BUCKETS:
@@ -72,25 +75,25 @@ def interleave_parts(
     by: str,
     edges: tuple[str, ...] | None,
     parts: Mapping[str, PlannedSource],
-    starts: Starts,
+    weight_schedule: WeightSchedule,
     batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
     """Return the turns of these buckets. parts: each source's view of each bucket.
 
-    starts, batches: per segment. A segment that begins at a growth has the new version's sizes.
+    weight_schedule, batches: an entry per segment. A segment begins at each growth, and has the new version's sizes.
     """
     sizes_by_segment: list[dict[str, dict[str, int]]] = []
-    for start, _ in starts:
-        growths_begun: Counter[str] = Counter()  # by source: the number of the version in force
+    for start, _ in weight_schedule:
+        growth_in_force: Counter[str] = Counter()  # source -> number of its last growth; 0 for none
         for growth in growths:
             if growth.step <= start:
-                growths_begun[growth.source] += 1
+                growth_in_force[growth.source] += 1
         sizes: dict[str, dict[str, int]] = {}  # label -> source -> samples of the version in force
         for part in parts.values():
             if part.bucket is None or part.delta:
                 continue
-            if part.growth == growths_begun[part.source]:
+            if part.growth == growth_in_force[part.source]:
                 by_source = sizes.setdefault(part.bucket, {})
                 by_source[part.source] = part.shape.n
         sizes_by_segment.append(sizes)
@@ -98,25 +101,25 @@ def interleave_parts(
         by,
         edges,
         sizes_by_segment,
-        starts,
+        weight_schedule,
         batches,
     )
 
 
 def bucketed_segments(
-    starts: Starts,
-    slots: Sequence[tuple[int, int]],
+    weight_schedule: WeightSchedule,
+    slot_schedule: Sequence[tuple[int, int]],
 ) -> tuple[MixtureSegment, ...]:
-    """Return segments with the sources' weights and the global batch; their bases follow from the buckets' turns.
+    """Return segments with the sources' weights and the global batch. Buckets count used samples, so bases are empty.
 
-    starts, slots: one entry per segment, at the same steps.
+    weight_schedule, slot_schedule: one entry per segment, at the same steps.
     """
-    _, first_batch = slots[0]
+    _, first_slots = slot_schedule[0]
     segments = []
-    for (start, weights), (_, size) in zip(starts, slots, strict=True):
-        batch = None
-        if size != first_batch:
-            batch = size
+    for (start, weights), (_, slots) in zip(weight_schedule, slot_schedule, strict=True):
+        batch = None  # the plan's global batch
+        if slots != first_slots:
+            batch = slots
         segment = MixtureSegment(
             start_step=start,
             weights=weights,
@@ -125,3 +128,136 @@ def bucketed_segments(
         )
         segments.append(segment)
     return tuple(segments)
+
+
+SizeSchedule = Sequence[tuple[int, Mapping[str, int]]]
+"""(start step, label -> slots of its batches), from step 0 on."""
+
+
+def grown_turns(
+    plan: PlanContent,
+    sources: Mapping[str, PlannedSource],
+    grown: Sequence[Growth],
+    step: int,
+    bucket_by: object,
+) -> dict[str, Any]:
+    """Return the plan's `segments` and `buckets` after a growth; {} without buckets.
+
+    bucket_by: the plan's buckets, including batches for new ones; None if there are no new ones.
+    """
+    buckets = plan.buckets
+    if buckets is None:
+        if bucket_by is not None:
+            raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
+        return {}
+
+    # The plan's schedules, as (start step, value) pairs.
+    weight_schedule: list[tuple[int, Mapping[str, int]]] = []
+    slot_schedule: list[tuple[int, int]] = []
+    size_schedule: list[tuple[int, Mapping[str, int]]] = []
+    for segment, batch_sizes in zip(plan.segments, buckets.batches, strict=True):
+        start = segment.start_step
+        weight_schedule.append((start, segment.weights))
+        slot_schedule.append((start, segment.batch or plan.global_batch))
+        size_schedule.append((start, batch_sizes))
+
+    labels = bucket_labels(sources.values(), buckets.by)
+    if bucket_by is not None:
+        size_schedule = _add_requested_sizes(
+            buckets,
+            bucket_by,
+            labels,
+            slot_schedule,
+            size_schedule,
+            step,
+        )
+    _check_sizes_complete(size_schedule, labels)
+
+    # A segment begins wherever a schedule changes or a source grows.
+    growth_steps = [growth.step for growth in grown]
+    size_steps = [start for start, _ in size_schedule]
+    weight_schedule = cut_at(weight_schedule, (*size_steps, *growth_steps))
+    segment_steps = [start for start, _ in weight_schedule]
+    slot_schedule = cut_at(slot_schedule, segment_steps)
+    batches = [in_force(size_schedule, start) for start in segment_steps]
+    return {
+        "segments": bucketed_segments(weight_schedule, slot_schedule),
+        "buckets": interleave_parts(
+            buckets.by,
+            buckets.edges,
+            sources,
+            weight_schedule,
+            batches,
+            grown,
+        ),
+    }
+
+
+def _check_sizes_complete(
+    size_schedule: SizeSchedule,
+    labels: Sequence[str],
+) -> None:
+    """Raise InvalidPlan if a bucket has no batch size."""
+    _, first_sizes = size_schedule[0]  # each entry has all labels
+    new_labels = sorted(set(labels) - set(first_sizes))
+    if new_labels:
+        raise InvalidPlan(
+            f"the new version has samples of the bucket(s) {first_few(new_labels)}, "
+            "which the plan has no batch size for: "
+            "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), "
+            "or start a new plan"
+        )
+
+
+def _add_requested_sizes(
+    buckets: Interleaving,
+    bucket_by: object,
+    labels: Sequence[str],
+    slot_schedule: Sequence[tuple[int, int]],
+    size_schedule: SizeSchedule,
+    step: int,
+) -> list[tuple[int, Mapping[str, int]]]:
+    """Return the plan's batch sizes, and the sizes that `bucket_by` requests for buckets that first appear at a step.
+
+    labels: of all buckets, including the new ones.
+
+    Raises: InvalidPlan if `bucket_by` does not make the plan's buckets, or changes their batches.
+    """
+    if not isinstance(bucket_by, BucketBy):
+        raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
+    is_same = bucket_by.by == buckets.by and bucket_by.edges == buckets.edges
+    if not is_same:
+        raise InvalidPlan(
+            f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, "
+            f"the plan has {buckets.by!r} with {buckets.edges}: a plan keeps its buckets when it grows"
+        )
+    requested_schedule = size_ramp(bucket_by, labels, slot_schedule)
+    _check_sizes_unchanged(size_schedule, requested_schedule)
+
+    _, first_sizes = requested_schedule[0]
+    new_labels = set(first_sizes) - set(buckets.streams)
+    # Before its step a growth changes nothing, so no entry begins there, and earlier entries get the step's sizes.
+    later_steps = [start for start, _ in requested_schedule if start > step]
+    out: list[tuple[int, Mapping[str, int]]] = []
+    for start, planned_sizes in cut_at(size_schedule, later_steps):
+        requested = in_force(requested_schedule, max(start, step))
+        new_sizes = {label: requested[label] for label in new_labels}
+        out.append((start, {**planned_sizes, **new_sizes}))
+    return out
+
+
+def _check_sizes_unchanged(
+    size_schedule: SizeSchedule,
+    requested_schedule: SizeSchedule,
+) -> None:
+    """Raise InvalidPlan if bucket_by requests another batch size for a bucket of the plan."""
+    requested_steps = [start for start, _ in requested_schedule]
+    for start, planned_sizes in cut_at(size_schedule, requested_steps):
+        requested = in_force(requested_schedule, start)
+        for label, size in planned_sizes.items():
+            new_size = requested[label]
+            if new_size != size:
+                raise InvalidPlan(
+                    f"bucket {label!r} has batches of {size} in the plan, {new_size} by bucket_by "
+                    f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
+                )

@@ -8,7 +8,7 @@ from ..errors import BatchTooLarge, InvalidPlan, InvalidRuntime
 from .interleave import Interleaving, Turn
 from .mixture import FILL, MASK, MixtureSegment, Stream, check_boundary, epoch_steps
 from .planned_source import PlannedSource
-from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
+from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int, content_hash
 from .sources.growth import GrownStream, Growth, Stage, grown_streams
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine
@@ -60,8 +60,8 @@ class PlanContent:
     """Content hash of the plan, "p-" and sha256 hex."""
 
     def __post_init__(self) -> None:
-        whole("seed", self.seed, 0, 2**64 - 1)
-        whole("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
+        checked_int("seed", self.seed, 0, 2**64 - 1)
+        checked_int("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
         is_bucketed = self.buckets is not None
@@ -98,26 +98,30 @@ class PlanContent:
         # Under "mask" a batch ends with the epoch, so none holds a sample twice.
         if not self.allow_repeats and self.boundary != MASK:
             self._refuse_repeats()
-        content = self.to_json()
+        content = self.to_json()  # has the growths' positions, from `grown_streams`
         plan_hash = content_hash("p", content)
         object.__setattr__(self, "hash", plan_hash)
 
+    def _largest_batches(self) -> dict[str, int]:
+        """Return stream of a source or bucket -> slots of the largest batch that may draw from it."""
+        largest: dict[str, int] = {}
+        for mixture in self.streams.values():
+            for segment in mixture.segments:
+                batch = mixture.batch_in(segment)
+                for stream in segment.weights:
+                    former = largest.get(stream, 0)
+                    largest[stream] = max(batch, former)
+        return largest
+
     def _refuse_repeats(self) -> None:
         """Raise BatchTooLarge if a source, or one of its buckets, is smaller than a batch that draws from it."""
-        largest: dict[str, int] = {}  # stream of a source -> slots of the largest batch that may draw from it
-        for stream in self.streams.values():
-            for segment in stream.segments:
-                batch = stream.batch_in(segment)
-                for name in segment.weights:
-                    former = largest.get(name, 0)
-                    largest[name] = max(batch, former)
+        largest = self._largest_batches()
         small: list[PlannedSource] = []
         for source in self.sources.values():
-            if source.delta:
+            if source.delta:  # each of its samples fills one slot, however few there are
                 continue
-            n = source.shape.n
-            batch = largest.get(source.stream, 0)
-            if n < batch:
+            batch = largest.get(source.stream, 0)  # 0: it has no weight in any segment
+            if source.shape.n < batch:
                 small.append(source)
         if not small:
             return
@@ -148,7 +152,7 @@ class PlanContent:
         """Bucket label -> the bucket's mixture of sources; without buckets None -> the plan's only one."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
-        names = []  # of the first versions: later views continue the same streams
+        names = []  # of the first views: later ones continue the same streams
         for name, source in self.sources.items():
             if not source.growth:
                 names.append(name)
@@ -165,10 +169,11 @@ class PlanContent:
             return self.buckets.used_before(step)
         return self.streams[None].used_before(step)
 
-    def stream_of(self, source: str) -> GrownStream:
-        if source in self.grown_streams:
-            return self.grown_streams[source]
-        n = self.sources[source].shape.n
+    def stream_of(self, stream: str) -> GrownStream:
+        """Return the stages of a stream (`PlannedSource.stream`); a single one if its source never grows."""
+        if stream in self.grown_streams:
+            return self.grown_streams[stream]
+        n = self.sources[stream].shape.n
         only_stage = Stage(
             start=0,
             origin=0,
@@ -204,7 +209,7 @@ class PlanContent:
         )
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that uses this position in the stream of a source or bucket; None if no step does.
+        """Return the step that uses a position of a view's stream; None if no step does. name: of the view.
 
         Costs a pass over one mixture table per segment.
         """
@@ -218,14 +223,14 @@ class PlanContent:
             step_in_epoch = position_in_epoch // batch
             return first_step + step_in_epoch
 
-        stream = self.streams[source.bucket]
-        step = stream.step_of(source.stream, position)
+        mixture = self.streams[source.bucket]
+        step = mixture.step_of(source.stream, position)
         if step is None:
             return None
         if self.buckets is None or source.bucket is None:
             return step
-        turns = self.buckets.turns  # in these the bucket's own steps are positions
-        return turns.step_of(source.bucket, step)
+        # `step` counts the bucket's own steps, which are its positions in the mixture of turns.
+        return self.buckets.turns.step_of(source.bucket, position=step)
 
     @property
     def batch_range(self) -> tuple[int, int]:

@@ -7,12 +7,12 @@ from typing import Any
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
 from .bucket_sources import bucketed_segments, interleave_parts
 from .content import ORDER_VERSION, PLAN_FORMAT
-from .grow import growths_again
+from .grow import restore_growths
 from .mixture import chain_segments
-from .plan import Plan, segment_starts
+from .plan import Plan, integer_schedule
 from .planned_source import PlannedSource
 from .random.lanes import MAX_SAMPLES, LaneShape
-from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
+from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int, content_hash
 from .sources.growth import Growth
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine, QuarantineList
@@ -41,11 +41,12 @@ def plan_from_json(
 
     sources: dict[str, PlannedSource] = {}
     for name, entry in sorted(d["sources"].items()):
-        sources[name] = _reopened(name, entry, reopen)
+        sources[name] = _reopen_source(name, entry, reopen)
     schedule = [(entry["start_step"], entry["weights"]) for entry in d["segments"]]
-    whole("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
+    checked_int("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
     names = [source.source for source in sources.values()]
-    starts = segment_starts(dict.fromkeys(names, 0), schedule)
+    no_weights = dict.fromkeys(names, 0)  # refused, if the JSON has no segment from step 0 on
+    weight_schedule = integer_schedule(no_weights, schedule)
 
     content: dict[str, Any] = {
         "seed": d["seed"],
@@ -60,9 +61,9 @@ def plan_from_json(
     content["grown"] = _growths(d.get("grown", []), sources)
     bucket_by = d.get("bucket_by")
     if isinstance(bucket_by, dict):
-        plan = _bucketed_plan(d, bucket_by, sources, starts, content)
+        plan = _bucketed_plan(d, bucket_by, sources, weight_schedule, content)
     else:
-        plan = _plan(d, sources, starts, content)
+        plan = _plan_without_buckets(d, sources, weight_schedule, content)
 
     # Base counts and turns are computed above, not read: they must come out as the JSON has them.
     expected = content_hash("p", d)
@@ -74,19 +75,20 @@ def plan_from_json(
     return plan
 
 
-def _plan(
+def _plan_without_buckets(
     d: Mapping[str, Any],
     sources: Mapping[str, PlannedSource],
-    starts: Sequence[tuple[int, dict[str, int]]],
+    weight_schedule: Sequence[tuple[int, dict[str, int]]],
     content: Mapping[str, Any],
 ) -> Plan:
-    names = [name for name, source in sources.items() if not source.growth]
-    batches = _batches(d["segments"], d["global_batch"])
+    """Return the plan of JSON `d`. weight_schedule: (start step, weights) of each segment. content: other fields."""
+    streams = [name for name, source in sources.items() if not source.growth]  # named by their first views
+    slot_schedule = _slot_schedule(d["segments"], d["global_batch"])
     segments = chain_segments(
-        starts,
-        names,
+        weight_schedule,
+        streams,
         d["global_batch"],
-        dict(batches),
+        dict(slot_schedule),
     )
     return Plan(
         sources=sources,
@@ -99,26 +101,34 @@ def _bucketed_plan(
     d: Mapping[str, Any],
     bucket_by: Mapping[str, Any],
     sources: Mapping[str, PlannedSource],
-    starts: Sequence[tuple[int, dict[str, int]]],
+    weight_schedule: Sequence[tuple[int, dict[str, int]]],
     content: Mapping[str, Any],
 ) -> Plan:
-    sizes = _bucket_sizes(bucket_by)
-    growth_steps = [growth.step for growth in content["grown"]]
-    starts = cut_at(starts, (*dict(sizes), *growth_steps))
-    slots = _batches(d["segments"], d["global_batch"])
+    """Return the plan of JSON `d`, whose buckets are `bucket_by`. Arguments: as for `_plan_without_buckets`."""
+    growths: Sequence[Growth] = content["grown"]
+    size_schedule = _size_schedule(bucket_by)
+    slot_schedule = _slot_schedule(d["segments"], d["global_batch"])
+
+    # A segment begins wherever the weights or a bucket's batch size change, or a source grows.
+    size_steps = [start for start, _ in size_schedule]
+    growth_steps = [growth.step for growth in growths]
+    weight_schedule = cut_at(weight_schedule, (*size_steps, *growth_steps))
+    segment_steps = [start for start, _ in weight_schedule]
+    segment_slots = cut_at(slot_schedule, segment_steps)
+    segment_sizes = [in_force(size_schedule, start) for start in segment_steps]
+
     edges = None
     if bucket_by["edges"] is not None:
         edges = tuple(map(str, bucket_by["edges"]))
-    batches = [in_force(sizes, start) for start, _ in starts]
     buckets = interleave_parts(
         bucket_by["by"],
         edges,
         sources,
-        starts,
-        batches,
-        content["grown"],
+        weight_schedule,
+        segment_sizes,
+        growths,
     )
-    segments = bucketed_segments(starts, cut_at(slots, dict(starts)))
+    segments = bucketed_segments(weight_schedule, segment_slots)
     return Plan(
         sources=sources,
         segments=segments,
@@ -132,8 +142,8 @@ def _check_version(
     value: Any,
     newest: int,
 ) -> None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < 1:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    if not is_int or value < 1:
         raise InvalidPlan(f"not a plan: {name} = {value!r}, a whole number from 1 to {newest} is needed")
     if value > newest:
         raise FormatTooNew(
@@ -224,29 +234,29 @@ def _growths(
     for number, entry in enumerate(entries):
         name = f"grown[{number}]"
         _check_entry(name, entry, {"step": int, "source": str})
-        step = whole(f"{name}: step", entry["step"], 0, _MAX_STEP)
+        step = checked_int(f"{name}: step", entry["step"], 0, _MAX_STEP)
         steps.append((step, entry["source"]))
-    return growths_again(sources, steps)
+    return restore_growths(sources, steps)
 
 
-def _batches(
+def _slot_schedule(
     segments: Sequence[Mapping[str, Any]],
-    first: int,
+    global_batch: int,
 ) -> list[tuple[int, int]]:
-    """Return (start step, slots of a batch) of each segment. first: slots where the segment has no entry."""
-    batches: list[tuple[int, int]] = []
+    """Return (start step, slots of a batch) of each segment. global_batch: slots of segments without an entry."""
+    slots: list[tuple[int, int]] = []
     for number, entry in enumerate(segments):
-        batch = whole(
+        batch = checked_int(
             f"segments[{number}]: batch",
-            entry.get("batch", first),
+            entry.get("batch", global_batch),
             1,
             MAX_GLOBAL_BATCH,
         )
-        batches.append((entry["start_step"], batch))
-    return batches
+        slots.append((entry["start_step"], batch))
+    return slots
 
 
-def _bucket_sizes(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
+def _size_schedule(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
     """Return (start step, label -> slots of a batch) from step 0 on; an entry of the ramp names only what changes."""
     ramp = bucket_by.get("ramp", [])
     if not isinstance(ramp, list):
@@ -257,10 +267,10 @@ def _bucket_sizes(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, int
     first_allowed = 0
     for entry in (first, *ramp):
         _check_entry("bucket_by.ramp", entry, {"start_step": int, "batch": dict})
-        sizes = dict(sizes)
+        sizes = dict(sizes)  # a copy: `out` has the former one
         for label, slots in entry["batch"].items():
-            sizes[label] = whole(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
-        start = whole(
+            sizes[label] = checked_int(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
+        start = checked_int(
             "bucket_by.ramp: start_step",
             entry["start_step"],
             first_allowed,
@@ -284,7 +294,7 @@ def _quarantine_list(
     entry: object,
     growths: set[tuple[str, int]],
 ) -> QuarantineList:
-    """growths: (source, number of a growth) of all sources; growth 0 is the first version."""
+    """Return the list of a JSON entry. growths: (source, growth) of all versions; growth 0 is the first one."""
     name = "an entry of quarantine"
     _check_entry(
         name,
@@ -299,13 +309,13 @@ def _quarantine_list(
     samples: list[tuple[int, str]] = []
     try:
         for ordinal, key in entry["samples"]:
-            sample = (whole("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
+            sample = (checked_int("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
             samples.append(sample)
     except (TypeError, ValueError):
         raise InvalidPlan(f"{_DAMAGED}: {name} has samples that are no [ordinal, key]") from None
 
     source = entry["source"]
-    growth = whole(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
+    growth = checked_int(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
     if (source, growth) not in growths:
         version = ""
         if growth:
@@ -319,7 +329,7 @@ def _quarantine_list(
     )
 
 
-def _reopened(
+def _reopen_source(
     name: str,
     entry: dict[str, Any],
     reopen: Callable[[dict[str, Any]], OrderView],
@@ -348,7 +358,7 @@ def _reopened(
         view_id=view.id,
         shape=shape,
         bucket=entry.get("bucket"),
-        growth=whole(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
+        growth=checked_int(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
         delta=entry.get("delta") is True,
         begins=entry.get("begins") is True,
     )

@@ -5,17 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EmptyView, InvalidPlan
-from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, split_view
+from .bucket_sources import grown_turns, split_view
 from .content import PlanContent
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source
-from .random.plan_hash import whole
-from .sources.bucket import BucketBy, first_few, size_ramp
-from .sources.growth import Growth, delta_name, whole_name
+from .random.plan_hash import checked_int
+from .sources.growth import Growth, delta_name, whole_view_name
 from .sources.items_view import ItemsView
 from .sources.views import Delta, OrderView, delta_since
-from .weights import cut_at, in_force
 
 
 def grown_content(
@@ -25,25 +23,14 @@ def grown_content(
     bucket_by: object,
 ) -> dict[str, Any]:
     """Return the plan's changed fields: `sources`, `grown` and, with buckets, `segments` and `buckets`."""
-    step = whole("grow: step", step, 0, 2**53)
+    step = checked_int("grow: step", step, 0, 2**53)
     _check_growth(plan, views, step)
-    names = {source.source for source in plan.sources.values()}
     sources = dict(plan.sources)
     growths = list(plan.grown)
     for name in sorted(views, key=str):
-        if name not in names:
-            raise InvalidPlan(f"grow names the source {name!r}; the sources are {sorted(names)}")
-        earlier = [growth for growth in growths if growth.source == name]
-        if earlier:
-            last_step = earlier[-1].step
-            if step <= last_step:
-                raise InvalidPlan(
-                    f"source {name!r} grows at step {last_step} already; "
-                    f"a later growth has a later step, not {step}"
-                )
+        number = _next_growth(plan, name, step)
         source = mixture_source(views[name])
-        number = len(earlier) + 1
-        growth, new_sources = _grown_source(
+        growth, new_sources = _grow_source(
             plan,
             name,
             source,
@@ -99,30 +86,50 @@ def _check_growth(
             )
 
 
-def _grown_source(
+def _next_growth(
+    plan: PlanContent,
+    name: str,
+    step: int,
+) -> int:
+    """Return the number, from 1, of a source's growth at a step. Raises InvalidPlan if the source cannot grow there."""
+    names = {source.source for source in plan.sources.values()}
+    if name not in names:
+        raise InvalidPlan(f"grow names the source {name!r}; the sources are {sorted(names)}")
+    growths = plan.growths_of(name)
+    if growths:
+        last_step = growths[-1].step
+        if step <= last_step:
+            raise InvalidPlan(
+                f"source {name!r} grows at step {last_step} already; "
+                f"a later growth has a later step, not {step}"
+            )
+    return len(growths) + 1
+
+
+def _grow_source(
     plan: PlanContent,
     name: str,
     source: MixtureSource,
     step: int,
     number: int,
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    """Return a source's growth, and its new views by name: of all samples and of the new ones.
+    """Return a source's growth, and its new whole and delta views by their names in the plan.
 
-    number: number of the growth among the source's, from 1.
+    source: the new version's view, before a split into buckets. number: of the growth among the source's, from 1.
     """
     if source.weight != 1:
         raise InvalidPlan(
             f"source {name!r}: grow() takes no weight, {source.weight!r} was given. Pass the view only; the plan's "
             "schedule sets weights"
         )
-    old = _views_before(plan, name, number)
+    old = _previous_views(plan, name, number)
     all_views = [*old.values(), source.view]
     if any(hasattr(view, "first_epoch") for view in all_views):
         raise InvalidPlan(
             f"source {name!r} has a list, which does not grow: make a new plan over the new version"
         )
     new = _new_views(plan.buckets, name, source.view, old)
-    sources = _whole_sources(
+    sources = _plan_whole_views(
         plan,
         name,
         source,
@@ -130,6 +137,7 @@ def _grown_source(
         new,
     )
 
+    # What each bucket gains and loses. A bucket that begins with this growth has no old view, and needs no delta view.
     used = plan.used_before(step)
     any_new = next(iter(new.values()))
     deltas: list[Delta] = []
@@ -138,13 +146,13 @@ def _grown_source(
         if bucket in new:
             view = new[bucket]
         else:
-            view = _emptied(stream, old_view, any_new)
+            view = _empty_view(stream, old_view, any_new)
         delta = delta_since(stream, view, old_view)
         deltas.append(delta)
 
+        # The rest of an epoch that has begun is mixed with the new samples.
         start = used.get(stream, 0)
         stage = plan.stream_of(stream).stages[-1]
-        # The rest of an epoch that has begun is mixed with the new samples.
         if delta.view is not None and stage.is_mid_epoch(start):
             full_name = delta_name(stream, number)
             delta_source = replace(source, view=delta.view)
@@ -158,38 +166,38 @@ def _grown_source(
     return growth, sources
 
 
-def _views_before(
+def _previous_views(
     plan: PlanContent,
     name: str,
     number: int,
 ) -> dict[str | None, OrderView]:
-    """Return bucket (None without buckets) -> view of all its samples, before a growth."""
+    """Return bucket (None without buckets) -> its whole view before a growth."""
     views: dict[str | None, OrderView] = {}
     for planned in plan.sources.values():
-        is_before = planned.source == name and planned.growth == number - 1
-        if is_before and not planned.delta:
+        is_previous = planned.source == name and planned.growth == number - 1
+        if is_previous and not planned.delta:
             views[planned.bucket] = planned.view
     return views
 
 
-def _whole_sources(
+def _plan_whole_views(
     plan: PlanContent,
     name: str,
     source: MixtureSource,
     number: int,
     new: Mapping[str | None, OrderView],
 ) -> dict[str, PlannedSource]:
-    """Return the new views of all samples by name. A bucket that begins has a name without the growth."""
+    """Return the new whole views by their names in the plan. new: bucket (None without buckets) -> view."""
     streams = {planned.stream for planned in plan.sources.values()}
     sources: dict[str, PlannedSource] = {}
     for bucket, view in new.items():
         stream = _stream_name(name, bucket)
         begins = stream not in streams
-        full_name = stream
+        full_name = stream  # a bucket that begins has a name without the growth
         if not begins:
-            full_name = whole_name(stream, number)
-        whole_source = replace(source, view=view)
-        planned = plan_source(full_name, whole_source, bucket)
+            full_name = whole_view_name(stream, number)
+        whole_view = replace(source, view=view)
+        planned = plan_source(full_name, whole_view, bucket)
         sources[full_name] = replace(
             planned,
             growth=number,
@@ -210,7 +218,10 @@ def _new_views(
     view: Any,
     old: Mapping[str | None, OrderView],
 ) -> Mapping[str | None, OrderView]:
-    """Return the new view, split into buckets if the plan has any. A bare version takes the old view's predicate."""
+    """Return bucket -> the new version's view of it; without buckets None -> the whole view.
+
+    view: a view, or a bare version, which takes the old view's predicate. old: as from `_previous_views`.
+    """
     any_bucket, any_old_view = next(iter(old.items()))  # all have the same version and predicate
     is_version = not hasattr(view, "version_ordinals")
     takes_old_predicate = is_version and hasattr(any_old_view, "of_version")
@@ -220,9 +231,9 @@ def _new_views(
             view = any_old_view.of_version(view)  # type: ignore[attr-defined]
         return {None: view}
 
-    if takes_old_predicate:
-        whole_view = any_old_view.unsplit(buckets.by, buckets.edges, any_bucket)  # type: ignore[attr-defined]
-        view = whole_view.of_version(view)
+    if takes_old_predicate:  # a bucket's predicate, without the bucket's part of it
+        unsplit_view = any_old_view.unsplit(buckets.by, buckets.edges, any_bucket)  # type: ignore[attr-defined]
+        view = unsplit_view.of_version(view)
     parts = split_view(name, view, buckets.by, buckets.edges)
     if not parts:
         raise EmptyView(
@@ -231,12 +242,12 @@ def _new_views(
     return dict(parts.items())
 
 
-def _emptied(
+def _empty_view(
     stream: str,
     old_view: Any,
     new_view: Any,
 ) -> Any:
-    """Return the view of a bucket that has no samples in the new version. new_view: any of that version."""
+    """Return the view, without samples, of a bucket that the new version empties. new_view: any of that version."""
     if not hasattr(old_view, "of_version"):
         raise InvalidPlan(
             f"source {stream!r} has no samples in the new version, and its view cannot be continued. Leave the source "
@@ -251,6 +262,7 @@ def _growth(
     number: int,
     deltas: Sequence[Delta],
 ) -> Growth:
+    """Return the growth of a source. deltas: one for each of its buckets."""
     # The same for each bucket of a stored version; synthetic buckets number their own samples.
     first = max(delta.first for delta in deltas)
     return Growth(
@@ -258,19 +270,19 @@ def _growth(
         source=source,
         number=number,
         first=first,
-        removed=deltas[0].removed,  # of the whole version, so the same for each bucket
+        removed=deltas[0].removed,  # of the version, so the same for each bucket
     )
 
 
-def growths_again(
+def restore_growths(
     sources: Mapping[str, PlannedSource],
     steps: Sequence[tuple[int, str]],
 ) -> tuple[Growth, ...]:
-    """Return a plan's growths from its views and an ordered list of (step, source).
+    """Return a saved plan's growths from its views. steps: (step, source) of each, in order.
 
     Raises InvalidPlan if a view does not continue the previous one.
     """
-    views: dict[tuple[str, int], dict[str | None, OrderView]] = {}  # (source, growth) -> bucket -> view
+    views: dict[tuple[str, int], dict[str | None, OrderView]] = {}  # (source, growth) -> bucket -> whole view
     for planned in sources.values():
         if not planned.delta:
             version = (planned.source, planned.growth)
@@ -285,7 +297,7 @@ def growths_again(
             raise InvalidPlan(
                 f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
             )
-        pairs = _version_pairs(
+        pairs = _pairs_to_compare(
             name,
             views[name, number],
             views[name, number - 1],
@@ -305,138 +317,25 @@ def growths_again(
     return tuple(growths)
 
 
-def _version_pairs(
+def _pairs_to_compare(
     name: str,
     new: Mapping[str | None, OrderView],
     old: Mapping[str | None, OrderView],
 ) -> Iterable[tuple[OrderView, OrderView]]:
-    """Return (new view, old view) of a source's buckets, each pair of versions once."""
+    """Return (new view, old view) of one bucket for each pair of versions. new, old: bucket -> whole view.
+
+    The buckets of a stored version share its delta, so one of them is enough. Synthetic buckets are versions of their
+    own.
+    """
     pairs: dict[tuple[str, str], tuple[OrderView, OrderView]] = {}
     for bucket, old_view in old.items():
         new_view = new.get(bucket)
         if new_view is not None:
-            # The buckets of a version share its delta: compute it once.
             identities = (new_view.identity, old_view.identity)
             pairs[identities] = (new_view, old_view)
     if pairs:
         return pairs.values()
+    # No bucket exists before and after the growth.
     any_old = next(iter(old.values()))
     any_new = next(iter(new.values()))
-    return [(_emptied(name, any_old, any_new), any_old)]
-
-
-Sizes = Sequence[tuple[int, Mapping[str, int]]]
-"""(start step, label -> slots of its batches), from step 0 on."""
-
-
-def grown_turns(
-    plan: PlanContent,
-    sources: Mapping[str, PlannedSource],
-    grown: Sequence[Growth],
-    step: int,
-    bucket_by: object,
-) -> dict[str, Any]:
-    """Return the plan's `segments` and `buckets` after a growth; {} without buckets.
-
-    bucket_by: the plan's buckets, including batches for new ones.
-    """
-    buckets = plan.buckets
-    if buckets is None:
-        if bucket_by is not None:
-            raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
-        return {}
-
-    starts: list[tuple[int, Mapping[str, int]]] = []
-    slots: list[tuple[int, int]] = []
-    sizes: list[tuple[int, Mapping[str, int]]] = []
-    for segment, batch_sizes in zip(plan.segments, buckets.batches, strict=True):
-        start = segment.start_step
-        starts.append((start, segment.weights))
-        slots.append((start, segment.batch or plan.global_batch))
-        sizes.append((start, batch_sizes))
-
-    labels = bucket_labels(sources.values(), buckets.by)
-    if bucket_by is not None:
-        same_buckets = _checked(buckets, bucket_by)
-        requested_sizes = size_ramp(same_buckets, labels, slots)
-        _check_sizes_unchanged(sizes, requested_sizes)
-        sizes = _add_bucket_sizes(buckets, sizes, requested_sizes, step)
-    _, first_sizes = sizes[0]
-    new_labels = sorted(set(labels) - set(first_sizes))
-    if new_labels:
-        raise InvalidPlan(
-            f"the new version has samples of the bucket(s) {first_few(new_labels)}, "
-            "which the plan has no batch size for: "
-            "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), "
-            "or start a new plan"
-        )
-
-    growth_steps = [growth.step for growth in grown]
-    size_steps = [start for start, _ in sizes]
-    starts = cut_at(starts, (*size_steps, *growth_steps))
-    segment_steps = [start for start, _ in starts]
-    slots = cut_at(slots, segment_steps)
-    batches = [in_force(sizes, start) for start, _ in starts]
-    return {
-        "segments": bucketed_segments(starts, slots),
-        "buckets": interleave_parts(
-            buckets.by,
-            buckets.edges,
-            sources,
-            starts,
-            batches,
-            grown,
-        ),
-    }
-
-
-def _check_sizes_unchanged(
-    sizes: Sizes,
-    requested_sizes: Sizes,
-) -> None:
-    """Raise InvalidPlan if bucket_by requests another batch size for a bucket of the plan."""
-    requested_steps = [start for start, _ in requested_sizes]
-    for start, planned_sizes in cut_at(sizes, requested_steps):
-        requested = in_force(requested_sizes, start)
-        for label, size in planned_sizes.items():
-            new_size = requested[label]
-            if new_size != size:
-                raise InvalidPlan(
-                    f"bucket {label!r} has batches of {size} in the plan, {new_size} by bucket_by "
-                    f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
-                )
-
-
-def _add_bucket_sizes(
-    buckets: Interleaving,
-    sizes: Sizes,
-    requested_sizes: Sizes,
-    step: int,
-) -> list[tuple[int, Mapping[str, int]]]:
-    """Return the plan's batch sizes, plus the requested ones of buckets that first appear at a step."""
-    _, first_sizes = requested_sizes[0]
-    new_labels = set(first_sizes) - set(buckets.streams)
-    # Before its step a growth changes nothing.
-    later_steps = [start for start, _ in requested_sizes if start > step]
-    out: list[tuple[int, Mapping[str, int]]] = []
-    for start, planned_sizes in cut_at(sizes, later_steps):
-        requested = in_force(requested_sizes, max(start, step))
-        new_sizes = {label: requested[label] for label in new_labels}
-        out.append((start, {**planned_sizes, **new_sizes}))
-    return out
-
-
-def _checked(
-    buckets: Interleaving,
-    bucket_by: object,
-) -> BucketBy:
-    """Return bucket_by. Raises: InvalidPlan if it does not make the plan's buckets."""
-    if not isinstance(bucket_by, BucketBy):
-        raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
-    is_same = bucket_by.by == buckets.by and bucket_by.edges == buckets.edges
-    if not is_same:
-        raise InvalidPlan(
-            f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, "
-            f"the plan has {buckets.by!r} with {buckets.edges}: a plan keeps its buckets when it grows"
-        )
-    return bucket_by
+    return [(_empty_view(name, any_old, any_new), any_old)]

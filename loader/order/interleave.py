@@ -15,7 +15,8 @@ from .weights import MAX_TOTAL_WEIGHT, integer_weights
 
 MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would make their shares too coarse
 
-Starts = Sequence[tuple[int, Mapping[str, int]]]
+WeightSchedule = Sequence[tuple[int, Mapping[str, int]]]
+"""(start step, integer weights by source) pairs, ascending, the first at step 0."""
 
 Sizes = Mapping[str, Mapping[str, int]]
 """Label -> source -> samples (> 0)."""
@@ -48,11 +49,12 @@ class Interleaving:
 
     def turn(self, step: int) -> Turn:
         segment = self.turns.segment_at(step)
+        # In the turns, a step is a batch of one slot: its source is a bucket, its position one of the bucket's steps.
         label_index, own_step = stream_slots(
             segment,
             self.turns.names,
             step,
-            1,
+            global_batch=1,
         )  # int64 [1] each
         label = self.turns.names[int(label_index[0])]
         return Turn(
@@ -88,31 +90,31 @@ class Interleaving:
 
         before: include only segments that start before this step; None includes all.
         """
-        first_batch: dict[str, int] = {}
+        first_sizes: dict[str, int] = {}
         for label in self.streams:
             if label in labels:
-                first_batch[label] = self.batches[0][label]
+                first_sizes[label] = self.batches[0][label]
 
         turns = []
         ramp = []
-        batch = first_batch.copy()  # label -> slots in the segment at hand
+        former_sizes = first_sizes.copy()  # in the segment before the one at hand
         for segment, sizes in zip(self.turns.segments, self.batches, strict=True):
             if before is not None and segment.start_step >= before:
                 continue
             turns.append(segment.to_json())
-            changed = {}
-            for label, size in batch.items():
-                if sizes[label] != size:
-                    changed[label] = sizes[label]
-            if changed:
+            changes = {}
+            for label, former_size in former_sizes.items():
+                if sizes[label] != former_size:
+                    changes[label] = sizes[label]
+            if changes:
                 entry = {
                     "start_step": segment.start_step,
-                    "batch": changed,
+                    "batch": changes,
                 }
                 ramp.append(entry)
-                batch |= changed
+                former_sizes |= changes
         out: dict[str, object] = {
-            "batch": first_batch,
+            "batch": first_sizes,
             "turns": turns,
         }
         if ramp:
@@ -129,38 +131,40 @@ def interleave(
     by: str,
     edges: tuple[str, ...] | None,
     sizes: Sequence[Sizes],
-    starts: Starts,
+    weight_schedule: WeightSchedule,
     batches: Sequence[Mapping[str, int]],
 ) -> Interleaving:
     """Return the buckets' turns and the mixture inside each bucket.
 
-    starts: (start step, integer weights by source) for each segment, the first at step 0.
+    weight_schedule: an entry for each segment.
     sizes: label -> source -> samples, for each segment.
     batches: label -> slots per batch, for each segment.
     """
-    labels: set[str] = set()
+    distinct_labels: set[str] = set()
     for segment_sizes in sizes:
-        labels.update(segment_sizes)
-    names = tuple(sorted(labels))
+        distinct_labels.update(segment_sizes)
+    labels = tuple(sorted(distinct_labels))
 
+    # The outer mixture: its sources are the buckets, and its samples their steps.
     shares = []
-    for (start, weights), segment_sizes, batch in zip(starts, sizes, batches, strict=True):
+    for (start, weights), segment_sizes, batch in zip(weight_schedule, sizes, batches, strict=True):
         segment_shares = turn_shares(weights, segment_sizes, batch)
         shares.append((start, segment_shares))
     turns = Stream(
-        names=names,
+        names=labels,
         batch=1,
-        segments=chain_segments(shares, names, 1),
+        segments=chain_segments(shares, labels, 1),
     )
 
+    # The inner mixtures.
     streams = {}
-    for label in names:
+    for label in labels:
         label_sizes = [segment_sizes.get(label, {}) for segment_sizes in sizes]
         label_batches = [batch[label] for batch in batches]
         streams[label] = _bucket_stream(
             label,
             label_sizes,
-            starts,
+            weight_schedule,
             turns,
             label_batches,
         )
@@ -180,8 +184,9 @@ def turn_shares(
 ) -> dict[str, int]:
     """Return label -> its share of the steps, as integers whose sum is at most 65536.
 
-    A source proceeds through its buckets evenly. Bucket b gets `sum over sources of weight * n(source, b) / n(source)`
-    slots, divided by `batch[b]`. Shares that need a larger sum are rounded up, so no bucket is left out.
+    A source proceeds through its buckets evenly. So bucket b gets `sum over sources of weight * n(source, b) /
+    n(source)` of the slots; divided by `batch[b]`, that is its share of the steps. Shares that need a larger sum are
+    rounded up, so no bucket is left out.
     """
     totals = dict.fromkeys(weights, 0)  # source -> its samples in all buckets
     for samples in sizes.values():
@@ -189,7 +194,7 @@ def turn_shares(
             if source in weights:
                 totals[source] += n
 
-    shares: dict[str, Fraction] = {}
+    shares: dict[str, Fraction] = {}  # of the steps, up to a common factor
     for label, samples in sizes.items():
         slots = Fraction(0)
         for source, n in samples.items():
@@ -201,16 +206,16 @@ def turn_shares(
 
     denominators = [share.denominator for share in shares.values()]
     scale = lcm(*denominators)
-    integers = {}
+    exact = {}
     for label, share in shares.items():
-        integers[label] = int(share * scale)
+        exact[label] = int(share * scale)  # a whole number
     try:
-        return integer_weights(integers)
-    except InvalidPlan:  # the ratio is too fine for one table
-        total = sum(integers.values())
-        room = MAX_TOTAL_WEIGHT - len(integers)  # rounding up adds less than 1 to each share
+        return integer_weights(exact)
+    except InvalidPlan:  # their sum is too large for one table
+        total = sum(exact.values())
+        room = MAX_TOTAL_WEIGHT - len(exact)  # rounding up adds less than 1 to each share
         coarse = {}
-        for label, number in integers.items():
+        for label, number in exact.items():
             coarse[label] = -(-number * room // total)
         return integer_weights(coarse)
 
@@ -218,37 +223,40 @@ def turn_shares(
 def _bucket_stream(
     label: str,
     sizes: Sequence[Mapping[str, int]],
-    starts: Starts,
+    weight_schedule: WeightSchedule,
     turns: Stream,
     batches: Sequence[int],
 ) -> Stream:
-    """Return the mixture inside a bucket, with one segment per plan segment in which its sources have a weight."""
+    """Return the mixture inside a bucket, with one segment per plan segment in which its sources have a weight.
+
+    sizes: source -> samples in this bucket, for each plan segment. batches: slots of its batches, for each.
+    """
+    # Steps of these schedules are the bucket's own.
     names: set[str] = set()
-    own_starts: list[tuple[int, dict[str, int]]] = []  # (first step of the bucket's own, weights)
-    own_batches: list[tuple[int, int]] = []  # (first step of the bucket's own, slots)
-    for number, turn in enumerate(turns.segments):
-        _, weights = starts[number]
+    own_weights: list[tuple[int, dict[str, int]]] = []  # (start step, weights)
+    own_batches: list[tuple[int, int]] = []  # (start step, slots)
+    for number, turn_segment in enumerate(turns.segments):
+        _, weights = weight_schedule[number]
         samples = sizes[number]
         batch = batches[number]
-        own: dict[str, int] = {}  # weights of the sources that have samples here
+        view_weights: dict[str, int] = {}  # of the sources that have samples here
         for source in samples:
             name = bucket_source(source, label)
             names.add(name)
             if source in weights:
-                own[name] = weights[source]
-        if own:
-            own_step = turn.base.get(label, 0)  # the bucket's steps before this segment
-            own_weights = integer_weights(own)
-            own_starts.append((own_step, own_weights))
-            own_batches.append((own_step, batch))
-    if not own_starts:  # its sources are in the plan with weight 0
-        own_starts.append((0, {}))
+                view_weights[name] = weights[source]
+        if view_weights:
+            start = turn_segment.base.get(label, 0)  # the bucket's steps before this segment
+            own_weights.append((start, integer_weights(view_weights)))
+            own_batches.append((start, batch))
+    if not own_weights:  # its sources are in the plan with weight 0
+        own_weights.append((0, {}))
         own_batches.append((0, batches[0]))
 
     sorted_names = tuple(sorted(names))
     _, first_batch = own_batches[0]
     segments = chain_segments(
-        own_starts,
+        own_weights,
         sorted_names,
         first_batch,
         dict(own_batches),

@@ -50,12 +50,12 @@ def epoch_steps(n: int, batch: int) -> int:
     return -(-n // batch)
 
 
-def whole_epochs(
+def padded_positions(
     n: int,
     batch: int,
     step: int,
-) -> tuple[I64, I64]:
-    """Return (epoch, position in it) for each slot of a step in stream order under "mask", int64 [batch] each.
+) -> tuple[int, I64]:
+    """Return a step's epoch under "mask", and its slots' positions in it in stream order, int64 [batch].
 
     Positions from n on are padding. O(batch).
     """
@@ -63,9 +63,7 @@ def whole_epochs(
     epoch, step_in_epoch = divmod(step, steps)
     first = step_in_epoch * batch
     stop = first + batch
-    epochs = np.full(batch, epoch, np.int64)
-    positions = np.arange(first, stop, dtype=np.int64)
-    return epochs, positions
+    return epoch, np.arange(first, stop, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,37 +94,38 @@ class MixtureSegment:
 def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
     """Return the repeating table of a mixture: (T, rank), int64 [W] each, read-only.
 
-    quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
+    quotas: a weight q_k per source in order of source name, 0 for sources left out; W is their sum.
 
     T[r] is the index of the source at r; rank[r] is the number of that source's earlier entries. In the quota method
-    (docs/order.md), (count + 1)/q is compared as floor(2^64 (count + 1)/q).
+    (docs/order.md), (count + 1)/q is compared as floor(2^64 (count + 1)/q): an integer is the same on any machine.
     """
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)
     rank = np.empty(total, dtype=np.int64)
     counts = [0] * len(quotas)  # entries of each source so far
 
-    # The candidate with the smallest (count + 1)/q is due. Two heaps make it O(W log sources): a source waits until its
-    # exact share exceeds its count, so that none runs ahead.
+    # After t entries, source k's exact share of them is t * q_k / W. A source waits until its exact share exceeds its
+    # count, so that none runs ahead; then it is a candidate. The candidate with the smallest (count + 1)/q is next, so
+    # that none falls behind. Two heaps make it O(W log sources).
     waiting = []  # (first t at which k is a candidate, k)
     for k, quota in enumerate(quotas):
         if quota:
             waiting.append((1, k))
     heapify(waiting)
-    ready: list[tuple[int, int]] = []  # ((count + 1)/q scaled, k)
-    for t in range(1, total + 1):
+    candidates: list[tuple[int, int]] = []  # ((count + 1)/q scaled, k)
+    for t in range(1, total + 1):  # t: entries including this one
         while waiting and waiting[0][0] <= t:
             _, k = heappop(waiting)
             due = ((counts[k] + 1) << 64) // quotas[k]
-            heappush(ready, (due, k))
-        _, k = heappop(ready)
+            heappush(candidates, (due, k))
+        _, k = heappop(candidates)
         row = t - 1
         table[row] = k
         rank[row] = counts[k]
         counts[k] += 1
         share_end = counts[k] * total // quotas[k]  # last t at which its exact share is at most its count
-        next_turn = share_end + 1
-        heappush(waiting, (next_turn, k))
+        candidate_from = share_end + 1
+        heappush(waiting, (candidate_from, k))
 
     table.flags.writeable = False  # the cache returns the same arrays to every caller
     rank.flags.writeable = False
@@ -163,16 +162,17 @@ def stream_slots(
         base = segment.base.get(name, 0)
         used.append(base + cycle * quota)
 
+    # i_k = samples used before this cycle + samples of the cycles since + earlier entries of the slot's own cycle.
     n_slots = steps * global_batch
     stop_row = first_row + n_slots
     row = np.arange(first_row, stop_row, dtype=np.int64)  # [B]: counted over this cycle and those after it
-    turn = row // table_length  # [B]: cycles completed since this one began
-    table_row = row - turn * table_length  # `row % table_length` would divide a second time
+    n_cycles = row // table_length  # [B]: cycles completed since this one began
+    table_row = row - n_cycles * table_length  # `row % table_length` would divide a second time
     source = table[table_row]
     used_before_cycle = np.array(used, dtype=np.int64)  # [sources]
     per_cycle = np.array(quotas, dtype=np.int64)  # [sources]
     position = used_before_cycle[source]  # [B]: a copy
-    position += turn * per_cycle[source]  # cycles completed since
+    position += n_cycles * per_cycle[source]
     position += rank[table_row]
     return source, position
 
@@ -187,14 +187,14 @@ def used_before(
     quotas = _quotas(segment, names)
     table, _ = quota_table(quotas)
     slots = (step - segment.start_step) * global_batch
-    cycle, rest = divmod(slots, len(table))
-    begun = np.bincount(table[:rest], minlength=len(quotas))  # [sources]: samples of the cycle that has begun
-    in_cycle = begun.tolist()
+    n_cycles, rest = divmod(slots, len(table))
+    counts = np.bincount(table[:rest], minlength=len(quotas))  # [sources]: of the cycle that has begun
+    in_begun_cycle = counts.tolist()
     used: dict[str, int] = {}
-    for number, name in enumerate(names):
+    for k, name in enumerate(names):
         base = segment.base.get(name, 0)
-        in_whole_cycles = cycle * quotas[number]
-        count = base + in_whole_cycles + in_cycle[number]
+        in_full_cycles = n_cycles * quotas[k]
+        count = base + in_full_cycles + in_begun_cycle[k]
         if count:
             used[name] = count
     return used
@@ -209,7 +209,7 @@ def step_of(
 ) -> int | None:
     """Return the step that uses a source's position, as if this segment had no end; the inverse of `stream_slots`.
 
-    None if the source has no weight here, or used that position earlier. Costs one pass over the table.
+    None if the source has no weight here, or an earlier segment used the position. Costs one pass over the table.
     """
     weight = segment.weights.get(name, 0)
     base = segment.base.get(name, 0)
@@ -223,8 +223,8 @@ def step_of(
     is_source = table == names.index(name)
     rows = np.flatnonzero(is_source)  # [q]: the source's rows of the table, in order
     row = int(rows[rank])
-    p = cycle * len(table) + row  # position in the segment's mixed stream
-    return segment.start_step + p // global_batch
+    slot = cycle * len(table) + row  # number of the slot since the segment's start
+    return segment.start_step + slot // global_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +264,7 @@ class Stream:
         return used_before(segment, self.names, step, batch)
 
     def step_of(self, name: str, position: int) -> int | None:
+        """Return the step that uses a source's position; None if no step does."""
         for segment in reversed(self.segments):
             batch = self.batch_in(segment)
             step = step_of(
@@ -273,32 +274,34 @@ class Stream:
                 position,
                 batch,
             )
-            # A later segment may begin before the step that this one's weights lead to.
+            # A later segment may begin before this step, and use other positions there.
             if step is not None and self.segment_at(step) is segment:
                 return step
         return None
 
 
 def chain_segments(
-    starts: Sequence[tuple[int, Mapping[str, int]]],
+    weight_schedule: Sequence[tuple[int, Mapping[str, int]]],
     names: Sequence[str],
     global_batch: int,
     batches: Mapping[int, int] | None = None,
 ) -> tuple[MixtureSegment, ...]:
-    """Return segments with base counts from (start step, integer weights) pairs, ascending, the first at step 0.
+    """Return a stream's segments: each starts from the counts that the ones before it have used.
 
-    batches: start step -> slots per step of that segment; other segments use `global_batch`.
+    weight_schedule: (start step, integer weights) of each segment, ascending, the first at step 0.
+    names: sources of the stream, ascending.
+    batches: start step -> slots per step of that segment; other segments, and the first, use `global_batch`.
     """
     if batches is None:
         batches = {}
-    _, first_weights = starts[0]
+    _, first_weights = weight_schedule[0]
     first = MixtureSegment(
         start_step=0,
         weights=first_weights,
         base={},
     )
     segments = [first]
-    for start, weights in starts[1:]:
+    for start, weights in weight_schedule[1:]:
         before = segments[-1]
         batch_before = before.batch or global_batch
         base = used_before(before, names, start, batch_before)

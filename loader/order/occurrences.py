@@ -11,8 +11,8 @@ from ..errors import InvalidRuntime
 from .content import PlanContent
 from .planned_source import PlannedSource
 from .random.keyed_permutation import I64
-from .random.lane_inverse import positions_of
-from .slots import slot_of
+from .random.lane_inverse import find_positions
+from .slots import find_slot
 from .sources.growth import earlier_ordinals
 from .sources.items_view import ItemsView
 from .sources.packing import PackedView
@@ -63,23 +63,24 @@ class Substituted(Protocol):
         """Key of the substitute."""
 
 
-class _Use(NamedTuple):
-    """A stream position whose slot holds the sample."""
-
-    step: int
-    epoch: int
-    position: int
-    attempt: int
-
-
-class _EpochPosition(NamedTuple):
-    """A sample's position in one epoch."""
+class _SamplePosition(NamedTuple):
+    """A position whose own sample this is, in one epoch."""
 
     view_ordinal: int
     epoch: int
     position: int
     """i_k in the source's endless stream."""
     position_in_epoch: int
+
+
+class _Use(NamedTuple):
+    """A step that uses a position, and gets the sample that is searched for from it."""
+
+    step: int
+    epoch: int
+    position: int
+    attempt: int
+    """0 if it is the position's own sample, else the substitute's number."""
 
 
 def occurrences(
@@ -100,7 +101,7 @@ def occurrences(
     """
     views = _source_views(plan, source)
     before = plan.checked_step(before)
-    ordinals_by_view: dict[str, list[int] | None] = {}
+    ordinals_by_view: dict[str, list[int] | None] = {}  # None: the view has no such sample
     for view in views:
         ordinals_by_view[view.name] = _view_ordinals(view, key, ordinal)
     if all(ordinals is None for ordinals in ordinals_by_view.values()):
@@ -116,7 +117,7 @@ def occurrences(
         own_uses = _own_uses(plan, view, ordinals, before)
         substitute_uses = _substitute_uses(plan, view, ordinals, before)
         for use in chain(own_uses, substitute_uses):
-            slot, _ = slot_of(plan, use.step, source_index, use.position)
+            slot = find_slot(plan, use.step, source_index, use.position)
             out[use.step, slot] = Occurrence(
                 use.step,
                 slot,
@@ -124,7 +125,7 @@ def occurrences(
                 use.attempt,
             )
 
-    # As the run substituted: its last substitute of a slot replaces what was planned there.
+    # As the run substituted: its last substitute of a slot replaces the planned sample there.
     last = _last_substitutions(plan, source, substitutions, before)
     for step_and_slot, entry in last.items():
         out.pop(step_and_slot, None)
@@ -139,6 +140,7 @@ def occurrences(
 
 
 def _source_views(plan: PlanContent, source: str) -> list[PlannedSource]:
+    """Return all views of a source or of one of its buckets: of each version and growth."""
     views = []
     for name, planned in plan.sources.items():
         if source in (planned.source, name):
@@ -170,17 +172,20 @@ def _unknown_key(
 def _view_ordinals(
     source: PlannedSource,
     key: str,
-    known: int | None,
+    likely_ordinal: int | None,
 ) -> list[int] | None:
-    """Return the view ordinals of a key, several if sequences share a document; None if there are none.
+    """Return the view ordinals of a key; None if the view has no such sample.
 
-    A key of a windowed view is an episode's, or a window's.
+    There are several if a list repeats the sample, or sequences share the document. A key of a windowed view is an
+    episode's, or a window's.
+
+    likely_ordinal: the sample's ordinal in some version; None searches for the key.
     """
     if isinstance(source.view, WindowView):
         return source.view.windows_at(key)
 
-    if known is not None and _has_key_at(source, known, key):  # saves the search for the key
-        ordinal = known
+    if likely_ordinal is not None and _has_key_at(source, likely_ordinal, key):
+        ordinal = likely_ordinal
     else:
         (ordinal,) = source.view.ordinals([key]).tolist()
     if ordinal < 0:
@@ -188,7 +193,7 @@ def _view_ordinals(
     if isinstance(source.view, PackedView):
         return source.view.table.sequences_of(ordinal)
     entries = _entries(source, ordinal)
-    if not entries:
+    if not entries:  # the version has the sample, the view does not
         return None
     return list(entries)
 
@@ -209,9 +214,12 @@ def _has_key_at(
 
 
 def _entries(source: PlannedSource, ordinal: int) -> range:
-    """Return the view ordinals of a version ordinal; a list's view may repeat a sample."""
+    """Return the view ordinals of a version ordinal: none if the view lacks the sample, several if a list repeats it.
+
+    For windows, version ordinals are their episodes'.
+    """
     view_ordinals = range(len(source.view))
-    # View ordinals keep the version's order.
+    # Version ordinals ascend with view ordinals, in every kind of view.
     first = bisect_left(
         view_ordinals,
         ordinal,
@@ -235,13 +243,13 @@ def _own_uses(
     ordinals: Sequence[int],
     before: int,
 ) -> Iterator[_Use]:
-    """Yield the positions before a step whose own sample is one of these view ordinals."""
-    for view_ordinal, epoch, position, _ in _positions(plan, source, ordinals, before):
-        step = plan.step_of(source.name, position)
+    """Yield the uses before a step of positions whose own sample is one of these view ordinals."""
+    for at in _sample_positions(plan, source, ordinals, before):
+        step = plan.step_of(source.name, at.position)
         if step is None or step >= before:
             continue
-        if not _is_excluded(plan, source, step, view_ordinal):
-            yield _Use(step, epoch, position, attempt=0)
+        if not _is_excluded(plan, source, step, at.view_ordinal):
+            yield _Use(step, at.epoch, at.position, attempt=0)
 
 
 def _is_excluded(
@@ -264,40 +272,52 @@ def _substitute_uses(
     ordinals: Collection[int],
     before: int,
 ) -> Iterator[_Use]:
-    """Yield the positions for which one of these view ordinals is the planned substitute; none with packing."""
-    if plan.pack is not None:
+    """Yield the uses before a step of positions whose planned substitute is one of these view ordinals."""
+    if plan.pack is not None:  # packed sequences have no substitutes
         return
     sample_ordinals = frozenset(ordinals)
     source_index = plan.source_names.index(source.name)
-    exclusions: list[int] = []  # view ordinals of samples that need a substitute at some step
+    # Only positions whose own sample is excluded at some step have substitutes.
+    ever_excluded: list[int] = []  # view ordinals
     for ordinal in _ever_excluded(plan, source).tolist():
-        exclusions += _entries(source, ordinal)
+        ever_excluded += _entries(source, ordinal)
 
-    for own, epoch, position, position_in_epoch in _positions(plan, source, exclusions, before):
-        draws = (
-            source.draw_substitute(
-                plan.seed,
-                own,
-                epoch,
-                position_in_epoch,
-                attempt,
-            )
-            for attempt in range(1, MAX_ATTEMPTS + 1)
-        )
-        if sample_ordinals.isdisjoint(draws):  # the cheapest test, and nearly always true
+    for at in _sample_positions(plan, source, ever_excluded, before):
+        # The cheapest test first: it nearly always ends here.
+        if not _draws_any(plan, source, at, sample_ordinals):
             continue
-        step = plan.step_of(source.name, position)
+        step = plan.step_of(source.name, at.position)
         if step is None or step >= before:
             continue
-        if not _is_excluded(plan, source, step, own):
+        if not _is_excluded(plan, source, step, at.view_ordinal):
             continue
-        candidates = substitutes(plan, step, source_index, position)
-        first = next(candidates, None)
-        if first is None:  # all are excluded: the plan has no such step
+        candidates = substitutes(plan, step, source_index, at.position)
+        planned = next(candidates, None)
+        if planned is None:  # all are excluded: no run can make this step
             continue
-        attempt, view_ordinal, _ = first
+        attempt, view_ordinal, _ = planned
         if view_ordinal in sample_ordinals:
-            yield _Use(step, epoch, position, attempt)
+            yield _Use(step, at.epoch, at.position, attempt)
+
+
+def _draws_any(
+    plan: PlanContent,
+    source: PlannedSource,
+    at: _SamplePosition,
+    sample_ordinals: Collection[int],
+) -> bool:
+    """Return whether one of these view ordinals is among the candidates for a position's substitute."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        candidate = source.draw_substitute(
+            plan.seed,
+            at.view_ordinal,
+            at.epoch,
+            at.position_in_epoch,
+            attempt,
+        )
+        if candidate in sample_ordinals:
+            return True
+    return False
 
 
 def _ever_excluded(plan: PlanContent, source: PlannedSource) -> I64:
@@ -305,20 +325,21 @@ def _ever_excluded(plan: PlanContent, source: PlannedSource) -> I64:
     growths = plan.growths_of(source.source)
     parts = [np.empty(0, np.int64)]
 
-    # Removed by a later growth: its list has the ordinals of the version before it.
+    # Removed by a later growth. It lists ordinals of the version before it: find those in the view's version.
     for growth in growths[source.growth :]:
-        for number, ordinals in earlier_ordinals(growths, growth.number - 1, growth.removed):
+        versions = earlier_ordinals(growths, growth.number - 1, growth.removed)
+        for number, ordinals in versions:
             if number == source.growth:
                 exists = ordinals >= 0
                 parts.append(ordinals[exists])
 
-    # Quarantined: a list of an earlier version names samples that may lie elsewhere in this one.
+    # Quarantined. A list has ordinals of the view's version or an earlier one: follow them through each growth.
     for listed in plan.quarantine.lists:
         if listed.source != source.source or listed.growth > source.growth:
             continue
         ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
-        later_growths = growths[listed.growth : source.growth]
-        for growth in later_growths:
+        growths_since = growths[listed.growth : source.growth]
+        for growth in growths_since:
             is_removed = np.isin(ordinals, growth.removed)
             survivors = ordinals[~is_removed]
             removed_below = np.searchsorted(growth.removed, survivors)
@@ -327,16 +348,16 @@ def _ever_excluded(plan: PlanContent, source: PlannedSource) -> I64:
     return np.unique(np.concatenate(parts))
 
 
-def _positions(
+def _sample_positions(
     plan: PlanContent,
     source: PlannedSource,
     view_ordinals: Sequence[int],
     before: int,
-) -> Iterator[_EpochPosition]:
-    """Yield the samples' positions that are used before a step, epoch after epoch."""
+) -> Iterator[_SamplePosition]:
+    """Yield the positions of a view's samples that are used before a step, epoch after epoch."""
     ordinals = np.array(view_ordinals, np.int64)
     used_by_stream = plan.used_before(before)
-    used = used_by_stream.get(source.stream, 0)
+    n_used = used_by_stream.get(source.stream, 0)
     stream = plan.stream_of(source.stream)
     stage = stream.stages[source.growth]
     epochs: Iterable[int] = count(stage.epoch)
@@ -344,26 +365,13 @@ def _positions(
         epochs = [stage.epoch - 1]
 
     for epoch in epochs:
-        earliest = stage.start + (epoch - stage.epoch) * stage.n
-        if earliest >= used:
+        earliest = stage.start + (epoch - stage.epoch) * stage.n  # the epoch begins here, or later
+        if earliest >= n_used:
             return
-        first_epoch_positions = None
-        if epoch == 0:  # a list's view has its own order first
-            first_epoch_positions = getattr(source.view, "places", None)
-        if first_epoch_positions is None:
-            in_epoch = positions_of(
-                source.shape,
-                plan.seed,
-                source.name,
-                epoch,
-                ordinals,
-            )
-        else:
-            in_epoch = np.asarray(first_epoch_positions)[ordinals]
-
-        is_over = True  # from the next epoch on the source is read under a later view
-        for view_ordinal, position_in_epoch in zip(view_ordinals, in_epoch.tolist(), strict=True):
-            position = stream.position_of(
+        positions_in_epoch = _positions_in_epoch(plan, source, epoch, ordinals)
+        is_in_stream = False
+        for view_ordinal, position_in_epoch in zip(view_ordinals, positions_in_epoch.tolist(), strict=True):
+            position = stream.stream_position(
                 source.growth,
                 source.delta,
                 epoch,
@@ -371,11 +379,36 @@ def _positions(
             )
             if position is None:
                 continue
-            is_over = False
-            if position < used:
-                yield _EpochPosition(view_ordinal, epoch, position, position_in_epoch)
-        if is_over:
+            is_in_stream = True
+            if position < n_used:
+                yield _SamplePosition(
+                    view_ordinal,
+                    epoch,
+                    position,
+                    position_in_epoch,
+                )
+        if not is_in_stream:  # a later view has replaced this one
             return
+
+
+def _positions_in_epoch(
+    plan: PlanContent,
+    source: PlannedSource,
+    epoch: int,
+    ordinals: I64,
+) -> I64:
+    """Return the position in an epoch of each view ordinal (int64)."""
+    if epoch == 0:
+        list_positions = getattr(source.view, "places", None)
+        if list_positions is not None:  # a list (`ListedView`) has its own order in epoch 0
+            return np.asarray(list_positions)[ordinals]
+    return find_positions(
+        source.shape,
+        plan.seed,
+        source.name,
+        epoch,
+        ordinals,
+    )
 
 
 def _last_substitutions(
@@ -404,10 +437,14 @@ def _is_substitute(
     key: str,
     ordinals: Sequence[int] | None,
 ) -> bool:
-    """Return whether an entry's substitute is the sample; a windowed source's entries name the episode only."""
+    """Return whether a ledger entry's substitute is the sample with this key.
+
+    ordinals: view ordinals of the key in the entry's view, or None.
+    """
     planned = plan.sources[entry.source]
     if not isinstance(planned.view, WindowView):
         return entry.substitute == key
+    # An entry names only the episode: draw the window again.
     episode, _, _ = key.rpartition("@")
     if entry.substitute not in (key, episode):
         return False

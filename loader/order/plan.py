@@ -15,7 +15,7 @@ from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, 
 from .content import PlanContent
 from .mixture import FILL, chain_segments
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source, source
-from .random.plan_hash import plan_json, whole
+from .random.plan_hash import checked_int, plan_json
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.items_view import unsupported
@@ -280,10 +280,11 @@ def make_plan(
         weights[name] = mixture_source(view).weight
     # By name: the order of the user's mapping must not change the plan.
     sources = dict(sorted(sources.items()))
-    starts = segment_starts(weights, schedule or [])
+    weight_schedule = integer_schedule(weights, schedule or [])
     planned_views = {name: source.view for name, source in sources.items()}
+    # Everything but the sources and their mixture, which depend on buckets.
     content: dict[str, Any] = {
-        "seed": whole("seed", seed, 0, 2**64 - 1),
+        "seed": checked_int("seed", seed, 0, 2**64 - 1),
         "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,
@@ -291,30 +292,32 @@ def make_plan(
         "quarantine": quarantine_of(quarantine, planned_views),
     }
     if bucket_by is None:
-        return _plan_without_buckets(sources, starts, ramp, content)
+        return _plan_without_buckets(sources, weight_schedule, ramp, content)
     by = bucket_by_of(bucket_by)
     if not isinstance(by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
-    return _plan_with_buckets(views, by, starts, ramp, content)
+    return _plan_with_buckets(views, by, weight_schedule, ramp, content)
 
 
 def _plan_without_buckets(
     sources: Mapping[str, PlannedSource],
-    starts: Sequence[tuple[int, dict[str, int]]],
+    weight_schedule: Sequence[tuple[int, dict[str, int]]],
     ramp: Sequence[tuple[int, int]],
     content: Mapping[str, Any],
 ) -> Plan:
     """Return a plan whose segments begin where the weights or the batch size change.
 
-    starts: (start step, weights). ramp: (start step, batch size).
+    weight_schedule: (start step, weights). ramp: (start step, batch size). content: the plan's other fields.
     """
-    mixed = cut_at(starts, dict(ramp))
-    slots = cut_at(ramp, dict(starts))
+    ramp_steps = [start for start, _ in ramp]
+    segment_weights = cut_at(weight_schedule, ramp_steps)
+    segment_steps = [start for start, _ in segment_weights]
+    segment_slots = cut_at(ramp, segment_steps)
     segments = chain_segments(
-        mixed,
+        segment_weights,
         list(sources),
-        ramp[0][1],
-        dict(slots),
+        content["global_batch"],
+        dict(segment_slots),
     )
     return Plan(
         sources=sources,
@@ -326,27 +329,32 @@ def _plan_without_buckets(
 def _plan_with_buckets(
     views: Mapping[str, OrderView | MixtureSource],
     by: BucketBy,
-    starts: Sequence[tuple[int, dict[str, int]]],
+    weight_schedule: Sequence[tuple[int, dict[str, int]]],
     ramp: Sequence[tuple[int, int]],
     content: Mapping[str, Any],
 ) -> Plan:
+    """Return a plan with buckets. views: the sources, not split. Other arguments: as for `_plan_without_buckets`."""
     parts = split_sources(views, by)
     labels = bucket_labels(parts.values(), by.by)
-    sizes = size_ramp(by, labels, ramp)
+    size_schedule = size_ramp(by, labels, ramp)
+
     # A segment begins where weights, the batch, or the size of any bucket's batches change.
-    mixed = cut_at(starts, (*dict(ramp), *dict(sizes)))
-    batches = [in_force(sizes, start) for start, _ in mixed]
+    ramp_steps = [start for start, _ in ramp]
+    size_steps = [start for start, _ in size_schedule]
+    segment_weights = cut_at(weight_schedule, (*ramp_steps, *size_steps))
+    segment_steps = [start for start, _ in segment_weights]
+    segment_slots = cut_at(ramp, segment_steps)
+    segment_sizes = [in_force(size_schedule, start) for start in segment_steps]
     buckets = interleave_parts(
         by.by,
         by.edges,
         parts,
-        mixed,
-        batches,
+        segment_weights,
+        segment_sizes,
     )
-    slots = cut_at(ramp, dict(mixed))
     return Plan(
         sources=parts,
-        segments=bucketed_segments(mixed, slots),
+        segments=bucketed_segments(segment_weights, segment_slots),
         buckets=buckets,
         **content,
     )
@@ -359,15 +367,15 @@ def bucket_by_of(bucket_by: BucketBy | str | None) -> BucketBy | None:
     return bucket_by
 
 
-def segment_starts(
+def integer_schedule(
     weights: Mapping[str, Weight],
     schedule: Schedule,
 ) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, integer weights) for every segment, the first at step 0.
+    """Return a schedule with integer weights, as (start step, weights) pairs from step 0 on. Raises: InvalidPlan.
 
     weights: all sources' weights, in force from step 0 unless the schedule has an entry there.
     """
-    starts: list[tuple[int, dict[str, int]]] = []
+    weight_schedule: list[tuple[int, dict[str, int]]] = []
     for entry in schedule:
         try:
             start, mixture = entry
@@ -377,15 +385,15 @@ def segment_starts(
                 f"schedule entry {entry!r}: (step, {{source name: weight}}) is needed"
             ) from None
         first_allowed = 0
-        if starts:
-            first_allowed = starts[-1][0] + 1
-        start = whole(f"schedule entry {len(starts)}: step", start, first_allowed, 2**53)
+        if weight_schedule:
+            first_allowed = weight_schedule[-1][0] + 1
+        start = checked_int(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
         if unknown:
             raise InvalidPlan(f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}")
-        starts.append((start, integer_weights(mixture)))
-    if not starts or starts[0][0] > 0:
-        starts.insert(0, (0, integer_weights(weights)))
-    return starts
+        weight_schedule.append((start, integer_weights(mixture)))
+    if not weight_schedule or weight_schedule[0][0] > 0:
+        weight_schedule.insert(0, (0, integer_weights(weights)))
+    return weight_schedule
 
 
 def pack_sources(
@@ -411,6 +419,7 @@ def pack_sources(
         packed[name] = replace(source, view=view)
         packings[name] = view.packing
 
+    # All sources have the request's fields. Their dtypes come from the versions, and may differ.
     first = next(iter(packings.values()))
     for number, (field, _, _) in enumerate(first.layout):
         dtypes = {name: packing.layout[number][2] for name, packing in packings.items()}

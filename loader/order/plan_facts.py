@@ -146,7 +146,7 @@ def _last_position(
 ) -> int | None:
     """Return the stream position of the last sample of a view's first epoch; None if it has none."""
     stream = plan.stream_of(source.stream)
-    return stream.last_of(source.growth, source.delta)
+    return stream.last_position(source.growth, source.delta)
 
 
 def _pack_facts(view: PackedView) -> dict[str, Any]:

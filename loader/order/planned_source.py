@@ -5,8 +5,8 @@ from typing import Any
 
 from ..errors import EmptyView, InvalidPlan
 from .random.keyed_permutation import key
-from .random.lanes import LaneShape, fits_live, frozen_shape
-from .sources.growth import delta_name, whole_name
+from .random.lanes import LaneShape, all_chunks_fit, choose_shape
+from .sources.growth import delta_name, whole_view_name
 from .sources.items_view import ItemsView
 from .sources.views import OrderView
 from .weights import Weight
@@ -87,7 +87,7 @@ class PlannedSource:
         if self.delta:
             suffix = delta_name("", self.growth)
         else:
-            suffix = whole_name("", self.growth)
+            suffix = whole_view_name("", self.growth)
         return self.name.removesuffix(suffix)
 
     def draw_substitute(
@@ -167,7 +167,7 @@ def plan_source(
 
     try:
         _check_jumps(view)
-        shape = frozen_shape(
+        shape = choose_shape(
             n,
             view.mean_sample_bytes,
             _chunk_of(requested),
@@ -203,7 +203,7 @@ def _check_jumps(view: OrderView) -> None:
         decoded = getattr(base, "decoded_chunk", None)
         if base is None or decoded is None:
             continue
-        if not fits_live(len(base), *decoded):
+        if not all_chunks_fit(len(base), *decoded):
             samples_per_chunk = decoded[0]
             raise InvalidPlan(
                 f"its samples lie in a registered table, {samples_per_chunk} to a chunk that is decoded whole, and "

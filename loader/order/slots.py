@@ -1,13 +1,14 @@
 """L3, L4: compute the slots of one or several steps, in canonical order. Start reading at `stacked_slots`.
 
 The mixture (L2) lists the slots of a step in stream order, each with a source and a position in its stream. A slot's
-group is its lane, d = (position in the epoch) mod D. A batch is sorted by bit-reversed group, and each rank reads one
-stretch of it. The lanes (L1) then turn the positions of that stretch, and no others, into samples.
+lane is d = (position in the epoch) mod D. A batch is sorted by bit-reversed lane (L3), and each rank reads one stretch
+of it (L4). The lanes' permutation (L1) then turns the positions of that stretch, and no others, into samples.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class Stacked:
     slots: Slots
     """Slots of all steps."""
     number: I64
-    """int64: each slot's number in the canonical order of its step."""
+    """int64 [r]: each slot's number in the canonical order of its step."""
     starts: Sequence[int]
     """Index in `slots` of each step's first slot, then the number of all slots."""
     batches: Sequence[int]
@@ -89,22 +90,23 @@ def stacked_slots(
     # L2, L3: the whole batches. Which slots are the rank's depends on all of them.
     stream = slots_in_stream_order(plan, steps)
     # L4: the rank's part, in canonical order. From here on everything has its length, [r].
-    rows, number, starts = _rank_rows(planned, stream, rank, world_size)
-    source = stream.source[rows]
-    position = stream.position[rows]
-    epoch = stream.epoch[rows]
-    position_in_epoch = stream.position_in_epoch[rows]
+    part = _rank_part(planned, stream, rank, world_size)
+    source = stream.source[part.row]
+    position = stream.position[part.row]
+    epoch = stream.epoch[part.row]
+    position_in_epoch = stream.position_in_epoch[part.row]
     lengths = epoch_lengths(planned)  # [sources]
+    # With "mask" the last batch of an epoch is filled with positions from N on: padding.
     valid = position_in_epoch < lengths[source]
 
     # L1: the samples.
-    n_slots = len(rows)
+    n_slots = len(part.row)
     view_ordinal = np.full(n_slots, -1, np.int64)
     ordinal = np.full(n_slots, -1, np.int64)
     sample_rows = np.flatnonzero(valid)  # the others are padding
     if len(sample_rows):
         sample_source = source[sample_rows]
-        sample_ordinals = ordinals_at(
+        sample_ordinals = locate_samples(
             plan.seed,
             planned,
             sample_source,
@@ -125,22 +127,32 @@ def stacked_slots(
     )
     return Stacked(
         slots=slots,
-        number=number,
-        starts=starts,
+        number=part.number,
+        starts=part.starts,
         batches=stream.batches,
     )
 
 
-def _rank_rows(
+class _RankPart(NamedTuple):
+    """One rank's slots of several steps, in canonical order, step after step."""
+
+    row: I64
+    """int64 [r]: index of each slot in the arrays of `StreamSlots`."""
+    number: I64
+    """int64 [r]: as `Stacked.number`."""
+    starts: list[int]
+    """As `Stacked.starts`."""
+
+
+def _rank_part(
     planned: Sequence[PlannedSource],
     stream: StreamSlots,
     rank: int,
     world_size: int,
-) -> tuple[I64, I64, list[int]]:
-    """Return a rank's (rows of `stream`, canonical numbers in their steps, int64 [r] each), and `Stacked.starts`."""
+) -> _RankPart:
     batches = stream.batches
     n_steps = len(batches)
-    batch_number = None
+    batch_number = None  # not needed for a single batch
     if n_steps > 1:
         steps = np.arange(n_steps)
         batch_number = np.repeat(steps, batches)  # [m]: number of each slot's step
@@ -149,24 +161,24 @@ def _rank_rows(
         stream.position_in_epoch,
         _lane_counts(planned),
         batch_number,
-    )
+    )  # [m]: rows of `stream`, step after step
 
     # Almost all steps have the same size: the rank's numbers are computed once per size, not once per step.
     numbers_by_size = {}
     for size in dict.fromkeys(batches):  # in order: an error names the first size that is too small
-        part = rank_slice(size, rank, world_size)
-        numbers_by_size[size] = np.arange(part.start, part.stop)
-    numbers = [numbers_by_size[size] for size in batches]
-    lengths = [len(step_numbers) for step_numbers in numbers]
-    number = np.concatenate(numbers)
-    starts = [0, *accumulate(lengths)]
-    if world_size == 1:
-        return order, number, starts
+        numbers = rank_slice(size, rank, world_size)
+        numbers_by_size[size] = np.arange(numbers.start, numbers.stop)
+    step_numbers = [numbers_by_size[size] for size in batches]
+    counts = [len(numbers) for numbers in step_numbers]  # [steps]: the rank's slots of each step
+    number = np.concatenate(step_numbers)
+    starts = [0, *accumulate(counts)]
+    if world_size == 1:  # every row is the rank's
+        return _RankPart(order, number, starts)
 
-    first_rows = [0, *accumulate(batches[:-1])]  # [steps]: row of each step's first slot in `order`
-    first_row = np.repeat(first_rows, lengths)  # [r]
-    rank_rows = order[first_row + number]
-    return rank_rows, number, starts
+    step_offsets = [0, *accumulate(batches[:-1])]  # [steps]: index in `order` of each step's first slot
+    step_offset = np.repeat(step_offsets, counts)  # [r]
+    row = order[step_offset + number]
+    return _RankPart(row, number, starts)
 
 
 def _lane_counts(planned: Sequence[PlannedSource]) -> I64:
@@ -187,22 +199,22 @@ def canonical_order(
     lanes: int64 [sources], D of each source, powers of two.
     batch: int64 [B], ascending from 0: number of each slot's batch if there are several; each is sorted by itself.
     """
-    widest = int(lanes.max())
-    if widest == 1:
+    most_lanes = int(lanes.max())
+    if most_lanes == 1:
         return np.arange(len(source))  # already in order
 
-    # The sort key is bitrev(d)/D in units of 1/widest: a whole number below `widest`, exact for every D.
-    group_key = np.zeros(len(source), dtype=np.int64)
+    # The sort key is bitrev(d)/D in units of 1/most_lanes: a whole number below `most_lanes`, exact for every D.
+    lane_key = np.zeros(len(source), dtype=np.int64)
     slot_lanes = lanes[source]  # [B]: D of each slot's source
     for lane_count in set(lanes.tolist()):
-        rows = slot_lanes == lane_count  # slots of sources with this D
-        group = position_in_epoch[rows] & (lane_count - 1)  # position mod D
-        group_bits = lane_count.bit_length() - 1
-        units = widest // lane_count
-        group_key[rows] = bit_reversed(group, group_bits) * units
+        has_count = slot_lanes == lane_count  # bool [B]: slots of sources with this D
+        lane = position_in_epoch[has_count] & (lane_count - 1)  # d: position mod D, a power of two
+        lane_bits = lane_count.bit_length() - 1
+        units = most_lanes // lane_count
+        lane_key[has_count] = bit_reversed(lane, lane_bits) * units
     if batch is not None:
-        group_key += batch * widest  # batch after batch
-    order = np.argsort(group_key, kind="stable")
+        lane_key += batch * most_lanes  # batch after batch
+    order = np.argsort(lane_key, kind="stable")
     return order.astype(np.int64, copy=False)
 
 
@@ -241,39 +253,41 @@ def rank_slice(
     return slice(start, stop)
 
 
-def ordinals_at(
+def locate_samples(
     seed: int,
     planned: Sequence[PlannedSource],
     source: I64,
     epoch: I64,
     position_in_epoch: I64,
 ) -> I64:
-    """Return the view ordinals, int64 [m], at positions in epochs. m > 0.
+    """Return the view ordinals, int64 [m], of the samples at positions in epochs. m > 0.
 
     source: int64 [m], index into planned. epoch, position_in_epoch: int64 [m].
     """
+    # A batch has few distinct pairs of source and epoch. Number them from 0 to p - 1.
     epochs, epoch_index = _distinct(epoch)
     n_epochs = len(epochs)
-    pair_number = source * n_epochs + epoch_index  # [m]: one number per (source, epoch)
-    pairs, pair_index = _distinct(pair_number)  # [p] distinct pairs; [m] each slot's pair
-    pair_source, pair_epoch_index = np.divmod(pairs, n_epochs)
-    sources = [planned[number] for number in pair_source.tolist()]  # [p]
+    pair_code = source * n_epochs + epoch_index  # [m]: equal for slots of the same source and epoch
+    pair_codes, pair_index = _distinct(pair_code)  # [p]; [m]: each slot's pair
+    source_index, pair_epoch_index = np.divmod(pair_codes, n_epochs)  # [p] each
+    pair_sources = [planned[index] for index in source_index.tolist()]  # [p]
     pair_epochs = epochs[pair_epoch_index].tolist()  # [p]
 
     # One call for all pairs: numpy's cost per call would otherwise arise once for each of them.
-    keyed = []
-    for pair, entry in enumerate(sources):
-        pair_epoch = pair_epochs[pair]
-        keyed.append((entry.shape, entry.name, pair_epoch))
-    ordinals = locate_each(seed, keyed, pair_index, position_in_epoch)
+    shuffles = []
+    for pair_source, pair_epoch in zip(pair_sources, pair_epochs, strict=True):
+        shuffle = (pair_source.shape, pair_source.name, pair_epoch)
+        shuffles.append(shuffle)
+    ordinals = locate_each(seed, shuffles, pair_index, position_in_epoch)
 
-    for pair, entry in enumerate(sources):
+    # In epoch 0 a list (`ListedView`) has its own order, in place of the shuffle.
+    for pair, pair_source in enumerate(pair_sources):
         if pair_epochs[pair] != 0:
             continue
-        first_epoch = getattr(entry.view, "first_epoch", None)
-        if first_epoch is not None:  # a list: its own order first, then the shuffles
-            rows = pair_index == pair
-            ordinals[rows] = first_epoch[position_in_epoch[rows]]
+        list_order = getattr(pair_source.view, "first_epoch", None)
+        if list_order is not None:
+            is_of_pair = pair_index == pair
+            ordinals[is_of_pair] = list_order[position_in_epoch[is_of_pair]]
     return ordinals
 
 
@@ -282,18 +296,21 @@ def _version_ordinals(
     source: I64,
     view_ordinals: I64,
 ) -> I64:
-    """Return version ordinals, int64 [m]: one call per view, which may cost a read of a table."""
+    """Return the version ordinals, int64 [m], of view ordinals. source: int64 [m], index into planned; m > 0.
+
+    Calls each view once: a call may read a table.
+    """
     if (source == source[0]).all():
         only_source = planned[int(source[0])]
         return only_source.view.version_ordinals(view_ordinals)
 
     order = np.argsort(source, kind="stable")  # [m]: rows, source after source
-    sources, starts = np.unique(source[order], return_index=True)  # [s] each
-    parts = np.split(view_ordinals[order], starts[1:])
+    sources, first_rows = np.unique(source[order], return_index=True)  # [s]; [s]: index in `order`
+    ordinals_by_view = np.split(view_ordinals[order], first_rows[1:])  # [s] arrays
     ordinals_by_source = []
-    for number, part in zip(sources.tolist(), parts, strict=True):
-        view = planned[number].view
-        ordinals = view.version_ordinals(part)
+    for index, own_view_ordinals in zip(sources.tolist(), ordinals_by_view, strict=True):
+        view = planned[index].view
+        ordinals = view.version_ordinals(own_view_ordinals)
         ordinals_by_source.append(ordinals)
     out = np.empty_like(view_ordinals)
     out[order] = np.concatenate(ordinals_by_source)
@@ -301,21 +318,27 @@ def _version_ordinals(
 
 
 def _distinct(values: I64) -> tuple[I64, I64]:
-    """Return the distinct values (int64 [m], m > 0), ascending, and each value's index, as `numpy.unique` does."""
-    if (values == values[0]).all():  # the usual case, at a tenth of the cost
+    """Return the distinct values, ascending, and each value's index among them (int64 [m]). values: int64 [m], m > 0.
+
+    The same as `numpy.unique`. If all values are equal, the usual case, it costs a tenth.
+    """
+    if (values == values[0]).all():
         only_value = values[:1]
         return only_value, np.zeros(len(values), np.int64)
     distinct, index = np.unique(values, return_inverse=True)
     return distinct, index
 
 
-def slot_of(
+def find_slot(
     plan: PlanContent,
     step: int,
     source: int,
     position: int,
-) -> tuple[int, int]:
-    """Return (slot that holds this position of a source's stream, number of slots in the step). O(B)."""
+) -> int:
+    """Return the number, in canonical order, of the slot with this position of a source's stream. O(B).
+
+    source: index into plan.source_names. The step must use the position.
+    """
     planned = list(plan.sources.values())
     stream = slots_in_stream_order(plan, (step,))
     order = canonical_order(
@@ -325,5 +348,5 @@ def slot_of(
     )
     has_source = stream.source[order] == source
     has_position = stream.position[order] == position
-    slots = np.flatnonzero(has_source & has_position)  # a single one
-    return int(slots[0]), stream.batches[0]
+    (slot,) = np.flatnonzero(has_source & has_position).tolist()
+    return int(slot)

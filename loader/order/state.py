@@ -262,11 +262,9 @@ def _source_differences(
     if saved == own:
         return []
     subject = f"source {name!r}"
-    whole_source = [_difference(subject, saved, own)]
-    if own is None or not isinstance(saved, list):
-        return whole_source
-    if len(saved) != len(own):
-        return whole_source
+    if own is None or not isinstance(saved, list) or len(saved) != len(own):
+        # One of both lacks the source, or the state is damaged: there are no fields to compare.
+        return [_difference(subject, saved, own)]
     differences = []
     for field, saved_value, own_value in zip(_SOURCE_FIELDS, saved, own, strict=True):
         if saved_value != own_value:

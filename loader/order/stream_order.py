@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .content import PlanContent
-from .mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
+from .mixture import MASK, MixtureSegment, Stream, padded_positions, stream_slots
 from .planned_source import PlannedSource
 from .random.keyed_permutation import I64
 
 
 class StreamSlots(NamedTuple):
-    """All slots of several steps, in stream order: step after step, not yet sorted by group."""
+    """All slots of several steps, in stream order: step after step, not yet sorted by lane."""
 
     source: I64
     """int64 [m]: index into plan.source_names."""
@@ -44,6 +44,7 @@ class SegmentSteps(NamedTuple):
 
 
 def slots_in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlots:
+    """Return all slots of ascending steps. Raises InvalidRuntime for an invalid step."""
     stretches = _segment_steps(plan, steps)
     batches: list[int] = []
     for stretch in stretches:
@@ -77,10 +78,10 @@ def _segment_steps(
     plan: PlanContent,
     steps: Sequence[int],
 ) -> list[SegmentSteps]:
-    """Return the parts of these steps that lie in one segment of one stream, in order."""
+    """Return the steps as stretches, in order: consecutive steps in one segment of one stream."""
     first_step = steps[0]
     last_step = steps[-1]
-    plan.checked_step(first_step)
+    plan.checked_step(first_step)  # raises; the steps ascend, so those between need no check
     plan.checked_step(last_step)
     if plan.buckets is None:
         stream = plan.turn(first_step).stream
@@ -148,8 +149,8 @@ def _padded_epochs(
     epochs = []
     positions_in_epoch = []
     for batch, step in zip(batches, steps, strict=True):
-        step_epoch, step_positions = whole_epochs(n, batch, step)
-        epochs.append(step_epoch)
+        step_epoch, step_positions = padded_positions(n, batch, step)
+        epochs.append(np.full(batch, step_epoch, np.int64))
         positions_in_epoch.append(step_positions)
     epoch = np.concatenate(epochs)
     position_in_epoch = np.concatenate(positions_in_epoch)
@@ -172,6 +173,7 @@ def epoch_positions(
     stream: int64 [m], index of the stream's first view in `plan.source_names`. The returned source is the index of the
     view at the position: another one if the source grew.
     """
+    # As if no source grew: each stream is its first view, in epochs.
     planned = list(plan.sources.values())
     n = epoch_lengths(planned)[stream]  # [m]: samples in an epoch of each slot's source
     source = stream.copy()
@@ -180,24 +182,24 @@ def epoch_positions(
     if not plan.grown_streams:
         return source, epoch, position_in_epoch
 
-    n_slots = np.bincount(stream)  # of each stream
+    # Correct the slots of each stream that grows.
+    n_slots = np.bincount(stream)  # [streams]
     streams_with_slots = np.flatnonzero(n_slots)
-    for number in streams_with_slots.tolist():
-        name = plan.source_names[number]
+    for stream_index in streams_with_slots.tolist():
+        name = plan.source_names[stream_index]
         grown = plan.grown_streams.get(name)
         if grown is None:
             continue
-        rows = np.flatnonzero(stream == number)  # [r]: this stream's slots
-        growth, is_delta, grown_epoch, grown_position = grown.places(position[rows])
-        epoch[rows] = grown_epoch
-        position_in_epoch[rows] = grown_position
-        slot_views = zip(growth.tolist(), is_delta.tolist(), strict=True)  # [r]
-        for view_growth, view_is_delta in set(slot_views):
-            is_growth = growth == view_growth
-            is_kind = is_delta == view_is_delta
-            view_rows = rows[is_growth & is_kind]
-            view_key = (name, view_growth, view_is_delta)
-            source[view_rows] = plan.view_index[view_key]
+        rows = np.flatnonzero(stream == stream_index)  # [r]: this stream's slots
+        at = grown.view_positions(position[rows])
+        epoch[rows] = at.epoch
+        position_in_epoch[rows] = at.position_in_epoch
+        # The source is the view: find its index once per view, not once per slot.
+        slot_views = zip(at.stage.tolist(), at.is_delta.tolist(), strict=True)  # [r]
+        for growth, is_delta in set(slot_views):
+            is_view = (at.stage == growth) & (at.is_delta == is_delta)
+            view_key = (name, growth, is_delta)
+            source[rows[is_view]] = plan.view_index[view_key]
     return source, epoch, position_in_epoch
 
 

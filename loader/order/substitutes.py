@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidPlan
 from .content import PlanContent
 from .random.keyed_permutation import I64
-from .slots import Slots, Stacked, ordinals_at, stacked_slots
+from .slots import Slots, Stacked, locate_samples, stacked_slots
 from .sources.growth import earlier_ordinals, removed_since
 from .sources.window_view import stored_ordinals
 from .stream_order import epoch_positions
@@ -36,6 +36,7 @@ def planned_stack(
     stacked = stacked_slots(plan, steps, rank, world_size)
     removes_samples = any(len(growth.removed) for growth in plan.grown)
     excludes_samples = removes_samples or bool(plan.quarantine.lists)
+    # Packed sequences keep their slots: their quarantined documents are masked.
     if not excludes_samples or plan.pack is not None:
         return stacked
 
@@ -53,7 +54,7 @@ def _fill_with_substitutes(
     step: int,
     slots: Slots,
 ) -> None:
-    """Put substitutes, in place, into the slots whose own samples the step excludes."""
+    """Replace, in the arrays of `slots`, each sample that the step excludes by its first usable substitute."""
     sources = set(slots.source.tolist())
     for source in sorted(sources):
         name = plan.source_names[source]
@@ -63,7 +64,7 @@ def _fill_with_substitutes(
             source,
             step,
             slots.ordinal[rows],
-        )
+        )  # [rows]; False at padding, whose ordinal -1 no list has
         for slot in rows[is_excluded].tolist():
             position = int(slots.position[slot])
             candidates = substitutes(plan, step, source, position)
@@ -90,7 +91,8 @@ def substitutes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
 
-    after: the attempt that the slot already holds (0: its own sample). Skips samples in the `exclusion_mask`.
+    source, position: as for `substitute`. after: the attempt that the slot already holds (0: its own sample).
+    Substitutes that the step excludes are left out, so attempts may have gaps.
     """
     first_attempt = after + 1
     for attempt in range(first_attempt, MAX_ATTEMPTS + 1):
@@ -115,12 +117,12 @@ def substitute(
     name = plan.source_names[source]
     planned = plan.sources[name]
 
-    # The slot's own sample, by the arithmetic of a whole step on arrays of length 1.
+    # Substitutes depend on the slot's own sample. Find it by the arithmetic of a step, on arrays of length 1.
     stream_index = plan.source_names.index(planned.stream)
     stream = np.array([stream_index], np.int64)
     positions = np.array([position], np.int64)
     _, epoch, position_in_epoch = epoch_positions(plan, stream, positions)
-    own = ordinals_at(
+    own = locate_samples(
         plan.seed,
         [planned],
         np.zeros(1, np.int64),
@@ -148,11 +150,14 @@ def exclusion_mask(
 ) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
+    A step excludes samples that a version in force lacks, and quarantined ones.
+
     source: index of the view in `plan.source_names`.
     """
     name = plan.source_names[source]
     planned = plan.sources[name]
     growths = plan.growths_of(planned.source)
+    # Growths and lists name episodes, not windows.
     ordinals = stored_ordinals(planned.view, ordinals)
     is_excluded = removed_since(growths, planned.growth, step, ordinals)
     # A quarantine list holds ordinals of the version in force when it was added. So look the samples up in each earlier

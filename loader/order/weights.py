@@ -7,7 +7,7 @@ from math import gcd, lcm
 from typing import Any, TypeVar
 
 from ..errors import InvalidPlan
-from .random.plan_hash import MAX_GLOBAL_BATCH, whole
+from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int
 
 MAX_TOTAL_WEIGHT = 2**16
 
@@ -116,7 +116,7 @@ def ramp_of(value: object) -> list[tuple[int, int]]:
     """Return (start step, slots) pairs of a global batch, from step 0 on."""
 
     def checked_batch(name: str, slots: Any) -> int:
-        return whole(name, slots, 1, MAX_GLOBAL_BATCH)
+        return checked_int(name, slots, 1, MAX_GLOBAL_BATCH)
 
     return steps_of("global_batch", value, checked_batch)
 
@@ -144,7 +144,7 @@ def steps_of(
         except (TypeError, ValueError):
             raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
         start_name = f"{name} entry {number}: step"
-        start = whole(start_name, start, low, high)
+        start = checked_int(start_name, start, low, high)
         value_name = f"{name} from step {start}"
         value = checked(value_name, value)
         low = start + 1

@@ -13,7 +13,7 @@ from ..dataset.shards.address import SampleAddress
 from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.occurrences import Occurrence
 from ..order.plan import Plan
-from ..order.random.generators import sample_rng_key
+from ..order.random.generators import sample_generator
 from ..order.slots import Slots, rank_slice
 from ..order.sources.items_view import ItemsView
 from ..order.sources.packing import PackedView
@@ -102,7 +102,7 @@ def seen(
     def transformed(sample: Sample, rng: np.random.Generator | None = None) -> Sample:
         if transform is None:
             return sample
-        return apply_transform(transform, sample, address, rng or sample_rng_key(*key))
+        return apply_transform(transform, sample, address, rng or sample_generator(*key))
 
     facts: dict[str, Any] = {
         "step": step,
@@ -116,7 +116,7 @@ def seen(
     }
     if isinstance(decoded, PenstockError):
         return SlotReplay(**facts, decoded={}, trained={}, error=decoded)
-    rng = _Recording(sample_rng_key(*key).bit_generator)
+    rng = _Recording(sample_generator(*key).bit_generator)
     try:
         trained = transformed(copy.deepcopy(decoded), rng)
         again = transformed(copy.deepcopy(decoded))

@@ -15,7 +15,7 @@ from loader.dataset.versions.version import Version
 from loader.dataset.versions.view import View
 from loader.errors import EmptyView, InvalidRuntime, MissingDependency
 from loader.order.random.keyed_permutation import I64
-from loader.order.random.lanes import frozen_shape, locate
+from loader.order.random.lanes import choose_shape, locate
 from loader.storage import open_store
 from loader.storage.disk.scratch import held_folder
 
@@ -83,7 +83,7 @@ def remaining_samples(view: View, seen: I64, seed: int) -> I64:
     rest = np.flatnonzero(members).astype(np.int64)
     if not len(rest):
         raise EmptyView(f"every sample of {view!r} was seen: the epoch is over, plan the next one")
-    shape = frozen_shape(len(rest), view.mean_sample_bytes, None, None)
+    shape = choose_shape(len(rest), view.mean_sample_bytes, None, None)
     return rest[locate(shape, seed, view.version.dataset, 0, np.arange(len(rest), dtype=np.int64))]
 
 

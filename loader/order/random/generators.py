@@ -50,7 +50,7 @@ def field_words(
     return _words(head, ordinals, (field,))
 
 
-def sample_rng_key(
+def sample_generator(
     seed: int,
     source: str,
     epoch: int,
@@ -61,7 +61,7 @@ def sample_rng_key(
     return _generator(words)
 
 
-def field_rng_key(
+def field_generator(
     seed: int,
     source: str,
     epoch: int,
@@ -78,7 +78,7 @@ def _words(
     ordinals: np.ndarray,
     tail: Sequence[str],
 ) -> Words:
-    """Return both words of each ordinal. head, tail: fields of the key before the ordinal, and behind it."""
+    """Return both words of each ordinal. head, tail: fields of the hashed key before the ordinal, and behind it."""
     head_bytes = b"".join(framed(field) for field in head)
     tail_bytes = b"".join(framed(field) for field in tail)
     words = np.empty((2, len(ordinals)), np.uint64)
@@ -95,6 +95,6 @@ def _words(
 
 
 def _generator(words: Words) -> np.random.Generator:
-    from .philox_generators import generator_of  # imports numpy.random: 10 ms, only for draws
+    from .philox_generators import philox_generator  # imports numpy.random: 10 ms, only for draws
 
-    return generator_of(*words[0])
+    return philox_generator(*words[0])

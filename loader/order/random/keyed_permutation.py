@@ -82,7 +82,7 @@ def sub_array(k: Keys, a: Keys) -> U64:
 
 
 def _mix_in_place(z: U64) -> U64:
-    """Return `mix64` of each value, in the memory of the argument."""
+    """Return `mix64` of each value, in the memory of `z`."""
     z ^= z >> 30
     z *= MIX_1  # uint64 products wrap at 2^64, as the mask does in `mix64`
     z ^= z >> 27
@@ -111,18 +111,19 @@ def perm(
     Returns int64 [len(x)] in [0, n).
     """
     if not isinstance(n, int):
-        assert not isinstance(k, int)
+        assert not isinstance(k, int)  # a size per element comes with a key per element
         return _perm_each(k, n, x)
     if n == 1 or x.size == 0:
         return np.zeros(x.shape, dtype=np.int64)
     if n > ARGSORT_MAX:
         return _feistel(k, n, x)
 
+    # Small n: sort the hashes of 0 ... n - 1.
     if isinstance(k, int):
         columns = np.arange(n, dtype=np.uint64)
         hashes = sub_array(k, columns)
-        table = np.argsort(hashes, kind="stable")  # [n]: the whole permutation
-        return table[x].astype(np.int64, copy=False)
+        permutation = np.argsort(hashes, kind="stable")  # [n]
+        return permutation[x].astype(np.int64, copy=False)
 
     image = np.empty(x.shape, dtype=np.int64)
     for first in range(0, len(x), _ROWS_AT_ONCE):
@@ -212,8 +213,8 @@ def _feistel(
         b,
         x.astype(np.uint64),
     )
-    over = np.flatnonzero(out >= bound)
-    while over.size:  # walk along the cycle
+    over = np.flatnonzero(out >= bound)  # rows whose value is in the rectangle, but not below n
+    while over.size:  # walk along the cycle: apply the network to those again
         keys_over = [select_rows(round_keys, over) for round_keys in keys]
         a_over = select_rows(a, over)
         b_over = select_rows(b, over)
@@ -316,11 +317,11 @@ def unperm(
     n: int,
     y: I64,
 ) -> I64:
-    """Return the x that `perm` maps to y (int64): n > `ARGSORT_MAX`, one key."""
+    """Return the x that `perm` maps to each y (int64), by the network: only for n > `ARGSORT_MAX`."""
     a, b = _sides(n)
     keys = _round_keys(k)
     out = y.astype(np.uint64)
-    over = np.arange(len(y))
+    over = np.arange(len(y))  # all rows at first, then the rows whose value is not below n
     while over.size:  # walk back along the cycle
         image = out[over]
         quotient: U64 = np.floor_divide(image, b)
@@ -350,7 +351,7 @@ def unperm_one(
     """Return the x that `perm` maps to y, for any n: faster than arrays for a few values."""
     if n == 1:
         return 0
-    if n <= ARGSORT_MAX:
+    if n <= ARGSORT_MAX:  # `perm` sorts hashes: x is the rank of y's hash
         own_hash = sub(k, y)
         rank = 0
         for other in range(n):

@@ -24,7 +24,7 @@ from .keyed_permutation import (
     select_rows,
     sub_array,
 )
-from .plan_hash import whole
+from .plan_hash import checked_int
 
 LIVE_CHUNK_BYTES = 2**31
 """Approximate decoded bytes of the chunks that a source reads side by side."""
@@ -92,7 +92,7 @@ def _check_count(
         raise InvalidPlan(f"{name} = {value!r}: a whole number from 1 to {high} is needed")
 
 
-def frozen_shape(
+def choose_shape(
     n: int,
     mean_sample_bytes: int,
     chunk: int | None = None,
@@ -103,30 +103,33 @@ def frozen_shape(
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
     chunk, lanes: override the computed values.
-    decoded: (samples, bytes) per chunk that is decoded whole; None for samples read one by one.
+    decoded: (samples, bytes) per stored chunk that is decoded whole; None for samples read one by one.
 
     Raises InvalidPlan for values out of range.
     """
     if lanes is not None:
-        lanes = whole("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
+        lanes = checked_int("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
         rows, nbytes = decoded
-        chunk, lanes = _shape_of_decoded_chunks(n, rows, nbytes)
+        # Few chunks need no bound: the usual rule applies to them.
+        if rows > 1 and not all_chunks_fit(n, rows, nbytes):
+            chunk, lanes = _bounded_chunk_and_lanes(rows, nbytes)
 
     if chunk is not None:
-        chunk = whole("chunk", chunk, 1, MAX_CHUNK)
+        chunk = checked_int("chunk", chunk, 1, MAX_CHUNK)
     else:
         samples_per_request = CHUNK_BYTES // max(1, mean_sample_bytes)
-        most = min(samples_per_request, n // CHUNKS_MIN)
-        chunk = _power_of_two_up_to(max(1, most))
+        samples_per_chunk = min(samples_per_request, n // CHUNKS_MIN)
+        chunk = _power_of_two_up_to(max(1, samples_per_chunk))
 
-    if chunk == 1 and (lanes is None or lanes == 1):
+    is_full_shuffle = chunk == 1 and (lanes is None or lanes == 1)  # no samples to read together
+    if is_full_shuffle:
         return LaneShape(
             n=n,
             chunk=1,
             lanes=1,
             rounds_h=1,
-        )  # a full shuffle
+        )
     if lanes is None:
         lanes = DEFAULT_LANES
     return LaneShape(
@@ -137,29 +140,30 @@ def frozen_shape(
     )
 
 
-def fits_live(
+def all_chunks_fit(
     n: int,
     rows: int,
     nbytes: int,
 ) -> bool:
-    """Return whether all chunks of n samples may be decoded at once. rows, nbytes: samples and bytes per chunk."""
+    """Return whether all stored chunks of n samples may be decoded at once.
+
+    rows, nbytes: samples and bytes per stored chunk.
+    """
     chunks = -(-n // rows)  # rounded up
     return chunks * nbytes <= LIVE_CHUNK_BYTES
 
 
-def _shape_of_decoded_chunks(
-    n: int,
-    rows: int,
-    nbytes: int,
-) -> tuple[int | None, int | None]:
-    """Return chunk and lanes that keep few decoded chunks in memory; (None, None) for the usual rule."""
-    if rows == 1 or fits_live(n, rows, nbytes):
-        return None, None
+def _bounded_chunk_and_lanes(rows: int, nbytes: int) -> tuple[int, int]:
+    """Return the order's chunk and lanes that keep the decoded stored chunks within `LIVE_CHUNK_BYTES`.
+
+    rows, nbytes: as for `all_chunks_fit`.
+    """
     power_of_two_from_rows = 1 << (rows - 1).bit_length()
     chunk = min(MAX_CHUNK, power_of_two_from_rows)
-    # A chunk of the order touches up to chunk / rows + 1 stored chunks; D * h of them are live at once.
-    lane_bytes = DEFAULT_ROUNDS_H * nbytes * (chunk + rows)  # times rows
-    lanes = LIVE_CHUNK_BYTES * rows // lane_bytes
+    # A lane reads h chunks side by side, each from up to chunk / rows + 1 stored chunks. Multiplied by `rows`, its
+    # bytes are a whole number.
+    lane_bytes_times_rows = DEFAULT_ROUNDS_H * nbytes * (chunk + rows)
+    lanes = LIVE_CHUNK_BYTES * rows // lane_bytes_times_rows
     lanes = min(max(lanes, 1), DEFAULT_LANES)
     return chunk, _power_of_two_up_to(lanes)
 
@@ -209,8 +213,8 @@ def epoch_keys(
     return EpochKeys(**keys)
 
 
-class Epochs(NamedTuple):
-    """`LaneShape` numbers and `EpochKeys`, by their names, for positions in one or several epochs.
+class PositionNumbers(NamedTuple):
+    """The `LaneShape` and `EpochKeys` of positions in one or several epochs, by their names.
 
     Each is a single number if it is the same for all positions, else an array [positions].
     """
@@ -231,12 +235,12 @@ class Epochs(NamedTuple):
     rot: Keys
     rot2: Keys
 
-    def part(self, rows: NDArray[np.bool_]) -> "Epochs":
-        return Epochs._make(select_rows(numbers, rows) for numbers in self)
+    def select(self, rows: NDArray[np.bool_]) -> "PositionNumbers":
+        return PositionNumbers._make(select_rows(number, rows) for number in self)
 
 
-_shape_numbers = attrgetter(*Epochs._fields[:6])
-_key_numbers = attrgetter(*Epochs._fields[6:])
+_shape_numbers = attrgetter(*PositionNumbers._fields[:6])
+_key_numbers = attrgetter(*PositionNumbers._fields[6:])
 
 
 def locate(
@@ -248,20 +252,20 @@ def locate(
 ) -> I64:
     """Return view ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
     keys = epoch_keys(seed, name, epoch)
-    numbers = Epochs(*_shape_numbers(shape), *_key_numbers(keys))
+    numbers = PositionNumbers(*_shape_numbers(shape), *_key_numbers(keys))
     return _locate(numbers, positions)
 
 
 def locate_each(
     seed: int,
     epochs: Sequence[tuple[LaneShape, str, int]],
-    which: I64,
+    epoch_index: I64,
     positions: I64,
 ) -> I64:
     """Return view ordinals as `locate` does, for positions in several epochs of any sources.
 
-    epochs: (shape, name, epoch) of each.
-    which: int64, index into `epochs` for each position.
+    epochs: (shape of the source, its name, number of the epoch) of each.
+    epoch_index: int64, index into `epochs` for each position.
     """
     if len(epochs) == 1:
         shape, name, epoch = epochs[0]
@@ -276,31 +280,31 @@ def locate_each(
     shape_table = np.array(shape_rows, np.int64)  # [epochs, 6]
     key_table = np.array(key_rows, np.uint64)  # [epochs, 9]
 
-    is_alike = (shape_table == shape_table[0]).all(axis=0)  # [6]: numbers that all epochs share
+    is_shared = (shape_table == shape_table[0]).all(axis=0)  # [6]: whether all epochs have the same number
     numbers: list[Any] = []  # int | int64 [positions], then uint64 [positions]
-    for column, alike in zip(shape_table.T, is_alike.tolist(), strict=True):
-        if alike:  # a number is much faster than an array: numpy divides by it with multiplications
+    for column, shared in zip(shape_table.T, is_shared.tolist(), strict=True):
+        if shared:  # a number is much faster than an array: numpy divides by it with multiplications
             numbers.append(int(column[0]))
         else:
-            numbers.append(column[which])
-    numbers += [column[which] for column in key_table.T]
-    return _locate(Epochs._make(numbers), positions)
+            numbers.append(column[epoch_index])
+    numbers += [column[epoch_index] for column in key_table.T]
+    return _locate(PositionNumbers._make(numbers), positions)
 
 
-def _locate(epochs: Epochs, positions: I64) -> I64:
-    in_tail = positions >= epochs.body
+def _locate(numbers: PositionNumbers, positions: I64) -> I64:
+    in_tail = positions >= numbers.body
     if not in_tail.any():
-        ordinal = _body(epochs, positions)
+        ordinal = _locate_in_body(numbers, positions)
     elif in_tail.all():
-        ordinal = _tail(epochs, positions - epochs.body)
+        ordinal = _locate_in_tail(numbers, positions - numbers.body)
     else:
         ordinal = np.empty(positions.shape, dtype=np.int64)
         in_body = ~in_tail
-        body = epochs.part(in_body)
-        ordinal[in_body] = _body(body, positions[in_body])
-        tail = epochs.part(in_tail)
-        ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
-    return _rotate(ordinal, epochs.rot, epochs.n)  # otherwise the short last chunk would always come last
+        body = numbers.select(in_body)
+        ordinal[in_body] = _locate_in_body(body, positions[in_body])
+        tail = numbers.select(in_tail)
+        ordinal[in_tail] = _locate_in_tail(tail, positions[in_tail] - tail.body)
+    return _rotate(ordinal, numbers.rot, numbers.n)  # otherwise the short last chunk would always come last
 
 
 def _rotate(
@@ -308,7 +312,7 @@ def _rotate(
     key: Keys,
     n: Sizes,
 ) -> I64:
-    """Return `(values + key) mod n`; 0 <= values < n. Changes `values` in place."""
+    """Return `(values + key) mod n`, in the memory of `values`; 0 <= values < n."""
     if isinstance(key, int):
         values += key % n
     else:
@@ -318,83 +322,93 @@ def _rotate(
     return values
 
 
-def _body(epochs: Epochs, i: I64) -> I64:
+def _locate_in_body(numbers: PositionNumbers, i: I64) -> I64:
     """Return the ordinals, not yet rotated, at positions before the tail."""
-    chunk = epochs.chunk
-    full_chunks = epochs.n // chunk
+    chunk = numbers.chunk
+    full_chunks = numbers.n // chunk
     j, y = _deal(
-        epochs,
+        numbers,
         i,
         chunk=chunk,
-        rounds=epochs.chunk_rounds,
-        key_r=epochs.r,
+        rounds=numbers.chunk_rounds,
+        key_r=numbers.r,
     )
-    m = perm(epochs.p, full_chunks, j)  # the chunk read as number j
-    chunk_keys = sub_array(epochs.q, m.astype(np.uint64))
+    m = perm(numbers.p, full_chunks, j)  # the chunk read as number j
+    chunk_keys = sub_array(numbers.q, m.astype(np.uint64))
     within = perm(chunk_keys, chunk, y)
     return m * chunk + within
 
 
-def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the ordinals, not yet rotated, at positions that count from the tail's beginning.
-
-    The same lanes read the tail, one small chunk each, except its last few positions, which a plain permutation orders.
-    """
-    slots = epochs.lanes * epochs.rounds_h
-    tail = epochs.n - epochs.body
-    size = tail // slots  # of a small chunk
-    rest_start = slots * size
-    z = np.empty(i.shape, dtype=np.int64)  # the sample's number among the tail's
-
-    in_rest = i >= rest_start
-    in_lanes = ~in_rest
-    if in_lanes.any():
-        dealt = epochs.part(in_lanes)
-        dealt_size = select_rows(size, in_lanes)
-        j, y = _deal(
-            dealt,
-            i[in_lanes],
-            chunk=dealt_size,
-            rounds=1,
-            key_r=dealt.r2,
-        )
-        m = perm(dealt.p2, select_rows(slots, in_lanes), j)
-        chunk_keys = sub_array(dealt.q2, m.astype(np.uint64))
-        z[in_lanes] = m * dealt_size + perm(chunk_keys, dealt_size, y)
-
-    first = select_rows(rest_start, in_rest)
-    rest_keys = select_rows(epochs.t, in_rest)
-    rest_size = select_rows(tail - rest_start, in_rest)
-    rest_positions = i[in_rest] - first
-    z[in_rest] = first + perm(rest_keys, rest_size, rest_positions)
-    z = _rotate(z, epochs.rot2, tail)
+def _locate_in_tail(numbers: PositionNumbers, i: I64) -> I64:
+    """Return the ordinals, not yet rotated, at positions that count from the tail's beginning."""
+    tail = numbers.n - numbers.body  # samples
+    z = _numbers_in_tail(numbers, i, tail)
+    z = _rotate(z, numbers.rot2, tail)
 
     # The tail's samples lie in the chunks that come last in the order of chunks.
-    chunk = epochs.chunk
-    body_chunks = epochs.body // chunk
-    full_chunks = epochs.n // chunk
+    chunk = numbers.chunk
+    body_chunks = numbers.body // chunk
+    full_chunks = numbers.n // chunk
     j = body_chunks + z // chunk
     m = j.copy()  # the short chunk, number full_chunks, stays in its position
     is_full = j < full_chunks
-    order_keys = select_rows(epochs.p, is_full)
+    order_keys = select_rows(numbers.p, is_full)
     m[is_full] = perm(order_keys, select_rows(full_chunks, is_full), j[is_full])
     return m * chunk + z % chunk
 
 
+def _numbers_in_tail(
+    numbers: PositionNumbers,
+    i: I64,
+    tail: Sizes,
+) -> I64:
+    """Return each sample's number among the tail's samples, not yet rotated. i: as for `_locate_in_tail`.
+
+    The same lanes read the tail, one small chunk each, except its last few positions, which a plain permutation orders.
+    """
+    slots = numbers.lanes * numbers.rounds_h
+    size = tail // slots  # of a small chunk
+    rest_start = slots * size
+    z = np.empty(i.shape, dtype=np.int64)
+
+    in_rest = i >= rest_start
+    in_lanes = ~in_rest
+    if in_lanes.any():
+        in_chunks = numbers.select(in_lanes)
+        chunk = select_rows(size, in_lanes)
+        j, y = _deal(
+            in_chunks,
+            i[in_lanes],
+            chunk=chunk,
+            rounds=1,
+            key_r=in_chunks.r2,
+        )
+        m = perm(in_chunks.p2, select_rows(slots, in_lanes), j)
+        chunk_keys = sub_array(in_chunks.q2, m.astype(np.uint64))
+        z[in_lanes] = m * chunk + perm(chunk_keys, chunk, y)
+
+    first = select_rows(rest_start, in_rest)
+    rest_keys = select_rows(numbers.t, in_rest)
+    rest_size = select_rows(tail - rest_start, in_rest)
+    rest_positions = i[in_rest] - first
+    z[in_rest] = first + perm(rest_keys, rest_size, rest_positions)
+    return z
+
+
 def _deal(
-    shape: Epochs,
+    numbers: PositionNumbers,
     i: I64,
     *,
     chunk: Sizes,
     rounds: Sizes,
     key_r: Keys,
 ) -> tuple[I64, I64]:
-    """Deal positions to lanes; return (j, y): the lane's j-th chunk in reading order, and the sample in it.
+    """Deal positions to lanes. Return (j, y): the number of the chunk in reading order, and the sample in it.
 
     rounds: chunks that a slot reads. Letters are as in docs/order.md, "Lanes".
     """
-    lanes = shape.lanes
-    h = shape.rounds_h
+    lanes = numbers.lanes
+    h = numbers.rounds_h
     u: I64 = np.floor_divide(i, lanes)
     d = i - u * lanes  # the lane; `i % lanes` would divide a second time
     tau = u // h  # the lane's round, in which each of its h slots reads one sample

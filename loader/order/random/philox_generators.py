@@ -45,21 +45,23 @@ class PhiloxKey(ISeedSequence):
         return np.array(self.words, np.uint64)
 
 
-class _Reused:
+class _ReusableGenerator:
+    """A generator that is reset for each sample, by writing to numpy's memory."""
+
     __slots__ = ("_bits", "_generator", "_key", "_memory", "_references")
 
     def __init__(self) -> None:
         self._key = PhiloxKey(0, 0)
         self._bits = _philox(self._key)
-        self._memory = _memory_of(self._bits)
-        # A caller may keep the generator, its bit generator or its seed sequence. They are counted here and in `begin`
+        self._memory = _state_memory(self._bits)
+        # A caller may keep the generator, its bit generator or its seed sequence. They are counted here and in `reset`
         # under the same names: one more local name in only one of them would be one more reference.
         generator = np.random.Generator(self._bits)
         self._generator = generator
         self._references = (getrefcount(generator), getrefcount(self._bits), getrefcount(self._key))
 
-    def begin(self, first: int, second: int) -> np.random.Generator | None:
-        """Return the generator, reset to this key; None while a caller keeps it."""
+    def reset(self, first: int, second: int) -> np.random.Generator | None:
+        """Return the generator, reset to this key; None while a caller keeps it or one of its parts."""
         # This local reference counts, too: if a signal handler draws here, it gets None.
         generator = self._generator
         # Compare one by one. If a caller keeps the generator (+1) and restores a state with another seed sequence, its
@@ -72,25 +74,26 @@ class _Reused:
         return generator
 
 
-class _OfThread(threading.local):
-    reused: _Reused | None = None
+class _ThreadGenerators(threading.local):
+    reusable: _ReusableGenerator | None = None
 
 
-_of_thread = _OfThread()
+_thread_generators = _ThreadGenerators()
 
 
-def generator_of(first: int, second: int) -> np.random.Generator:
+def philox_generator(first: int, second: int) -> np.random.Generator:
     """Return a Philox generator with this key, at its first draw. Reuse the thread's unless a caller keeps it."""
-    reused = _of_thread.reused
-    if reused is not None:
-        generator = reused.begin(first, second)
+    reusable = _thread_generators.reusable
+    if reusable is not None:
+        generator = reusable.reset(first, second)
         if generator is not None:
             return generator
 
+    # The thread's first, or a caller keeps the former one: leave that to the caller.
     if _has_known_layout():
-        reused = _Reused()
-        _of_thread.reused = reused
-        generator = reused.begin(first, second)
+        reusable = _ReusableGenerator()
+        _thread_generators.reusable = reusable
+        generator = reusable.reset(first, second)
         if generator is not None:  # None if a signal handler kept it in between
             return generator
 
@@ -100,6 +103,7 @@ def generator_of(first: int, second: int) -> np.random.Generator:
 
 @cache
 def _has_known_layout() -> bool:
+    """Return whether numpy's state lies in memory as `_POINTERS` and `_REST` say. Logs a warning if not."""
     if _layout_matches():
         return True
     logger.warning(
@@ -111,7 +115,6 @@ def _has_known_layout() -> bool:
 
 
 def _layout_matches() -> bool:
-    """Return whether two states with known values lie in memory as `_POINTERS` and `_REST` describe them."""
     bits = _philox(PhiloxKey(5, 6))
     address = bits.ctypes.state_address
     last_address = id(bits) + type(bits).__basicsize__ - _NBYTES
@@ -119,9 +122,10 @@ def _layout_matches() -> bool:
     if not lies_in_object:  # to read the memory could end the process
         return False
 
-    memory = _memory_of(bits)
+    # A new generator.
+    memory = _state_memory(bits)
     pointers = (address + _COUNTER_AT, address + _KEY_AT)
-    if _state_in(memory) != (*pointers, *_EMPTY_BUFFER, 5, 6, *_COUNTER):
+    if _unpack_state(memory) != (*pointers, *_EMPTY_BUFFER, 5, 6, *_COUNTER):
         return False
 
     # Each field gets a value of its own, so that no two can change places.
@@ -137,10 +141,10 @@ def _layout_matches() -> bool:
         "uinteger": 11,
     }
     buffer = (2, 7, 8, 9, 10, 1, 11)
-    return _state_in(memory) == (*pointers, *buffer, 15, 16, 1, 2, 3, 4)
+    return _unpack_state(memory) == (*pointers, *buffer, 15, 16, 1, 2, 3, 4)
 
 
-def _state_in(memory: memoryview) -> tuple[int, ...]:
+def _unpack_state(memory: memoryview) -> tuple[int, ...]:
     pointers = _POINTERS.unpack_from(memory)
     rest = _REST.unpack_from(memory, _POINTERS.size)
     return pointers + rest
@@ -150,7 +154,8 @@ def _philox(key: PhiloxKey) -> np.random.Philox:
     return np.random.Philox(key)  # type: ignore[arg-type]  # any ISeedSequence
 
 
-def _memory_of(bits: np.random.Philox) -> memoryview:
+def _state_memory(bits: np.random.Philox) -> memoryview:
+    """Return numpy's own memory of the generator's state, writable."""
     import ctypes
 
     address = bits.ctypes.state_address

@@ -9,7 +9,7 @@ from ...json_text import canonical_json
 MAX_GLOBAL_BATCH = 2**31
 
 
-def whole(
+def checked_int(
     name: str,
     value: object,
     low: int,

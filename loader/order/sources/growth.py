@@ -1,12 +1,14 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
-From the growth's first position, the rest of the view's epoch is mixed with the delta view (the new samples), so that
-both end together. Later epochs cover the whole new view. A position costs O(number of growths), without a table.
+A growth brings two views of the new version: the whole view has all of its samples, the delta view only the new ones.
+From the growth's first position, the rest of the running epoch is mixed with the delta view, so that both end together.
+Later epochs cover the whole view. A position costs O(number of growths), without a table.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +34,8 @@ def delta_name(source: str, number: int) -> str:
     return f"{source}+{number}"
 
 
-def whole_name(source: str, number: int) -> str:
-    """Return the name of all samples after a growth: `photos#1`; the source's name for growth 0."""
+def whole_view_name(source: str, number: int) -> str:
+    """Return the name of a source's whole view after a growth: `photos#1`; the source's name for growth 0."""
     if number == 0:
         return source
     return f"{source}#{number}"
@@ -41,10 +43,10 @@ def whole_name(source: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Content of a source's stream from a position on.
+    """A source's stream from the position on at which a growth, or the plan, begins.
 
-    [start, origin) mixes the previous stage's stream with `delta` samples of the delta view. From origin on, the stream
-    is the whole view, in epochs.
+    [start, origin), the mixed stretch, has the previous stage's samples and `delta` samples of the delta view. From
+    origin on, the stream is the whole view, in epochs.
     """
 
     start: int
@@ -58,19 +60,22 @@ class Stage:
     delta: int = 0
     """Samples of the delta view."""
 
-    def after(
+    def next_stage(
         self,
         start: int,
         n: int,
         delta: int,
     ) -> "Stage":
-        """Return the stage that a growth begins at position start >= self.start: n samples, `delta` of them new."""
+        """Return the stage of a growth that begins at position start >= self.start.
+
+        n: samples of the growth's whole view, 0 for a bucket that has become empty. delta: new ones among them.
+        """
         since_origin = start - self.origin
         n_epochs = 0
-        if since_origin > 0:  # otherwise this stage's mixed epoch has not ended
+        if since_origin > 0:  # otherwise this stage's mixed stretch has not ended
             n_epochs = -(-since_origin // self.n)  # begun since origin: rounded up
         epoch_end = self.origin + n_epochs * self.n
-        remaining = epoch_end - start  # positions to the end of the current epoch
+        remaining = epoch_end - start  # positions to the end of the current epoch; 0 if none has begun
 
         origin = start
         if remaining and n:  # the rest of the epoch is mixed with the new samples
@@ -85,43 +90,49 @@ class Stage:
 
     @property
     def n_mixed(self) -> int:
-        """Positions in [start, origin)."""
+        """Positions in the mixed stretch."""
         return self.origin - self.start
 
     def is_mid_epoch(self, position: int) -> bool:
         """Return whether an epoch has begun and not ended at a position >= self.start."""
         since_origin = position - self.origin
         if since_origin <= 0:  # also for an empty bucket, which has no samples to divide by
-            return since_origin < 0  # the mixed epoch ends at origin
+            return since_origin < 0  # the mixed stretch ends at origin, and an epoch with it
         return since_origin % self.n > 0
 
-    def new_among(self, j: int) -> int:
-        """Return how many of the first j positions from start hold delta samples; j <= n_mixed.
+    def count_new(self, n_positions: int) -> int:
+        """Return how many of the first positions of the mixed stretch hold delta samples; n_positions <= n_mixed.
 
         Rounding down spreads them evenly, and puts the last one at the end of the stretch.
         """
-        length = self.origin - self.start
-        return j * self.delta // max(1, length)
+        return n_positions * self.delta // max(1, self.n_mixed)
 
-    def new_through(self, j: int) -> int:
-        """Return how many of the positions start ... start + j hold delta samples."""
-        n_positions = j + 1
-        return self.new_among(n_positions)
+    def count_former(self, n_positions: int) -> int:
+        """Return how many of the first positions of the mixed stretch hold the previous stage's samples."""
+        return n_positions - self.count_new(n_positions)
 
-    def former_through(self, j: int) -> int:
-        """Return how many of the positions start ... start + j hold the previous stage's samples."""
-        n_positions = j + 1
-        return n_positions - self.new_among(n_positions)
-
-    def new_before(self, j: I64) -> I64:
-        """Return `new_among` of each count of positions (int64 [m])."""
-        total = self.n_mixed
-        largest = int(j.max(initial=0))
+    def count_new_each(self, n_positions: I64) -> I64:
+        """Return `count_new` of each number of positions (int64 [m])."""
+        largest = int(n_positions.max(initial=0))
         largest_product = largest * self.delta
         if largest_product < 2**63:  # int64 does not overflow
-            return j * self.delta // max(1, total)
-        counts = [self.new_among(count) for count in j.tolist()]  # Python's integers have no bound
+            total = max(1, self.n_mixed)
+            return n_positions * self.delta // total
+        counts = [self.count_new(n) for n in n_positions.tolist()]  # Python's integers have no bound
         return np.array(counts, np.int64)
+
+
+class ViewPositions(NamedTuple):
+    """Stream positions as positions in epochs of a source's views; [m] each."""
+
+    stage: I64
+    """int64: number of the view's stage, which is the view's growth."""
+    is_delta: NDArray[np.bool_]
+    """True for the stage's delta view, False for its whole view."""
+    epoch: I64
+    """int64."""
+    position_in_epoch: I64
+    """int64. In a mixed stretch the delta view's positions count only its own samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,99 +140,100 @@ class GrownStream:
     stages: Sequence[Stage]
     """Stages in order of start; stage 0 is the source before any growth."""
 
-    def places(self, position: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
-        """Return (stage, is_delta, epoch, position in the epoch) of stream positions (int64 [m]). O(m * stages).
-
-        is_delta is True for the stage's delta view, whose positions count only its own samples.
-        """
+    def view_positions(self, position: I64) -> ViewPositions:
+        """Return the position in a view's epoch of each stream position (int64 [m]). O(m * stages)."""
         n_positions = len(position)
-        position = position.copy()  # counts in the stream of the stage at hand
+        position = position.copy()  # [m]: counted in the stream of the stage at hand
         number = np.zeros_like(position)
+        is_delta = np.zeros(n_positions, np.bool_)
         epoch = np.zeros_like(position)
-        inside = np.zeros_like(position)
-        of_delta = np.zeros(n_positions, np.bool_)
-        is_open = np.ones(n_positions, np.bool_)  # [m]: positions that no stage has placed so far
+        position_in_epoch = np.zeros_like(position)
+        is_open = np.ones(n_positions, np.bool_)  # [m]: positions of earlier stages than those behind us
 
-        # From the last stage that any position reaches down to the first: an earlier stage's position in a mixed
-        # stretch is the later one's, less the new samples before it.
+        # From the last stage that any position reaches, down to the first. A stage settles the positions that hold its
+        # own samples. A position of its mixed stretch that holds a former sample goes on to the previous stage, whose
+        # stream lacks the new samples before it.
         largest = int(position.max())
         n_reached = bisect_right(
             self.stages,
             largest,
             key=lambda stage: stage.start,
         )
-        for stage_number in range(n_reached - 1, -1, -1):
+        for stage_number in reversed(range(n_reached)):
             stage = self.stages[stage_number]
             # Large arrays that are used once have no name: alive to the end of a pass, they cost up to a third of the
             # time at 65,536 positions.
-            is_whole = is_open & (position >= stage.origin)
-            whole = np.flatnonzero(is_whole)  # rows of the whole view
-            passes, inside[whole] = np.divmod(position[whole] - stage.origin, stage.n)
-            number[whole] = stage_number
-            epoch[whole] = stage.epoch + passes
-            is_open[whole] = False
+            in_whole_view = is_open & (position >= stage.origin)
+            rows = np.flatnonzero(in_whole_view)
+            n_epochs, position_in_epoch[rows] = np.divmod(position[rows] - stage.origin, stage.n)
+            number[rows] = stage_number
+            epoch[rows] = stage.epoch + n_epochs
+            is_open[rows] = False
 
             is_mixed = is_open & (position >= stage.start)
-            mixed = np.flatnonzero(is_mixed)  # rows of [start, origin)
-            j = position[mixed] - stage.start
-            new = stage.new_before(j)  # [mixed]: delta samples before the position
-            is_new = stage.new_before(j + 1) > new  # the position itself has one
-            delta = mixed[is_new]  # rows of the delta view
-            number[delta] = stage_number
-            epoch[delta] = stage.epoch - 1
-            inside[delta] = new[is_new]
-            of_delta[delta] = True
-            is_open[delta] = False
+            mixed_rows = np.flatnonzero(is_mixed)
+            n_before = position[mixed_rows] - stage.start  # [mixed]: positions of the stretch before each
+            new_before = stage.count_new_each(n_before)  # [mixed]: those with delta samples
+            is_new = stage.count_new_each(n_before + 1) > new_before  # [mixed]: the position itself has one
+            rows = mixed_rows[is_new]
+            number[rows] = stage_number
+            is_delta[rows] = True
+            epoch[rows] = stage.epoch - 1
+            position_in_epoch[rows] = new_before[is_new]
+            is_open[rows] = False
 
-            is_former = ~is_new  # rows of the previous stage's samples
-            position[mixed[is_former]] -= new[is_former]
-        return number, of_delta, epoch, inside
+            is_former = ~is_new
+            position[mixed_rows[is_former]] -= new_before[is_former]
+        return ViewPositions(number, is_delta, epoch, position_in_epoch)
 
-    def position_of(
+    def stream_position(
         self,
         number: int,
-        of_delta: bool,
+        is_delta: bool,
         epoch: int,
-        inside: int,
+        position_in_epoch: int,
     ) -> int | None:
-        """Return the stream position that `places` maps to these values; None if growths skip it.
+        """Return the stream position of a view's position in an epoch: the inverse of `view_positions`.
 
-        O(stages * log of their length).
+        None if the stream skips it: the epoch is no longer, or not yet, read from this view. O(stages * log of their
+        length).
         """
         stage = self.stages[number]
-        if of_delta:
+        if is_delta:
             mixed_epoch = stage.epoch - 1
             if epoch != mixed_epoch or not stage.delta:
                 return None
-            mixed = range(stage.n_mixed)
-            # The first position up to which the stretch has more than `inside` new samples.
-            j = bisect_right(
-                mixed,
-                inside,
-                key=stage.new_through,
+            # The shortest beginning of the stretch with more new samples than lie before this one ends with it.
+            lengths = range(1, stage.n_mixed + 1)
+            n_before = bisect_right(
+                lengths,
+                position_in_epoch,
+                key=stage.count_new,
             )
-            position = stage.start + j
+            position = stage.start + n_before
         else:
             n_epochs = epoch - stage.epoch
             epoch_start = stage.origin + n_epochs * stage.n
-            position = epoch_start + inside
+            position = epoch_start + position_in_epoch
 
+        # `position` counts in the stage's own stream. Each later growth shifts it by the new samples before it.
         for later in self.stages[number + 1 :]:
             if position < later.start:
                 break
-            former = position - later.start  # number among the previous stage's samples in the mixed stretch
-            mixed = range(later.n_mixed)
-            j = bisect_right(
-                mixed,
-                former,
-                key=later.former_through,
+            former_before = position - later.start  # former samples before it in the mixed stretch
+            lengths = range(1, later.n_mixed + 1)
+            n_before = bisect_right(
+                lengths,
+                former_before,
+                key=later.count_former,
             )
-            if j == len(mixed):
-                return None  # no position of the stretch holds it
-            position = later.start + j
+            if n_before == later.n_mixed:
+                return None  # beyond the stretch the stream has only the later view
+            position = later.start + n_before
         return position
 
     def epoch_start(self, epoch: int) -> int:
+        """Return the stream position of an epoch's first sample of a whole view."""
         n_begun = bisect_right(
             self.stages,
             epoch,
@@ -231,20 +243,23 @@ class GrownStream:
         n_epochs = epoch - stage.epoch
         return stage.origin + n_epochs * stage.n
 
-    def last_of(self, number: int, of_delta: bool) -> int | None:
-        """Return the last position of the first epoch of a stage's view or delta view; None if unused."""
+    def last_position(self, number: int, is_delta: bool) -> int | None:
+        """Return the stream position of the last sample of the first epoch of a stage's whole view or delta view.
+
+        None if the stream never reads the view: the source grows again, or loses the samples, before the view begins.
+        """
         stage = self.stages[number]
-        if of_delta:  # only planned while it is mixed in
+        if is_delta:  # a plan has a delta view only if it is mixed in
             first = stage.start
             last = self.epoch_start(stage.epoch) - 1
         else:
             later_stages = self.stages[number + 1 :]
             if later_stages and later_stages[0].epoch == stage.epoch:
-                return None  # the source grows again before this view begins
+                return None
             next_epoch = stage.epoch + 1
             first = stage.origin
             last = self.epoch_start(next_epoch) - 1
-        if last < first:  # its samples were removed before it begins
+        if last < first:
             return None
         return last
 
@@ -283,7 +298,7 @@ def grown_streams(
             n = sizes.get(whole_view, 0)  # 0 for a bucket that has become empty
             delta = sizes.get(delta_view, 0)
             former = own_stages[-1]
-            stage = former.after(start, n, delta)
+            stage = former.next_stage(start, n, delta)
             own_stages.append(stage)
 
     grown = {}
@@ -298,20 +313,20 @@ def removed_since(
     step: int,
     ordinals: I64,
 ) -> NDArray[np.bool_]:
-    """Return a bool per version ordinal (int64) of a view: True if a version up to `step` lacks the sample.
+    """Return a bool per version ordinal (int64 [m]) of a view: True if a later version lacks the sample at the step.
 
     growths: the source's, in order. number: growth of the view.
     """
     is_removed = np.zeros(len(ordinals), np.bool_)
-    for growth in growths[number:]:
+    for growth in growths[number:]:  # those after the view's own
         if growth.step > step:
             break
         removed = growth.removed
-        before = np.searchsorted(removed, ordinals)  # [m]: removed samples below each ordinal
-        is_match = before < len(removed)  # beyond the last one nothing can match
-        is_match[is_match] = removed[before[is_match]] == ordinals[is_match]
+        n_below = np.searchsorted(removed, ordinals)  # [m]: removed samples below each ordinal
+        is_match = n_below < len(removed)  # beyond the last one nothing can match
+        is_match[is_match] = removed[n_below[is_match]] == ordinals[is_match]
         is_removed |= is_match
-        ordinals = ordinals - before  # ordinals in the next version; arbitrary for removed samples
+        ordinals = ordinals - n_below  # ordinals in the next version; arbitrary for removed samples
     return is_removed
 
 
@@ -320,23 +335,25 @@ def earlier_ordinals(
     number: int,
     ordinals: I64,
 ) -> Iterator[tuple[int, I64]]:
-    """Yield (number, ordinals): the samples' ordinals in each version, from the view's back to the plan's first.
+    """Yield (growth, ordinals): the samples' ordinals in each version, from the view's back to the plan's first.
 
-    number: growth of the view. ordinals: int64; -1 for samples that a version lacks.
+    number: growth of the view. ordinals: int64 [m], in the view's version; -1 for samples that a version lacks.
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
+        # A growth closes the gaps of the removed samples. Open them again: an ordinal rises by the removed samples
+        # that lay before it.
         n_removed = len(growth.removed)
-        survivors = growth.removed - np.arange(n_removed)  # live samples before each removed one
+        survivors_before = growth.removed - np.arange(n_removed)  # [removed]: live samples before each
         removed_before = np.searchsorted(
-            survivors,
+            survivors_before,
             ordinals,
             side="right",
         )  # [m]: removed samples before each one
         earlier = ordinals + removed_before
         is_live = ordinals >= 0
-        is_earlier = is_live & (ordinals < growth.first)  # the others came with this growth or a later one
-        ordinals = np.where(is_earlier, earlier, -1)
+        is_older = is_live & (ordinals < growth.first)  # the others came with this growth or a later one
+        ordinals = np.where(is_older, earlier, -1)
         yield growth.number - 1, ordinals
 
 
@@ -352,7 +369,7 @@ def origins(
     origin = np.full(len(ordinals), number, np.int64)
     ordinal = ordinals.copy()
     versions = earlier_ordinals(growths, number, ordinals)
-    for version, earlier in versions:  # from the newest to the oldest
+    for version, earlier in versions:  # from the newest to the oldest: the last one that has a sample stays
         exists = earlier >= 0
         origin[exists] = version
         ordinal[exists] = earlier[exists]

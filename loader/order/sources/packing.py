@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
-from ..random.plan_hash import content_hash, whole
+from ..random.plan_hash import checked_int, content_hash
 from .pack_table import PackTable
 from .views import OrderView
 
@@ -81,8 +81,8 @@ def pack(
         )
     return PackBy(
         field=field,
-        length=whole("pack: length", length, 1, MAX_LENGTH_TOKENS),
-        pad_id=whole("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
+        length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
+        pad_id=checked_int("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
         lengths=lengths,
         checksums=checksums,
         side_fields=side_fields,
@@ -110,8 +110,8 @@ def _side_fields(field: str, request: object) -> tuple[tuple[str, int], ...]:
     side_fields = []
     for name, fill in request.items():
         if isinstance(fill, bool):
-            fill = int(fill)  # `whole` refuses truth values
-        number = whole(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
+            fill = int(fill)  # `checked_int` refuses truth values
+        number = checked_int(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
         side_fields.append((name, number))
     return tuple(side_fields)
 

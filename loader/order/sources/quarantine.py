@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
-from ..random.plan_hash import whole
+from ..random.plan_hash import checked_int
 from .views import OrderView
 
 QuarantineKeys: TypeAlias = Mapping[str, Iterable[str]]
@@ -82,6 +82,8 @@ class Quarantine:
 
         tables = {}
         for version, steps in first_steps.items():
+            if not steps:  # `holds` needs a last row
+                continue
             ascending = sorted(steps)
             since = [steps[ordinal] for ordinal in ascending]
             tables[version] = _FirstSteps(
@@ -176,7 +178,7 @@ def quarantine_of(
             raise InvalidPlan(
                 f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed"
             ) from None
-        start = whole("quarantine entry: step", start, 0, 2**53)
+        start = checked_int("quarantine entry: step", start, 0, 2**53)
         for source, keys in source_keys:
             scope = (start, source)
             lists_of_source = key_lists.setdefault(scope, [])

@@ -120,8 +120,8 @@ class SyntheticView:
         return body
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        is_whole = self.first == 0 and old.first == 0
-        if self.name != old.name or self.n_samples < old.n_samples or not is_whole:
+        are_whole_views = self.first == 0 and old.first == 0
+        if self.name != old.name or self.n_samples < old.n_samples or not are_whole_views:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
                 f"{old.n_samples}: the same name and at least as many samples are needed"

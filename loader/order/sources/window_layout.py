@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import whole
+from ..random.plan_hash import checked_int
 
 RULES = ("last", "nearest", "linear")
 """The last value up to an instant; the nearest one, of two the earlier; a straight line between neighbours."""
@@ -63,7 +63,7 @@ def rows(
     """
     first_row = _row(first)
     stop_row = _row(stop)
-    every = whole("rows: step", step, 1, 2**31)
+    every = checked_int("rows: step", step, 1, 2**31)
     values = range(first_row, stop_row, every)
     return _offsets("rows", values, "rows")
 
@@ -95,9 +95,9 @@ def nanoseconds(time: Time) -> int:
     elif hasattr(time, "__index__") and not isinstance(time, bool):
         exact = Fraction(time.__index__())
     if exact is not None:
-        is_whole = exact.denominator == 1
+        is_integer = exact.denominator == 1
         is_small = abs(exact) <= 2**62  # sums of two such times fit into int64
-        if is_whole and is_small:
+        if is_integer and is_small:
             return int(exact)
     raise InvalidPlan(
         f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction "
@@ -106,7 +106,7 @@ def nanoseconds(time: Time) -> int:
 
 
 def _row(value: object) -> int:
-    return whole("rows", value, -(2**31), 2**31)
+    return checked_int("rows", value, -(2**31), 2**31)
 
 
 def _offsets(
@@ -266,7 +266,7 @@ def layout_of(
             raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
     return WindowLayout(
         anchor=anchor,
-        every=whole("windows: every", every, 1, 2**31),
+        every=checked_int("windows: every", every, 1, 2**31),
         at=places,
         rule=rules,
         pad=padding,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...order.plan import Plan
-from ...order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
+from ...order.random.generators import field_generator, field_words, sample_generator, sample_words
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 
@@ -21,11 +21,11 @@ def place_of(plan: Plan, slots: Slots, slot: int) -> Place:
 
 
 def for_decoder(place: Place, field: str) -> np.random.Generator:
-    return field_rng_key(*place, field)
+    return field_generator(*place, field)
 
 
 def for_transform(place: Place) -> np.random.Generator:
-    return sample_rng_key(*place)
+    return sample_generator(*place)
 
 
 def of_slots(
@@ -36,7 +36,7 @@ def of_slots(
     rows: int64 [n], each sample's slot.
     """
     # (imports numpy.random, only needed for draws)
-    from ...order.random.philox_generators import generator_of
+    from ...order.random.philox_generators import philox_generator
 
     source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()
@@ -47,6 +47,6 @@ def of_slots(
         words.update(zip(of_epoch.tolist(), drawn, strict=True))
 
     def generator(number: int) -> np.random.Generator:
-        return generator_of(*words[number])
+        return philox_generator(*words[number])
 
     return generator

@@ -26,7 +26,7 @@ from loader.dataset.tables.foreign_objects import (
 )
 from loader.dataset.versions.version import Version
 from loader.errors import Conflict, EmptyVersion
-from loader.order.random.lanes import frozen_shape
+from loader.order.random.lanes import choose_shape
 from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.store import Refusals, check_recordable
 
@@ -397,6 +397,6 @@ def chunks_of(version: Version) -> ShuffleChunks | None:
     groups = version.manifest["groups"].values()
     nbytes = sum(n for group in groups for name, n in group["field_nbytes"].items() if name in fields)
     rows, mean = max(one["chunk_rows"] for one in tables), -(-nbytes // version.manifest["n_rows"])
-    shape = frozen_shape(len(version), mean, decoded=(rows, max(1, rows * mean)))
+    shape = choose_shape(len(version), mean, decoded=(rows, max(1, rows * mean)))
     mixed = len(version) if shape.chunk == 1 else min(len(version), shape.live_samples)
     return ShuffleChunks(len(version), rows, rows * mean, mixed, nbytes)

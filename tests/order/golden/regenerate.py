@@ -19,7 +19,7 @@ from loader.order.digests import delivered_digest, planned_digest, slot_identiti
 from loader.order.mixture import quota_table
 from loader.order.plan import make_plan
 from loader.order.planned_source import source
-from loader.order.random.generators import sample_rng_key
+from loader.order.random.generators import sample_generator
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
 from loader.order.sources.bucket import bucket
@@ -223,7 +223,7 @@ def of_table(weights):
 
 
 def of_sample(seed, name, epoch, ordinal):
-    raw = sample_rng_key(seed, name, epoch, ordinal).bit_generator.random_raw(2).tolist()
+    raw = sample_generator(seed, name, epoch, ordinal).bit_generator.random_raw(2).tolist()
     return {
         "seed": hex(seed),
         "source": name,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.order.random import philox_generators
-from loader.order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
+from loader.order.random.generators import field_generator, field_words, sample_generator, sample_words
 from loader.order.random.keyed_permutation import key
-from loader.order.random.philox_generators import generator_of
+from loader.order.random.philox_generators import philox_generator
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -34,14 +34,14 @@ def test_generator_draws_as_philox_with_its_key(keys):
     """Also the one that is used again after it has drawn for another sample."""
     for words in keys:
         expected = numpys(*words)
-        assert str(generator_of(*words).bit_generator.state) == str(expected.bit_generator.state)
-        assert generator_of(*words).bit_generator.seed_seq.generate_state(2).tolist() == list(words)
-        assert draws(generator_of(*words)) == draws(expected)
+        assert str(philox_generator(*words).bit_generator.state) == str(expected.bit_generator.state)
+        assert philox_generator(*words).bit_generator.seed_seq.generate_state(2).tolist() == list(words)
+        assert draws(philox_generator(*words)) == draws(expected)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 2**64 - 1)])
 def test_generator_is_copied_with_its_state(first, second):
-    ours, expected = generator_of(first, second), numpys(first, second)
+    ours, expected = philox_generator(first, second), numpys(first, second)
     assert (type(ours), type(ours.bit_generator)) == (np.random.Generator, np.random.Philox)
     assert ours.random() == expected.random()
     copies = [copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), ours]  # noqa: S301 - our own
@@ -69,8 +69,8 @@ def drawn(kept):
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
 def test_generator_that_is_kept_goes_on_as_it_would(keep):
     """What is left of it after the call, while others draw, draws as numpy's does."""
-    ours = [keep(generator_of(7, number)) for number in range(5)]
-    generator_of(8, 8).random(3)
+    ours = [keep(philox_generator(7, number)) for number in range(5)]
+    philox_generator(8, 8).random(3)
     assert [drawn(one) for one in ours] == [drawn(keep(numpys_keyed(7, number))) for number in range(5)]
 
 
@@ -79,7 +79,7 @@ def numpys_keyed(first, second):
 
 
 def test_generator_that_nobody_keeps_is_used_again():
-    made = {id(generator_of(7, number).bit_generator) for number in range(50)}
+    made = {id(philox_generator(7, number).bit_generator) for number in range(50)}
     assert len(made) <= 2  # the first may find one that a test kept
 
 
@@ -98,16 +98,16 @@ def stated(rng):
 @pytest.mark.parametrize("change", [reseeded, reseeded_bits, stated])
 def test_generator_that_was_changed_does_not_change_the_next(change):
     for number in range(4):
-        change(generator_of(7, number))
-        assert draws(generator_of(8, number)) == draws(numpys(8, number))
+        change(philox_generator(7, number))
+        assert draws(philox_generator(8, number)) == draws(numpys(8, number))
 
 
 def test_generator_that_is_kept_without_its_key_goes_on_as_it_would():
     """Another's pickled state brings another seed sequence, so that the key has one holder less."""
-    rng, expected = generator_of(7, 7), np.random.Generator(np.random.Philox(3))
+    rng, expected = philox_generator(7, 7), np.random.Generator(np.random.Philox(3))
     rng.bit_generator.__setstate__(expected.bit_generator.__reduce__()[2])
     for number in range(3):
-        generator_of(8, number).random()
+        philox_generator(8, number).random()
         assert draws(rng) == draws(expected)
 
 
@@ -121,14 +121,14 @@ def test_generator_is_whole_if_another_is_made_between_two_lines(line):
             return None
         if event == "line":
             if len(lines) == line:
-                kept.append(generator_of(9, 9))
+                kept.append(philox_generator(9, 9))
             lines.append(frame.f_lineno)
         return interrupt
 
-    generator_of(7, 0)
+    philox_generator(7, 0)
     sys.settrace(interrupt)
     try:
-        ours = generator_of(7, 1)
+        ours = philox_generator(7, 1)
     finally:
         sys.settrace(None)
     assert len(kept) == 1
@@ -139,7 +139,7 @@ def test_generator_is_whole_if_another_is_made_between_two_lines(line):
 def test_generators_of_threads_are_apart():
     def checked(number):
         for turn in range(200):
-            rng, expected = generator_of(number, turn), numpys(number, turn)
+            rng, expected = philox_generator(number, turn), numpys(number, turn)
             for _ in range(3):
                 assert rng.random() == expected.random()
 
@@ -150,12 +150,12 @@ def test_generators_of_threads_are_apart():
 def test_another_memory_layout_of_numpy_gives_the_same_draws(monkeypatch, caplog):
     """Said once: then every sample gets a new generator."""
     monkeypatch.setattr(philox_generators, "_KEY_AT", philox_generators._KEY_AT + 8)
-    monkeypatch.setattr(philox_generators, "_of_thread", philox_generators._OfThread())
+    monkeypatch.setattr(philox_generators, "_thread_generators", philox_generators._ThreadGenerators())
     philox_generators._has_known_layout.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             for number in range(3):
-                assert draws(generator_of(7, number)) == draws(numpys(7, number))
+                assert draws(philox_generator(7, number)) == draws(numpys(7, number))
     finally:
         monkeypatch.undo()
         philox_generators._has_known_layout.cache_clear()
@@ -178,12 +178,12 @@ def test_words_are_the_keys_of_the_order(seed, source, epoch, ordinals, field):
     ]
     for ordinal in ordinals:
         one = seed, source, epoch, ordinal
-        assert draws(sample_rng_key(*one)) == draws(numpys(*sample_words(*at)[ordinals.index(ordinal)]))
-        assert draws(field_rng_key(*one, field)) == draws(
+        assert draws(sample_generator(*one)) == draws(numpys(*sample_words(*at)[ordinals.index(ordinal)]))
+        assert draws(field_generator(*one, field)) == draws(
             numpys(*field_words(*at, field)[ordinals.index(ordinal)])
         )
 
 
 def test_generator_refuses_children_that_do_not_follow_from_its_key():
     with pytest.raises(TypeError, match="does not implement spawning"):
-        generator_of(1, 2).spawn(1)
+        philox_generator(1, 2).spawn(1)

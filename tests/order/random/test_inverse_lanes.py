@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.order.random.keyed_permutation import ARGSORT_MAX, perm, unperm, unperm_one
-from loader.order.random.lane_inverse import position_of, positions_of
+from loader.order.random.lane_inverse import find_position, find_positions
 from loader.order.random.lanes import LaneShape, locate
 
 SHAPES = st.builds(
@@ -42,7 +42,7 @@ def test_positions_are_those_of_the_ordinals(shape, seed, epoch, data):
         drawn = data.draw(st.lists(st.integers(0, shape.n - 1), max_size=20))
         positions = np.array([*near, *drawn])
     ordinals = locate(shape, seed, "photos", epoch, positions).tolist()
-    assert [position_of(shape, seed, "photos", epoch, one) for one in ordinals] == positions.tolist()
+    assert [find_position(shape, seed, "photos", epoch, one) for one in ordinals] == positions.tolist()
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -64,5 +64,5 @@ def test_any_values_are_sent_back_together(k, n, data):
 )
 def test_positions_together_are_positions_one_by_one(shape, data):
     ordinals = data.draw(st.lists(st.integers(0, shape.n - 1), min_size=1, max_size=20))
-    together = positions_of(shape, 7, "arm", 2, np.array(ordinals, np.int64))
-    assert together.tolist() == [position_of(shape, 7, "arm", 2, ordinal) for ordinal in ordinals]
+    together = find_positions(shape, 7, "arm", 2, np.array(ordinals, np.int64))
+    assert together.tolist() == [find_position(shape, 7, "arm", 2, ordinal) for ordinal in ordinals]

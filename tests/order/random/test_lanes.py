@@ -224,19 +224,19 @@ def test_small_full_shuffle_has_no_favourites(properties):
     ],
 )
 def test_frozen_shape_follows_the_rule(n, mean_sample_bytes, want):
-    shape = lanes.frozen_shape(n, mean_sample_bytes)
+    shape = lanes.choose_shape(n, mean_sample_bytes)
     assert (shape.chunk, shape.lanes, shape.rounds_h) == want
 
 
 def test_overrides_of_chunk_and_lanes():
-    shape = lanes.frozen_shape(100, 0, chunk=8)
+    shape = lanes.choose_shape(100, 0, chunk=8)
     assert (shape.chunk, shape.lanes, shape.rounds_h) == (8, 1024, 4)
-    shape = lanes.frozen_shape(100, 0, chunk=8, lanes=16)
+    shape = lanes.choose_shape(100, 0, chunk=8, lanes=16)
     assert (shape.chunk, shape.lanes, shape.rounds_h) == (8, 16, 4)
-    shape = lanes.frozen_shape(100, 0, lanes=16)
+    shape = lanes.choose_shape(100, 0, lanes=16)
     assert (shape.chunk, shape.lanes, shape.rounds_h) == (1, 16, 4)
     for chunk, lane_count in ((1, None), (None, 1), (1, 1)):
-        shape = lanes.frozen_shape(100, 0, chunk=chunk, lanes=lane_count)
+        shape = lanes.choose_shape(100, 0, chunk=chunk, lanes=lane_count)
         assert (shape.chunk, shape.lanes, shape.rounds_h) == (1, 1, 1)
 
 
@@ -245,12 +245,12 @@ def test_overrides_of_chunk_and_lanes():
 )
 def test_overrides_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidPlan, match=str(next(iter(wrong)))):
-        lanes.frozen_shape(100, 0, **wrong)
+        lanes.choose_shape(100, 0, **wrong)
 
 
 def test_keys_are_made_once_per_epoch():
     lanes.epoch_keys.cache_clear()
-    shape = lanes.frozen_shape(1000, 0)
+    shape = lanes.choose_shape(1000, 0)
     for _ in range(5):
         lanes.locate(shape, 7, "photos", 0, np.arange(10))
     assert lanes.epoch_keys.cache_info().misses == 1

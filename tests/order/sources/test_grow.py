@@ -63,10 +63,10 @@ def test_stream_is_the_one_written_out(properties, reference, n, growths, more):
     for number, (start, (_, new, removed)) in enumerate(zip(starts, growths, strict=True), 1):
         whole = max(1, whole - removed) + new
         sizes |= {f"a+{number}": new, f"a#{number}": whole}
-        stages.append(stages[-1].after(start, whole, new))
+        stages.append(stages[-1].next_stage(start, whole, new))
     count = (starts[-1] if starts else 0) + more
     stream = growth.GrownStream(tuple(stages))
-    number, new, epoch, inside = stream.places(np.arange(count, dtype=np.int64))
+    number, new, epoch, inside = stream.view_positions(np.arange(count, dtype=np.int64))
     names = [
         f"a+{g}" if d else (f"a#{g}" if g else "a")
         for g, d in zip(number.tolist(), new.tolist(), strict=True)
@@ -78,7 +78,7 @@ def test_stream_is_the_one_written_out(properties, reference, n, growths, more):
     for one in range(int(epoch[-1]) + 1):
         assert stream.epoch_start(one) == epoch.tolist().index(one)
     for last in (count - 1, 0):  # alone as in an array
-        alone = [part.tolist() for part in stream.places(np.array([last], np.int64))]
+        alone = [part.tolist() for part in stream.view_positions(np.array([last], np.int64))]
         assert alone == [[part[last].item()] for part in (number, new, epoch, inside)]
 
 
@@ -177,7 +177,9 @@ def test_new_samples_are_counted_exactly_however_many(left, delta, share, n):
     stage = Stage(start=5, origin=5 + left + delta, epoch=1, n=left + delta, delta=delta)
     first = int(share * (left + delta))
     j = range(first, min(first + n, left + delta) + 1)
-    assert stage.new_before(np.array(j, np.int64)).tolist() == [one * delta // (left + delta) for one in j]
+    assert stage.count_new_each(np.array(j, np.int64)).tolist() == [
+        one * delta // (left + delta) for one in j
+    ]
 
 
 def test_another_growth_is_another_past(properties):

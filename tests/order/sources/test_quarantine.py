@@ -367,3 +367,12 @@ def test_state_of_a_run_without_the_list_is_refused_by_name():
     for here, there in ((plain, made), (made, plain)):
         with pytest.raises(PlanMismatch, match="quarantine: "):
             here.check_state(there.state(1))
+
+
+def test_list_without_samples_excludes_nothing():
+    views = {"a": synthetic(30, "a")}
+    content = make_plan(views, seed=3, global_batch=10).to_json()
+    content["quarantine"] = [{"start_step": 0, "source": "a", "samples": []}]
+    saved = plan_from_json(content, lambda spec: synthetic(spec["n"], spec["name"]))
+    expected = make_plan(views, seed=3, global_batch=10)
+    assert saved.slots(1).ordinal.tolist() == expected.slots(1).ordinal.tolist()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loader.order.digests import delivered_digest, planned_digest, slot_identities
 from loader.order.plan import make_plan
-from loader.order.random.generators import sample_rng_key
+from loader.order.random.generators import sample_generator
 from loader.order.sources.views import synthetic
 
 
@@ -92,11 +92,11 @@ def test_delivered_digest_is_the_formula(reference, properties):
 def test_sample_randomness_follows_from_its_key_alone(reference):
     words = [reference.key(7, "photos", "augment", 2, 12345, word) for word in (0, 1)]
     want = np.random.Generator(np.random.Philox(key=np.array(words, dtype=np.uint64))).integers(0, 2**32, 8)
-    again = sample_rng_key(7, "photos", 2, np.int64(12345)).integers(0, 2**32, 8)
+    again = sample_generator(7, "photos", 2, np.int64(12345)).integers(0, 2**32, 8)
     assert want.tolist() == again.tolist()
 
 
 def test_no_two_samples_epochs_sources_or_seeds_share_randomness():
     who = [(s, n, e, o) for s in (41, 42, 43) for n in ("a", "b") for e in (0, 1, 2) for o in (0, 1, 2)]
-    draws = {tuple(sample_rng_key(*one).integers(0, 2**63, 2).tolist()) for one in who}
+    draws = {tuple(sample_generator(*one).integers(0, 2**63, 2).tolist()) for one in who}
     assert len(draws) == len(who)

@@ -63,8 +63,8 @@ def test_cost_is_that_of_the_rank(properties, monkeypatch):
     from loader.order import slots
 
     seen = []
-    real = slots.ordinals_at
-    monkeypatch.setattr(slots, "ordinals_at", lambda *given: seen.append(len(given[-1])) or real(*given))
+    real = slots.locate_samples
+    monkeypatch.setattr(slots, "locate_samples", lambda *given: seen.append(len(given[-1])) or real(*given))
     made = properties.two_sources_plan(global_batch=480)
     made.stack(range(10), 3, 8)
     assert sum(seen) == 10 * 480 // 8

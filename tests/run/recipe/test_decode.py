@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime, TransformFailed
-from loader.order.random.generators import field_rng_key
+from loader.order.random.generators import field_generator
 
 N = 6
 
@@ -135,7 +135,7 @@ def test_generator_that_a_decoder_keeps_goes_on_drawing(version):
     batch, numbers = one_batch(version, ["blob"], decode={"blob": decoder}, workers=2, steps=1)
     for ordinal, number in zip(batch.ordinals.tolist(), numbers, strict=True):
         rng, first, second = kept[bytes([number])]
-        fresh = field_rng_key(1, "m", 0, ordinal, "blob")
+        fresh = field_generator(1, "m", 0, ordinal, "blob")
         assert (first, second) == (fresh.random(), fresh.integers(0, 9, dtype=np.uint32))
         assert rng.random(5).tolist() == fresh.random(5).tolist()
 

@@ -27,7 +27,7 @@ from loader.errors import (
     InvalidSample,
     InvalidStore,
 )
-from loader.order.random.lanes import LIVE_CHUNK_BYTES, frozen_shape
+from loader.order.random.lanes import LIVE_CHUNK_BYTES, choose_shape
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.content_digest import content_digest
@@ -297,9 +297,9 @@ def test_lists_and_packing_of_more_than_may_be_decoded_at_once_are_refused(root,
 
 @given(n=st.integers(1, 10**7), rows=st.integers(1, 10**5), nbytes=st.integers(1, 2**28))
 def test_chunks_that_are_live_at_once_are_bounded(n, rows, nbytes):
-    shape = frozen_shape(n, -(-nbytes // rows), decoded=(rows, nbytes))
+    shape = choose_shape(n, -(-nbytes // rows), decoded=(rows, nbytes))
     if rows == 1 or -(-n // rows) * nbytes <= LIVE_CHUNK_BYTES:
-        assert shape == frozen_shape(n, -(-nbytes // rows))
+        assert shape == choose_shape(n, -(-nbytes // rows))
         return
     assert rows <= shape.chunk < 2 * rows
     live = shape.lanes * shape.rounds_h * nbytes * (shape.chunk + rows) / rows

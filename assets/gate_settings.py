@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "3"
-"""Version of `assets.release.gate_run` and this module."""
+"""Version of `assets.release.gate_run`, `gate_checks` and this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 

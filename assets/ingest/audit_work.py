@@ -1,6 +1,6 @@
 """The work AUDIT: a node probes and decodes a raw object, or reads its samples. Also the staging of clips."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ def audit(task: AuditTask, node: Node) -> Audited:
         scratch=str(node.scratch),
         kinds=ALL_KINDS,
         policy=task.policy,
-        segments=segments_of(raw),
+        segments=given_segments(raw),
         staging=staging,
     )
     result = audit_object(request)
@@ -100,9 +100,10 @@ def _audited_samples(
 
 
 def _alike(task: AuditTask) -> AuditTask:
+    """Return the task as any run has it, so that a repeated run finds the results of the last one."""
     if task.format is None:
         return task
-    # The batch's id is random: a repeated run must find the results of the last one.
+    # This id is random in each run.
     return replace(task, format=replace(task.format, batch=""))
 
 
@@ -127,42 +128,39 @@ AUDIT = Work(
 )
 
 
-_VERSION = "1"
-"""Version of staged clips; others are not used."""
-_NAME_CHARS = 32
-
-
-def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
-    """Return the segments that were given for a raw object."""
+def given_segments(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
+    """Return the segments that the source gives for a raw object. raw: its row of `raw_objects`."""
     segments = list[Segment]()
     for plain in raw.get("segments") or ():
         segments.append(Segment(**plain))
     return tuple(segments)
 
 
-StagingFactory = Callable[[str, Sequence[Segment]], ClipStaging]
-"""(SHA-256 of an object, its segments) -> staging."""
+_VERSION = "1"
+"""Version of staged clips; others are not used."""
+_NAME_CHARS = 32
 
 
-def staging_of(
-    store: Store,
-    dataset: str,
-    partition: str,
-    policy: CutPolicy,
-) -> StagingFactory:
-    """Return the function that gives an object's staging, named after all that decides the clips' bytes."""
-    folder = _folder(dataset, partition)
-    plain: dict[str, str] = {}
-    for setting, value in policy.of("video").items():
-        plain[setting] = str(value)  # no floats in a fingerprint
+class StagedClips:
+    """Keys of a batch's staged clips. The audit encodes them, because it decodes all frames, and the cut uses them."""
 
-    def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
-        segment_texts = [repr(segment) for segment in segments]
-        digest = fingerprint(_VERSION, sha256, plain, segment_texts)
+    def __init__(
+        self,
+        dataset: str,
+        partition: str,
+        policy: CutPolicy,
+    ) -> None:
+        self._folder = _folder(dataset, partition)
+        self._settings: dict[str, str] = {}
+        for setting, value in policy.of("video").items():
+            self._settings[setting] = str(value)  # no floats in a fingerprint
+
+    def key(self, raw: Mapping[str, Any]) -> str:
+        """Return the key prefix of an object's clips, derived from all that decides their bytes."""
+        segment_texts = [repr(segment) for segment in given_segments(raw)]
+        digest = fingerprint(_VERSION, raw["sha256"], self._settings, segment_texts)
         name = digest[:_NAME_CHARS]
-        return ClipStaging(store=store, key=f"{folder}{name}")
-
-    return staging
+        return f"{self._folder}{name}"
 
 
 def clear_staging(store: Store, dataset: str, partition: str) -> None:

@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from loader.dataset.shards.part import Part
-from loader.storage import Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import blocks_of
-from penstock.compute.pool import Compute, Outcome
+from penstock.compute.pool import Outcome
 from penstock.stages import fingerprint
 
 from ..media.cut_audit.findings import STAGE as CUT_AUDIT
@@ -17,30 +15,13 @@ from ..media.cutters import ALL_KINDS, CUTTERS
 from ..media.objects import refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
-from ..spec import DatasetSpec
-from ..stages import BatchSamples, written_part
-from .audit_work import StagingFactory, segments_of
+from ..stages import BatchSamples, OpenBatch, written_part
+from .audit_work import StagedClips
 from .cut_work import CUT, CutTask, CutUnits
 from .refusals import DUPLICATE
 from .time_limits import Tell, TimeLimit, log, media_row_limits
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutDestination:
-    """Destination of a batch's units."""
-
-    root: Store
-    """Root's store."""
-    txn: str
-    """Transaction of the parts."""
-    labels: Sequence[str]
-    """Class names, by class number."""
-    provenance: Mapping[str, str]
-    """Provenance of all samples."""
-    staging: StagingFactory | None = None
-    """Staging of the audit's clips."""
 
 
 def new_objects(
@@ -64,7 +45,7 @@ def new_objects(
     return fresh, refusals
 
 
-def labels_of(
+def all_class_names(
     audits: Sequence[Row],
     raws: Mapping[str, Row],
     known: Sequence[str],
@@ -80,38 +61,24 @@ def labels_of(
 
 
 def cut_objects(
-    landing: Store,
-    compute: Compute,
-    spec: DatasetSpec,
+    batch: OpenBatch,
     audits: Sequence[Row],
-    raws: Mapping[str, Row],
-    destination: CutDestination,
+    labels: Sequence[str],
     tell: Tell = log.info,
 ) -> BatchSamples:
-    """Cut objects, given by their media rows, and write their units as parts.
+    """Cut objects of a batch, given by their media rows, and write their units as parts.
 
-    tell: receives each object whose time limit exceeds the dataset's.
+    labels: class names, by class number. tell: receives each object whose time limit exceeds the dataset's.
     """
+    spec = batch.spec
     limits = media_row_limits(audits, spec, tell)
-    tasks = list[CutTask]()
-    for row, limit in zip(audits, limits, strict=True):
-        raw = raws[row["key"]]
-        tasks.append(_task(landing, spec, row, raw, limit, destination))
-    # The transaction's name covers policy and code; labels and objects also depend on the newest version.
-    hashes = [row["sha256"] for row in audits]
-    partition = destination.provenance["partition"]
-    job = Job(
-        store=destination.root,
-        work=CUT,
-        about=f"{spec.name}/units/{partition}",
-        fingerprint=fingerprint(destination.txn, list(destination.labels), hashes),
-        stores=[landing, destination.root],
-    )
+    tasks = _tasks(batch, audits, labels, limits)
+    job = _job(batch, audits, labels)
     parts = list[tuple[str, Part]]()
     rows = list[Row]()
     refusals = list[Row]()
     short_shots = 0
-    for block in blocks_of(compute, job, lambda: tasks):
+    for block in blocks_of(batch.compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             refusal = _refusal(audits[number], limits[number], outcome)
             if refusal is not None:
@@ -119,7 +86,7 @@ def cut_objects(
         # Written by the node that computed the block, so its paths are checked.
         cut = block.part
         for kind, body in cut.parts:
-            parts.append((kind, written_part(body, destination.txn)))
+            parts.append((kind, written_part(body, batch.txn)))
         rows += cut.rows
         refusals += cut.refusals
         short_shots += cut.short_shots
@@ -127,13 +94,31 @@ def cut_objects(
         parts=parts,
         rows=rows,
         refusals=refusals,
-        labels=destination.labels,
+        labels=labels,
         jobs=[job],
         short_shots=short_shots,
     )
 
 
+def _job(
+    batch: OpenBatch,
+    audits: Sequence[Row],
+    labels: Sequence[str],
+) -> Job[CutTask, CutUnits]:
+    store = batch.root.store
+    hashes = [row["sha256"] for row in audits]
+    return Job(
+        store=store,
+        work=CUT,
+        about=f"{batch.spec.name}/units/{batch.partition}",
+        # The transaction's name covers policy and code; labels and objects also depend on the newest version.
+        fingerprint=fingerprint(batch.txn, list(labels), hashes),
+        stores=[batch.landing, store],
+    )
+
+
 def _refusal(row: Row, limit: TimeLimit, outcome: Outcome[CutUnits]) -> Row | None:
+    """Return the refusal of an object that was not cut; None if it has units. row: its row of `media`."""
     if outcome.error is not None:
         reason = limit.reason(outcome.error)
         refusal = rejected("cut", outcome.error.code, reason)
@@ -143,58 +128,63 @@ def _refusal(row: Row, limit: TimeLimit, outcome: Outcome[CutUnits]) -> Row | No
     return outcome.value.refusal
 
 
-def _task(
-    landing: Store,
-    spec: DatasetSpec,
-    row: Row,
-    raw: Row,
-    limit: TimeLimit,
-    destination: CutDestination,
-) -> CutTask:
-    kind: Kind = row["kind"]
+def _tasks(
+    batch: OpenBatch,
+    audits: Sequence[Row],
+    labels: Sequence[str],
+    limits: Sequence[TimeLimit],
+) -> list[CutTask]:
+    """Return the task of each object. limits: time limit of each."""
+    spec = batch.spec
+    store = batch.root.store
     has_folder_labels = spec.label_from == "folder"
-    staging_key = ""
-    if destination.staging is not None:
-        staging = destination.staging(row["sha256"], segments_of(raw))
-        staging_key = staging.key
-    label = None
-    if has_folder_labels and CUTTERS[kind].has_label:
-        label = destination.labels.index(raw["label"])
-    source = _source(spec, raw)
-    source.update(destination.provenance)
-    return CutTask(
-        landing=store_url(landing),
-        root=store_url(destination.root),
-        txn=destination.txn,
-        raw=raw,
-        audit=row,
-        policy=spec.policy,
-        words=_plain(spec.policy, kind),
-        staging=staging_key,
-        label=label,
-        has_folder_labels=has_folder_labels,
-        source=source,
-        limit_s=limit.seconds,
-    )
+    staged_clips = StagedClips(spec.name, batch.partition, spec.policy)
+    tasks = list[CutTask]()
+    for row, limit in zip(audits, limits, strict=True):
+        raw = batch.raws[row["key"]]
+        kind: Kind = row["kind"]
+        label = None
+        if has_folder_labels and CUTTERS[kind].has_label:
+            label = labels.index(raw["label"])
+        task = CutTask(
+            landing=store_url(batch.landing),
+            root=store_url(store),
+            txn=batch.txn,
+            raw=raw,
+            audit=row,
+            policy=spec.policy,
+            words=_setting_texts(spec.policy, kind),
+            staging=staged_clips.key(raw),
+            label=label,
+            has_folder_labels=has_folder_labels,
+            source=_provenance(batch, raw),
+            limit_s=limit.seconds,
+        )
+        tasks.append(task)
+    return tasks
 
 
-def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
+def _provenance(batch: OpenBatch, raw: Row) -> dict[str, str]:
+    """Return the provenance of all samples of an object."""
+    spec = batch.spec
     by_subject = spec.split_by == "subject"
     # All samples of a subject, or of an object, are in one split.
-    identity = str(raw["sha256"])
     if by_subject:
         identity = str(raw["label"])
-    source = {
+    else:
+        identity = str(raw["sha256"])
+    provenance = {
         "source_key": raw["key"],
         "raw_uri": raw["uri"],
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
         "split": spec.split_of(identity),
+        **batch.provenance,
     }
     if by_subject and raw["label"]:
-        source["subject"] = identity
-    return source
+        provenance["subject"] = identity
+    return provenance
 
 
 def untrue_reason(
@@ -221,10 +211,11 @@ def untrue_reason(
 
 def policy_fingerprint(policy: CutPolicy) -> str:
     """Return the policy's SHA-256 in hex."""
-    return fingerprint([_plain(policy, kind) for kind in ALL_KINDS])
+    return fingerprint([_setting_texts(policy, kind) for kind in ALL_KINDS])
 
 
-def _plain(policy: CutPolicy, kind: Kind) -> dict[str, str]:
+def _setting_texts(policy: CutPolicy, kind: Kind) -> dict[str, str]:
+    """Return the settings that decide a kind's units, as texts for fingerprints."""
     texts: dict[str, str] = {}
     for name, value in policy.of(kind).items():
         texts[name] = str(value)  # fingerprints take no floats

@@ -16,7 +16,7 @@ from ..media.decode_time import work_of
 from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected
-from .audit_work import segments_of
+from .audit_work import given_segments
 from .unit_parts import CutUnit, n_short_shots, unit_row, write_parts
 
 Row = dict[str, Any]
@@ -113,7 +113,7 @@ def cut(task: CutTask, node: Node) -> CutUnits:
         policy=task.policy,
         kinds=ALL_KINDS,
         audit=task.audit,
-        segments=segments_of(task.raw),
+        segments=given_segments(task.raw),
         staging=staging,
     )
     result = cut_object(request)
@@ -161,6 +161,7 @@ def write_cut(
 
 
 def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
+    """Return a unit as a node reports it: fields in files by the files' names, other fields by value."""
     files: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, value in unit.fields.items():
@@ -187,6 +188,7 @@ def _units(
     kind: Kind,
     pieces: Sequence[UnitFiles],
 ) -> Iterator[CutUnit]:
+    """Yield the units of an object. folder: where its worker left their files."""
     for piece in pieces:
         # All that decides a unit's bytes, so that a repeated cut gives the same ids.
         identity: list[object] = [
@@ -240,6 +242,7 @@ def _is_own(folder: Path, name: str) -> bool:
 
 
 def _alike(task: CutTask) -> CutTask:
+    """Return the task as any run has it, so that a repeated run finds the results of the last one."""
     source = dict(task.source)
     source["run_id"] = ""
     return replace(task, source=source)

@@ -51,8 +51,11 @@ class Hashed:
     """Text of the error."""
 
 
-def hashed(landing: Store, task: HashTask) -> Hashed:
-    """Read exactly that object version. Raises: StoreError if store, disk or credentials fail."""
+def read_content(landing: Store, task: HashTask) -> Hashed:
+    """Read exactly the task's object version; return its content, or why the object is unreadable.
+
+    Raises: StoreError if store, disk or credentials fail.
+    """
     digest = hashlib.sha256()
     head = b""
     try:
@@ -62,13 +65,14 @@ def hashed(landing: Store, task: HashTask) -> Hashed:
     except (StoreError, Corrupt) as error:
         if is_fault(error):
             raise
-        check_folder(landing)
+        check_folder(landing)  # raises if the whole source is gone: that is no verdict on an object
         reason = str(error)
         return Hashed(error_code=type(error).__name__, error_reason=reason[:_REASON_CHARS])
     return Hashed(sha256=digest.hexdigest(), mime=sniff(head))
 
 
 def _chunks(landing: Store, task: HashTask) -> Iterator[bytes]:
+    """Yield the object's bytes. Raises: Changed if it is another version; StoreError."""
     if not task.nbytes:  # no range is read below, whose etag would show a replaced object
         info = landing.head(task.key)
         if info.etag != task.etag:
@@ -83,8 +87,8 @@ def _chunks(landing: Store, task: HashTask) -> Iterator[bytes]:
 
 
 def hash_object(task: HashTask, node: Node) -> Hashed:
-    """Read an object on a node. Raises: as `hashed`."""
-    return hashed(node.open(task.landing), task)
+    """Read an object on a node. Raises: as `read_content`."""
+    return read_content(node.open(task.landing), task)
 
 
 def _cost_s(task: HashTask) -> float:

@@ -31,10 +31,8 @@ from .audit_work import (
     Audited,
     AuditTask,
     SampleFormat,
-    StagingFactory,
+    StagedClips,
     clear_staging,
-    segments_of,
-    staging_of,
 )
 from .limits import limit_texts, stop_reason
 from .refusals import refusal_counts, refusal_of_duplicate
@@ -83,11 +81,13 @@ def media_stage(
     raws = read_table(store, landed.files[RAW_OBJECTS])
     batch = AuditBatch(
         root=store,
+        landing=landing,
+        compute=compute,
+        spec=spec,
         partition=partition,
         fingerprint=digest,
-        staging=staging_of(store, spec.name, partition, spec.policy),
     )
-    admitted, refusals = audit_objects(landing, compute, raws, spec, batch, tell)
+    admitted, refusals = audit_objects(batch, raws, tell)
     reason = stop_reason(refusals, len(raws), spec)
     if reason:
         clear_staging(store, spec.name, partition)
@@ -107,7 +107,7 @@ def media_stage(
         },
     )
     # Only now: until the record exists, a repeated run resumes from the job's results.
-    discard(compute, _job(landing, spec, batch))
+    discard(compute, _job(batch))
     return record, admitted, refusals
 
 
@@ -126,30 +126,41 @@ def _fingerprint(spec: DatasetSpec, landed: StageRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditBatch:
-    """The batch that an audit belongs to."""
+    """A batch whose objects are audited."""
 
     root: Store
     """Root's store."""
+    landing: Store
+    """Store of the raw objects, as they landed."""
+    compute: Compute
+    spec: DatasetSpec
     partition: str
     """Key of the batch."""
     fingerprint: str
     """Hash of everything that decides the result."""
-    staging: StagingFactory | None = None
-    """Staging of the audit's clips."""
+
+    @property
+    def files(self) -> Store:
+        """Store of the objects' files; differs from `landing` if an object has several, which workers then join."""
+        if not self.spec.format:
+            return self.landing
+        from ..joined_objects import JoinedObjects  # media do not need it
+
+        if isinstance(self.landing, JoinedObjects):
+            return self.landing.place
+        return self.landing
 
 
 def audit_objects(
-    landing: Store,
-    compute: Compute,
-    landed: Sequence[Row],
-    spec: DatasetSpec,
     batch: AuditBatch,
+    landed: Sequence[Row],
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
 
-    The first of objects with the same bytes is audited; the others share its refusal, or are duplicates. tell: receives
-    each object whose time limit exceeds the dataset's.
+    The first of objects with the same bytes is audited; the others share its refusal, or are duplicates.
+
+    landed: rows of `raw_objects`. tell: receives each object whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}  # by key
     readable = list[Row]()
@@ -159,7 +170,7 @@ def audit_objects(
         key = row["key"]
         sha256 = row["sha256"]
         try:
-            _check_readable(row, spec)
+            _check_readable(row, batch.spec)
         except Unusable as unusable:  # raised here under the object's own name: duplicates get another reason
             refusals[key] = refusal_row(key, sha256, unusable)
             continue
@@ -168,22 +179,10 @@ def audit_objects(
         else:
             duplicates.append(row)
 
-    if spec.format:
-        from ..joined_objects import JoinedObjects  # media do not need it
-
-        if isinstance(landing, JoinedObjects):  # workers join the files themselves
-            landing = landing.place
-        limits = [TimeLimit(seconds=spec.max_work_timeout_s)] * len(readable)
-    else:
-        limits = container_limits(landing, compute, readable, spec, tell)
-    sample_format = _format_of(spec)
-    tasks = list[AuditTask]()
-    for row, limit in zip(readable, limits, strict=True):
-        tasks.append(_task(landing, spec, row, limit, batch, sample_format))
-
+    limits = _limits(batch, readable, tell)
+    tasks = _tasks(batch, readable, limits)
     admitted = list[Row]()
-    job = _job(landing, spec, batch)
-    for block in blocks_of(compute, job, lambda: tasks):
+    for block in blocks_of(batch.compute, _job(batch), lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             audited = _audited(readable[number], limits[number], outcome)
             if audited.refusal is not None:
@@ -197,17 +196,31 @@ def audit_objects(
     return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
 
-def _job(landing: Store, spec: DatasetSpec, batch: AuditBatch) -> Job[AuditTask, Audited]:
+def _limits(
+    batch: AuditBatch,
+    readable: Sequence[Row],
+    tell: Tell,
+) -> list[TimeLimit]:
+    """Return each object's time limit."""
+    spec = batch.spec
+    if not spec.format:
+        return container_limits(batch.landing, batch.compute, readable, spec, tell)
+    # A format's objects state no duration that a limit could follow.
+    limit = TimeLimit(seconds=spec.max_work_timeout_s)
+    return [limit] * len(readable)
+
+
+def _job(batch: AuditBatch) -> Job[AuditTask, Audited]:
     return Job(
         store=batch.root,
         work=AUDIT,
-        about=f"{spec.name}/media/{batch.partition}",
+        about=f"{batch.spec.name}/media/{batch.partition}",
         fingerprint=batch.fingerprint,
-        stores=[landing, batch.root],
+        stores=[batch.files, batch.root],
     )
 
 
-def _format_of(spec: DatasetSpec) -> SampleFormat | None:
+def _sample_format(spec: DatasetSpec) -> SampleFormat | None:
     if not spec.format:
         return None
     return SampleFormat(
@@ -217,31 +230,34 @@ def _format_of(spec: DatasetSpec) -> SampleFormat | None:
     )
 
 
-def _task(
-    landing: Store,
-    spec: DatasetSpec,
-    row: Row,
-    limit: TimeLimit,
+def _tasks(
     batch: AuditBatch,
-    sample_format: SampleFormat | None,
-) -> AuditTask:
-    staging_key = ""
-    if batch.staging is not None:
-        staging_key = batch.staging(row["sha256"], segments_of(row)).key
-    if limit.work is None:
-        cost_s = row["nbytes"] / _BYTES_PER_S
-    else:
-        cost_s = limit.work.limit_s(0.0, math.inf) / _LIMIT_PER_COST
-    return AuditTask(
-        landing=store_url(landing),
-        root=store_url(batch.root),
-        raw=row,
-        policy=spec.policy,
-        staging=staging_key,
-        cost_s=cost_s,
-        limit_s=limit.seconds,
-        format=sample_format,
-    )
+    readable: Sequence[Row],
+    limits: Sequence[TimeLimit],
+) -> list[AuditTask]:
+    """Return the task of each object. limits: time limit of each."""
+    spec = batch.spec
+    files = batch.files
+    sample_format = _sample_format(spec)
+    staged_clips = StagedClips(spec.name, batch.partition, spec.policy)
+    tasks = list[AuditTask]()
+    for row, limit in zip(readable, limits, strict=True):
+        if limit.work is None:
+            cost_s = row["nbytes"] / _BYTES_PER_S
+        else:
+            cost_s = limit.work.limit_s(0.0, math.inf) / _LIMIT_PER_COST
+        task = AuditTask(
+            landing=store_url(files),
+            root=store_url(batch.root),
+            raw=row,
+            policy=spec.policy,
+            staging=staged_clips.key(row),
+            cost_s=cost_s,
+            limit_s=limit.seconds,
+            format=sample_format,
+        )
+        tasks.append(task)
+    return tasks
 
 
 def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:

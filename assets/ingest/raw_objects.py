@@ -26,7 +26,7 @@ from ..media.segments import GivenSegments, read_segments
 from ..report import as_failures, data_version, raw_objects_metadata
 from ..sources import LANDING, ORIGINS, Source
 from ..stages import RAW_OBJECTS, PipelineStage
-from .hash_work import HASH, Hashed, HashTask, hashed
+from .hash_work import HASH, Hashed, HashTask, read_content
 
 CODE_VERSION = "4"
 
@@ -62,6 +62,7 @@ def read_origins(landing: Store) -> Mapping[str, object]:
 
 
 def _facts(origin: object) -> dict[str, str]:
+    """Return an object's facts from its entry in `_origins.json`, "" for missing ones. Raises: Corrupt."""
     if not isinstance(origin, dict):
         accepted = ", ".join(_FACTS)
         raise Corrupt(f"its entry in {ORIGINS} is {origin!r:.100}; expected an object with {accepted}")
@@ -122,11 +123,12 @@ def _hash_in_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[H
         ahead = list[Future[Hashed]]()
         for item in objects:
             task = _task(landing, item)
-            ahead.append(pool.submit(hashed, landing, task))
+            ahead.append(pool.submit(read_content, landing, task))
         try:
             for read in ahead:
                 yield read.result()
         finally:
+            # If the caller stops early, objects that no thread has begun are not read.
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -166,6 +168,7 @@ def _row(
     origin: object,
     segments: GivenSegments,
 ) -> dict[str, Any]:
+    """Return an object's row without its content; with an error if its origin or its segments are invalid."""
     own_segments = segments.by_key.get(item.key, ())
     row: dict[str, Any] = {
         "uri": item.uri,
@@ -194,6 +197,7 @@ def _row(
 
 
 def _content(content: Hashed, segments_error: str) -> dict[str, str]:
+    """Return the columns of an object's content. segments_error: why no segments are readable, or ""."""
     if segments_error and content.mime.startswith(_SEGMENTED_MIMES):
         return _error(segments_error)
     return asdict(content)
@@ -212,9 +216,12 @@ def land(
     run_id: str,
     compute: Compute | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Publish a row for every object of the batch's manifest, unless nothing changed.
+    """Publish a row for every object of the batch's manifest; return the record and the rows.
 
-    compute: its cluster's nodes read the objects; those with several files use threads here.
+    An unchanged batch keeps its record, though its objects are read again.
+
+    compute: if it is a cluster, its nodes read the objects, except those with several files; otherwise threads of this
+    process do.
 
     Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if `landing` is another source; as
     `raw_rows`.
@@ -223,6 +230,7 @@ def land(
     _check_place(manifest, landing)
     stage = PipelineStage(store, dataset, RAW_OBJECTS, partition, run_id=run_id, code_version=CODE_VERSION)
     newest = stage.current()
+    # A stage that runs again reads the objects again. Only a run that died before its record resumes from its results.
     attempt = 0
     if newest is not None:
         attempt = newest.r
@@ -257,6 +265,7 @@ def land(
 
 
 def _content_facts(row: Mapping[str, Any]) -> list[object]:
+    """Return what the stage's fingerprint covers of an object's row."""
     names = ("key", "sha256", "error_code", "label", *_FACTS)
     facts: list[object] = [row[name] for name in names]
     segments = list[list[str]]()
@@ -269,6 +278,7 @@ def _content_facts(row: Mapping[str, Any]) -> list[object]:
 
 
 def _check_place(manifest: Manifest, landing: Store) -> None:
+    """Raise StageNotPublished unless the store is the source in which the batch was discovered."""
     if manifest.landing != landing.url:
         raise StageNotPublished(
             f"batch {manifest.batch} of {manifest.dataset} was discovered in {manifest.landing}, but the landing "

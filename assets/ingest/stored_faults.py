@@ -1,6 +1,6 @@
 """Recognise stored verdicts on data that errors of code, machine or store caused, so that no stage reuses them.
 
-Earlier releases recorded such errors as refusals; today they raise (`penstock.compute.pool.is_fault`).
+KeyHistory releases recorded such errors as refusals; today they raise (`penstock.compute.pool.is_fault`).
 """
 
 import re
@@ -57,6 +57,7 @@ def is_stored_feature_fault(code: str, reason: str) -> bool:
 
 
 def _is_raised(code: str, reason: str, errors: frozenset[str]) -> bool:
+    """Return whether a refusal by an exception names one of these errors, or an error of the machine."""
     if code != "exception":
         return False
     error = _ERROR.match(reason)

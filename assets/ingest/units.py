@@ -34,11 +34,10 @@ from ..stages import (
     require_read,
 )
 from ..tables import read_table
-from .audit_work import clear_staging, staging_of
+from .audit_work import clear_staging
 from .cut import (
-    CutDestination,
+    all_class_names,
     cut_objects,
-    labels_of,
     new_objects,
     policy_fingerprint,
     untrue_reason,
@@ -77,9 +76,6 @@ def units_stage(
     media = stage.require(MEDIA)
     digest = _fingerprint(spec, media)
     newest = stage.current()
-    earlier = 0
-    if newest is not None:
-        earlier = newest.r
     if newest is not None and newest.fingerprint == digest and _is_current(root, newest):
         refused = read_table(store, newest.files["refusals"])
         if not has_stored_faults(refused) and not _was_published_with_faults(root, newest):
@@ -89,13 +85,16 @@ def units_stage(
     require_read(media, landed)
     raws = read_table(store, landed.files[RAW_OBJECTS])
     audits = read_table(store, media.files[MEDIA])
+    newest_r = 0  # before the first record
+    if newest is not None:
+        newest_r = newest.r
     # A run that died is continued: the same inputs after the same record open the same transaction.
-    txn = open_transaction(root, spec.name, UNITS, partition, digest, str(earlier), gated=True)
+    txn = open_transaction(root, spec.name, UNITS, partition, digest, str(newest_r), gated=True)
     with root.heartbeat(txn):
         batch = OpenBatch(
             root=root,
             landing=landing,
-            files=_files_of(landing),
+            files=_file_store(landing),
             compute=compute,
             spec=spec,
             txn=txn,
@@ -106,12 +105,15 @@ def units_stage(
             provenance=_provenance(spec, partition, run_id),
         )
         samples = _write_samples(batch, tell)
+
+    # The audit dropped copies within the batch. Now that their originals are cut, copies of a refused one share its
+    # refusal.
     media_refusals = read_table(store, media.files["refusals"])
     duplicates = [row for row in media_refusals if row["code"] == DUPLICATE]
     refusals = [*samples.refusals, *inherited_refusals(duplicates, samples.refusals)]
     n_objects = len(audits) + len(duplicates)
     reason = untrue_reason(refusals, n_objects, spec.max_untrue_rate)
-    if reason:
+    if reason:  # then nothing of the batch is published
         samples = replace(samples, parts=[], rows=[])
     _log_notes(partition, samples, tell)
     if not samples.parts:
@@ -127,7 +129,7 @@ def units_stage(
         reads=[media],
         counts=_counts(samples, refusals),
         body=_body(spec, txn, samples),
-        after=earlier,
+        after=newest_r,
     )
     # Nothing is cleared before the record exists: a repeated run needs it.
     _clear(batch, samples, newest)
@@ -136,13 +138,15 @@ def units_stage(
     return published, rows, read_table(store, published.files["refusals"])
 
 
-def _files_of(landing: Store) -> Store:
+def _file_store(landing: Store) -> Store:
+    """Return the store of the objects' files, of which an object may have several."""
     if isinstance(landing, JoinedObjects):
         return landing.place
     return landing
 
 
 def _abort(root: "loader.Root", txn: str, reason: str) -> None:
+    """Give the transaction up. reason: why the batch is stopped; "" if it only has no new sample."""
     why = "the batch holds nothing new"
     if reason:
         why = f"{CHECK}: {reason}"
@@ -162,7 +166,7 @@ def _clear(batch: OpenBatch, samples: BatchSamples, earlier: StageRecord | None)
 
 def _fingerprint(spec: DatasetSpec, media: StageRecord) -> str:
     policy = policy_fingerprint(spec.policy)
-    splits = _split_fingerprint_terms(spec)
+    splits = _split_terms(spec)
     digest = fingerprint(CODE_VERSION, media.fingerprint, media.r, policy, splits)
     if spec.format:
         digest = fingerprint(digest, *spec.ingest_terms)
@@ -197,6 +201,7 @@ def _counts(samples: BatchSamples, refusals: Sequence[Row]) -> dict[str, int]:
 
 
 def _body(spec: DatasetSpec, txn: str, samples: BatchSamples) -> dict[str, Any]:
+    """Return the record's body: what `samples_stage` and the publication need of these samples."""
     kinds = list[str]()
     parts = list[dict[str, Any]]()
     for kind, part in samples.parts:
@@ -209,10 +214,13 @@ def _body(spec: DatasetSpec, txn: str, samples: BatchSamples) -> dict[str, Any]:
         "parts": parts,
         "policy": policy_words(spec.policy, kinds),
     }
-    for name in ("foreign", "facts", "columns"):
-        value = getattr(samples, name)
-        if value:
-            body[name] = value
+    # Only in records of batches that have them.
+    if samples.foreign:
+        body["foreign"] = samples.foreign
+    if samples.facts:
+        body["facts"] = samples.facts
+    if samples.columns:
+        body["columns"] = samples.columns
     if spec.format:
         body["replaces"] = samples.replaces
         body["keyed_by_place"] = spec.keyed_by_place
@@ -220,6 +228,7 @@ def _body(spec: DatasetSpec, txn: str, samples: BatchSamples) -> dict[str, Any]:
 
 
 def _write_samples(batch: OpenBatch, tell: Tell) -> BatchSamples:
+    """Write a batch's parts: of media, or of a format that a node reads, or one that the submitter walks."""
     spec = batch.spec
     if not spec.format:
         return _cut_media(batch, tell)
@@ -233,33 +242,26 @@ def _write_samples(batch: OpenBatch, tell: Tell) -> BatchSamples:
         samples = write_walked(batch)
         samples = replace(samples, labels=batch.labels)
     source = spec.sources[0]
-    if not source.listed:
+    if not source.listed:  # what it lacks would cost the listing that its owner switched off
         return samples
     missing = missing_notes(batch.files, spec.format, source.choices, batch.raws.keys())
     return replace(samples, notes=[*samples.notes, *missing])
 
 
 def _cut_media(batch: OpenBatch, tell: Tell) -> BatchSamples:
+    """Cut the admitted objects that the dataset does not have, and refuse the others as duplicates."""
     spec = batch.spec
-    store = batch.root.store
     labels = batch.labels
     if not spec.label_from:
-        _refuse_unlabelled(spec.name, labels)
+        _check_unlabelled(spec.name, labels)
     fresh, duplicates = new_objects(batch.audits, batch.published)
     if spec.label_from == "folder":
-        labels = labels_of(fresh, batch.raws, labels)
-    destination = CutDestination(
-        root=store,
-        txn=batch.txn,
-        labels=labels,
-        provenance=batch.provenance,
-        staging=staging_of(store, spec.name, batch.partition, spec.policy),
-    )
-    samples = cut_objects(batch.landing, batch.compute, spec, fresh, batch.raws, destination, tell)
+        labels = all_class_names(fresh, batch.raws, labels)
+    samples = cut_objects(batch, fresh, labels, tell)
     return replace(samples, refusals=[*duplicates, *samples.refusals])
 
 
-def _refuse_unlabelled(dataset: str, classes: Sequence[str]) -> None:
+def _check_unlabelled(dataset: str, classes: Sequence[str]) -> None:
     """Raise StageNotPublished if the dataset already has class numbers: photos without labels cannot join it."""
     if not classes:
         return
@@ -280,7 +282,8 @@ def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str
     }
 
 
-def _split_fingerprint_terms(spec: DatasetSpec) -> list[str]:
+def _split_terms(spec: DatasetSpec) -> list[str]:
+    """Return all that decides the samples' splits, for the fingerprint."""
     terms = [spec.split_by]
     for name, share in sorted(spec.splits.items()):
         terms.append(f"{name}={share}")
@@ -290,9 +293,10 @@ def _split_fingerprint_terms(spec: DatasetSpec) -> list[str]:
 
 
 def _is_current(root: "loader.Root", record: StageRecord) -> bool:
+    """Return whether the record's units are in a version, or can still become one."""
     if record.verdict != "published":
         return False
-    if not record.body["parts"]:
+    if not record.body["parts"]:  # a batch without new samples needs no version
         return True
     transaction = root.state.txns[record.body["txn"]]
     if transaction.status == "committed":
@@ -305,7 +309,10 @@ def _is_current(root: "loader.Root", record: StageRecord) -> bool:
 
 
 def _was_published_with_faults(root: "loader.Root", units: StageRecord) -> bool:
-    # Samples that a version left out come back only by a new cut.
+    """Return whether a version left out samples of this record because a featurizer's code or machine failed.
+
+    Such samples come back only by a new cut.
+    """
     txn = units.body["txn"]
     transaction = root.state.txns[txn]
     if transaction.status != "committed":

@@ -4,9 +4,8 @@
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -18,12 +17,12 @@ from penstock.approvals import covering_approval, stops
 from penstock.stages import StageRecord, Verdict, current_record, fingerprint
 
 from ..assembly import candidate
-from ..checks import CheckResult, run_checks, run_expectations
-from ..drift import blank
-from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
+from ..checks import CheckResult, run_checks
+from ..drift.compare import GateInputs
 from ..drift.page import before_of, plotted, render, save, shown_of
-from ..gate_settings import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
+from ..gate_settings import CODE_VERSION, Gate
 from ..stages import VERSION, PipelineStage
+from .gate_checks import GateChecks
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,105 +69,158 @@ def audit_batch(
     Raises: ObjectNotFound and Corrupt for the batch's own tables; Conflict if a failing batch was published meanwhile;
     StoreError.
     """
-    store = root.store
-    batch = samples.partition
-    stage = PipelineStage(store, samples.dataset, VERSION, batch, run_id=run_id, code_version=CODE_VERSION)
-    verdict_fingerprint = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
+    stage = PipelineStage(
+        root.store,
+        samples.dataset,
+        VERSION,
+        samples.partition,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+    )
+    audit = _BatchAudit(
+        root=root,
+        samples=samples,
+        gate=gate,
+        stage=stage,
+        fingerprint=fingerprint(samples.r, samples.fingerprint, gate.fingerprint()),
+    )
     newest = stage.current()
-    if (
-        newest is not None
-        and newest.fingerprint == verdict_fingerprint
-        and _still_holds(root, samples, newest, gate, once)
-    ):
+    is_same_work = newest is not None and newest.fingerprint == audit.fingerprint
+    if newest is not None and is_same_work and _still_holds(root, samples, newest, gate, once):
         results = [CheckResult.from_json(body) for body in newest.body["checks"]]
         return Audit(record=newest, results=tuple(results), fresh=False)
     try:
-        return _judge(root, samples, gate, stage, verdict_fingerprint)
+        return audit.run_checks()
     except ObjectNotFound:
         if not _is_given_up(root, samples):
             raise
-    return _fail_collected(root, samples, gate, stage, verdict_fingerprint)
+    return audit.fail_collected()
 
 
-def _judge(
-    root: loader.Root,
-    samples: StageRecord,
-    gate: Gate,
-    stage: PipelineStage,
-    verdict_fingerprint: str,
-) -> Audit:
-    against = compared_with(root, samples.dataset, gate)
-    table = candidate(root, samples)
-    checks = _GateChecks(root, samples, gate, table, against)
-    results, has_failed_to_run = run_checks(checks.by_name())
-    broken = has_failed_to_run or checks.is_suite_broken
-    compared = checks.compared
-    picture = ""
-    if compared is not None:
-        picture = plotted(compared, results)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BatchAudit:
+    """An audit of a samples record, which appends a new verdict."""
 
-    stopping = [result for result in results if result.stops]
-    reason = "; ".join(f"{result.name}: {result.explanation}" for result in stopping)
-    content = content_of(samples, table)
-    approval = _approval(root, samples, stopping, content)
-    verdict: Verdict = "published"  # an approved one keeps its reason
-    if stopping and approval is None:
-        verdict = "failed"
-    approved_by = ""
-    if approval is not None:
-        approved_by = approval.approved_by
-    body = _body(samples, results)
-    body["broken"] = broken
-    body["content"] = content
-    body["against"] = against
-    body["report"] = _report(root, samples, table, results, compared, picture, stage.run_id)
-    body["approval"] = _overridden(approval, stopping)
+    root: loader.Root
+    samples: StageRecord
+    gate: Gate
+    stage: PipelineStage
+    """The stage `version` of the batch."""
+    fingerprint: str
+    """Fingerprint of the verdict: of the samples record and the gate."""
 
-    if verdict == "failed" and not broken:
-        # Abort first: a crash after the verdict would leave a batch that can neither be published nor cut again.
-        # A check that could not run is retried instead.
-        why = f"the gate before a version: {reason}"
-        root.abort(samples.body["txn"], why[:_REASON_CHARS])
-    record = stage.append(
-        fingerprint=verdict_fingerprint,
-        verdict=verdict,
-        reason=reason,
-        approved_by=approved_by,
-        reads=[samples],
-        counts=_counts(results),
-        body=body,
-    )
-    return Audit(
-        record=record,
-        results=results,
-        fresh=True,
-        picture=picture,
-    )
+    def run_checks(self) -> Audit:
+        """Run the gate's checks, and append the verdict. Raises: ObjectNotFound if the batch's parts were collected."""
+        root = self.root
+        samples = self.samples
+        against = compared_with(root, samples.dataset, self.gate)
+        newest = None
+        if against and against[0]:
+            newest = root.open(against[0])
+        table = candidate(root, samples)
+        checks = GateChecks(root, samples, self.gate, table, newest)
+        results, has_failed_to_run = run_checks(checks.by_name())
+        broken = has_failed_to_run or checks.is_suite_broken
+        picture = ""
+        if checks.compared is not None:
+            picture = plotted(checks.compared, results)
 
+        stopping = [result for result in results if result.stops]
+        reason = "; ".join(f"{result.name}: {result.explanation}" for result in stopping)
+        content = content_digest(samples, table)
+        approval = _approval(root, samples, stopping, content)
+        verdict: Verdict = "published"
+        if stopping and approval is None:
+            verdict = "failed"
+        body = _body(samples, results)
+        body["broken"] = broken
+        body["content"] = content
+        body["against"] = against
+        body["report"] = self._save_report(table, results, checks.compared, picture)
+        body["approval"] = _overridden(approval, stopping)
 
-def _fail_collected(
-    root: loader.Root,
-    samples: StageRecord,
-    gate: Gate,
-    stage: PipelineStage,
-    verdict_fingerprint: str,
-) -> Audit:
-    txn = samples.body["txn"]
-    given_up = root.state.txns[txn].reason
-    reason = f"its parts were given up ({given_up}) and collected: cut it again"
-    results = list[CheckResult]()
-    for name in gate.names:
-        result = CheckResult(name=name, passed=False, explanation=reason, approvable=False)
-        results.append(result)
-    record = stage.append(
-        fingerprint=verdict_fingerprint,
-        verdict="failed",
-        reason=reason,
-        reads=[samples],
-        counts=_counts(results),
-        body=_body(samples, results),
-    )
-    return Audit(record=record, results=tuple(results), fresh=True)
+        if verdict == "failed" and not broken:
+            # Abort first: a crash after the verdict would leave a batch that can neither be published nor cut again.
+            # A check that could not run is retried instead.
+            why = f"the gate before a version: {reason}"
+            root.abort(samples.body["txn"], why[:_REASON_CHARS])
+        approved_by = ""
+        if approval is not None:
+            approved_by = approval.approved_by
+        record = self.stage.append(
+            fingerprint=self.fingerprint,
+            verdict=verdict,
+            reason=reason,  # an approved verdict keeps it
+            approved_by=approved_by,
+            reads=[samples],
+            counts=_counts(results),
+            body=body,
+        )
+        return Audit(
+            record=record,
+            results=results,
+            fresh=True,
+            picture=picture,
+        )
+
+    def fail_collected(self) -> Audit:
+        """Append a verdict that fails every check: the batch was given up, and its parts are collected."""
+        samples = self.samples
+        txn = samples.body["txn"]
+        given_up = self.root.state.txns[txn].reason
+        reason = f"its parts were given up ({given_up}) and collected: cut it again"
+        results = list[CheckResult]()
+        for name in self.gate.names:
+            result = CheckResult(name=name, passed=False, explanation=reason, approvable=False)
+            results.append(result)
+        record = self.stage.append(
+            fingerprint=self.fingerprint,
+            verdict="failed",
+            reason=reason,
+            reads=[samples],
+            counts=_counts(results),
+            body=_body(samples, results),
+        )
+        return Audit(record=record, results=tuple(results), fresh=True)
+
+    def _save_report(
+        self,
+        table: "pl.DataFrame",
+        results: Sequence[CheckResult],
+        compared: GateInputs | None,
+        picture: str,
+    ) -> str:
+        """Save the batch's gate page; return its path. compared: inputs of the drift checks, if any ran."""
+        root = self.root
+        samples = self.samples
+        baseline = None
+        baseline_name = "none"
+        if compared is not None and compared.baseline is not None:
+            baseline = compared.baseline
+            baseline_name = baseline.version.name
+        verdict = "passed"
+        stopping = [result.name for result in results if result.stops]
+        if stopping:
+            names = ", ".join(stopping)
+            verdict = f"stopped by {names}"
+        n_samples = samples.counts.get("samples", 0)
+        n_landed = samples.counts.get("landed", 0)
+        facts = {
+            "batch": samples.partition,
+            "verdict": verdict,
+            "samples": f"{n_samples} of {n_landed} objects",
+            "compared with": baseline_name,
+            "samples record": samples.path,
+            "run": self.stage.run_id,
+        }
+        shown = shown_of(root, samples, table, results)
+        before = []
+        # Only this dataset's: a takedown deletes the gate pages of the sample's own dataset.
+        if baseline is not None and baseline.version.dataset == samples.dataset:
+            before = before_of(root, baseline, shown)
+        title = f"{samples.dataset} {samples.partition}"
+        html = render(title, facts, results, picture, shown, before)
+        return save(root.store, samples.dataset, samples.partition, html)
 
 
 def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
@@ -177,7 +229,7 @@ def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
 
 
 def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any]:
-    """Return the body of a verdict on a batch that could not be read."""
+    """Return the body of a verdict on a batch that could not be read; other audits replace its empty values."""
     return {
         "checks": [result.to_json() for result in results],
         "broken": False,
@@ -185,7 +237,7 @@ def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any
         "against": [],
         "report": "",
         "approval": {},
-        "publishes": digest_of(samples),
+        "publishes": samples_digest(samples),
     }
 
 
@@ -201,6 +253,7 @@ def _still_holds(
     gate: Gate,
     once: bool,
 ) -> bool:
+    """Return whether a stored verdict on this samples record and gate need not be repeated. once: see `audit_batch`."""
     # First, without reading the log: stopped batches accumulate, and every release visits them.
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
@@ -209,15 +262,17 @@ def _still_holds(
         return True
     if verdict.body["broken"] or _passed_despite_failure(verdict):
         return False
-    same = verdict.body.get("publishes") == digest_of(samples)
-    if not same or once:
-        return same
+    is_unchanged = verdict.body.get("publishes") == samples_digest(samples)
+    if not is_unchanged:  # a takedown rewrote the record
+        return False
+    if once:
+        return True
     against: object = verdict.body.get("against")
     return against == compared_with(root, verdict.dataset, gate)
 
 
 def _passed_despite_failure(verdict: StageRecord) -> bool:
-    # Published though a check stops it: older releases stored no severities.
+    """Return whether a check stops a batch that passed without approval: older releases stored no severities."""
     if verdict.body.get("approval"):
         return False
     return any(stops(check) for check in verdict.body["checks"])
@@ -238,12 +293,12 @@ def compared_with(
         newest_id = newest.id
     ids = [newest_id]
     if gate.baseline:
-        ids.append(_id_of(state, gate.baseline))
-    ids += [_id_of(state, ref) for ref in gate.protected]
+        ids.append(_version_id(state, gate.baseline))
+    ids += [_version_id(state, ref) for ref in gate.protected]
     return ids
 
 
-def _id_of(state: State, ref: str) -> str:
+def _version_id(state: State, ref: str) -> str:
     try:
         return resolve(state, ref).id
     except (VersionNotFound, VersionRetired, InvalidName):
@@ -263,7 +318,7 @@ def overtaken(
     return not _still_holds(root, samples, verdict, gate, once=False)
 
 
-def digest_of(samples: StageRecord) -> str:
+def samples_digest(samples: StageRecord) -> str:
     """Return the SHA-256, in hex, of everything that a samples record adds and leaves out."""
     body = samples.body
     parts = [loader.Part.from_json(part) for part in body["parts"]]
@@ -271,7 +326,7 @@ def digest_of(samples: StageRecord) -> str:
     return change_digest(parts, body["exclude"], supersede, body.get("foreign"))
 
 
-def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
+def content_digest(samples: StageRecord, table: "pl.DataFrame") -> str:
     """Return the SHA-256, in hex, of a batch's shards and rows but for columns that name the attempt. O(rows)."""
     # Columns and rows in order: a repeated cut may write them in another one.
     columns = [name for name in sorted(table.columns) if name not in _ATTEMPT_COLUMNS]
@@ -293,6 +348,7 @@ def _approval(
     stopping: Sequence[CheckResult],
     content: str,
 ) -> StageRecord | None:
+    """Return the approval of all checks that stop this content, or None."""
     if not stopping:
         return None
     if not all(result.approvable for result in stopping):
@@ -305,6 +361,7 @@ def _overridden(
     approval: StageRecord | None,
     stopping: Sequence[CheckResult],
 ) -> dict[str, Any]:
+    """Return the verdict's note of an approval: who approved which failed checks; {} without one."""
     if approval is None:
         return {}
     return {
@@ -313,129 +370,3 @@ def _overridden(
         "record": approval.path,
         "checks": {result.name: result.explanation for result in stopping},
     }
-
-
-class _GateChecks:
-    """The gate's checks of one batch. The first check that needs a value computes it for all."""
-
-    def __init__(
-        self,
-        root: loader.Root,
-        samples: StageRecord,
-        gate: Gate,
-        table: "pl.DataFrame",
-        against: Sequence[str],
-    ) -> None:
-        """against: from `compared_with`."""
-        self._root = root
-        self._samples = samples
-        self._gate = gate
-        self._table = table
-        self._version: loader.Version | None = None
-        if against and against[0]:
-            self._version = root.open(against[0])
-        self._baseline: pl.LazyFrame | None = None
-        if self._version and gate.checks:  # a version without live samples is none to compare with
-            self._baseline = self._version.samples()
-        self.compared: GateInputs | None = None
-        """Inputs of the drift checks, if any ran."""
-        self.is_suite_broken = False
-        """True if an expectation could not be evaluated."""
-
-    def by_name(self) -> dict[str, Callable[[], CheckResult]]:
-        """Return name -> check, in the order in which they run."""
-        gate = self._gate
-        checks: dict[str, Callable[[], CheckResult]] = {}
-        checks[EXPECTATIONS] = self._suite
-        if gate.blank is not None:
-            checks[blank.NAME] = partial(self._blank, gate.blank)
-        if gate.thresholds:
-            for name, drift_check in DRIFT_CHECKS.items():
-                checks[name] = partial(self._drifted, drift_check)
-        for name, own_check in gate.checks.items():
-            checks[name] = partial(own_check, self._table, self._baseline)
-        return checks
-
-    def _suite(self) -> CheckResult:
-        report = run_expectations(self._table, self._gate.suite)
-        self.is_suite_broken = report.broken
-        # No person may approve a sample that violates what every dataset needs.
-        is_unsafe = any(item in report.not_passed for item in SUITE)
-        approvable = not is_unsafe and not report.broken
-        return replace(report.as_check(), approvable=approvable)
-
-    def _blank(self, limit: float) -> CheckResult:
-        return blank.blank_media(self._table, self._facts.media, limit)
-
-    def _drifted(self, check: Callable[[GateInputs], CheckResult]) -> CheckResult:
-        if self.compared is None:
-            self.compared = _compared(self._root, self._gate, self._facts, self._version)
-        return check(self.compared)
-
-    @cached_property
-    def _facts(self) -> BatchFacts:
-        # Decodes samples, so only a check that needs the facts computes them, and inside `run_checks`: an error there
-        # fails the check, not the run.
-        return facts_of(self._root.store, self._samples, self._table)
-
-
-def _report(
-    root: loader.Root,
-    samples: StageRecord,
-    table: "pl.DataFrame",
-    results: Sequence[CheckResult],
-    compared: GateInputs | None,
-    picture: str,
-    run_id: str,
-) -> str:
-    """Save the batch's gate page; return its path."""
-    baseline = None
-    baseline_name = "none"
-    if compared is not None and compared.baseline is not None:
-        baseline = compared.baseline
-        baseline_name = baseline.version.name
-    verdict = "passed"
-    stopping = [result.name for result in results if result.stops]
-    if stopping:
-        names = ", ".join(stopping)
-        verdict = f"stopped by {names}"
-    n_samples = samples.counts.get("samples", 0)
-    n_landed = samples.counts.get("landed", 0)
-    facts = {
-        "batch": samples.partition,
-        "verdict": verdict,
-        "samples": f"{n_samples} of {n_landed} objects",
-        "compared with": baseline_name,
-        "samples record": samples.path,
-        "run": run_id,
-    }
-    shown = shown_of(root, samples, table, results)
-    before = []
-    # Only this dataset's: a takedown deletes the gate pages of the sample's own dataset.
-    if baseline is not None and baseline.version.dataset == samples.dataset:
-        before = before_of(root, baseline, shown)
-    title = f"{samples.dataset} {samples.partition}"
-    html = render(title, facts, results, picture, shown, before)
-    return save(root.store, samples.dataset, samples.partition, html)
-
-
-def _compared(
-    root: loader.Root,
-    gate: Gate,
-    now: BatchFacts,
-    newest: loader.Version | None,
-) -> GateInputs:
-    against = newest
-    if gate.baseline:
-        against = root.open(gate.baseline)
-    baseline = None
-    if against:  # a version without live samples is none to compare with
-        baseline = baseline_of(root, against)
-    protected = [root.open(ref) for ref in gate.protected]
-    return GateInputs(
-        now=now,
-        baseline=baseline,
-        newest=newest,
-        protected=tuple(protected),
-        thresholds=gate.thresholds or DEFAULTS,
-    )

@@ -1,7 +1,7 @@
-"""Cache of settled batches, which have nothing left to publish: tables/<dataset>/version/settled.parquet.
+"""Batches that may have something left to publish, and a cache of the others: tables/<dataset>/version/settled.parquet.
 
-It holds path and etag of their samples records. Losing it costs only reads. A takedown rewrites a record: the new etag
-invalidates its entry.
+The cache holds path and etag of samples records. Losing it costs only reads. A takedown rewrites a record: the new
+etag invalidates its entry.
 """
 
 import logging
@@ -9,10 +9,14 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+import loader
+from loader.dataset.log.state import State
 from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound, StoreError
-from loader.storage import Store
-from penstock.stages import settled_path
+from loader.storage import ObjectInfo, Store
+from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
+
+from ..stages import SAMPLES
 
 MIN_NEW_ENTRIES = 64
 """Fewest new entries worth a write, which uploads the whole table: a release may read fewer records again instead."""
@@ -21,7 +25,55 @@ _SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
 _log = logging.getLogger(__name__)
 
 
-def read_settled(store: Store, dataset: str) -> dict[str, str]:
+def unsettled_records(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
+    """Return batch -> newest samples record, without settled batches.
+
+    Batches that are settled by now are among them once more, and are added to the cache of settled ones.
+    """
+    listed = newest_listed(root.store, dataset, SAMPLES)
+    state = root.state
+    known = _read_settled(root.store, dataset)
+    infos = _unsettled(listed, known)
+    records = existing_records(root.store, infos)
+    settled: dict[str, str] = {}  # path of a record -> its etag
+    for name, record in records.items():
+        has_no_samples = record.verdict == "published" and not record.body["parts"]
+        if has_no_samples or is_published(state, record):
+            etag = infos[name].etag
+            if etag:
+                settled[record.path] = etag
+        else:
+            # Read once more: a listing may lag, and a failure may have replaced the record.
+            newest = current_record(root.store, dataset, SAMPLES, name)
+            records[name] = newest or record
+    _add_settled(root.store, dataset, known, settled)
+    return records
+
+
+def _unsettled(
+    listed: Mapping[str, ObjectInfo],
+    known: Mapping[str, str],
+) -> dict[str, ObjectInfo]:
+    """Return the listed records of batches that are not settled. known: path of each settled record -> etag."""
+    infos: dict[str, ObjectInfo] = {}
+    for name, info in listed.items():
+        # A store without etags cannot show that a record is the same: such records are always read.
+        is_settled = info.etag and known.get(info.key) == info.etag
+        if not is_settled:
+            infos[name] = info
+    return infos
+
+
+def is_published(state: State, record: StageRecord) -> bool:
+    """Return whether a samples record is part of a version."""
+    if record.verdict != "published":
+        return False
+    txn = record.body.get("txn", "")
+    transaction = state.txns.get(txn)
+    return transaction is not None and transaction.status == "committed"
+
+
+def _read_settled(store: Store, dataset: str) -> dict[str, str]:
     """Return record path -> etag; {} if no readable table exists."""
     path = settled_path(dataset)
     try:
@@ -39,7 +91,7 @@ def read_settled(store: Store, dataset: str) -> dict[str, str]:
     return dict(zip(paths, etags, strict=True))
 
 
-def add_settled(
+def _add_settled(
     store: Store,
     dataset: str,
     known: Mapping[str, str],

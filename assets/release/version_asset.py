@@ -9,9 +9,8 @@ import dagster as dg
 import loader
 from loader.dataset.log.state import State
 from loader.errors import Conflict, StageNotPublished
-from loader.storage import ObjectInfo
 from penstock.approvals import beyond_approval, stops
-from penstock.stages import StageRecord, current_record, existing_records, newest_listed
+from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
@@ -22,7 +21,7 @@ from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of
-from .settled_batches import add_settled, read_settled
+from .settled_batches import is_published, unsettled_records
 from .version_page import card_metadata, check_events, publication_observation, release_metadata
 
 ATTEMPTS = 8
@@ -53,7 +52,7 @@ def audit_waiting(
 
     Passed ones are checked again before publication.
     """
-    records = _unsettled_records(root, dataset).values()
+    records = unsettled_records(root, dataset).values()
     state = root.state
     audits = list[Audit]()
     for record in records:
@@ -85,7 +84,8 @@ def publish_batches(
     stop = release_stop_reason(audits)
     if stop:
         raise StageNotPublished(stop)
-    return _publish_passed(root, dataset, run_id, audits, gate, spec)
+    publisher = Publisher(root=root, dataset=dataset, run_id=run_id, gate=gate, spec=spec)
+    return publisher.publish_passed(audits)
 
 
 def release_stop_reason(audits: list[Audit]) -> str:
@@ -114,105 +114,131 @@ def release_stop_reason(audits: list[Audit]) -> str:
     )
 
 
-def _publish_passed(
-    root: loader.Root,
-    dataset: str,
-    run_id: str,
-    audits: list[Audit],
-    gate: Gate,
-    spec: DatasetSpec | None,
-) -> Release:
-    records = _unsettled_records(root, dataset)
-    failed = {audit.record.partition for audit in audits if not audit.passed}
-    for name, record in records.items():
-        if record.verdict != "published":
-            failed.add(name)
-    if failed and not any(audit.passed for audit in audits):
-        raise StageNotPublished(_failed_reason(root, dataset, min(failed)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publisher:
+    """Publishes audited batches of a dataset, one version each."""
 
-    unfit: dict[str, str] = {}  # batch -> reason
-    versions: dict[str, loader.Version] = {}  # batch -> its version
-    for position, audit in enumerate(audits):
-        if not audit.passed:
-            continue
-        name = audit.record.partition
-        # `records` lacks a batch if another release has settled it meanwhile.
-        cut_record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
-        if cut_record is None:
-            unfit[name] = f"batch {name}: its samples record is gone"
-            continue
-        batch = _publish_batch(root, cut_record, audit, run_id, gate, spec)
-        audits[position] = batch.audit  # the caller shows the newest audit of each batch
-        if batch.reason:
-            unfit[name] = batch.reason
-        elif batch.version is not None:
-            versions[name] = batch.version
-    if unfit and not versions:
-        reasons = "; ".join(unfit.values())
-        raise StageNotPublished(f"nothing was published: {reasons}")
+    root: loader.Root
+    dataset: str
+    run_id: str
+    """Dagster's run id; "" outside runs."""
+    gate: Gate
+    spec: DatasetSpec | None
+    """See `publish_batches`."""
 
-    if versions:
-        obey(root, dataset)  # apply exclusions made while these batches waited
-    newest = root.state.newest(dataset)
-    if newest is None:
-        raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
-    held_back = failed.union(unfit)
-    return Release(
-        version=root.open(newest.id),
-        published=tuple(versions),
-        held_back=tuple(sorted(held_back)),
-        versions=tuple(versions.values()),
-    )
+    def publish_passed(self, audits: list[Audit]) -> Release:
+        """Publish the batches that passed. A batch that is audited again gets its newest audit in `audits`.
+
+        Raises: as `publish_batches`.
+        """
+        root = self.root
+        dataset = self.dataset
+        records = unsettled_records(root, dataset)
+        failed = {audit.record.partition for audit in audits if not audit.passed}
+        for name, record in records.items():
+            if record.verdict != "published":
+                failed.add(name)
+        if failed and not any(audit.passed for audit in audits):
+            raise StageNotPublished(_failed_reason(root, dataset, min(failed)))
+
+        unfit: dict[str, str] = {}  # batch -> reason
+        versions: dict[str, loader.Version] = {}  # batch -> its version
+        for position, audit in enumerate(audits):
+            if not audit.passed:
+                continue
+            name = audit.record.partition
+            # `records` lacks a batch if another release has settled it meanwhile.
+            cut_record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
+            if cut_record is None:
+                unfit[name] = f"batch {name}: its samples record is gone"
+                continue
+            batch = self._publish_batch(cut_record, audit)
+            audits[position] = batch.audit
+            if batch.reason:
+                unfit[name] = batch.reason
+            elif batch.version is not None:
+                versions[name] = batch.version
+        if unfit and not versions:
+            reasons = "; ".join(unfit.values())
+            raise StageNotPublished(f"nothing was published: {reasons}")
+
+        if versions:
+            obey(root, dataset)  # apply exclusions made while these batches waited
+        newest = root.state.newest(dataset)
+        if newest is None:
+            raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
+        held_back = failed.union(unfit)
+        return Release(
+            version=root.open(newest.id),
+            published=tuple(versions),
+            held_back=tuple(sorted(held_back)),
+            versions=tuple(versions.values()),
+        )
+
+    def _publish_batch(self, record: StageRecord, audit: Audit) -> "_BatchRelease":
+        """Publish a batch that passed, unless it no longer fits. record: its samples record."""
+        root = self.root
+        for attempt in range(1, ATTEMPTS + 1):
+            txn = record.body["txn"]
+            known = root.state.committed(txn)
+            if known is not None:  # another release published it
+                version = root.open(known.id)
+                return _BatchRelease(audit=audit, version=version)
+            reason = _unfit_reason(root, record) or _recut_reason(record, audit.record)
+            if reason:
+                return _BatchRelease(audit=audit, reason=reason)
+
+            # Near-duplicates are compared with the newest version: again, if that is another one by now.
+            if samples_stage.outdated(root, record):
+                if self.spec is None:
+                    return _BatchRelease(audit=audit, reason=_not_compared(record))
+                record, _ = samples_stage.samples_stage(
+                    root,
+                    self.spec,
+                    partition=record.partition,
+                    run_id=self.run_id,
+                )
+                if record.verdict != "published" or not record.body["parts"]:
+                    return _BatchRelease(audit=audit, reason=record.reason)  # only duplicates are left
+            current = audit_batch(root, record, self.gate, self.run_id)
+            if (
+                current.record != audit.record
+            ):  # else keep the audit that has the plot: a stored verdict has none
+                audit = current
+            if not audit.passed:
+                return _BatchRelease(audit=audit, reason=audit.record.reason)
+
+            try:
+                version = _publish(root, record, audit.record, self.run_id)
+            except Conflict:
+                # Another release published first: compare again. Any other conflict would come back.
+                was_overtaken = samples_stage.outdated(root, record) or overtaken(
+                    root, record, audit.record, self.gate
+                )
+                if attempt == ATTEMPTS or not was_overtaken:
+                    raise
+            else:
+                return _BatchRelease(audit=audit, version=version)
+        raise AssertionError("unreachable")
 
 
-def _unsettled_records(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    """Return batch -> newest samples record, without settled batches."""
-    listed = newest_listed(root.store, dataset, SAMPLES)
-    state = root.state
-    known = read_settled(root.store, dataset)
-    infos = _unsettled(listed, known)
-    records = existing_records(root.store, infos)
-    settled: dict[str, str] = {}  # path of a record -> its etag
-    for name, record in records.items():
-        adds_nothing = record.verdict == "published" and not record.body["parts"]
-        if adds_nothing or _is_published(state, record):
-            etag = infos[name].etag
-            if etag:
-                settled[record.path] = etag
-        else:
-            # Read once more: a listing may lag, and a failure may have replaced the record.
-            newest = current_record(root.store, dataset, SAMPLES, name)
-            records[name] = newest or record
-    add_settled(root.store, dataset, known, settled)
-    return records
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BatchRelease:
+    """An audited batch after its release."""
 
-
-def _unsettled(
-    listed: Mapping[str, ObjectInfo],
-    known: Mapping[str, str],
-) -> dict[str, ObjectInfo]:
-    """Return the listed records of batches that are not settled. known: path of each settled record -> etag."""
-    infos: dict[str, ObjectInfo] = {}
-    for name, info in listed.items():
-        # A store without etags cannot show that a record is the same: such records are always read.
-        is_settled = info.etag and known.get(info.key) == info.etag
-        if not is_settled:
-            infos[name] = info
-    return infos
-
-
-def _is_published(state: State, record: StageRecord) -> bool:
-    if record.verdict != "published":
-        return False
-    txn = record.body.get("txn", "")
-    transaction = state.txns.get(txn)
-    return transaction is not None and transaction.status == "committed"
+    audit: Audit
+    """Newest audit."""
+    version: loader.Version | None = None
+    """None if the batch waits (see `reason`), or has only duplicates by now (then without a reason)."""
+    reason: str = ""
+    """Why the batch waits, or ""."""
 
 
 def _is_waiting(state: State, record: StageRecord) -> bool:
+    """Return whether a samples record has samples that wait for a version."""
     if record.verdict != "published" or not record.body["parts"]:
         return False
-    return not _is_published(state, record)
+    return not is_published(state, record)
 
 
 def _unfit_reason(root: loader.Root, record: StageRecord) -> str:
@@ -239,57 +265,6 @@ def _unfit_reason(root: loader.Root, record: StageRecord) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PublishedBatch:
-    """An audited batch after its release. version: None if it waits (see `reason`) or has only duplicates by now."""
-
-    audit: Audit
-    version: loader.Version | None = None
-    reason: str = ""
-
-
-def _publish_batch(
-    root: loader.Root,
-    record: StageRecord,
-    audit: Audit,
-    run_id: str,
-    gate: Gate,
-    spec: DatasetSpec | None,
-) -> _PublishedBatch:
-    for attempt in range(1, ATTEMPTS + 1):
-        txn = record.body["txn"]
-        known = root.state.committed(txn)
-        if known is not None:  # another release published it
-            version = root.open(known.id)
-            return _PublishedBatch(audit=audit, version=version)
-        reason = _unfit_reason(root, record) or _recut_reason(record, audit.record)
-        if reason:
-            return _PublishedBatch(audit=audit, reason=reason)
-        if samples_stage.outdated(root, record):
-            if spec is None:
-                return _PublishedBatch(audit=audit, reason=_not_compared(record))
-            record, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
-            if record.verdict != "published" or not record.body["parts"]:
-                return _PublishedBatch(audit=audit, reason=record.reason)  # only duplicates are left
-        current = audit_batch(root, record, gate, run_id)
-        if current.record != audit.record:  # else keep the audit that has the plot: a stored verdict has none
-            audit = current
-        if not audit.passed:
-            return _PublishedBatch(audit=audit, reason=audit.record.reason)
-        try:
-            version = _publish(root, record, audit.record, run_id)
-        except Conflict:
-            # Another release published first: compare again. Any other conflict would come back.
-            was_overtaken = samples_stage.outdated(root, record) or overtaken(
-                root, record, audit.record, gate
-            )
-            if attempt == ATTEMPTS or not was_overtaken:
-                raise
-        else:
-            return _PublishedBatch(audit=audit, version=version)
-    raise AssertionError("unreachable")
-
-
 def _not_compared(record: StageRecord) -> str:
     return (
         f"batch {record.partition}: another batch was published since its samples were compared for "
@@ -298,6 +273,7 @@ def _not_compared(record: StageRecord) -> str:
 
 
 def _recut_reason(record: StageRecord, verdict: StageRecord) -> str:
+    """Return why a verdict is not on this samples record, or ""."""
     audited = verdict.upstream[0]
     if audited.r == record.r:
         return ""
@@ -308,6 +284,7 @@ def _recut_reason(record: StageRecord, verdict: StageRecord) -> str:
 
 
 def _failed_reason(root: loader.Root, dataset: str, partition: str) -> str:
+    """Return why a release without a passed batch publishes nothing. partition: a failed batch."""
     try:
         require_published(root.store, dataset, SAMPLES, partition)
     except StageNotPublished as error:
@@ -321,6 +298,7 @@ def _publish(
     verdict: StageRecord,
     run_id: str,
 ) -> loader.Version:
+    """Publish a samples record with this verdict. Raises: Conflict if another version came first; Fenced."""
     body = record.body
     parts = [loader.Part.from_json(part) for part in body["parts"]]
     return root.publish(
@@ -343,6 +321,7 @@ def _producer(
     verdict: StageRecord,
     run_id: str,
 ) -> dict[str, Any]:
+    """Return the manifest's `producer`: where the version's samples come from."""
     labels = list(record.body["labels"])
     known = published_labels(root, record.dataset)
     if len(known) >= len(labels):  # one list is a prefix of the other
@@ -413,7 +392,8 @@ def version_asset(
             try:
                 if stop:
                     raise StageNotPublished(stop)
-                release = _publish_passed(opened, dataset, run_id, audits, gate, spec)
+                publisher = Publisher(root=opened, dataset=dataset, run_id=run_id, gate=gate, spec=spec)
+                release = publisher.publish_passed(audits)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
             finally:

@@ -41,13 +41,13 @@ _HASH_CHARS = 32
 
 
 @dataclass(slots=True)
-class Earlier:
-    """Samples that a dataset has under one source key. Sent in tasks."""
+class KeyHistory:
+    """What a dataset has, and had, under one source key. Sent in tasks."""
 
     live: dict[str, str] = field(default_factory=dict)
     """Live key -> content hash; "" if unknown."""
     removed: list[str] = field(default_factory=list)
-    """Content hashes of removed samples; "" if unknown."""
+    """Content hashes of samples that were removed since; "" if unknown."""
     split: str = ""
     """Split of the live samples or ""."""
 
@@ -68,23 +68,23 @@ class Earlier:
 
 
 @dataclass(slots=True)
-class EarlierSamples:
-    """Samples that a dataset has from a raw object, or its source. Sent in tasks."""
+class ObjectHistory:
+    """What a dataset has, and had, from a raw object, or from its source (`_scope`). Sent in tasks."""
 
     first_sha256: str = ""
     """SHA-256 at its first publication, or ""."""
-    by_key: dict[str, Earlier] = field(default_factory=dict)
-    """Source key -> samples."""
+    by_key: dict[str, KeyHistory] = field(default_factory=dict)
+    """Source key -> its history."""
 
-    def with_key(self, source_key: str) -> Earlier:
-        """Return the samples under a source key; empty for an unknown one."""
-        return self.by_key.get(source_key, Earlier())
+    def history(self, source_key: str) -> KeyHistory:
+        """Return a source key's history; an empty one for an unknown key."""
+        return self.by_key.get(source_key, KeyHistory())
 
     def live_keys(self) -> set[str]:
         """Return the keys of all live samples."""
         keys = set[str]()
-        for samples in self.by_key.values():
-            keys.update(samples.live)
+        for history in self.by_key.values():
+            keys.update(history.live)
         return keys
 
 
@@ -116,14 +116,17 @@ class Admission:
     def admit(
         self,
         sample: Sample,
-        earlier: EarlierSamples,
+        earlier: ObjectHistory,
         has_own_split: bool,
     ) -> Sample | None:
-        """Return the sample as admitted; None if it is left out. has_own_split: its format names the split."""
+        """Decide on a sample, and record the decision; return it as admitted, or None if it is left out.
+
+        has_own_split: its format names the split.
+        """
         raw_key = sample.source["raw_key"]
         source_key = sample.source["source_key"]
-        before = earlier.with_key(source_key)
-        content = content_of(sample.fields, sample.metadata)
+        before = earlier.history(source_key)
+        content = content_hash(sample.fields, sample.metadata)
         if before.has_content(content):
             self._leave_out(raw_key)
             return None
@@ -144,12 +147,16 @@ class Admission:
         self,
         key: str,
         source: Mapping[str, str],
-        earlier: EarlierSamples,
+        earlier: ObjectHistory,
     ) -> bool:
-        """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
+        """Decide on a sample in place, and record the decision; return whether it is admitted.
+
+        key: its key in the dataset. source: its provenance.
+        """
         raw_key = source["raw_key"]
         source_key = source["source_key"]
-        before = earlier.with_key(source_key)
+        before = earlier.history(source_key)
+        # Its content is not read, so a removed sample stays removed whatever the object has now.
         if before.removed and not before.live:
             self._leave_out(raw_key)
             return False
@@ -161,7 +168,7 @@ class Admission:
     def replace_lost(
         self,
         first_keys: Mapping[str, str],
-        earlier: Mapping[str, EarlierSamples],
+        earlier: Mapping[str, ObjectHistory],
     ) -> None:
         """Let the first sample of an object in place replace the samples that the object lost.
 
@@ -175,17 +182,21 @@ class Admission:
         for raw_key, first in first_keys.items():
             if raw_key not in earlier:
                 continue
+            # Live keys that no sample of the object replaces: it no longer has them.
             lost = earlier[raw_key].live_keys() - replaced
             if lost:
                 lost.update(self.replaces.get(first, ()))
                 self.replaces[first] = sorted(lost)
 
-    def apply_to(
+    def complete(
         self,
         samples: BatchSamples,
         raws: Mapping[str, Row],
     ) -> BatchSamples:
-        """Return the batch's samples with this admission. Objects without an admitted sample are refused."""
+        """Return the batch's samples with what they replace, and a refusal of each object without an admitted sample.
+
+        raws: key of an object -> its row of `raw_objects`.
+        """
         refusals = [*samples.refusals]
         for key, n_known in sorted(self.known.items()):
             if key in self.objects:
@@ -206,7 +217,7 @@ class Admission:
         self.known[raw_key] = before + n_known
 
 
-def content_of(
+def content_hash(
     fields: Mapping[str, Payload],
     metadata: Mapping[str, Any],
 ) -> str:
@@ -243,8 +254,8 @@ class NewestVersion(NamedTuple):
     """Groups, as in its manifest."""
     columns: Mapping[str, Mapping[str, Any]] = {}
     """Columns, as in its manifest."""
-    earlier: Mapping[str, EarlierSamples] = {}
-    """Key of a raw object -> its samples in the version."""
+    earlier: Mapping[str, ObjectHistory] = {}
+    """Key of a raw object -> its history; without objects that the version does not know."""
 
 
 def newest_version(
@@ -272,8 +283,8 @@ def _earlier_samples(
     version: loader.Version,
     spec: "DatasetSpec",
     raws: Sequence[Row],
-) -> dict[str, EarlierSamples]:
-    """Return key of a raw object -> its samples in the version."""
+) -> dict[str, ObjectHistory]:
+    """Return key of a raw object -> its history; without objects that the version does not know."""
     scopes: dict[str, str] = {}  # key of a raw object -> its scope
     for raw in raws:
         scopes[raw["key"]] = _scope(raw["uri"], raw["key"], spec.keyed_by_place)
@@ -284,21 +295,21 @@ def _earlier_samples(
     batches = {row["partition"] for row in rows}
     contents = _contents(version.store, spec.name, batches)
 
-    by_scope: dict[str, dict[str, Earlier]] = {}
+    by_scope: dict[str, dict[str, KeyHistory]] = {}
     first_sha256: dict[str, str] = {}  # by URI
     for row in rows:
         first_sha256.setdefault(row["raw_uri"], row["raw_sha256"])
-        samples = by_scope.setdefault(row["scope"], {})
-        known = samples.setdefault(row["source_key"], Earlier())
+        histories = by_scope.setdefault(row["scope"], {})
+        history = histories.setdefault(row["source_key"], KeyHistory())
         content = contents.get(row["key"], "")
-        known.add(row, content)
+        history.add(row, content)
 
-    earlier: dict[str, EarlierSamples] = {}
+    earlier: dict[str, ObjectHistory] = {}
     for raw in raws:
         scope = scopes[raw["key"]]
         # Objects whose source keys are unique in the source share all its samples.
         if scope in by_scope:
-            earlier[raw["key"]] = EarlierSamples(
+            earlier[raw["key"]] = ObjectHistory(
                 first_sha256=first_sha256.get(raw["uri"], ""),
                 by_key=by_scope[scope],
             )
@@ -357,7 +368,7 @@ def _rows(
     scopes: frozenset[str],
     by_place: bool,
 ) -> Iterator[Row]:
-    """Yield the version's rows of these scopes, with `scope` and `live`."""
+    """Yield the version's rows of the key table that are in these scopes, with `scope` and `live` added."""
     if not scopes:
         return
     files = list[TableFile]()

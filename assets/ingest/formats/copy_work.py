@@ -14,10 +14,10 @@ from penstock.compute.work import Node, Work
 from penstock.formats.importing.spans import read_fields, samples_in
 from penstock.formats.registration.shard_rows import COMMON, ForeignShard, Rows, shards_of
 
-from .admission import Admission, EarlierSamples
+from .admission import Admission, ObjectHistory
 from .sample_facts import Row, unit_row
-from .sample_work import SampleTask, limit_s, nbytes_of, without_run
-from .walked_objects import KnownSample, landed_info, samples_of, walked_place
+from .sample_work import SampleTask, limit_s, task_nbytes, without_run
+from .walked_objects import KnownSample, landed_info, walked_place, walked_samples
 
 _BYTES_PER_S = 50e6
 """Rough rate, for the estimates by which work is divided."""
@@ -56,7 +56,7 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     raws: dict[str, Row] = {}
     for raw in task.raws:
         raws[raw["key"]] = raw
-    known_samples = list(samples_of(task.rules, shard, rows, raws))
+    known_samples = list(walked_samples(task.rules, shard, rows, raws))
     keys = [known.key for known in known_samples]
     (run,) = samples_in([(shard, rows)], [keys])
     copied = _CopiedSamples(task)
@@ -102,7 +102,7 @@ def _walk(task: CopyTask, landing: Store) -> tuple[ForeignShard, Rows]:
 
 
 class _CopiedSamples:
-    """Admits the samples of a run, one by one; remembers their admission and provenance."""
+    """Admits the samples of a run as `write_part` takes them; collects their admission and provenance."""
 
     def __init__(self, task: CopyTask) -> None:
         self._task = task
@@ -133,7 +133,7 @@ class _CopiedSamples:
                 source=known.source,
             )
             raw_key = known.source["raw_key"]
-            earlier = self._task.earlier.get(raw_key, EarlierSamples())
+            earlier = self._task.earlier.get(raw_key, ObjectHistory())
             admitted = self.admission.admit(sample, earlier, known.has_own_split)
             if admitted is None:
                 continue
@@ -143,7 +143,7 @@ class _CopiedSamples:
 
 
 def _copy_s(task: SampleTask) -> float:
-    return nbytes_of(task) / _BYTES_PER_S
+    return task_nbytes(task) / _BYTES_PER_S
 
 
 COPY = Work(

@@ -24,18 +24,20 @@ def missing_notes(
 ) -> list[str]:
     """Return what the source states and lacks, one text each.
 
-    Costs a listing and the metadata if the format states anything, or a listing of the common prefix of the batch's
-    sets if only names of objects do.
+    An object's name may state how many shards its set has ("a-00001-of-00005"), and metadata of the format how many
+    objects there are. Costs a listing of the source and the metadata if the format states anything; else a listing of
+    the common prefix of the batch's sets.
 
     files: the source. batch_keys: keys of the batch.
     """
     entry = FORMATS[format]
-    sets = set[ShardSet]()
+    sets = set[ShardSet]()  # sets with a shard in the batch
     if entry.is_sharded:
         for key in batch_keys:
             member = shard_set(key)
             if member is not None:
-                sets.add(member[0])
+                of_key, _ = member
+                sets.add(of_key)
     states_counts = entry.states_counts and entry.companions is not None
     if not sets and not states_counts:
         return []
@@ -48,12 +50,19 @@ def missing_notes(
         # A prefix of keys is text, and may end within a name.
         prefix = commonprefix([files_of_set.begin for files_of_set in sets])  # noqa: RUF071
         listed = list(list_place(files, prefix))
-    keys = list[str]()
+    keys = list[str]()  # of all listed shards of these sets
     for info in listed:
         member = shard_set(info.key)
-        if member is not None and member[0] in sets:
+        if member is None:
+            continue
+        of_key, _ = member
+        if of_key in sets:
             keys.append(info.key)
-    stated.add_shards(files.url, keys, lambda key: False)
+    stated.add_shards(
+        files.url,
+        keys,
+        is_left_out=lambda key: False,  # every shard that is not there yet is named
+    )
     return [f"missing so far: {text}" for text in stated.lines()]
 
 

@@ -29,13 +29,13 @@ from penstock.formats.registration.shard_rows import Rows, groups_of
 from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...stages import BatchSamples, OpenBatch, written_part
-from .admission import Admission, EarlierSamples, NewestVersion, newest_version
+from .admission import Admission, NewestVersion, ObjectHistory, newest_version
 from .sample_facts import (
     OWN_COLUMNS,
     IngestRules,
     Row,
     missing_result_error,
-    outcomes_of,
+    unit_outcomes,
     unit_row,
     units_job,
 )
@@ -56,11 +56,16 @@ def write_read(batch: OpenBatch) -> BatchSamples:
     infos, refusals = fresh_objects(batch)
     fresh = [batch.raws[info.key] for info in infos]
     newest = newest_version(batch.root, batch.spec, fresh)
-    reader = _BatchReader(batch=batch, newest=newest, refusals=refusals)
-    # Class names and columns first: an object that is refused there leaves no field to agree on.
-    units_read = reader.read(_tasks(batch, fresh, newest))
-    names, units_read = reader.agreeing(units_read)
-    units_read = reader.in_groups(units_read)
+    reader = _BatchReader(
+        batch=batch,
+        newest=newest,
+        refusals=refusals,  # to which it adds its own
+    )
+    tasks = _tasks(batch, fresh, newest)
+    units_read = reader.read(tasks)
+    # Class names and columns before groups: a refused object's fields do not count for the groups.
+    names, units_read = reader.agree_on_columns(units_read)
+    units_read = reader.agree_on_groups(units_read)
 
     results = [result for _, result in units_read]
     admission = Admission.of_all(result.admission for result in results)
@@ -78,7 +83,7 @@ def write_read(batch: OpenBatch) -> BatchSamples:
     )
     if any(result.of_json for result in results):
         samples = _with_common_columns(batch.root.store, samples, results, newest.columns)
-    return admission.apply_to(samples, batch.raws)
+    return admission.complete(samples, batch.raws)
 
 
 def _collect_parts(
@@ -110,7 +115,10 @@ def _with_common_columns(
     results: Sequence[ReadParts],
     known: Mapping[str, Mapping[str, Any]],
 ) -> BatchSamples:
-    """Return the batch with common types for its columns from JSON documents. known: the version's columns."""
+    """Return the batch with common types for its columns from JSON documents.
+
+    A node chose the types of its unit only. Parts whose table differs get a new one. known: the version's columns.
+    """
     members = JsonMembers()
     for result in results:
         for reason, (n, example) in result.notes.items():
@@ -162,7 +170,7 @@ def _tasks(
     groups: dict[str, list[str]] = {}
     for group, body in newest.groups.items():
         groups[group] = sorted(body["field_nbytes"])
-    whole = ReadTask(
+    common = ReadTask(
         landing=store_url(batch.files),
         root=store_url(batch.root.store),
         txn=batch.txn,
@@ -173,12 +181,12 @@ def _tasks(
     )
     tasks = list[ReadTask]()
     for number, members in enumerate(_runs(raws)):
-        earlier: dict[str, EarlierSamples] = {}
+        earlier: dict[str, ObjectHistory] = {}
         for raw in members:
             key = raw["key"]
             if key in newest.earlier:
                 earlier[key] = newest.earlier[key]
-        task = replace(whole, name=f"{number:05d}", raws=members, earlier=earlier)
+        task = replace(common, name=f"{number:05d}", raws=members, earlier=earlier)
         tasks.append(task)
     return tasks
 
@@ -201,12 +209,14 @@ def _runs(raws: Sequence[Row]) -> Iterator[list[Row]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BatchReader:
-    """Reads a batch until its units agree; collects its refusals and jobs."""
+    """Reads a batch's units on nodes, and again where they disagree; collects its refusals and jobs."""
 
     batch: OpenBatch
     newest: NewestVersion
     refusals: list[Row]
+    """Refusals so far, to which each read adds."""
     jobs: list[Job[Any, Any]] = field(default_factory=list)
+    """Jobs of all reads."""
 
     def read(self, tasks: Sequence[ReadTask]) -> list[ReadUnits]:
         """Return the samples of units, in order.
@@ -219,16 +229,16 @@ class _BatchReader:
             job = self._job(pending)
             self.jobs.append(job)
             halves = list[ReadTask]()
-            for task, outcome in outcomes_of(self.batch.compute, job, pending):
+            for task, outcome in unit_outcomes(self.batch.compute, job, pending):
                 if outcome.value is None:
                     halves += self._halves(task, outcome)
                 else:
-                    unit = self._accepted(task, outcome.value)
+                    unit = self._accept(task, outcome.value)
                     units_read.append(unit)
             pending = halves
-        return _in_order(units_read)
+        return _sorted_by_name(units_read)
 
-    def _accepted(self, task: ReadTask, result: ReadParts) -> ReadUnits:
+    def _accept(self, task: ReadTask, result: ReadParts) -> ReadUnits:
         """Collect the unit's refusals; return it without the refused objects."""
         self.refusals.extend(result.refusals)
         refused_keys = {row["key"] for row in result.refusals}
@@ -251,8 +261,8 @@ class _BatchReader:
             self._refuse(raws[0], error.code, error.summary)
             return []
         middle = len(raws) // 2
-        first_half = _renamed(task, "a", raws[:middle])
-        second_half = _renamed(task, "b", raws[middle:])
+        first_half = _with_raws(task, "a", raws[:middle])
+        second_half = _with_raws(task, "b", raws[middle:])
         return [first_half, second_half]
 
     def _job(self, tasks: Sequence[ReadTask]) -> Job[ReadTask, ReadParts]:
@@ -267,11 +277,14 @@ class _BatchReader:
         txn = tasks[0].txn
         return units_job(READ, self.batch, txn, decides)
 
-    def agreeing(
+    def agree_on_columns(
         self,
         units_read: Sequence[ReadUnits],
     ) -> tuple[list[str], list[ReadUnits]]:
-        """Return the agreed class names, and the samples of objects that have them and the others' columns."""
+        """Return the class names, and the samples of objects whose class names and columns agree; refuse the others.
+
+        A unit with a refused object is read again without it.
+        """
         fields = set[str]()
         for group in self.newest.groups.values():
             fields.update(group["field_nbytes"])
@@ -280,7 +293,7 @@ class _BatchReader:
             fields=fields,
             names=list(self.batch.labels),
         )
-        fits = list[ReadUnits]()
+        accepted = list[ReadUnits]()
         again = list[ReadTask]()
         for task, result in units_read:
             fitting = list[Row]()
@@ -292,15 +305,18 @@ class _BatchReader:
                     code, why = refusal
                     self._refuse(raw, code, why)
             if len(fitting) == len(task.raws):
-                fits.append((task, result))
+                accepted.append((task, result))
             elif fitting:
                 # Its parts contain samples of the refused objects.
-                again.append(_renamed(task, "l", fitting))
-        fits += self.read(again)
-        return agreement.names, _in_order(fits)
+                again.append(_with_raws(task, "l", fitting))
+        accepted += self.read(again)
+        return agreement.names, _sorted_by_name(accepted)
 
-    def in_groups(self, units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
-        """Return the samples with each field in one group; units that guessed other groups are read again."""
+    def agree_on_groups(self, units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
+        """Return the samples with each field in one group of the batch.
+
+        A node guesses the groups of new fields. Units that guessed other groups are read again with the batch's.
+        """
         examples = _examples(units_read)
         if not examples:
             return [*units_read]
@@ -314,17 +330,17 @@ class _BatchReader:
         for name, group in sorted(group_of.items()):
             members = groups.setdefault(group, [])
             members.append(name)
-        fits = list[ReadUnits]()
+        accepted = list[ReadUnits]()
         again = list[ReadTask]()
         for task, result in units_read:
-            if _lies_in(group_of, result):
-                fits.append((task, result))
+            if _has_groups(result, group_of):
+                accepted.append((task, result))
             else:
                 # Its parts have shards of groups that the batch does not have.
-                task = _renamed(task, "s", task.raws)
+                task = _with_raws(task, "s", task.raws)
                 again.append(replace(task, groups=groups))
-        fits += self.read(again)
-        return _in_order(fits)
+        accepted += self.read(again)
+        return _sorted_by_name(accepted)
 
     def _discard_jobs(self) -> None:
         # Otherwise the next run would find the same results, and fail in the same way.
@@ -350,7 +366,7 @@ class _Agreement:
     """Column -> (what it becomes, in which object)."""
 
     def join(self, key: str, result: ReadParts) -> tuple[str, str] | None:
-        """Add an object's class names and columns; return (code, reason) if they disagree."""
+        """Add an object's class names and columns, and return None; if they disagree, only return (code, reason)."""
         own_names = result.labels.get(key, [])
         shared = min(len(own_names), len(self.names))
         if own_names[:shared] != self.names[:shared]:
@@ -367,8 +383,13 @@ class _Agreement:
         return None
 
 
-def _renamed(task: ReadTask, suffix: str, raws: list[Row]) -> ReadTask:
-    # The name orders units, and names their parts: what is read again needs another one.
+def _with_raws(
+    task: ReadTask,
+    suffix: str,
+    raws: list[Row],
+) -> ReadTask:
+    """Return the task for a further read of these objects."""
+    # The name orders units, and names their parts: each further read needs another one.
     return replace(
         task,
         name=f"{task.name}{suffix}",
@@ -391,7 +412,8 @@ def _examples(units_read: Sequence[ReadUnits]) -> list[Rows]:
     return [examples[fields] for fields in sorted(examples)]
 
 
-def _lies_in(group_of: Mapping[str, str], result: ReadParts) -> bool:
+def _has_groups(result: ReadParts, group_of: Mapping[str, str]) -> bool:
+    """Return whether the shards have each field in this group."""
     for body in result.parts:
         part = Part.from_json(body)
         for shard in part.shards:
@@ -401,7 +423,7 @@ def _lies_in(group_of: Mapping[str, str], result: ReadParts) -> bool:
     return True
 
 
-def _in_order(units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
+def _sorted_by_name(units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
     def name_of(unit: ReadUnits) -> str:
         task, _ = unit
         return task.name

@@ -84,7 +84,7 @@ def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
     return key_of(f"{content}/{source_key}", longest)
 
 
-def metadata_of(
+def sample_metadata(
     rules: IngestRules,
     raw: Row,
     columns: Mapping[str, Any],
@@ -102,7 +102,7 @@ def metadata_of(
     return metadata
 
 
-def source_of(
+def sample_provenance(
     rules: IngestRules,
     raw: Row,
     source_key: str,
@@ -178,7 +178,7 @@ def units_job(
     )
 
 
-def outcomes_of(
+def unit_outcomes(
     compute: Compute,
     job: Job[U, R],
     units: Sequence[U],

@@ -29,14 +29,14 @@ from ...media.media_table import media_row
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped
 from ...sources import JOINED, companions, read_formats
-from .admission import Admission, EarlierSamples
+from .admission import Admission, ObjectHistory
 from .sample_facts import (
     OWN_COLUMNS,
     IngestRules,
     Row,
     key_in_dataset,
-    metadata_of,
-    source_of,
+    sample_metadata,
+    sample_provenance,
 )
 from .walked_objects import (
     WalkedPlace,
@@ -70,8 +70,9 @@ class ReadPlace:
         self._format = format
         self._options = options
         self.is_partitioned = FORMATS[format].is_partitioned
+        # The reader of all objects, or why there is none; None if each object describes itself.
         self._all: Readable | PenstockError | None = None
-        self._keys = frozenset[str]()
+        self._keys = frozenset[str]()  # of the objects that `_all` reads
         self.has_members = False
         """True once JSON documents become columns."""
         self.members = JsonMembers()
@@ -80,6 +81,7 @@ class ReadPlace:
             self._find_all()
 
     def _find_all(self) -> None:
+        """List the source, and set `_all` and `_keys`."""
         try:
             if self._joined is not None:
                 readable = self._joined.readable()
@@ -97,15 +99,18 @@ class ReadPlace:
         self._keys = frozenset(info.key for info in readable.infos)
 
     def readable(self, info: ObjectInfo) -> Readable:
-        """Return an object's reader. Raises: Unusable for another format; errors of the format."""
+        """Return an object's reader, which adds to `members`.
+
+        Raises: Unusable for another format; errors of the format.
+        """
         if isinstance(self._all, PenstockError):
             raise self._all
-        if self._all is not None:
-            readable = self._all
-            is_readable = info.key in self._keys
-        else:
+        if self._all is None:
             readable = self._importer.find_readable(self._files, [info], self._options)
             is_readable = bool(readable.infos)
+        else:
+            readable = self._all
+            is_readable = info.key in self._keys
         if not is_readable:
             raise wrong_format(self._format)
         if readable.members is not None:
@@ -160,12 +165,12 @@ def audit_samples(
 
     Raises: Unusable; Fault; Throttled; Transient.
     """
-    place_of: Callable[..., ReadPlace | WalkedPlace] = walked_place
+    open_source: Callable[..., ReadPlace | WalkedPlace] = walked_place
     if format in read_formats():
-        place_of = read_place
+        open_source = read_place
     with refused_where_unreadable("probe"):
         options = ColumnarOptions.from_json(dict(choices))
-        source = place_of(batch, landing, format, options)
+        source = open_source(batch, landing, format, options)
         info = landed_info(source.landing, raw)
         if not source.has_samples(info):
             raise dropped("probe", "no_samples", "it holds no sample")
@@ -197,7 +202,7 @@ class SampleTask:
     """Transaction of the parts."""
     raws: list[Row] = field(default_factory=list)
     """Rows of `raw_objects`, in key order."""
-    earlier: dict[str, EarlierSamples] = field(default_factory=dict)
+    earlier: dict[str, ObjectHistory] = field(default_factory=dict)
     """Key of an object -> its samples in the dataset."""
     rules: IngestRules
     """Rules for ingesting the samples."""
@@ -261,12 +266,14 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
                 raws.remove(raw)
                 refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))
                 continue  # start over without this object, because scratch has some of its samples
-            written = _written(task, node, spilled, place.has_members)
+            kinds = _sample_kinds(spilled)
+            parts = _write_samples(task, node, spilled, place.has_members)
             return replace(
                 result,
+                kinds=kinds,
+                parts=parts,
                 of_json=place.has_members,
                 notes=place.members.notes,
-                **written,
             )
 
 
@@ -278,10 +285,10 @@ def _spill(
     result: ReadParts,
     spilled: Spilled,
 ) -> None:
-    """Add an object's admitted samples to scratch, and its facts and admission to the result."""
-    earlier = task.earlier.get(raw["key"], EarlierSamples())
+    """Add an object's admitted samples to `spilled` (scratch), and its facts and admission to `result`."""
+    earlier = task.earlier.get(raw["key"], ObjectHistory())
     raw = dict(raw)
-    raw["first_sha256"] = earlier.first_sha256
+    raw["first_sha256"] = earlier.first_sha256  # decides the split: see `sample_provenance`
     for sample in _samples(place, raw, result, partitions):
         has_own_split = bool(task.rules.own_split(sample.source))
         # A JSON document's columns are not content: the document itself is a field.
@@ -305,7 +312,7 @@ def _samples(
     result: ReadParts,
     partitions: Partitions,
 ) -> Iterator[Sample]:
-    """Yield an object's samples, and add its facts to the result."""
+    """Yield an object's samples, and add its facts to `result`, all of them only after the last sample."""
     with refused_where_unreadable("cut"):
         info = landed_info(place.landing, raw)
         readable = place.readable(info)
@@ -322,18 +329,26 @@ def _samples(
             result.columns[info.key] = readable.columns.becomes
 
 
-def _written(
+def _sample_kinds(spilled: Spilled) -> list[tuple[list[str], str, str]]:
+    """Return `ReadParts.kinds` of the samples in scratch."""
+    kinds = list[tuple[list[str], str, str]]()
+    for fields, rows in spilled.kinds.items():
+        kinds.append((list(fields), rows.source_keys[0], rows.objects[0]))
+    return kinds
+
+
+def _write_samples(
     task: ReadTask,
     node: Node,
     spilled: Spilled,
     any_values: bool,
-) -> dict[str, Any]:
-    """Write the samples in scratch as parts; return `kinds` and `parts` of `ReadParts`."""
-    kinds = list[tuple[list[str], str, str]]()
-    for fields, rows in spilled.kinds.items():
-        kinds.append((list(fields), rows.source_keys[0], rows.objects[0]))
-    if not kinds:
-        return {}
+) -> list[dict[str, Any]]:
+    """Write the samples in scratch as parts; return the parts as JSON, none if no known group fits.
+
+    any_values: as in `PartLayout`.
+    """
+    if not spilled.kinds:
+        return []
     # In the form of a manifest's groups.
     groups: dict[str, dict[str, list[str]]] = {}
     for group, names in task.groups.items():
@@ -341,7 +356,7 @@ def _written(
     try:
         group_of = spilled.group_of(groups)
     except FieldMismatch:  # the submitter raises it too, unless it leaves the object out
-        return {"kinds": kinds}
+        return []
     layout = PartLayout(
         store=node.open(task.root),
         txn=task.txn,
@@ -351,20 +366,20 @@ def _written(
         any_values=any_values,
     )
     written = write_parts(spilled.drain(), layout, task.name)
-    parts = [part.to_json() for part in written.parts]
-    return {"kinds": kinds, "parts": parts}
+    return [part.to_json() for part in written.parts]
 
 
 def _for_dataset(rules: IngestRules, raw: Row, sample: Sample) -> Sample:
+    """Return the sample with key, metadata and provenance as the dataset has them."""
     source_key = sample.source.get("source_key", sample.key)
     longest_name = max(map(len, sample.fields))
     kind = modality_of(set(sample.fields))
     source = dict(sample.source)
-    source.update(source_of(rules, raw, source_key, sample.source))
+    source.update(sample_provenance(rules, raw, source_key, sample.source))
     return replace(
         sample,
         key=key_in_dataset(raw, source_key, longest_name),
-        metadata=metadata_of(rules, raw, sample.metadata, kind),
+        metadata=sample_metadata(rules, raw, sample.metadata, kind),
         source=source,
     )
 
@@ -383,10 +398,10 @@ def limit_s(task: SampleTask) -> float:
 
 
 def _read_s(task: SampleTask) -> float:
-    return nbytes_of(task) / _BYTES_PER_S
+    return task_nbytes(task) / _BYTES_PER_S
 
 
-def nbytes_of(task: SampleTask) -> int:
+def task_nbytes(task: SampleTask) -> int:
     """Return the total size of the raw objects in bytes."""
     nbytes = 0
     for raw in task.raws:

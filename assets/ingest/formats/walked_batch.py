@@ -20,10 +20,10 @@ from penstock.formats.registration.parts import objects_of, put_parts
 from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, groups_of, shards_of
 
 from ...stages import BatchSamples, OpenBatch, written_part
-from .admission import Admission, EarlierSamples, NewestVersion, newest_version
+from .admission import Admission, NewestVersion, ObjectHistory, newest_version
 from .copy_work import COPY, CopiedPart, CopyTask
-from .sample_facts import IngestRules, Row, missing_result_error, outcomes_of, unit_row, units_job
-from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
+from .sample_facts import IngestRules, Row, missing_result_error, unit_outcomes, unit_row, units_job
+from .walked_objects import KnownSample, WalkedPlace, fresh_objects, walked_samples
 
 _AT_ONCE = 8
 """Most objects walked at the same time."""
@@ -37,20 +37,30 @@ def write_walked(batch: OpenBatch) -> BatchSamples:
 
     Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
+    spec = batch.spec
     infos, refusals = fresh_objects(batch)
     samples = BatchSamples(refusals=refusals)
     if not infos:
         return samples
     fresh = [batch.raws[info.key] for info in infos]
-    newest = newest_version(batch.root, batch.spec, fresh)
-    place = WalkedPlace(batch.landing, batch.spec.format, batch.spec.sources[0].choices)
+    newest = newest_version(batch.root, spec, fresh)
+    source = spec.sources[0]  # all sources of a dataset have the same format and options
+    place = WalkedPlace(
+        batch.landing,
+        spec.format,
+        source.choices,
+    )
     walked = _walk(place, infos)  # adds the JSON values of the samples to place.members
     all_rows = [rows for _, rows in walked]
     group_of = groups_of(all_rows, newest.groups)
     if place.has_members:
         # Changes the rows: their JSON columns get the types that the whole batch has.
         types = agree(all_rows, place.members, newest.columns)
-        samples = replace(samples, columns=types, notes=place.members.lines())
+        samples = replace(
+            samples,
+            columns=types,
+            notes=place.members.lines(),
+        )
 
     plan = _WalkedBatch(
         batch=batch,
@@ -58,14 +68,14 @@ def write_walked(batch: OpenBatch) -> BatchSamples:
         walked=walked,
         group_of=group_of,
         raws=_raws_with_first_bytes(batch, newest),
-        rules=IngestRules.of(batch.spec, batch.provenance),
+        rules=IngestRules.of(spec, batch.provenance),
         newest=newest,
     )
-    if batch.spec.in_place:
+    if spec.in_place:
         samples, admission = _index_in_place(plan, samples)
     else:
         samples, admission = _copy(plan, samples)
-    return admission.apply_to(samples, plan.raws)
+    return admission.complete(samples, plan.raws)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +108,10 @@ def _walk(place: WalkedPlace, infos: Sequence[ObjectInfo]) -> list[Walked]:
 
 def _raws_with_first_bytes(batch: OpenBatch, newest: NewestVersion) -> dict[str, Row]:
     raws = dict(batch.raws)
-    for key, samples in newest.earlier.items():
+    for key, history in newest.earlier.items():
         # A sample's split follows the object's first bytes, so that growth moves none to another split.
         raw = dict(raws[key])
-        raw["first_sha256"] = samples.first_sha256
+        raw["first_sha256"] = history.first_sha256
         raws[key] = raw
     return raws
 
@@ -110,33 +120,42 @@ def _copy(plan: _WalkedBatch, samples: BatchSamples) -> tuple[BatchSamples, Admi
     """Return the batch with its parts copied by nodes, and their admission."""
     batch = plan.batch
     hashes = [plan.raws[info.key]["sha256"] for info in plan.infos]
-    # All that decides the copies. The version does only if it has samples of these objects.
-    newest = ""
+    newest_id = ""  # the version decides the copies only if it has samples of these objects
     if plan.newest.earlier:
-        newest = plan.newest.id
+        newest_id = plan.newest.id
+    # All that decides the copies, for the job's fingerprint.
     decides: list[object] = [
         batch.txn,
         sorted(plan.group_of.items()),
         hashes,
-        newest,
+        newest_id,
     ]
     if samples.columns:
         decides.append(sorted(samples.columns.items()))
     job = units_job(COPY, batch, *decides)
     tasks = list(_tasks(plan, samples.columns))
     parts, rows, admission = _collect_copies(batch.compute, job, tasks)
-    samples = replace(samples, parts=parts, rows=rows, jobs=[job])
+    samples = replace(
+        samples,
+        parts=parts,
+        rows=rows,
+        jobs=[job],
+    )
     return samples, admission
 
 
-def _tasks(plan: _WalkedBatch, columns_of_json: Mapping[str, str]) -> Iterator[CopyTask]:
+def _tasks(
+    plan: _WalkedBatch,
+    columns_of_json: Mapping[str, str],
+) -> Iterator[CopyTask]:
+    """Yield a task per run of samples. columns_of_json: column from JSON documents -> its type in this batch."""
     landing = store_url(plan.batch.files)
     root = store_url(plan.batch.root.store)
-    # A node walks the shard again, and copies only the run with the index `run` in it.
-    n_runs = Counter[str]()  # shard -> its runs before this one
+    # A node walks the shard again, and copies only the run with this number in it.
+    run_numbers = Counter[str]()  # shard -> number of its next run
     for task_number, (shard, rows) in enumerate(plan.walked):
         raws = list[Row]()
-        earlier: dict[str, EarlierSamples] = {}
+        earlier: dict[str, ObjectHistory] = {}
         for info in shard.infos:
             raws.append(plan.raws[info.key])
             if info.key in plan.newest.earlier:
@@ -150,14 +169,14 @@ def _tasks(plan: _WalkedBatch, columns_of_json: Mapping[str, str]) -> Iterator[C
             txn=plan.batch.txn,
             number=task_number,
             raws=raws,
-            run=n_runs[shard.name],
+            run=run_numbers[shard.name],
             groups=groups,
             rules=plan.rules,
             limit_s=plan.batch.spec.max_work_timeout_s,
             earlier=earlier,
             columns=dict(columns_of_json),
         )
-        n_runs[shard.name] += 1
+        run_numbers[shard.name] += 1
 
 
 def _collect_copies(
@@ -169,7 +188,7 @@ def _collect_copies(
     parts = list[tuple[str, loader.Part]]()
     rows = list[Row]()
     admissions = list[Admission]()
-    for task, outcome in outcomes_of(compute, job, tasks):
+    for task, outcome in unit_outcomes(compute, job, tasks):
         copied = outcome.value
         if copied is None:
             discard(compute, job)  # otherwise the next run would find the same failure
@@ -198,7 +217,12 @@ def _index_in_place(
     for (kind, part), run in zip(parts, admitted, strict=True):
         for sample in run.samples:
             rows.append(unit_row(sample.key, kind, part.id, sample.source))
-    samples = replace(samples, parts=parts, rows=rows, foreign=foreign)
+    samples = replace(
+        samples,
+        parts=parts,
+        rows=rows,
+        foreign=foreign,
+    )
     return samples, admission
 
 
@@ -212,6 +236,7 @@ class _AdmittedRun(NamedTuple):
 
 
 def _admit_in_place(plan: _WalkedBatch) -> tuple[list[_AdmittedRun], Admission]:
+    """Return the runs with only their admitted samples, without empty runs, and the admission of all."""
     earlier = plan.newest.earlier
     admitted = list[_AdmittedRun]()
     admission = Admission()
@@ -219,11 +244,11 @@ def _admit_in_place(plan: _WalkedBatch) -> tuple[list[_AdmittedRun], Admission]:
     for shard, rows in plan.walked:
         positions = list[int]()  # of the admitted rows
         samples = list[KnownSample]()
-        known_samples = samples_of(plan.rules, shard, rows, plan.raws)
+        known_samples = walked_samples(plan.rules, shard, rows, plan.raws)
         for position, sample in enumerate(known_samples):
             raw_key = sample.source["raw_key"]
-            earlier_samples = earlier.get(raw_key, EarlierSamples())
-            if admission.admit_in_place(sample.key, sample.source, earlier_samples):
+            history = earlier.get(raw_key, ObjectHistory())
+            if admission.admit_in_place(sample.key, sample.source, history):
                 positions.append(position)
                 samples.append(sample)
                 first_keys.setdefault(raw_key, sample.key)

@@ -22,7 +22,7 @@ from ...media.objects import check_folder, refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...sources import companions
 from ..refusals import DUPLICATE
-from .sample_facts import OWN_COLUMNS, IngestRules, Row, key_in_dataset, metadata_of, source_of
+from .sample_facts import OWN_COLUMNS, IngestRules, Row, key_in_dataset, sample_metadata, sample_provenance
 
 if TYPE_CHECKING:
     from ...stages import OpenBatch
@@ -98,6 +98,7 @@ class WalkedPlace:
         self._options = options
         self._name = format
         self._format = registered_named(format)
+        # The reader of all objects, or why there is none; None if each object describes itself.
         self._all: FoundObjects | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
@@ -108,6 +109,7 @@ class WalkedPlace:
             except PenstockError as error:
                 if is_fault(error):
                     raise
+                # Raised again for each object, so that each has a refusal with this reason.
                 self._all = error
 
     @property
@@ -120,8 +122,11 @@ class WalkedPlace:
         """True once JSON documents become columns."""
         return self._has_members
 
-    def objects_of(self, info: ObjectInfo) -> FoundObjects:
-        """Return an object's reader. Raises: Unusable for another format; errors of the format."""
+    def find_object(self, info: ObjectInfo) -> FoundObjects:
+        """Return an object's reader, which adds to `members`.
+
+        Raises: Unusable for another format; errors of the format.
+        """
         if isinstance(self._all, PenstockError):
             raise self._all
         objects = self._all
@@ -141,20 +146,23 @@ class WalkedPlace:
 
     def rows(self, shard: ForeignShard) -> Sequence[Rows]:
         """Return the rows of a shard, in runs with the same fields."""
-        samples = []
+        samples_of_objects = []
         for info in shard.infos:
-            objects = self.objects_of(info)
-            samples.append(objects.samples(info))
-        return rows_of(shard, samples, self._options.without)
+            reader = self.find_object(info)
+            samples_of_objects.append(reader.samples(info))
+        return rows_of(shard, samples_of_objects, self._options.without)
 
 
 def cached_per_batch(
     open_source: Callable[[Store, str, ColumnarOptions], Place],
 ) -> Callable[[str, Store, str, ColumnarOptions], Place]:
-    """Return `open_source` with the batch as first argument, caching the latest batch's source in each process."""
-    opened: dict[str, Place] = {}
+    """Return `open_source` with the batch as first argument, caching the latest batch's source in each process.
 
-    def place_of(
+    Tasks of a batch follow each other in a worker, and opening a source may list it.
+    """
+    opened: dict[str, Place] = {}  # at most one
+
+    def open_cached(
         batch: str,
         files: Store,
         format: str,
@@ -165,7 +173,7 @@ def cached_per_batch(
             opened[batch] = open_source(files, format, options)
         return opened[batch]
 
-    return place_of
+    return open_cached
 
 
 walked_place = cached_per_batch(WalkedPlace)
@@ -185,19 +193,19 @@ class KnownSample:
     """True if its format names the split."""
 
 
-def samples_of(
+def walked_samples(
     rules: IngestRules,
     shard: ForeignShard,
     rows: Rows,
     raws: Mapping[str, Row],
 ) -> Iterator[KnownSample]:
-    """Yield the facts of each row of a shard."""
+    """Yield the facts of each of these rows of a shard. raws: key of an object -> its row of `raw_objects`."""
     kind = modality_of(set(rows.fields))
     longest_name = max(map(len, rows.fields))
     # A shard's objects are addressed as if they followed each other.
-    starts: dict[str, int] = {}
+    object_starts: dict[str, int] = {}  # first byte in the shard, by key
     for info, start in zip(shard.infos, shard.offsets, strict=True):
-        starts[info.key] = start
+        object_starts[info.key] = start
     for source_key, object_key, columns, format_provenance, spans in zip(
         rows.source_keys,
         rows.objects,
@@ -207,18 +215,18 @@ def samples_of(
         strict=True,
     ):
         raw = raws[object_key]
-        source = source_of(rules, raw, source_key, format_provenance)
+        source = sample_provenance(rules, raw, source_key, format_provenance)
         if rules.format != "files":  # the object contains several samples
-            start = starts[object_key]
+            object_start = object_starts[object_key]
             field_starts = spans[:, 0]
             field_ends = spans.sum(axis=1)
-            begin = int(field_starts.min()) - start
-            end = int(field_ends.max()) - start
+            begin = int(field_starts.min()) - object_start
+            end = int(field_ends.max()) - object_start
             source["raw_start"] = f"byte {begin}"
             source["raw_end"] = f"byte {end}"
         yield KnownSample(
             key=key_in_dataset(raw, source_key, longest_name),
-            metadata=metadata_of(rules, raw, columns, kind),
+            metadata=sample_metadata(rules, raw, columns, kind),
             source=source,
             has_own_split=bool(rules.own_split(format_provenance)),
         )

@@ -100,7 +100,7 @@ def test_object_that_no_node_could_read_is_read_again_by_the_next_run(
     compute = on(Cluster(engine="inline"))
     told = {"dataset": "demo", "partition": batch, "run_id": "run", "compute": compute}
     with monkeypatch.context() as patched:
-        patched.setattr(hash_work, "hashed", broken)
+        patched.setattr(hash_work, "read_content", broken)
         with pytest.raises(
             StoreError, match="could not be read to its end: RuntimeError: a library went mad"
         ):

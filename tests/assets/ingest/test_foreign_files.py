@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+import loader
 from assets.ingest import cut_work
-from assets.ingest.cut import CutDestination, cut_objects
+from assets.ingest.cut import cut_objects
 from assets.media.objects import CutRequest, CutResult
 from assets.media.unit import Unit
 from assets.spec import DatasetSpec
 from loader.storage import open_store
-from penstock.compute.pool import InlineCompute
-from tests.assets.ingest.landed import raw_of
+from tests.assets.ingest.landed import batch_of
 
 
 def naming(request: CutRequest) -> CutResult:
@@ -42,8 +42,8 @@ def test_unit_is_a_file_that_its_worker_made(
     secret.write_bytes(b"a key")
     row = {"key": str(secret), "sha256": "0" * 64, "mime": how, "kind": "text"}
     root = open_store(str(tmp_path / "root"))
-    into = CutDestination(root=root, txn="t", labels=[], provenance={"partition": "b"})
-    cut = cut_objects(root, InlineCompute(), DatasetSpec(name="demo"), [row], {row["key"]: raw_of(row)}, into)
+    batch = batch_of(loader.Root(str(tmp_path / "root")), root, DatasetSpec(name="demo"), [row])
+    cut = cut_objects(batch, [row], labels=[])
     assert len(cut.rows) == len(cut.parts) == (how == "own")
     assert [one["code"] for one in cut.refusals] == ([] if how == "own" else ["foreign_file"])
     assert not any(b"a key" in root.get(info.key).data for info in root.list("data/"))

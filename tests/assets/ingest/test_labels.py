@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.ingest.cut import labels_of
+from assets.ingest.cut import all_class_names
 from assets.ingest.published import published_labels
 from assets.spec import DatasetSpec
 
@@ -20,7 +20,7 @@ def test_version_made_by_hand_loses_no_class_name(root: loader.Root) -> None:
             writer.add(f"{number}", {"cls": 0})
     root.exclude("demo@1", ["0"], reason="not wanted")
     assert published_labels(root, "demo") == ["dog", "cat"]
-    assert labels_of([], {}, published_labels(root, "demo")) == ["dog", "cat"]
+    assert all_class_names([], {}, published_labels(root, "demo")) == ["dog", "cat"]
     root.retire("demo@1", reason="wrong")
     root.retire("demo@2", reason="wrong")
     assert published_labels(root, "demo") == []

@@ -134,7 +134,7 @@ def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the second reading of a unit, whose fields lie in other groups than it knew."""
-    place, outcomes_of = tmp_path / "in", read_batch.outcomes_of
+    place, unit_outcomes = tmp_path / "in", read_batch.unit_outcomes
     for name, fields in (("a", ["txt"]), ("b", ["txt", "json"])):
         tar_of(place, name, *fields)
     monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", 1)
@@ -142,14 +142,14 @@ def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
     seen = []
 
     def dies(*given: Any) -> Iterator[Any]:
-        for one in outcomes_of(*given):
+        for one in unit_outcomes(*given):
             seen.append(one)
             if len(seen) == 3:
                 raise Killed
             yield one
 
     root = loader.Root(tmp_path / "root")
-    monkeypatch.setattr(read_batch, "outcomes_of", dies)
+    monkeypatch.setattr(read_batch, "unit_outcomes", dies)
     with pytest.raises(Killed):
         units_of(root, place, "webdataset-compressed", nodes)
     assert len(list(job_ids(root.store))) == 2

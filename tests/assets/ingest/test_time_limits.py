@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.ingest.cut import CutDestination, cut_objects
+import loader
+from assets.ingest.cut import cut_objects
 from assets.ingest.media import AuditBatch, audit_objects
 from assets.ingest.time_limits import container_limits, media_row_limits
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, declared_work, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
 from loader.storage import Store, open_store
-from penstock.compute.pool import InlineCompute, LocalCompute, Outcome
-from tests.assets.ingest.landed import raw_of
+from penstock.compute.pool import Compute, InlineCompute, LocalCompute, Outcome
+from tests.assets.ingest.landed import batch_of
 from tests.assets.media.conftest import encode, write_sound
 
 SPEC = DatasetSpec(name="demo", work_timeout_s=100.0, max_work_timeout_s=5_000.0)
@@ -52,8 +53,15 @@ def landing(tmp_path: Path) -> Store:
     return open_store(str(folder))
 
 
-def of_batch(root: Store) -> AuditBatch:
-    return AuditBatch(root=root, partition="b", fingerprint="f")
+def audit_batch(landing: Store, compute: Compute) -> AuditBatch:
+    return AuditBatch(
+        root=landing,
+        landing=landing,
+        compute=compute,
+        spec=SPEC,
+        partition="b",
+        fingerprint="f",
+    )
 
 
 def landed(landing: Store, *paths: Path) -> list[dict[str, Any]]:
@@ -129,7 +137,7 @@ def test_audit_is_given_the_time_that_its_sound_asks_for(landing: Store, tmp_pat
     n_samples = 36_000 * RATE_HZ
     rows = landed(landing, flac(tmp_path / "long.flac", n_samples), flac(tmp_path / "short.flac"))
     rows += landed(landing, flac(tmp_path / "endless.flac", 2**36 - 1))
-    audit_objects(landing, engine, rows, SPEC, of_batch(landing), tell=said.append)
+    audit_objects(audit_batch(landing, engine), rows, tell=said.append)
     limit_s = 100 + n_samples / VALUES_PER_S
     assert engine.limits["a unit"] == pytest.approx([limit_s, 100 + RATE_HZ / VALUES_PER_S, 5000])
     assert said == [
@@ -160,9 +168,8 @@ def test_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) 
         "height_px": 9,
     }
     rows = [row, video, photo]
-    raws = {one["key"]: raw_of(one) for one in rows}
-    into = CutDestination(root=landing, txn="t", labels=[""], provenance={"partition": "b"})
-    assert len(cut_objects(landing, engine, SPEC, rows, raws, into, tell=said.append).refusals) == 3
+    batch = batch_of(loader.Root(str(tmp_path / "landing")), landing, SPEC, rows, engine)
+    assert len(cut_objects(batch, rows, labels=[""], tell=said.append).refusals) == 3
     assert engine.limits["a unit"] == pytest.approx([100 + 3175.2, 5000, 100])
     assert said == [
         "'a': decoding 36,000 s of sound, limit 3,275 s",
@@ -174,7 +181,7 @@ def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_pa
     """Of a file that tells the truth."""
     rows = landed(landing, flac(tmp_path / "a.flac"))
     told = container_limits(landing, InlineCompute(), rows, SPEC, lambda _: None)
-    admitted, _ = audit_objects(landing, InlineCompute(), rows, SPEC, of_batch(landing))
+    admitted, _ = audit_objects(audit_batch(landing, InlineCompute()), rows)
     decoded = media_row_limits(admitted, SPEC, lambda _: None)
     assert decoded == told
     assert work_of(admitted[0]).values == RATE_HZ

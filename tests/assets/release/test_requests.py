@@ -12,7 +12,7 @@ import loader
 from assets.gate_settings import GATE
 from assets.release.gate_run import Audit
 from assets.release.settled_batches import MIN_NEW_ENTRIES
-from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches
+from assets.release.version_asset import Publisher, audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, StageNotPublished
@@ -119,7 +119,8 @@ def test_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.
     verdict = replace(record_of_first, stage="version")
     audit = Audit(record=verdict, results=(), fresh=True)
     publish_batches(root, "d", "r")  # remembers it
-    release = _publish_passed(root, "d", "r", [audit], GATE, None)
+    publisher = Publisher(root=root, dataset="d", run_id="r", gate=GATE, spec=None)
+    release = publisher.publish_passed([audit])
     assert release.published == (record_of_first.partition,)
     assert [one.number for one in release.versions] == [1]
 

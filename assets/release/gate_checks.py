@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class GateChecks:
     """The gate's checks of one batch.
 
-    What several checks need is computed by the first of them, so that an error there fails a check and not the audit.
+    The first check that needs a shared value computes it, so that an error there fails a check and not the audit.
     """
 
     def __init__(

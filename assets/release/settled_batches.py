@@ -21,7 +21,12 @@ from ..stages import SAMPLES
 MIN_NEW_ENTRIES = 64
 """Fewest new entries worth a write, which uploads the whole table: a release may read fewer records again instead."""
 _KIND = "settled-batches"
-_SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
+_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("etag", pa.string()),
+    ]
+)
 _log = logging.getLogger(__name__)
 
 
@@ -30,24 +35,33 @@ def unsettled_records(root: loader.Root, dataset: str) -> dict[str, StageRecord]
 
     Batches that are settled by now are among them once more, and are added to the cache of settled ones.
     """
-    listed = newest_listed(root.store, dataset, SAMPLES)
+    store = root.store
     state = root.state
-    known = _read_settled(root.store, dataset)
+    listed = newest_listed(store, dataset, SAMPLES)
+    known = _read_settled(store, dataset)
     infos = _unsettled(listed, known)
-    records = existing_records(root.store, infos)
+    records = existing_records(store, infos)
+
     settled: dict[str, str] = {}  # path of a record -> its etag
     for name, record in records.items():
-        has_no_samples = record.verdict == "published" and not record.body["parts"]
-        if has_no_samples or is_published(state, record):
+        if _is_settled(state, record):
             etag = infos[name].etag
             if etag:
                 settled[record.path] = etag
-        else:
-            # Read once more: a listing may lag, and a failure may have replaced the record.
-            newest = current_record(root.store, dataset, SAMPLES, name)
-            records[name] = newest or record
-    _add_settled(root.store, dataset, known, settled)
+            continue
+        # Read once more: a listing may lag, and a failure may have replaced the record.
+        newest = current_record(store, dataset, SAMPLES, name)
+        if newest is not None:
+            records[name] = newest
+    _add_settled(store, dataset, known, settled)
     return records
+
+
+def _is_settled(state: State, record: StageRecord) -> bool:
+    """Return whether a samples record has nothing left to publish."""
+    if record.verdict == "published" and not record.body["parts"]:
+        return True
+    return is_published(state, record)
 
 
 def _unsettled(
@@ -58,8 +72,8 @@ def _unsettled(
     infos: dict[str, ObjectInfo] = {}
     for name, info in listed.items():
         # A store without etags cannot show that a record is the same: such records are always read.
-        is_settled = info.etag and known.get(info.key) == info.etag
-        if not is_settled:
+        settled_etag = known.get(info.key)
+        if not info.etag or settled_etag != info.etag:
             infos[name] = info
     return infos
 
@@ -70,7 +84,9 @@ def is_published(state: State, record: StageRecord) -> bool:
         return False
     txn = record.body.get("txn", "")
     transaction = state.txns.get(txn)
-    return transaction is not None and transaction.status == "committed"
+    if transaction is None:
+        return False
+    return transaction.status == "committed"
 
 
 def _read_settled(store: Store, dataset: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ _HASH_CHARS = 32
 
 @dataclass(slots=True)
 class KeyHistory:
-    """What a dataset has, and had, under one source key. Sent in tasks."""
+    """Live and removed samples of a dataset under one source key. Sent in tasks."""
 
     live: dict[str, str] = field(default_factory=dict)
     """Live key -> content hash; "" if unknown."""
@@ -69,7 +69,7 @@ class KeyHistory:
 
 @dataclass(slots=True)
 class ObjectHistory:
-    """What a dataset has, and had, from a raw object, or from its source (`_scope`). Sent in tasks."""
+    """Live and removed samples of a dataset from a raw object, or from its source (`_scope`). Sent in tasks."""
 
     first_sha256: str = ""
     """SHA-256 at its first publication, or ""."""

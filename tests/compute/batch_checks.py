@@ -39,8 +39,9 @@ def assert_same_batch(cluster, folder, runners):
     (place / "cut.jpg").write_bytes((place / "5.jpg").read_bytes()[:900])
 
     def kill():
-        until(runners)
-        end(runners()[0])
+        alive = []
+        until(lambda: alive.extend(runners()) or alive)
+        end(alive[0])
         told.append("killed")
 
     with loader.Root(folder / "here") as here, loader.Root(folder / "there") as there:

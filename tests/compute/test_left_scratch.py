@@ -42,6 +42,12 @@ def lives(process: int) -> bool:
         return False
 
 
+def begun(folder: Path) -> list[int]:
+    """Return the processes that have begun a unit; a file without a line is still being written."""
+    texts = [path.read_text() for path in folder.glob("begun-*")]
+    return [int(text) for text in texts if text]
+
+
 def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monkeypatch):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -51,14 +57,14 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
     job = job_in(tmp_path / "jobs")
     there = submitted(job, numbers(4, where=str(tmp_path), seconds=60))
     runner = runner_of(there, dict(os.environ))
-    until(lambda: list(tmp_path.glob("begun-*")), process=runner)
+    until(lambda: begun(tmp_path), process=runner)
     kinds = {"penstock-block", "penstock-worker"}
     held = set(temporary.glob("penstock-*"))
     assert {"-".join(one.name.split("-")[:2]) for one in held} >= kinds
     assert remove_left_folders(str(temporary)) == 0, "they are a living runner's"
     runner.send_signal(signal.SIGKILL)
     runner.wait()
-    workers = [int(one.read_text()) for one in tmp_path.glob("begun-*")]
+    workers = begun(tmp_path)
     until(lambda: not any(map(lives, workers)))
     assert held <= set(temporary.glob("penstock-*")), "SIGKILL leaves them"
     next_job = submitted(replace(job, fingerprint="next"), numbers(2))

@@ -110,7 +110,9 @@ def test_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(place
 def test_element_whose_node_is_lost_five_times_goes_on(placed, slurm_cluster):
     engine, _, folder, name = placed(n_blocks=1, each_s=600, slots=1)
     for number in range(5):
-        until(lambda number=number: len(list(folder.glob("0-*"))) == number + 1)
+        until(
+            lambda number=number: len([path for path in folder.glob("0-*") if path.read_text()]) == number + 1
+        )
         (node,) = {path.read_text() for path in folder.glob("0-*") if path.stat().st_mtime == newest(folder)}
         slurm_cluster.kill_node(node)
         slurm_cluster.start_node(node)

@@ -74,9 +74,14 @@ def test_run_is_preempted_stopped_and_resumed(
     os.kill(ranks[0], signal.SIGUSR1)
     until(lambda: len(folder.attempts()) == 2, log)
     until(lambda: [event.name for event in folder.events() if event.attempt == 2][1:2] == ["restored"], log)
+    ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_rank(pid, root)]
+    for pid in ranks:
+        os.kill(pid, signal.SIGSTOP)  # otherwise they might end before the next lines
     stop(folder)
     with pytest.raises(Conflict, match="still stopping"):
         resume(run, launcher)
+    for pid in ranks:
+        os.kill(pid, signal.SIGCONT)
     until(lambda: launcher.status("big-7").state == "ended", log)
     assert "restarts" in log()
     with pytest.raises(Conflict, match="was stopped"):

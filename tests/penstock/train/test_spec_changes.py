@@ -110,14 +110,22 @@ def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.server
-def test_next_start_on_this_machine_has_the_changed_file(record: str, launcher: LocalRanks) -> None:
+def test_next_start_on_this_machine_has_the_changed_file(
+    record: str, launcher: LocalRanks, tmp_path: Path
+) -> None:
     """The first start ends well, and a change that came meanwhile begins another one."""
-    wait = "import os, time; print('began', os.environ['LEVEL'], flush=True); time.sleep(1)"
-    first = spec(record, command=(sys.executable, "-c", wait), env={"LEVEL": "one"})
+    wait = (
+        "import os, pathlib, sys, time\n"
+        "print('began', os.environ['LEVEL'], flush=True)\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)\n"
+    )
+    may_end = tmp_path / "may-end"
+    first = spec(record, command=(sys.executable, "-c", wait, str(may_end)), env={"LEVEL": "one"})
     submit(first, launcher)
     until(lambda: "began one" in launcher.logs("big-7"), lambda: launcher.logs("big-7"))
     place = submit(replace(first, env={"LEVEL": "two"}), launcher)
     assert place.endswith("; its next start has the changed file")
+    may_end.touch()
     until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
     assert launcher.logs("big-7").count("began two") == 1
 

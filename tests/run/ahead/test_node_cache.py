@@ -218,8 +218,10 @@ def test_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, mo
         for _ in range(20):
             next(batches)
         assert batches.metrics()["cache_evicted_total"] > 0
-        (hint,) = (tmp_path / "cache" / "hints").iterdir()
+        hints = tmp_path / "cache" / "hints"
+        until(lambda: list(hints.iterdir()))  # another thread writes it
+        (hint,) = hints.iterdir()
         wanted = list(batches._assembler._reads._ahead._on_plan.next_pages(20))
-        until(lambda: hint.read_bytes().hex() == "".join(wanted))  # another thread writes it
+        until(lambda: hint.read_bytes().hex() == "".join(wanted))
         assert len(wanted) == len(set(wanted)) > 40
     assert list((tmp_path / "cache" / "hints").iterdir()) == []

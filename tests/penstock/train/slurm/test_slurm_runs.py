@@ -29,7 +29,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import goodput_of, resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.patience import until
-from tests.servers.processes import command_line_of, end
+from tests.servers.processes import command_line_of, end, environment_of
 from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -288,7 +288,8 @@ def test_secrets_reach_neither_slurm_nor_the_script(
     for path in slurm_cluster.folder.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError, OSError):  # daemons replace their files
             assert b"PLANTED" not in path.read_bytes(), path
-    environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in slurm_cluster.processes()]
+    # Processes may end meanwhile: the scripts wait by `sleep`.
+    environments = [environment_of(pid) for pid in slurm_cluster.processes()]
     assert any(b"ODD=it's $HOME `x`\n2\0" in one and b"SECRET=PLANTED" in one for one in environments)
 
 

@@ -29,6 +29,9 @@ def test_usage_adds_up_to_the_accounting(
     submit(spec("--steps", 20, "--step-s", 0.1, nodes="2", gpus_per_node=2, walltime_s=600), launcher)
     until(lambda: launcher.status("big-7").state == "ended")
     until(lambda: not slurm_cluster.told("squeue", "--noheader", "--all").strip())
+    until(
+        lambda: all(span.ended_us for span in launcher.spans("big-7"))
+    )  # the accounting hears of an end later
     options = ["--root", root, "--cluster", str(tmp_path / "cluster.toml"), "--since", "1h", "--json"]
     assert main(["usage", *options, "--by", "run"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -66,6 +69,9 @@ def test_each_failure_inside_an_allocation_counts_and_its_back_off_has_a_name(
     submit(spec("--steps", 20, "--fail-at", 5, nodes="2"), launcher)
     until(lambda: launcher.status("big-7").state == "ended")
     until(lambda: not slurm_cluster.told("squeue", "--noheader", "--all").strip())
+    until(
+        lambda: all(span.ended_us for span in launcher.spans("big-7"))
+    )  # the accounting hears of an end later
     options = ["--root", root, "--cluster", str(tmp_path / "cluster.toml"), "--json"]
     assert main(["usage", *options, "--since", "1h", "--by", "run"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

@@ -25,6 +25,7 @@ def items(
     fingerprint: str | None = None,
     length: int | None = None,
     seeded: bool | Callable[[Any, np.random.Generator], object] = True,
+    collate: Callable[[list[Any]], Any] | None = None,
 ) -> ItemsView:
     """Return a dataset as a plan's source: a torch `Dataset`, a Hugging Face dataset, a list, or your own class.
 
@@ -40,6 +41,9 @@ def items(
         length: Number of items; None asks the dataset.
         seeded: True seeds Python's, numpy's and torch's global generators for each item. `function(dataset, rng)` seeds
             the dataset's own generators from `rng`. False accepts items that differ from run to run.
+        collate: `collate(items) -> anything`, as torch's `collate_fn`. It gets a rank's items of a step as the dataset
+            returned them, before any transform, without padding. Its result is `batch.collated`; the fields stay. Only
+            for a plan with one source, and without `micro_batch`.
 
     Raises: InvalidPlan for anything that is no dataset, with the way out; EmptyView for one without items.
     """
@@ -61,6 +65,7 @@ def items(
         fields=_checked_fields(fields),
         keys=names,
         seeded=_checked_seeded(seeded),
+        collate=_checked_collate(collate),
     )
     return ItemsView(
         _checked_text("name", name),
@@ -195,6 +200,15 @@ def _checked_seeded(seeded: Any) -> Any:
     if isinstance(seeded, bool) or callable(seeded):
         return seeded
     raise InvalidPlan(f"seeded = {seeded!r}; accepted: True, False, or a function (dataset, rng)")
+
+
+def _checked_collate(collate: Any) -> Any:
+    if collate is None or callable(collate):
+        return collate
+    raise InvalidPlan(
+        f"collate = {collate!r}; accepted: None, or a function of a list of items, such as "
+        "torch.utils.data.default_collate"
+    )
 
 
 def _shown(value: object) -> str:

@@ -35,6 +35,14 @@ def item_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Word
     return _words((seed, source, "item", epoch), ordinals, ())
 
 
+def collate_words(seed: int, source: str, step: int, slots: np.ndarray) -> Words:
+    """Return the numbers that seed the global generators for a dataset's `collate`. slots: int64 [n], in the batch.
+
+    The words are key("collate", slot, 0) and key("collate", slot, 1).
+    """
+    return _words((seed, source, "collate", step), slots, ())
+
+
 def field_words(
     seed: int,
     source: str,

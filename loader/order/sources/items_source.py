@@ -34,3 +34,5 @@ class ItemsSource:
     """Names of the items; None: their ordinals."""
     seeded: bool | Callable[[Any, Generator], object] = True
     """True seeds the global generators. A function seeds the dataset's own. False accepts draws that differ."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Joins the items of a rank's part of a step; None: the batch has fields only."""

@@ -18,6 +18,7 @@ from ...errors import InvalidRuntime
 from ...storage import ByteRange
 from ...storage.requests import Traffic
 from .columns import shown
+from .nested_values import with_changed_leaves
 from .slot_ids import Ids, SlotIds
 from .substitution import Substitution
 
@@ -282,6 +283,11 @@ class Batch:
 
         Raises: InvalidRuntime if there are more micro batches than slots.
         """
+        if self.collated is not None:
+            raise InvalidRuntime(
+                f"micro_batches({count!r}) of a batch with loader.items(collate=): what collate returned cannot be "
+                "cut; leave collate= out, and join the fields of each micro batch"
+            )
         if not 1 <= count <= len(self):
             raise InvalidRuntime(
                 f"micro_batches({count!r}) of {len(self)} slots; 1 to {len(self)} are possible"
@@ -358,7 +364,7 @@ class Batch:
 
     def pin_memory(self) -> "Batch":
         """Return this batch with its tensors in pinned memory; torch's DataLoader calls it."""
-        self.mask, self.fields = self._with_tensors(lambda tensor: tensor.pin_memory())
+        self.mask, self.fields, self.collated = self._with_tensors(lambda tensor: tensor.pin_memory())
         return self
 
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
@@ -366,17 +372,29 @@ class Batch:
 
         non_blocking: as for `torch.Tensor.to`. numpy and jax arrays stay where they are.
         """
-        mask, fields = self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        return replace(self, ids=self.__dict__["ids"], mask=mask, fields=fields)
+        mask, fields, collated = self._with_tensors(
+            lambda tensor: tensor.to(device, non_blocking=non_blocking)
+        )
+        ids = self.__dict__["ids"]
+        return replace(
+            self,
+            ids=ids,
+            mask=mask,
+            fields=fields,
+            collated=collated,
+        )
 
-    def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
+    def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any], Any]:
+        """Return mask, fields and collated values, with `change` applied to the tensors."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, list):
                 return [changed(item) for item in value]
             return change(value) if hasattr(value, "pin_memory") else value  # only torch's tensors have it
 
-        return changed(self.mask), {name: changed(value) for name, value in self.fields.items()}
+        fields = {name: changed(value) for name, value in self.fields.items()}
+        collated = with_changed_leaves(self.collated, changed)
+        return changed(self.mask), fields, collated
 
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:

@@ -1,15 +1,18 @@
 """The protocol between the copy thread and a device, and the walk over a batch's values."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..batch.batch import Batch
 from ..batch.columns import BytesColumn
+from ..batch.nested_values import leaves, with_changed_leaves
 from ..batch.slot_ids import SlotIds
 
 PLAIN = frozenset((bytes, str, int, float, bool, type(None)))
@@ -69,6 +72,12 @@ def is_tensor(value: object) -> bool:
     return hasattr(value, "pin_memory")
 
 
+def is_torch_tensor(value: object) -> bool:
+    """Return whether a value is a torch tensor; a class of the user's may have `pin_memory` too."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(value, kind)
+
+
 def tensors_in(batch: Batch) -> list[Any]:
     arrays: list[Any] = []
 
@@ -79,6 +88,7 @@ def tensors_in(batch: Batch) -> list[Any]:
     _each(batch.mask, note, None)
     for value in batch.fields.values():
         _each(value, note, None)
+    arrays += filter(is_torch_tensor, leaves(batch.collated))
     return arrays
 
 
@@ -89,6 +99,7 @@ def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any]
     """
     fields = {name: _each(value, move, keep) for name, value in batch.fields.items()}
     out = with_values(batch, fields, _each(batch.mask, move, keep))
+    out.collated = with_changed_leaves(batch.collated, partial(_collated_leaf, move, keep))
     if keep is not None:
         out.sources, out.ordinals = keep(batch.sources), keep(batch.ordinals)
         ids = out.__dict__["ids"]
@@ -109,6 +120,19 @@ def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | N
             return value
         return [_each(item, move, keep) for item in value]
     return value if keep is None else _kept(value, keep)
+
+
+def _collated_leaf(
+    move: Callable[[Any], Any],
+    keep: Callable[[Any], Any] | None,
+    leaf: Any,
+) -> Any:
+    if is_torch_tensor(leaf):
+        return move(leaf)
+    is_array = isinstance(leaf, np.ndarray)
+    if is_array and keep is not None:
+        return keep(leaf)
+    return leaf
 
 
 def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:

@@ -10,9 +10,11 @@ from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ..batch.batch import Batch
 from ..batch.columns import Columns
+from ..batch.nested_values import nested_nbytes
 from ..batch.substitution import Substitution, find_substitute, masked_row
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
+from .item_collate import item_collate
 from .item_samples import DeliveredItems, ItemSample, SourceItems
 
 
@@ -22,6 +24,7 @@ class ItemRows:
     def __init__(self, recipe: Recipe, makers: Mapping[int, SourceItems]) -> None:
         self._recipe = recipe
         self._makers = makers
+        self._collate = item_collate(recipe)
 
     def __call__(
         self, rank_slots: RankSlots, columns: Columns
@@ -67,6 +70,15 @@ class ItemRows:
         has_tuples = any(items.are_tuples for items in delivered)
         for batch in batches:
             batch.tuple_items = has_tuples
+        if self._collate is None:
+            return
+        (items,) = delivered  # of the only source
+        for batch, (step, rows) in zip(batches, rank_slots.parts(), strict=True):
+            # A part that is all padding has one item of another rank, and weight 0.
+            items_of_step = items.items_between(rows)
+            first_slot = int(rank_slots.number[rows.start])
+            batch.collated = self._collate(step, first_slot, items_of_step)
+            batch.nbytes += nested_nbytes(batch.collated)
 
     def close(self) -> None:
         for maker in self._makers.values():

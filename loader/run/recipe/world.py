@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ...errors import InvalidRuntime
 from ...order.plan import Plan
+from ...order.sources.items_view import ItemsView
 
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
@@ -140,11 +141,19 @@ def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
 def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     """Return micro_batch as an int.
 
-    Raises: InvalidRuntime for another value, or if a rank would get an empty micro batch (only at 1 and unequal parts).
+    Raises: InvalidRuntime for another value, with `collate=` of a dataset, or if a rank would get an empty micro batch
+    (only at 1 and unequal parts).
     """
     number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
     if isinstance(micro_batch, bool) or number < 1:
         raise InvalidRuntime(f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed")
+    for name, source in plan.sources.items():
+        view = source.view
+        if isinstance(view, ItemsView) and view.source is not None and view.source.collate is not None:
+            raise InvalidRuntime(
+                f"micro_batch = {number} with collate= of source {name!r}: what collate returns cannot be cut; leave "
+                "collate= out, and join the fields of each micro batch, or cut batch.collated in the training's loop"
+            )
     for size in {size for stream in plan.streams.values() for size in stream.batch_sizes}:
         if size // world.world_size < micro_count(size, world.world_size, number):
             raise InvalidRuntime(

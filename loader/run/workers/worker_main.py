@@ -141,10 +141,14 @@ def _reply(
 
 
 def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
-    fields = (field for batch in batches for field in batch.fields.items())
-    names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
+    names: dict[str, None] = {}
+    for batch in batches:
+        values = {**batch.fields, "collated": batch.collated}
+        for name, value in values.items():
+            if not can_be_sent(value):
+                names[name] = None
     return Unpicklable(
-        f"field {', '.join(map(repr, names))}: what the transform or decoder returned cannot be sent from a worker "
-        f"process ({type(error).__name__}: {error}); return arrays, numbers, strings or plain containers of them, or "
-        "use executor='threads'"
+        f"field {', '.join(map(repr, names))}: what the dataset, decoder, transform or collate returned cannot be sent "
+        f"from a worker process ({type(error).__name__}: {error}); return arrays, numbers, strings or plain containers "
+        "of them, or make the batches in this process: executor='threads', or workers=0 for a dataset"
     )

@@ -1,0 +1,46 @@
+"""Walk over values in dicts, lists and tuples, such as a collate function returns."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def with_changed_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a value of the same containers, with `change` applied to all else in them."""
+    if isinstance(value, Mapping):
+        changed = {name: with_changed_leaves(inner, change) for name, inner in value.items()}
+        if type(value) is dict:
+            return changed
+        # A class of its own, such as a tokenizer's output, may need other arguments than a dict.
+        clone: Any = copy.copy(value)
+        clone.update(changed)
+        return clone
+    if isinstance(value, list | tuple):
+        items = [with_changed_leaves(inner, change) for inner in value]
+        if hasattr(value, "_fields"):  # a named tuple
+            return type(value)(*items)
+        return type(value)(items)
+    return change(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield everything in a value's dicts, lists and tuples."""
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from leaves(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+def nested_nbytes(value: Any) -> int:
+    """Return the bytes of arrays, tensors, bytes and strings in a value's containers."""
+    total = 0
+    for leaf in leaves(value):
+        if isinstance(leaf, bytes | str):
+            total += len(leaf)
+        else:
+            total += int(getattr(leaf, "nbytes", 0))
+    return total

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.log.denies import DenyList, names_of_files
+from loader.dataset.log.denies import DenyList, file_names
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.state import Deny
 from loader.dataset.names import check_dataset_name
@@ -65,7 +65,7 @@ class RawObject:
     @property
     def names(self) -> list[str]:
         """Keys and URIs of all the object's files, as a takedown may name them."""
-        return names_of_files(self.key, self.uri, (self.key, *self.files))
+        return file_names(self.key, self.uri, (self.key, *self.files))
 
     @property
     def identity(self) -> Identity:
@@ -308,9 +308,9 @@ class DeniedObjects:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject
 
     def has(self, item: RawObject) -> bool:
-        if self._by_subject and self._denied.entry_of("subject", item.folder):
+        if self._by_subject and self._denied.denying_entry("subject", item.folder):
             return True
-        return any(self._denied.entry_of("raw", name) for name in item.names)
+        return any(self._denied.denying_entry("raw", name) for name in item.names)
 
 
 def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:

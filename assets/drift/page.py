@@ -237,7 +237,7 @@ def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFra
     tests = DenyList(denies, dataset)
     known = [name for name in tests.columns if name in table.columns]
     keys = pa.table({name: pa.array(table[name].to_list(), pa.string()) for name in known})
-    return table.filter(pl.Series(tests.entries(keys) == 0))
+    return table.filter(pl.Series(tests.denying_entries(keys) == 0))
 
 
 def _example(store: RangeReader, part: loader.Part, row: dict[str, Any]) -> Example:

@@ -156,7 +156,7 @@ def denied_files(
             *tested,
         ]
         table = get_table(store, table_file, columns)
-        entries = deny_list.entries(table)  # int64 [rows], 0 if none denies the row
+        entries = deny_list.denying_entries(table)  # int64 [rows], 0 if none denies the row
 
         is_denied = entries != 0
         places = table.select(["part", "row"])

@@ -13,7 +13,7 @@ from ..storage.threads import in_background
 from .leases import Heartbeat, Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
-from .log.refs import mirrors_named, resolve
+from .log.refs import explain_mirror_lag, resolve
 from .log.state import RefKind, State, VersionRecord
 from .names import check_dataset_name
 from .progress import Watch, unwatched
@@ -141,7 +141,7 @@ class Root:
         state = self.state
         records = list(state.versions(dataset))
         if not records:
-            with mirrors_named(self.store, self._marker, state):
+            with explain_mirror_lag(self.store, self._marker, state):
                 names = self.datasets()
                 near = did_you_mean(dataset, names)
                 raise VersionNotFound(
@@ -153,7 +153,7 @@ class Root:
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
         """Return a version's record in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
         state = self.state
-        with mirrors_named(self.store, self._marker, state):
+        with explain_mirror_lag(self.store, self._marker, state):
             return resolve(state, ref, retired=retired)
 
     def create(self) -> None:

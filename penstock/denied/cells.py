@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset.log.denies import TESTED
+from loader.dataset.log.denies import COMPARED_COLUMNS
 from loader.dataset.tables.parquet import table_facts
 from loader.errors import Corrupt
 from loader.json_text import DamagedJson, parse_json_object
@@ -67,7 +67,7 @@ REFERENCE = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|name|names)$")
 TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|table_markdown)$")
 _BETWEEN_CELLS = re.compile(r"((?<!\\)\||\n)")
 OWN: Mapping[str, str] = {
-    **{name: kind for kind, names in TESTED.items() for name in names},
+    **{name: kind for kind, names in COMPARED_COLUMNS.items() for name in names},
     "unit_id": "",
     "uri": "raw",
     "sha256": "raw",

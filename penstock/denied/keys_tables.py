@@ -162,8 +162,8 @@ def names_of(
     uris = names["raw_uri"] - {""}
     own_tests, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
     for path, table in _waiting(root, dataset):
-        take(path, table, list(own_tests.entries(table) != 0))
-        stays = pa.array(list(all_.entries(table) == 0), pa.bool_())
+        take(path, table, list(own_tests.denying_entries(table) != 0))
+        stays = pa.array(list(all_.denying_entries(table) == 0), pa.bool_())
         others += [pc.unique(table[name].filter(stays)).drop_null() for name in name_columns(table)]
 
     every = marks_of(deny, dataset, {value for values in names.values() for value in values}, known)
@@ -194,7 +194,7 @@ def _of_other_rows(
                 continue
             there = {name: of for name, of in columns.items() if name in table.column_names}
             table = table.select(list(there)).rename_columns(list(there.values()))
-            stays = tests.entries(table) == 0
+            stays = tests.denying_entries(table) == 0
             for name in table.column_names:
                 known = pc.is_in(table[name], value_set=pa.array(sorted(names[name]), pa.string()))
                 stays &= ~known.to_numpy()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from loader.dataset.log.denies import names_of_files
+from loader.dataset.log.denies import file_names
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 
@@ -41,7 +41,7 @@ def joined_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
         for entry in body.get("objects", ()):
             if files := entry.get("files"):
                 key, uri = entry["key"], entry["uri"]
-                yield CompositeObject(key, uri, names_of_files(key, uri, files))
+                yield CompositeObject(key, uri, file_names(key, uri, files))
 
 
 def _manifests(store: Store, dataset: str) -> Iterator[dict[str, Any]]:

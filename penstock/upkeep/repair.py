@@ -23,8 +23,8 @@ from loader.dataset.log.entries import (
     entry_key,
     entry_number,
     link_key,
-    linked,
     parse,
+    with_repair,
 )
 from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
@@ -147,7 +147,7 @@ class _Repair:
             self._take(self._restored(n, data, error))
 
     def _parsed(self, n: int, data: bytes) -> Entry:
-        return linked(self.store, parse(n, data), self.state.prev)
+        return with_repair(self.store, parse(n, data), self.state.prev)
 
     def _take(self, entry: Entry) -> None:
         after = fold(self.state, entry)

@@ -124,7 +124,9 @@ def add_hold(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     root.hold(arguments.ref, by=arguments.by, why=arguments.why)
     record = root.record(arguments.ref)
-    (held,) = (one for one in root.state.holds_of(record.dataset, record.number) if one.by == arguments.by)
+    (held,) = (
+        one for one in root.state.version_holds(record.dataset, record.number) if one.by == arguments.by
+    )
     body = {"version": record.name, "id": record.id, "by": held.by, "why": held.why}
     return body, f"{record.name} held by {held.by}: {held.why}", 0
 
@@ -137,7 +139,7 @@ def release_hold(arguments: Namespace) -> Answer:
     done = root.release(arguments.ref, by=arguments.by)
     text = f"{record.name} is no longer held by {arguments.by}"
     if not done:
-        holders = [one.by for one in root.state.holds_of(record.dataset, record.number)]
+        holders = [one.by for one in root.state.version_holds(record.dataset, record.number)]
         text = f"{arguments.by} does not hold {record.name}; holders: {', '.join(holders) or 'none'}"
     return {"version": record.name, "id": record.id, "released": done}, text, 0 if done else 2
 

@@ -59,7 +59,7 @@ def run_ls(arguments: Namespace) -> Answer:
     rows = []
     for record, content in zip(records, contents, strict=True):
         named = sorted(refs.get((record.dataset, record.number), []))
-        holds = state.holds_of(record.dataset, record.number)
+        holds = state.version_holds(record.dataset, record.number)
         body.append(
             {
                 "name": record.name,
@@ -111,7 +111,7 @@ def run_show(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     version = root.open(arguments.ref)
     manifest = version.manifest
-    holds = root.state.holds_of(version.dataset, version.number)
+    holds = root.state.version_holds(version.dataset, version.number)
     lines = [
         f"{version.name}  {version.id}",
         f"created {second(manifest['created_us'])} UTC, parent {manifest['parent'] or 'none'}",

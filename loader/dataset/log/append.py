@@ -32,14 +32,14 @@ from ...errors import (
 )
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
-from .entries import FOLDER, Entry, entry_key, entry_number, gaps, linked, missing, parse, seal
+from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing_message, parse, seal, with_repair
 from .fold import fold, fold_all
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
 from .state import State
 
-# The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
-# doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
+# A reader asks for one entry first: if it is up to date, it pays one request. Each full batch doubles the next, up to
+# READ_AHEAD: a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
 READ_AHEAD = 16
 _BEHIND_ENTRIES = f"{FOLDER}:"  # sorts after every digit, and before hints
 _log = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ def read_tail(
 
     A damaged or unverified last entry is read twice, because later entries hash its bytes.
 
-        n_ahead: number of entries already requested (`threads.Together`).
-        prev: sha256 of entry `after`; None skips the check of the first entry.
+    n_ahead: number of entries already requested (`threads.Together`). prev: sha256 of entry `after`; None skips the
+    check of the first entry.
 
     Raises: Corrupt if an entry is missing, damaged, or changed between reads; FormatTooNew; StoreError.
     """
@@ -67,9 +67,10 @@ def read_tail(
         for entry in _entries(store, after, n_ahead):
             if last is not None:
                 yield last
-            last = linked(store, entry, prev)
+            last = with_repair(store, entry, prev)
             prev = entry.sha256
     except PenstockError:
+        # The entries before an unreadable one are good, and the caller may keep them.
         if last is not None:
             yield last
         raise
@@ -82,6 +83,7 @@ def read_tail(
 
 
 def _check_same_bytes(store: Objects, entry: Entry) -> None:
+    """Read an entry again. Raises: Corrupt if its bytes differ."""
     key = entry_key(entry.n)
     data = store.get(key).data
     sha256 = hashlib.sha256(data).hexdigest()
@@ -97,32 +99,30 @@ EntryResult = Entry | PenstockError | None
 
 
 def _entries(store: Objects, after: int, n_ahead: int) -> Iterator[Entry]:
-    is_requested = True
-    batch_size = n_ahead
+    """Yield entries after+1, after+2 ... up to the first that does not exist; raise an entry's error at its turn."""
+    # The first batch is read by this thread: its entries are requested already, or there is only one.
+    numbers = range(after + 1, after + 1 + n_ahead)
+    results = [_get(store, n) for n in numbers]
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-log") as threads:  # started on demand
         while True:
-            numbers = range(after + 1, after + 1 + batch_size)
-            if is_requested:
-                results = [_get(store, n) for n in numbers]
-            else:
-                # A copy of the context for each thread: counts and limits of requests are context variables.
-                contexts = [copy_context() for _ in numbers]
-                results = list(threads.map(_get_in, contexts, repeat(store), numbers))
-
             for index, n in enumerate(numbers):
                 result = results[index]
                 if result is None and _any_exists(results[index + 1 :]):
                     result = _get(store, n)  # perhaps created between our reads of n and of the later entry
                     if result is None:
-                        raise Corrupt(missing(n, n))
+                        raise Corrupt(missing_message(n, n))
                 if result is None:
-                    return
+                    return  # the end of the log
                 if not isinstance(result, Entry):
                     raise result
                 yield result
-            after += batch_size
-            batch_size = min(2 * batch_size, READ_AHEAD)
-            is_requested = False
+
+            # The whole batch exists, so more entries may follow.
+            batch_size = min(2 * len(numbers), READ_AHEAD)
+            numbers = range(numbers.stop, numbers.stop + batch_size)
+            # A copy of the context for each thread: counts and limits of requests are context variables.
+            contexts = [copy_context() for _ in numbers]
+            results = list(threads.map(_get_in, contexts, repeat(store), numbers))
 
 
 def _any_exists(results: Sequence[EntryResult]) -> bool:
@@ -165,10 +165,11 @@ def check_end(store: Store, n: int) -> None:
     for first, last in gaps([n, *later]):
         # Listings are not snapshots: they may show a concurrent writer's second entry but not its first.
         if _get(store, first) is None:
-            raise Corrupt(missing(first, last))
+            raise Corrupt(missing_message(first, last))
 
 
-Verdict = Literal["won", "lost", "absent"]
+WriteOutcome = Literal["won", "lost", "absent"]
+"""Whose entry has the number: ours, another writer's, or none."""
 Decide = Callable[[State], Mapping[str, object] | Done[object]]
 TRIES = 6  # per append, for writes that fail although no other writer has the key
 _BACKOFF_S = 0.004
@@ -190,10 +191,11 @@ class AppendResult:
     """State before `entry`, if the entry holds that state's checksum; else None."""
 
 
-def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
-    """Return whether an uncertain write of `ours` succeeded. tail: the log's entries from the number of `ours` on.
+def settle(ours: Entry, tail: Sequence[Entry]) -> WriteOutcome:
+    """Return the outcome of an uncertain write of `ours`. tail: the log's entries from the number of `ours` on.
 
-    While the key is free, a delayed write may still arrive, so the writer retries until an entry has the key.
+    "absent" is not final: while the key is free, a delayed write may still arrive. So the writer retries until an entry
+    has the key.
     """
     if not tail:
         return "absent"
@@ -211,8 +213,8 @@ def append(store: Store, state: State, decide: Decide) -> AppendResult:
     # One nonce for all tries. Two tries never both succeed: a try for the next number follows only if another writer
     # has this number, and a create-only write that arrives late finds the key in use.
     nonce = secrets.token_hex(16)
-    n_lost = 0
-    n_absent = 0
+    n_lost = 0  # tries that another writer's entry won
+    n_absent = 0  # failures since then, with the key still free
     while True:
         # 1. Decide on the state that was read. A repeated change ends here: the log already has it.
         decision = decide(state)
@@ -225,8 +227,9 @@ def append(store: Store, state: State, decide: Decide) -> AppendResult:
 
         # 3. List what comes after n, once. If entry n+1 was lost, a new one in its place would cut off all later ones,
         #    and the lost one could not be restored.
-        if n_lost == n_absent == 0:
-            _check_end(store, state.n)
+        is_first_try = n_lost == n_absent == 0
+        if is_first_try:
+            _refuse_gap(store, state.n)
 
         # 4. Create entry n+1: from here on the change is history, whatever becomes of this process.
         failure = _create(store, ours)
@@ -236,15 +239,15 @@ def append(store: Store, state: State, decide: Decide) -> AppendResult:
         # 5. After any error, read the key: only the log shows whose entry has it. Even AlreadyExists may come from our
         #    own write, if its response was lost and the client sent the request again.
         tail, state_read = _read_again(store, state, ours, failure)
-        verdict = settle(ours, tail)
-        if verdict == "won":
+        outcome = settle(ours, tail)
+        if outcome == "won":
             return AppendResult(state=fold(state, tail[0]), entry=tail[0], before=state)
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
             raise failure  # no further try can succeed
 
         # 6. Decide again on the newer state. Losing to other writers is progress, and unlimited; failing while the key
         #    stays free is limited.
-        if verdict == "lost":
+        if outcome == "lost":
             n_lost += 1
             n_absent = 0
         else:
@@ -256,8 +259,9 @@ def append(store: Store, state: State, decide: Decide) -> AppendResult:
 
 
 def _next_entry(state: State, nonce: str, body: Mapping[str, object]) -> Entry:
+    """Return the entry that follows `state`."""
     checksum = ""
-    if state.n - state.vouched >= HINT_EVERY:
+    if state.n - state.last_checksum_n >= HINT_EVERY:
         checksum = state_checksum(state)  # O(transactions), so only with every 256th entry
     return seal(
         state.n + 1,
@@ -269,7 +273,8 @@ def _next_entry(state: State, nonce: str, body: Mapping[str, object]) -> Entry:
     )
 
 
-def _check_end(store: Store, n: int) -> None:
+def _refuse_gap(store: Store, n: int) -> None:
+    """Raise CorruptLog if there are entries after n + 1, so that one is missing."""
     try:
         check_end(store, n)
     except Corrupt as error:
@@ -277,6 +282,7 @@ def _check_end(store: Store, n: int) -> None:
 
 
 def _create(store: Store, entry: Entry) -> StoreError | None:
+    """Create the entry's object. Return the error of a failed or uncertain write."""
     try:
         store.put_if_absent(entry_key(entry.n), entry.data)
     except StoreError as error:
@@ -290,7 +296,7 @@ def _read_again(
     ours: Entry,
     failure: StoreError,
 ) -> tuple[list[Entry], State]:
-    """Return (entries after `state`, state after them)."""
+    """Return (entries after `state`, state after them), after `failure` of a write of `ours`."""
 
     def read() -> tuple[list[Entry], State]:
         tail = list(read_tail(store, state.n, prev=state.prev))
@@ -300,17 +306,18 @@ def _read_again(
         try:
             return retry_corrupt(read)
         except StoreError as error:
-            unknown = error
+            last_error = error
         _pause(attempt)
     # The entry may be there or not. The caller may repeat the change: the log names each transaction once.
-    unknown.add_note(
+    last_error.add_note(
         f"it is not known whether log entry {entry_key(ours.n)} ({ours.kind}) was written, after: {failure}; "
         "do the same again: a transaction is committed once"
     )
-    raise unknown
+    raise last_error
 
 
 def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
+    """Return the error to raise after TRIES failures with the key still free."""
     key = entry_key(ours.n)
     if isinstance(failure, AlreadyExists):  # a store that reports a conflict although the key is free
         return Transient(f"the store refused log entry {key} {TRIES} times: {failure}")
@@ -319,6 +326,7 @@ def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
 
 
 def _pause(n_tries: int) -> None:
+    """Sleep for a random time. The longest one doubles with each try, up to a second."""
     doublings = min(n_tries, 20)  # beyond, the power only grows
     longest_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2**doublings)
     time.sleep(_jitter.uniform(0, longest_s))

@@ -20,12 +20,12 @@ from .state import Deny
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-TESTED: Mapping[str, tuple[str, ...]] = {
+COMPARED_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "raw": ("raw_key", "raw_uri", "raw_sha256"),
     "sample": ("key", "source_key"),
     "subject": ("subject",),
 }
-"""Kind of target -> the columns compared with it."""
+"""Kind of target -> columns of the samples tables that are compared with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,15 @@ class Target:
     """A value to deny. Raises: InvalidName."""
 
     kind: str
-    """A kind of `TESTED`."""
+    """A kind of `COMPARED_COLUMNS`."""
     value: str
     """Value to be denied."""
     dataset: str = ""
     """Dataset; "" for all, which is invalid for a sample key."""
 
     def __post_init__(self) -> None:
-        if self.kind not in TESTED:
-            accepted = ", ".join(sorted(TESTED))
+        if self.kind not in COMPARED_COLUMNS:
+            accepted = ", ".join(sorted(COMPARED_COLUMNS))
             raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {accepted}")
         check_words(f"{self.kind} to take down", self.value)
         check_words("dataset", self.dataset)
@@ -53,7 +53,7 @@ class Target:
             )
 
 
-def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
+def file_names(key: str, uri: str, files: Iterable[str]) -> list[str]:
     """Return the keys and URIs of a raw object's files. A takedown of kind raw may name any of them.
 
     key, uri: the object's. files: keys in the same location.
@@ -66,12 +66,14 @@ def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
 
 
 def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
+    """Return the hash of a value, as the module describes it."""
     message = "\0".join((kind, dataset, value)).encode()
     digest = hmac.digest(bytes.fromhex(salt), message, "sha256")
     return digest.hex()
 
 
 def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
+    """Return the distinct hashes of targets, ascending."""
     distinct: set[str] = set()
     for target in targets:
         value_hash = keyed_hash(
@@ -89,65 +91,68 @@ class DenyList:
 
     def __init__(self, denies: Iterable[Deny], dataset: str) -> None:
         self._dataset = dataset
-        # (salt, kind) -> hash -> entry: if several takedowns deny one value, the first is reported.
+        # (salt, kind) -> hash -> number of its entry. If several takedowns deny one value, the first is reported.
         self._entries: dict[tuple[str, str], dict[str, int]] = {}
         for deny in denies:
             kinds = deny.scope.split()
-            for kind in TESTED:
+            for kind in COMPARED_COLUMNS:
                 entries = self._entries.setdefault((deny.salt, kind), {})
                 if kind not in kinds:
                     continue
+                # An entry does not say which of its kinds a hash has: it counts for each.
                 for value_hash in deny.hashes:
                     entries.setdefault(value_hash, deny.n)
 
     @property
     def columns(self) -> list[str]:
+        """Columns that `denying_entries` compares, by name."""
         names: set[str] = set()
-        for kind_columns in TESTED.values():
+        for kind_columns in COMPARED_COLUMNS.values():
             names.update(kind_columns)
         return sorted(names)
 
-    def entry_of(self, kind: str, value: str) -> int:
+    def denying_entry(self, kind: str, value: str) -> int:
         """Return the number of the log entry that denies the value, 0 if there is none."""
         for (salt, hashed_kind), entries in self._entries.items():
             # Without entries there is nothing to compare, and a hash costs more than everything else here.
             if hashed_kind != kind or not entries:
                 continue
-            for dataset in ("", self._dataset):
+            for dataset in ("", self._dataset):  # "": for all datasets
                 entry = entries.get(keyed_hash(salt, kind, dataset, value))
                 if entry is not None:
                     return entry
         return 0
 
-    def entries(self, keys: pa.Table) -> Int64s:
+    def denying_entries(self, keys: pa.Table) -> Int64s:
         """Return int64 [rows of `keys`]: number of the log entry that denies the sample, 0 if there is none.
 
         keys: a table with some of `columns`.
         """
-        denying_entries = np.zeros(keys.num_rows, np.int64)
-        for kind, names in TESTED.items():
+        numbers = np.zeros(keys.num_rows, np.int64)
+        for kind, names in COMPARED_COLUMNS.items():
             for name in names:
                 if name not in keys.column_names:
                     continue
                 column = keys[name]
                 if pa.types.is_string(column.type):  # a column of nulls only has another type
-                    self._mark(denying_entries, kind, column)
-        return denying_entries
+                    column_numbers = self._column_entries(kind, column)
+                    is_free = numbers == 0  # no earlier column denies the row
+                    np.copyto(numbers, column_numbers, where=is_free)
+        return numbers
 
-    def _mark(self, denying_entries: Int64s, kind: str, column: pa.ChunkedArray) -> None:
-        """Set the entries of rows that no earlier column denies."""
+    def _column_entries(self, kind: str, column: pa.ChunkedArray) -> Int64s:
+        """Return int64 [rows]: number of the log entry that denies the column's value, 0 if there is none."""
         import pyarrow.compute as pc  # 40 ms, saved for a log without takedowns
 
         values = pc.unique(column).drop_null()
-        numbers = [self.entry_of(kind, value) for value in values.to_pylist()]
+        numbers = [self.denying_entry(kind, value) for value in values.to_pylist()]
         if not any(numbers):
-            return
+            return np.zeros(len(column), np.int64)
         # [distinct values + 1]: the last is for rows of null
         value_entries = np.array([*numbers, 0], np.int64)
         indices = pc.index_in(column, value_set=values).fill_null(len(values))
-        row_entries = value_entries[indices.to_numpy()]  # [rows]
-        is_free = denying_entries == 0
-        np.copyto(denying_entries, row_entries, where=is_free)
+        row_entries: Int64s = value_entries[indices.to_numpy()]  # [rows]
+        return row_entries
 
 
 _TRIES = 1000  # a key of one letter has 36 placeholders
@@ -168,9 +173,9 @@ def placeholder(salt: str, key: str, used: set[str]) -> str:
     for alphabet in _ALPHABETS:
         for attempt in range(_TRIES):
             characters = _pseudorandom(salt, f"{attempt}\0{key}", n_bytes, alphabet)
-            for at, byte in enumerate(key_bytes):
+            for position, byte in enumerate(key_bytes):
                 if byte == ord("/"):
-                    characters[at] = "/"
+                    characters[position] = "/"
             candidate = "".join(characters)
             if candidate != key and candidate not in used:
                 return candidate

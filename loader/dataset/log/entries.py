@@ -49,6 +49,7 @@ class Entry:
 
     @property
     def follows(self) -> str:
+        """SHA-256 hex of the entry that this one follows, by its `prev` or by a repair record."""
         return self.prev_means or self.prev
 
 
@@ -77,7 +78,8 @@ def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
             yield before + 1, after - 1
 
 
-def missing(first: int, last: int) -> str:
+def missing_message(first: int, last: int) -> str:
+    """Return the error for missing entries first ... last, before a later one that exists."""
     which = f"log entry {entry_key(first)} is"
     if last > first:
         which = f"log entries {entry_key(first)} to {entry_key(last)} are"
@@ -117,7 +119,7 @@ def seal(
         value["state"] = state
     value["checksum"] = checksum_of(value)
     data = canonical(value)
-    return parse(n, data)  # what a reader would reject is not written
+    return parse(n, data)  # as a reader will: raises for a body that readers would reject
 
 
 def checksum_of(value: Mapping[str, object]) -> str:
@@ -167,6 +169,7 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def _entry(n: int, where: str, value: Mapping[str, Any], data: bytes) -> Entry:
+    """Return entry n from its parsed JSON. where: name of the entry in errors. data: its stored bytes."""
     stored_n = value.get("n")
     if type(stored_n) is not int or stored_n != n:
         raise Corrupt(f"{where} has n = {stored_n!r}: it was copied or renamed")
@@ -202,19 +205,23 @@ def _entry(n: int, where: str, value: Mapping[str, Any], data: bytes) -> Entry:
     )
 
 
-def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of consecutive entries that were edited after they were written, derived from the hash chain.
+def find_edited(entries: Sequence[Entry]) -> list[int]:
+    """Return the numbers of the entries that were edited after they were written, by the chain of hashes.
 
-    The fewest edits that explain all broken links are returned. The last entry is checked only by its `prev`.
+    A broken link shows that one of its two entries was edited, not which one. The fewest edits that explain all broken
+    links are returned. The last entry is checked only by its `prev`.
+
+    entries: consecutive ones.
     """
     numbers: list[int] = []
-    for i, (entry, right) in enumerate(pairwise(entries)):
-        if right.follows == entry.sha256 or entry.n in numbers:
+    for i, (entry, follower) in enumerate(pairwise(entries)):
+        is_link_broken = follower.follows != entry.sha256
+        if not is_link_broken or entry.n in numbers:
             continue
-        after_right = entries[i + 2 : i + 3]
-        if after_right and after_right[0].prev != right.sha256:
-            # The next link is broken too: `right` has a wrong prev and a wrong hash, so one edit explains both.
-            numbers.append(right.n)
+        next_after = entries[i + 2 : i + 3]  # empty if `follower` is the last one
+        if next_after and next_after[0].prev != follower.sha256:
+            # The next link is broken too: `follower` has a wrong prev and a wrong hash, so one edit explains both.
+            numbers.append(follower.n)
         else:
             numbers.append(entry.n)
     return numbers
@@ -260,10 +267,10 @@ def link_key(n: int) -> str:
     return f"{REPAIRS}{n:012d}.json"
 
 
-def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
-    """Return the entry. Sets `prev_means` if a repair record links it to the entry with sha256 `prev`.
+def with_repair(store: Objects, entry: Entry, prev: str | None) -> Entry:
+    """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
 
-    Costs one request if the entry's own `prev` does not match.
+    Costs one request if the entry's own `prev` does not match. prev: None skips the check.
     """
     if prev is None or entry.prev == prev:
         return entry

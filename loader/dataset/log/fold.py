@@ -30,7 +30,7 @@ def fold_all(state: State, entries: Iterable[Entry]) -> State:
 
 
 class _Draft:
-    """A state while entries are being folded into it."""
+    """A state while entries are being folded into it. Its mappings and lists are copies: `State` is immutable."""
 
     def __init__(self, state: State) -> None:
         self.n = state.n
@@ -42,7 +42,7 @@ class _Draft:
         self.holds = list(state.holds)
         self.mirrors = list(state.mirrors)
         self.primary = state.primary
-        self.vouched = state.vouched
+        self.last_checksum_n = state.last_checksum_n
         # A dataset's versions become a list with its first new entry: appending to a tuple would copy all of them.
         self._unchanged = state.datasets
         self._changed: dict[str, list[VersionRecord]] = {}
@@ -64,10 +64,11 @@ class _Draft:
             holds=tuple(self.holds),
             mirrors=tuple(self.mirrors),
             primary=self.primary,
-            vouched=self.vouched,
+            last_checksum_n=self.last_checksum_n,
         )
 
     def versions(self, dataset: str) -> list[VersionRecord]:
+        """Return the draft's own list of a dataset's versions, which the caller may change."""
         if dataset not in self._changed:
             self._changed[dataset] = list(self._unchanged.get(dataset, ()))
         return self._changed[dataset]
@@ -92,7 +93,7 @@ class _Draft:
 
         # `entry.state` is the checksum of the state before this entry.
         if entry.state:
-            self.vouched = self.n
+            self.last_checksum_n = self.n
         self.n = entry.n
         self.prev = entry.sha256
 
@@ -119,6 +120,7 @@ def _optional_text(entry: Entry, name: str) -> str | None:
 
 
 def _integer(entry: Entry, name: str) -> int:
+    """Return a field that is an integer >= 0."""
     value = entry.body.get(name)
     # `type`, because a bool is an instance of int.
     if type(value) is not int or value < 0:
@@ -126,7 +128,10 @@ def _integer(entry: Entry, name: str) -> int:
     return value
 
 
-def _begin(draft: _Draft, entry: Entry) -> None:
+# Each `_fold_...` below checks one kind of entry, and adds it to the draft. Raises: Corrupt.
+
+
+def _fold_begin(draft: _Draft, entry: Entry) -> None:
     txn = _text(entry, "txn")
     dataset = _text(entry, "dataset")
     parent = _optional_text(entry, "parent")
@@ -137,12 +142,9 @@ def _begin(draft: _Draft, entry: Entry) -> None:
             f"transaction {txn} was begun before, at entry {known.n}",
         )
     if parent is not None:
-        parent_dataset, number = draft.ids.get(parent, ("", 0))
+        parent_dataset, number = draft.ids.get(parent, ("", 0))  # no dataset has the name ""
         if parent_dataset != dataset:
-            _refuse(
-                entry,
-                f"parent {parent} is no version of {dataset}",
-            )
+            _refuse(entry, f"parent {parent} is no version of {dataset}")
         record = draft.versions(dataset)[number - 1]
         if record.retired is not None:
             _refuse(entry, f"parent {record.name} was retired")
@@ -156,7 +158,7 @@ def _begin(draft: _Draft, entry: Entry) -> None:
     )
 
 
-def _commit(draft: _Draft, entry: Entry) -> None:
+def _fold_commit(draft: _Draft, entry: Entry) -> None:
     record = VersionRecord(
         dataset=_text(entry, "dataset"),
         number=_integer(entry, "number"),
@@ -184,12 +186,11 @@ def _commit(draft: _Draft, entry: Entry) -> None:
 
 
 def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
+    """Check a commit against the state before it. The draft has the record's transaction."""
+    # The transaction may commit to this dataset.
     txn = draft.txns[record.txn]
     if txn.status != "open":
-        _refuse(
-            entry,
-            f"transaction {txn.txn} is {txn.status}, not open",
-        )
+        _refuse(entry, f"transaction {txn.txn} is {txn.status}, not open")
     if txn.gated and not _optional_text(entry, "verdict"):
         _refuse(entry, f"transaction {txn.txn} is gated, and it names no verdict")
     if txn.dataset != record.dataset:
@@ -227,6 +228,7 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
             f"applied takedowns up to entry {record.denies}, expected {last_deny}",
         )
 
+    # The id is the manifest's hash, and of no other version.
     if record.id != f"v-{record.sha256}":
         _refuse(
             entry,
@@ -240,16 +242,13 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
         )
 
 
-def _abort(draft: _Draft, entry: Entry) -> None:
+def _fold_abort(draft: _Draft, entry: Entry) -> None:
     name = _text(entry, "txn")
     txn = draft.txns.get(name)
     if txn is None:
         _refuse(entry, f"transaction {name} is never begun, not open")
     if txn.status != "open":
-        _refuse(
-            entry,
-            f"transaction {name} is {txn.status}, not open",
-        )
+        _refuse(entry, f"transaction {name} is {txn.status}, not open")
     draft.txns[name] = replace(
         txn,
         status="aborted",
@@ -258,6 +257,7 @@ def _abort(draft: _Draft, entry: Entry) -> None:
 
 
 def _version_by_number(draft: _Draft, entry: Entry) -> VersionRecord | None:
+    """Return the version with the entry's `dataset` and `number`; None if there is none."""
     number = _integer(entry, "number")
     dataset = _text(entry, "dataset")
     versions = draft.versions(dataset)
@@ -267,6 +267,7 @@ def _version_by_number(draft: _Draft, entry: Entry) -> VersionRecord | None:
 
 
 def _version_by_id(draft: _Draft, entry: Entry) -> VersionRecord:
+    """Return the version with the entry's `dataset`, `number` and `id`. Raises: Corrupt if there is none."""
     record = _version_by_number(draft, entry)
     if record is None or record.id != _text(entry, "id"):
         dataset = entry.body["dataset"]
@@ -278,7 +279,7 @@ def _version_by_id(draft: _Draft, entry: Entry) -> VersionRecord:
     return record
 
 
-def _retire(draft: _Draft, entry: Entry) -> None:
+def _fold_retire(draft: _Draft, entry: Entry) -> None:
     record = _version_by_id(draft, entry)
     if record.retired is not None:
         _refuse(entry, f"{record.name} was retired before")
@@ -287,7 +288,7 @@ def _retire(draft: _Draft, entry: Entry) -> None:
     versions[record.number - 1] = replace(record, retired=reason)
 
 
-def _ref(draft: _Draft, entry: Entry) -> None:
+def _fold_ref(draft: _Draft, entry: Entry) -> None:
     record = _version_by_number(draft, entry)
     name = _text(entry, "name")
     kind = _text(entry, "ref_kind")
@@ -305,6 +306,7 @@ def _ref(draft: _Draft, entry: Entry) -> None:
     number_before = None
     if before is not None:
         number_before = before.number
+        # A tag never moves, and a name keeps its kind.
         if before.ref_kind == "tag" or kind == "tag":
             _refuse(
                 entry,
@@ -327,7 +329,7 @@ def _ref(draft: _Draft, entry: Entry) -> None:
     )
 
 
-def _deny(draft: _Draft, entry: Entry) -> None:
+def _fold_deny(draft: _Draft, entry: Entry) -> None:
     hashes = entry.body.get("hashes")
     if not isinstance(hashes, list) or not hashes:
         _refuse(entry, "hashes is not a list of text with at least one item")
@@ -345,38 +347,44 @@ def _deny(draft: _Draft, entry: Entry) -> None:
     draft.denies.append(deny)
 
 
-def _hold(draft: _Draft, entry: Entry) -> None:
+def _fold_hold(draft: _Draft, entry: Entry) -> None:
     record = _version_by_id(draft, entry)
     by = _text(entry, "by")
     action = _text(entry, "action")
     if action == "place":
-        if record.retired is not None:
-            _refuse(entry, f"{record.name} was retired: a collector may be deleting it")
-        hold = Hold(
-            n=entry.n,
-            dataset=record.dataset,
-            number=record.number,
-            by=by,
-            why=_text(entry, "why"),
-        )
-        draft.holds.append(hold)
+        _place_hold(draft, entry, record, by)
     elif action == "release":
-        others: list[Hold] = []
-        for hold in draft.holds:
-            is_of_version = hold.dataset == record.dataset and hold.number == record.number
-            if not (is_of_version and hold.by == by):
-                others.append(hold)
-        if len(others) == len(draft.holds):
-            _refuse(
-                entry,
-                f"{by!r} does not hold {record.name}",
-            )
-        draft.holds = others
+        _release_hold(draft, entry, record, by)
     else:
         _refuse(entry, f"action {action!r}, expected 'place' or 'release'")
 
 
-def _mirror(draft: _Draft, entry: Entry) -> None:
+def _place_hold(draft: _Draft, entry: Entry, record: VersionRecord, by: str) -> None:
+    if record.retired is not None:
+        _refuse(entry, f"{record.name} was retired: a collector may be deleting it")
+    hold = Hold(
+        n=entry.n,
+        dataset=record.dataset,
+        number=record.number,
+        by=by,
+        why=_text(entry, "why"),
+    )
+    draft.holds.append(hold)
+
+
+def _release_hold(draft: _Draft, entry: Entry, record: VersionRecord, by: str) -> None:
+    others: list[Hold] = []
+    for hold in draft.holds:
+        is_of_version = hold.dataset == record.dataset and hold.number == record.number
+        is_released = is_of_version and hold.by == by
+        if not is_released:
+            others.append(hold)
+    if len(others) == len(draft.holds):
+        _refuse(entry, f"{by!r} does not hold {record.name}")
+    draft.holds = others
+
+
+def _fold_mirror(draft: _Draft, entry: Entry) -> None:
     _text(entry, "url")
     upto = _integer(entry, "upto")
     if upto >= entry.n:
@@ -388,7 +396,7 @@ def _mirror(draft: _Draft, entry: Entry) -> None:
     draft.mirrors.append(mirror)
 
 
-def _primary(draft: _Draft, entry: Entry) -> None:
+def _fold_primary(draft: _Draft, entry: Entry) -> None:
     url = _text(entry, "url")
     was = _text(entry, "was")
     token = _text(entry, "token")
@@ -421,14 +429,14 @@ def _primary(draft: _Draft, entry: Entry) -> None:
 
 
 _FOLDS: dict[str, Callable[[_Draft, Entry], None]] = {
-    "begin": _begin,
-    "gated": _begin,
-    "commit": _commit,
-    "abort": _abort,
-    "retire": _retire,
-    "ref": _ref,
-    "deny": _deny,
-    "hold": _hold,
-    "mirror": _mirror,
-    "primary": _primary,
+    "begin": _fold_begin,
+    "gated": _fold_begin,
+    "commit": _fold_commit,
+    "abort": _fold_abort,
+    "retire": _fold_retire,
+    "ref": _fold_ref,
+    "deny": _fold_deny,
+    "hold": _fold_hold,
+    "mirror": _fold_mirror,
+    "primary": _fold_primary,
 }

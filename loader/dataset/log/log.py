@@ -15,11 +15,11 @@ from ..names import LATEST
 from . import rules
 from .append import AppendResult, Decide, append, check_end, read_tail
 from .denies import Target
-from .entries import Entry, edited, entry_key
+from .entries import Entry, entry_key, find_edited
 from .fold import fold_all
 from .marker import check_primary
 from .rules import CommitBody, Done
-from .snapshots import HINT_EVERY, belongs, list_log, newest_hint, write_hint
+from .snapshots import HINT_EVERY, list_log, load_newest_hint, matches_log, write_hint
 from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
 
 _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory and the number of mapping copies
@@ -90,7 +90,7 @@ class Log:
         self._earlier = None
         if earlier is not None and earlier.n:
             self._check_readable()
-            if belongs(self._store, earlier):
+            if matches_log(self._store, earlier):
                 state, _ = self._follow(earlier)
                 return state, None
 
@@ -101,22 +101,25 @@ class Log:
 
         # 2. Request the newest hint and all entries after it together, and fold them from the newest valid hint on.
         with Together(self._store, listing.keys) as store:
-            start, newest_kept = newest_hint(store, listing.hints)
-            n_ahead = 1  # after an older hint, what was requested together does not come next
+            start, newest_useful = load_newest_hint(store, listing.hints)
+            n_ahead = 1  # after an older hint, the entries that were requested together do not come next
             if start.n == listing.newest_hint:
                 n_ahead = listing.n_ahead
             entries = read_tail(store, start.n, n_ahead, prev=start.prev)
             state, at_hint = _fold_chunks(start, entries)
 
-        # 3. The tail ends at the first number without an entry. If an entry was lost there, later ones still exist.
-        if state.n < listing.last or is_local(self._store):  # a disk's listing has hints only
+        # 3. The tail ends at the first number without an entry. If an entry was lost there, later ones still exist. So
+        #    list again if the listing shows any, or is a disk's, which has hints only.
+        if state.n < listing.last or is_local(self._store):
             check_end(self._store, state.n)
 
-        if at_hint is None or at_hint.n <= newest_kept:
+        # 4. Let the caller write the newest possible hint, unless the root has one as new.
+        if at_hint is None or at_hint.n <= newest_useful:
             return state, None
         return state, at_hint
 
     def _follow(self, state: State) -> tuple[State, State | None]:
+        """Read the entries after `state`. Returns the same as `_fold_chunks`."""
         entries = read_tail(self._store, state.n, prev=state.prev)
         return _fold_chunks(state, entries)
 
@@ -125,10 +128,11 @@ class Log:
 
         Raises: Corrupt, which names every edited or missing entry; else as `refresh`.
         """
+        entries = read_tail(self._store, 0, prev="")
         try:
-            state, _ = _fold_chunks(State(), read_tail(self._store, 0, prev=""))
+            state, _ = _fold_chunks(State(), entries)
         except Corrupt as error:
-            names = [entry_key(n) for n in edited(self._readable_links())]
+            names = [entry_key(n) for n in find_edited(self._readable_links())]
             if names:
                 error.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
             raise
@@ -186,7 +190,7 @@ class Log:
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
-        # Drawn once, before the tries: a begin that is decided again is the same transaction.
+        # One name for all tries: a begin that is decided again is the same transaction.
         name = txn or secrets.token_hex(16)
 
         def decide(state: State) -> Mapping[str, object] | Done[object]:
@@ -319,7 +323,10 @@ def _to_do(url: str) -> str:
 
 
 def _fold_chunks(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """Return (state after all entries, state before the last entry that has a state checksum)."""
+    """Return (state after all entries, state before the last entry that has a state checksum, or None).
+
+    A hint may be written of the second: the entry vouches for it.
+    """
     at_hint: State | None = None
     while chunk := list(islice(entries, _CHUNK)):
         last_checksum = -1  # index of the chunk's last entry that has one
@@ -327,6 +334,7 @@ def _fold_chunks(state: State, entries: Iterator[Entry]) -> tuple[State, State |
             if entry.state:
                 last_checksum = i
         if last_checksum >= 0:
+            # Stop before that entry to keep the state there.
             state = fold_all(state, chunk[:last_checksum])
             at_hint = state
             chunk = chunk[last_checksum:]

@@ -84,10 +84,15 @@ class Marker:
         self._creation_tried = False  # True once `create_if_empty` has done what it can
 
     def check(self) -> None:
+        """Check that the store is a root. Raises: as `check_root`."""
         if self._valid is None:
             self._valid = check_root(self._store)
 
     def create(self) -> None:
+        """Make an empty store a root, and check that it accepts writes.
+
+        Raises: as `create_root` and `check_writable`.
+        """
         if self._valid is None:
             self._valid = create_root(self._store)
         self.check_writable()
@@ -102,14 +107,17 @@ class Marker:
     def mirror_of(self) -> str | None:
         """URL of the primary if the root is a mirror, else None."""
         if self._primary is None:
+            # With mirrors, `_valid` may be the marker of any of the stores.
             if isinstance(self._store, MirroredStore):
                 self._primary = check_root(self._store.writable())
             else:
                 self.check()
                 self._primary = self._valid
-        if self._primary is None or self._primary.get(MIRROR_OF) is None:
+        assert self._primary is not None
+        url = self._primary.get(MIRROR_OF)
+        if url is None:
             return None
-        return str(self._primary[MIRROR_OF])
+        return str(url)
 
     def check_writable(self) -> None:
         """Check that the root accepts writes. Raises: Conflict if it is a mirror: only its primary accepts writes."""
@@ -159,11 +167,12 @@ def root_id(store: Store) -> str | None:
 
 
 def check_root(store: Store) -> Mapping[str, Any]:
-    """Return the marker, read twice if damaged. Raises: NotARoot; FormatTooNew."""
+    """Return the marker. Raises: NotARoot; FormatTooNew."""
     try:
-        return parse_marker(store, _bytes_of_marker(store))
+        return parse_marker(store, _read_marker(store))
     except (NotARoot, FormatTooNew):
-        return parse_marker(store, _bytes_of_marker(store))
+        # A bit may have flipped on the way: read it once more.
+        return parse_marker(store, _read_marker(store))
 
 
 def check_root_twice(store: Store) -> Mapping[str, Any]:
@@ -180,7 +189,8 @@ def check_root_twice(store: Store) -> Mapping[str, Any]:
     return second
 
 
-def _bytes_of_marker(store: Store) -> bytes:
+def _read_marker(store: Store) -> bytes:
+    """Return the marker's bytes. Raises: NotARoot, with the name of another object there."""
     try:
         return store.get(MARKER).data
     except ObjectNotFound:
@@ -254,8 +264,8 @@ def find_root(store: Store) -> Mapping[str, Any] | None:
 def create_root_if_empty(store: Store) -> None:
     """Make an empty location a root, before the first record of a training is written there.
 
-    Else the first checkpoint would find a location that holds other things. A record may lie in any folder, so a
-    location that holds other things stays as it is.
+    Otherwise the first checkpoint would find a location that is neither empty nor a root. A record may lie in any
+    folder, so a location that holds other things stays as it is.
 
     Raises: FormatTooNew; InvalidStore if create-only writes overwrite objects; StoreError.
     """

@@ -22,8 +22,11 @@ from .state import State, VersionRecord
 
 
 @contextmanager
-def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
-    """Add a note to a VersionNotFound from a mirror: its last log entry, and how to update it. No request."""
+def explain_mirror_lag(store: Store, marker: Marker, state: State) -> Iterator[None]:
+    """If a mirror's log lacks a version, say in the VersionNotFound how far the log was copied, and how to update it.
+
+    Costs no request.
+    """
     try:
         yield
     except VersionNotFound as error:
@@ -34,6 +37,7 @@ def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
 
 
 def _lag(store: Store, marker: Marker, state: State) -> str:
+    """Return how far the log that `state` was read from lags behind its primary; "" if it is the primary's."""
     if isinstance(store, MirroredStore):
         # The marker decides nothing here: it may come from a mirror that is read because it is near.
         if store.primary_is_up:
@@ -79,6 +83,7 @@ class ParsedRef:
 
 
 def parse_ref(text: str) -> ParsedRef:
+    """Return the parsed reference. Raises: InvalidName."""
     if not isinstance(text, str):
         raise InvalidName(
             f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "
@@ -88,9 +93,9 @@ def parse_ref(text: str) -> ParsedRef:
         if not _ID_PREFIX.fullmatch(text):
             raise InvalidName(f"{text!r} is no version id: 'v-' and at least 8 lower-case hex digits")
         return ParsedRef(id_prefix=text)
-    dataset, at, name = text.partition("@")
+    dataset, at_sign, name = text.partition("@")
     check_dataset_name(dataset)
-    if not at or name == LATEST:
+    if not at_sign or name == LATEST:
         return ParsedRef(dataset=dataset, name=LATEST)
     if name.isascii() and name.isdigit():
         if name.startswith("0"):
@@ -118,14 +123,17 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
     if record.retired is not None and not retired:
         raise VersionRetired(
             f"{parsed} is {record.name} ({record.id}), retired: {record.retired}; "
-            f"{what_there_is(state, record.dataset)}",
+            f"{existing_names(state, record.dataset)}",
             dataset=record.dataset,
         )
     return record
 
 
-def what_there_is(state: State, dataset: str) -> str:
-    """Return a line such as 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
+def existing_names(state: State, dataset: str) -> str:
+    """Return a line such as 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'.
+
+    For an unknown dataset, the line has the names of the datasets.
+    """
     versions = state.versions(dataset)
     if not versions:
         return f"datasets here: {_enumerate(sorted(state.datasets))}"
@@ -156,22 +164,23 @@ def _enumerate(names: list[str]) -> str:
 
 
 def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
+    """Return the version of a reference without `id_prefix`: by "latest", by number, or by tag or alias."""
     dataset = parsed.dataset or ""
     versions = state.versions(dataset)
     if not versions:
         near = did_you_mean(dataset, state.datasets)
         raise VersionNotFound(
-            f"no dataset {dataset!r}{near or ':'} {what_there_is(state, dataset)}", dataset=""
+            f"no dataset {dataset!r}{near or ':'} {existing_names(state, dataset)}", dataset=""
         )
     if parsed.name == LATEST:
         newest = state.newest(dataset)
         if newest is None:
             raise VersionRetired(
-                f"every version of {dataset} was retired: {what_there_is(state, dataset)}", dataset=dataset
+                f"every version of {dataset} was retired: {existing_names(state, dataset)}", dataset=dataset
             )
         return newest
 
-    number = parsed.number or 0
+    number = parsed.number or 0  # no version has the number 0: a name that is neither tag nor alias
     ref = state.refs.get((dataset, parsed.name or ""))
     if ref is not None:
         number = ref.number
@@ -181,7 +190,7 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
         if parsed.name:
             names = [name for ref_dataset, name in state.refs if ref_dataset == dataset]
             near = did_you_mean(parsed.name, [LATEST, *names])
-        raise VersionNotFound(f"no {parsed}{near or ':'} {what_there_is(state, dataset)}", dataset=dataset)
+        raise VersionNotFound(f"no {parsed}{near or ':'} {existing_names(state, dataset)}", dataset=dataset)
     return record
 
 
@@ -195,5 +204,5 @@ def _by_id(state: State, prefix: str) -> VersionRecord:
     if ids:
         record = state.by_id(ids[0])
     if record is None:
-        raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}", dataset="")
+        raise VersionNotFound(f"no version {prefix}: {existing_names(state, '')}", dataset="")
     return record

@@ -22,7 +22,7 @@ from ...errors import (
 )
 from ..names import check_dataset_name, check_ref_name, check_stated, check_transaction_name, check_words
 from .denies import Target, hashes
-from .refs import what_there_is
+from .refs import existing_names
 from .state import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
 
 Body = Mapping[str, object]
@@ -101,7 +101,7 @@ def decide_begin(
     if parent is not None:
         record = state.by_id(parent)
         if record is None or record.dataset != dataset:
-            raise VersionNotFound(f"{parent} is no version of {dataset}: {what_there_is(state, dataset)}")
+            raise VersionNotFound(f"{parent} is no version of {dataset}: {existing_names(state, dataset)}")
         _refuse_retired(state, record)
     kind = "begin"
     if gated:
@@ -135,7 +135,7 @@ def decide_commit(
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
     """
-    known = require_not_aborted(state, txn)  # after an abort the collector deletes its files
+    known = require_not_aborted(state, txn)  # after an abort the collector deletes the transaction's files
     committed = state.committed(txn)
     if committed is not None:
         return Done(committed)
@@ -184,6 +184,7 @@ def commit_or_build(
     """
     decision = decide_commit(state, txn, body)
     if isinstance(decision, Rebase | ApplyDenies):
+        # `build` applies both: the newest version and the takedowns are in `state`.
         body = build(state)
         decision = decide_commit(state, txn, body)
         if isinstance(decision, Rebase | ApplyDenies):
@@ -239,6 +240,8 @@ def decide_ref(
     if ref_kind not in ("tag", "alias"):
         raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
     record = _require_version(state, dataset, number)
+
+    # The name exists: repeating its entry changes nothing, and only an alias may move.
     known = state.refs.get((dataset, name))
     number_now = None
     if known is not None:
@@ -250,6 +253,8 @@ def decide_ref(
                 f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
                 "keeps its kind: choose another name"
             )
+
+    # If two writers move an alias at once, only one succeeds.
     if expected_number != number_now:
         current = "does not exist"
         if number_now is not None:
@@ -352,10 +357,10 @@ def decide_release(
 
 def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
     """Record that the mirror at `url` has the log up to `upto`; `Done` if only mirror entries followed since."""
-    copied_upto = [_integer(mirror, "upto") for mirror in state.mirrors if mirror["url"] == url]
-    if copied_upto:
+    earlier_upto = [_integer(mirror, "upto") for mirror in state.mirrors if mirror["url"] == url]
+    if earlier_upto:
         # Two mirrors would otherwise record each other's record forever.
-        last_upto = max(copied_upto)
+        last_upto = max(earlier_upto)
         entries_since = upto - last_upto
         mirror_entries = sum(last_upto < _integer(mirror, "n") <= upto for mirror in state.mirrors)
         only_mirror_entries = mirror_entries >= entries_since
@@ -385,7 +390,7 @@ def _integer(mirror: Mapping[str, object], name: str) -> int:
 
 
 def _hold_by(state: State, record: VersionRecord, by: str) -> Hold | None:
-    for hold in state.holds_of(record.dataset, record.number):
+    for hold in state.version_holds(record.dataset, record.number):
         if hold.by == by:
             return hold
     return None
@@ -405,7 +410,7 @@ def _require_txn(state: State, txn: str) -> Txn:
 def _require_version(state: State, dataset: str, number: int) -> VersionRecord:
     record = state.version(dataset, number)
     if record is None:
-        raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}", dataset=dataset)
+        raise VersionNotFound(f"no {dataset}@{number}: {existing_names(state, dataset)}", dataset=dataset)
     return record
 
 
@@ -440,6 +445,6 @@ def ungated_error(txn: str, why: str) -> StageNotPublished:
 def _refuse_retired(state: State, record: VersionRecord) -> None:
     if record.retired is not None:
         raise VersionRetired(
-            f"{record.name} was retired: {record.retired}; {what_there_is(state, record.dataset)}",
+            f"{record.name} was retired: {record.retired}; {existing_names(state, record.dataset)}",
             dataset=record.dataset,
         )

@@ -55,12 +55,13 @@ def state_checksum(state: State) -> str:
 
 def _state_json(state: State) -> bytes:
     versions = chain.from_iterable(state.datasets.values())
-    txns = _plain(state.txns.values(), Txn)
+    txns = _plain(state.txns.values(), Txn)  # new mappings: the state's own do not change
     for txn in txns:
         # Logs without gates keep the bytes, and so the checksums, of releases that had none.
         if not txn["gated"]:
             del txn["gated"]
     body = {
+        # `datasets` and `ids` follow from the versions; `last_checksum_n` is not part of the history.
         "n": state.n,
         "prev": state.prev,
         "txns": txns,
@@ -100,10 +101,11 @@ def load_state(data: bytes) -> State:
 
 
 def _state_and_checksum(data: bytes) -> tuple[State, str]:
+    """Return (state, its checksum), as `load_state`."""
     try:
-        whole = json.loads(data)
-        format_number = whole["format"]
-        checksum = whole["checksum"]
+        hint = json.loads(data)
+        format_number = hint["format"]
+        checksum = hint["checksum"]
         if type(format_number) is int and format_number > FORMAT_MOVED:
             raise FormatTooNew(f"format {format_number}, this package reads up to {FORMAT_MOVED}")
         # The checksum covers the stored bytes of the state: dumping it again would cost as much as parsing it.
@@ -112,9 +114,9 @@ def _state_and_checksum(data: bytes) -> tuple[State, str]:
         stored_checksum = hashlib.sha256(stored_state).hexdigest()
         if not data.startswith(head) or stored_checksum != checksum:
             raise ValueError("its checksum does not hold")
-        return _load(whole["state"]), checksum
-    except (KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise ValueError(f"not a folded state: {type(e).__name__} {e}") from e
+        return _load(hint["state"]), checksum
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a folded state: {type(error).__name__} {error}") from error
 
 
 def _load(body: Mapping[str, Any]) -> State:
@@ -163,6 +165,7 @@ class LogListing:
 
     @property
     def newest_hint(self) -> int:
+        """Number of the newest hint; 0 if none is listed."""
         if not self.hints:
             return 0
         return self.hints[-1]
@@ -193,8 +196,8 @@ def list_log(store: Store) -> LogListing:
         prefix = _PREFIX
     try:
         keys = [info.key for info in store.list(prefix)]
-    except StoreError as e:  # credentials that may read but not list
-        _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, e)
+    except StoreError as error:  # credentials that may read but not list
+        _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, error)
         keys = []
     hints = _numbers(keys, _PREFIX)
     entries = _numbers(keys, _FOLDER)
@@ -205,34 +208,36 @@ def list_log(store: Store) -> LogListing:
 
 
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
+    """Return the numbers in keys of the form <prefix><12 digits>.json, ascending; other keys are ignored."""
     name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
     matches = map(name.fullmatch, keys)
     return sorted(int(match[1]) for match in matches if match is not None)
 
 
-def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """Return (newest valid state, number of the newest hint to keep); (State(), 0) if no hint is valid.
+def load_newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
+    """Return (state of the newest valid hint, number of the newest hint that need not be written again).
 
-    A valid hint is kept, and one of a newer format: a newer penstock uses it. The caller replaces any other.
+    The state is `State()` if no hint is valid, the number 0 if there is none. A hint of a newer format cannot be used
+    here, but need not be written again either: a newer penstock uses it.
     """
-    newest_kept = 0
+    newest_useful = 0
     for n in islice(reversed(hints), _TRIES):
         key = hint_key(n)
         try:
             data = store.get(key).data
             state, checksum = _state_and_checksum(data)
-            if state.n == n and _vouched(store, n, checksum):
-                return state, max(newest_kept, n)
+            if state.n == n and _is_vouched(store, n, checksum):
+                return state, max(newest_useful, n)
             _log.warning("%s in %s differs from its checksum in the next entry: ignored", key, store.url)
-        except FormatTooNew as e:
-            newest_kept = max(newest_kept, n)
-            _log.warning("%s in %s cannot be used (%s): ignored", key, store.url, e)
-        except (ValueError, StoreError) as e:
-            _log.warning("%s in %s cannot be used (%s): ignored", key, store.url, e)
-    return State(), newest_kept
+        except FormatTooNew as error:
+            newest_useful = max(newest_useful, n)
+            _log.warning("%s in %s cannot be used (%s): ignored", key, store.url, error)
+        except (ValueError, StoreError) as error:
+            _log.warning("%s in %s cannot be used (%s): ignored", key, store.url, error)
+    return State(), newest_useful
 
 
-def _vouched(store: Together, n: int, checksum: str) -> bool:
+def _is_vouched(store: Together, n: int, checksum: str) -> bool:
     """Return whether entry n + 1 exists and holds this checksum of the state before it."""
     try:
         data = store.peek(entry_key(n + 1)).data  # `peek`: the entry is folded next, without another request
@@ -241,7 +246,7 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
     return parse(n + 1, data).state == checksum
 
 
-def belongs(store: Objects, state: State) -> bool:
+def matches_log(store: Objects, state: State) -> bool:
     """Return whether the stored entry `state.n` is the one that `state` was folded from."""
     try:
         data = store.get(entry_key(state.n)).data
@@ -254,8 +259,8 @@ def write_hint(store: Store, state: State) -> None:
     """Write the hint of `state`. A failure is only logged: readers do without."""
     try:
         store.put(hint_key(state.n), dump_state(state))
-    except StoreError as e:
-        _log.warning("%s in %s was not written (%s)", hint_key(state.n), store.url, e)
+    except StoreError as error:
+        _log.warning("%s in %s was not written (%s)", hint_key(state.n), store.url, error)
 
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:

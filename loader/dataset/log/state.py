@@ -10,6 +10,8 @@ RefKind = Literal["tag", "alias"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
+    """A transaction, as recorded in the log."""
+
     txn: str
     """Transaction name."""
     dataset: str
@@ -147,8 +149,8 @@ class State:
     """Bodies of the mirror entries, with "n"."""
     primary: Primary | None = None
     """Last move of the root, or None."""
-    vouched: int = field(default=0, compare=False)
-    """Last entry whose state's checksum is in the next entry, or 0."""
+    last_checksum_n: int = field(default=0, compare=False)
+    """Last entry after which the next one holds the state's checksum, or 0: a hint of that state is possible."""
 
     @property
     def last_deny(self) -> int:
@@ -175,11 +177,13 @@ class State:
         dataset, number = self.ids[version_id]
         return self.version(dataset, number)
 
-    def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
+    def version_holds(self, dataset: str, number: int) -> tuple[Hold, ...]:
+        """Return the holds on a version, oldest first."""
         version = (dataset, number)
         return tuple(hold for hold in self.holds if (hold.dataset, hold.number) == version)
 
     def committed(self, txn: str) -> VersionRecord | None:
+        """Return the version that a transaction committed; None for an open, aborted or unknown one."""
         known = self.txns.get(txn)
         if known is None or known.number is None:
             return None
@@ -187,6 +191,7 @@ class State:
 
 
 def newest_live(versions: Sequence[VersionRecord]) -> VersionRecord | None:
+    """Return the newest version that is not retired. versions: ascending by number."""
     for version in reversed(versions):
         if version.retired is None:
             return version

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loader import Root
-from loader.dataset.log.denies import TESTED, DenyList, names_of_files
+from loader.dataset.log.denies import COMPARED_COLUMNS, DenyList, file_names
 from loader.errors import Denied
 from loader.storage import Store
 
@@ -35,9 +35,9 @@ class TakenDown:
         if not self._is_active:
             return False
         uri = f"{self._url}/{key}"
-        names = names_of_files(key, uri, [key])
-        names += names_of_files(key, uri.removeprefix("file://"), [key])
-        return any(self._denied.entry_of("raw", text_of(name)) for name in dict.fromkeys(names))
+        names = file_names(key, uri, [key])
+        names += file_names(key, uri.removeprefix("file://"), [key])
+        return any(self._denied.denying_entry("raw", text_of(name)) for name in dict.fromkeys(names))
 
     def without_objects(self, since: PlaceDifference) -> PlaceDifference:
         """Return a difference without new and changed objects that a takedown names.
@@ -58,8 +58,8 @@ class TakenDown:
             return False
         names = {**source, "key": key}
         is_denied = any(
-            self._denied.entry_of(kind, names[column])
-            for kind, columns in TESTED.items()
+            self._denied.denying_entry(kind, names[column])
+            for kind, columns in COMPARED_COLUMNS.items()
             for column in columns
             if names.get(column)
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import IO
 
-from loader.dataset.log.entries import DAMAGED, entry_key, linked, parse
+from loader.dataset.log.entries import DAMAGED, entry_key, parse, with_repair
 from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
@@ -327,7 +327,7 @@ def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> 
     try:
         entry = parse(n, data)
         if follower is not None and _before(follower) != entry.sha256:
-            behind = linked(source, parse(n + 1, follower), entry.sha256)
+            behind = with_repair(source, parse(n + 1, follower), entry.sha256)
             if behind.follows != entry.sha256:
                 raise Corrupt(f"log entry {entry_key(n + 1)} was written after other bytes of {entry_key(n)}")
     except Corrupt as error:

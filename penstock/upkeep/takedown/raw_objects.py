@@ -79,8 +79,8 @@ def check_whole(root: Root, deny: Deny) -> None:
     for dataset in all_datasets(root):
         own, every = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
         for joined in joined_objects(root.store, dataset):
-            is_whole = any(every.entry_of("raw", name) for name in (joined.key, joined.uri))
-            if not is_whole and any(own.entry_of("raw", name) for name in joined.names):
+            is_whole = any(every.denying_entry("raw", name) for name in (joined.key, joined.uri))
+            if not is_whole and any(own.denying_entry("raw", name) for name in joined.names):
                 raise InvalidRuntime(
                     f"takedown {deny.n} names a file of the raw object {joined.uri}, whose samples none takes down: "
                     f"penstock takedown request --raw {joined.uri}, then run both"
@@ -194,7 +194,7 @@ def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
     meanings = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
     asked = pa.array([uri for uri, objects in meanings.items() if objects], pa.string())
     rows = table.filter(pc.is_in(table["raw_uri"], value_set=asked))
-    stays = pa.array(tests.entries(rows) == 0, pa.bool_())
+    stays = pa.array(tests.denying_entries(rows) == 0, pa.bool_())
     return set().union(*(meanings[uri] for uri in rows["raw_uri"].filter(stays).to_pylist()))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 
 from loader.dataset.log.append import read_tail
-from loader.dataset.log.entries import Entry, edited, entry_key, gaps, missing
+from loader.dataset.log.entries import Entry, entry_key, find_edited, gaps, missing_message
 from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.snapshots import HINT_EVERY, hint_key, load_state, state_checksum
 from loader.dataset.log.state import State
@@ -43,7 +43,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
                 problems.extend(_hint(store, state))
     for _ in entries:
         pass  # checks only the chain
-    if names := edited(links):
+    if names := find_edited(links):
         # The entry after an edited one breaks the chain, but the edited one has the problem.
         problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
         problems += [_broken(store, links, n) for n in names]
@@ -99,7 +99,7 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(store, entry_key(first)):  # if it exists, it was created after the listing
-            what = f"{missing(first, last)}. Later entries, and the versions that they name, were not checked"
+            what = f"{missing_message(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loader.dataset.log.entries import canonical, checksum_of, edited, entry_key, parse
+from loader.dataset.log.entries import canonical, checksum_of, entry_key, find_edited, parse
 from loader.dataset.log.fold import fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.state import State
@@ -66,8 +66,8 @@ def test_several_edits_are_told_apart(store):
     entries = all_entries(store)
     for k in (2, 5):
         entries[k - 1] = parse(k, rewritten(entries[k - 1], at_us=1))
-    assert edited(entries) == [2, 5]
-    assert edited(all_entries(store)) == []
+    assert find_edited(entries) == [2, 5]
+    assert find_edited(all_entries(store)) == []
 
 
 def test_edit_with_an_editor_is_noticed_in_the_last_entry_too(store):

@@ -16,11 +16,11 @@ def test_hold_is_placed_once_and_released(store):
     log.hold("photos", 1, "alice", "another reason")
     assert log.state.n == n
     log.hold("photos", 1, "bob", "appeal")
-    assert [(one.by, one.why, one.n) for one in log.state.holds_of("photos", 1)] == [
+    assert [(one.by, one.why, one.n) for one in log.state.version_holds("photos", 1)] == [
         ("alice", "audit 2026", n),
         ("bob", "appeal", n + 1),
     ]
-    assert log.state.holds_of("photos", 2) == ()
+    assert log.state.version_holds("photos", 2) == ()
     assert not log.release("photos", 1, "carol")
     assert log.release("photos", 1, "alice")
     assert not log.release("photos", 1, "alice")
@@ -33,7 +33,7 @@ def test_what_is_retired_is_not_held_any_more_but_may_be_released(store):
     publish(log)
     log.hold("photos", 1, "alice", "audit")
     log.retire("photos", 1, "bad")
-    assert [one.by for one in log.state.holds_of("photos", 1)] == ["alice"]
+    assert [one.by for one in log.state.version_holds("photos", 1)] == ["alice"]
     with pytest.raises(VersionRetired, match="bad"):
         log.hold("photos", 1, "bob", "audit")
     assert log.release("photos", 1, "alice")

@@ -146,7 +146,7 @@ def test_rows_are_found_by_what_was_hashed(data):
         ]
         expected.append(bool(hits))
     table = pa.Table.from_pylist(rows, pa.schema([(c, pa.string()) for c in columns]))
-    found = DenyList(denies, "d").entries(table).tolist()
+    found = DenyList(denies, "d").denying_entries(table).tolist()
     assert [n > 0 for n in found] == expected
     for n, row in zip(found, rows, strict=True):
         if n:

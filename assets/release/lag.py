@@ -171,21 +171,22 @@ def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
     return shown
 
 
-def _release_metadata(history: Sequence[Lag]) -> Metadata:
-    if not history:
+def _release_metadata(released: Sequence[Lag]) -> Metadata:
+    """Return numbers and a table of a release's lags; {} without any."""
+    if not released:
         return {}
-    medians = [(lag.median_s, lag.n) for lag in history]
+    medians = [(lag.median_s, lag.n) for lag in released]
     numbers = {
-        "lag_min_s": min(lag.min_s for lag in history),
+        "lag_min_s": min(lag.min_s for lag in released),
         "lag_median_s": _median(medians),
-        "lag_p95_s": max(lag.p95_s for lag in history),  # the slowest batch's: percentiles do not add up
-        "lag_max_s": max(lag.max_s for lag in history),
+        "lag_p95_s": max(lag.p95_s for lag in released),  # the slowest batch's: percentiles do not add up
+        "lag_max_s": max(lag.max_s for lag in released),
     }
     shown: Metadata = {}
     for name, seconds in numbers.items():
         shown[name] = dg.MetadataValue.float(seconds)
     rows = []
-    for lag in history:
+    for lag in released:
         row = (
             lag.version,
             lag.batch,

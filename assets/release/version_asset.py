@@ -242,7 +242,10 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
 
 
 def _unfit_reason(root: loader.Root, record: StageRecord) -> str:
-    """Return why a batch may not be published any more, or ""."""
+    """Return why a batch may not be published any more, or "".
+
+    Requests that a batch that clashes with a newer version is cut again.
+    """
     for read in record.upstream:
         try:
             require_published(root.store, record.dataset, read.stage, record.partition)

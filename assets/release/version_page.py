@@ -288,7 +288,7 @@ def _check_shown(
     results: "Sequence[CheckResult]",
     url: str,
 ) -> Metadata:
-    """Return a check's metadata. results: its result of each audit."""
+    """Return a check's metadata. results: the check's result in each audit."""
     shown: Metadata = {"batches": dg.MetadataValue.int(len(audits))}
     explanations = list[str]()
     for audit, result in zip(audits, results, strict=True):

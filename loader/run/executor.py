@@ -275,10 +275,11 @@ class Execution:
         with without_collector():
             from .workers.fork_server import prepare
             from .workers.pool import WorkerPool  # noqa: F401 - needed next
-            from .workers.startup_message import check_can_be_sent
+            from .workers.startup_message import check_can_be_sent, libraries
 
-        nbytes = check_can_be_sent(self._assembler.recipe)
-        prepare()  # imports modules while training starts
+        recipe = self._assembler.recipe
+        nbytes = check_can_be_sent(recipe)
+        prepare(libraries(recipe))  # imports modules while training starts
         return nbytes
 
     def _count(self, name: str) -> int:

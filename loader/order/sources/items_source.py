@@ -20,9 +20,12 @@ class Dataset(Protocol):
         """Return an item: a mapping, a tuple or a single value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ItemsSource:
-    """A dataset, and how its items become samples."""
+    """A dataset, and how its items become samples.
+
+    If nothing except the plan refers to a large dataset, `dataset` becomes a function that opens the workers' copy.
+    """
 
     dataset: Any
     """A `Dataset`, or a function without arguments that opens one in each process."""

@@ -30,14 +30,15 @@ _SILENT_S = 60.0  # includes a start from a slow file system
 class ForkServer:
     """A fork server process. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Iterable[str] = ()) -> None:
+        """Start the process. modules: imported at once, while training starts."""
         self._control, theirs = connection()
         fds = [theirs.fileno()]
         with suppress(OSError):  # kernels before 5.3: it ends when the trainer's socket is closed
             fds.append(os.pidfd_open(os.getpid()))
         code = (
             f"import sys; sys.path[:] = {_paths()}; "
-            f"from {__package__}.fork_server_main import main; main({', '.join(map(str, fds))})"
+            f"from {__package__}.fork_server_main import main; main({list(modules)}, {', '.join(map(str, fds))})"
         )
         try:
             with stop_signals_blocked():
@@ -128,19 +129,20 @@ _setting: object = None
 _turn = Lock()
 
 
-def fork_server() -> ForkServer:
+def fork_server(modules: Iterable[str] = ()) -> ForkServer:
+    """Return the server of this process. modules: what a new one imports at once."""
     global _current, _setting
     with _turn:
         setting = _inherited()
         if _current is None or _setting != setting or not _current.is_alive():
             _current = None  # ends after `wait` for its last worker
-            _current, _setting = ForkServer(), setting
+            _current, _setting = ForkServer(modules), setting
         return _current
 
 
-def prepare() -> None:
+def prepare(modules: Iterable[str] = ()) -> None:
     with suppress(OSError):  # raised again with the first worker
-        fork_server()
+        fork_server(modules)
 
 
 def _forget() -> None:

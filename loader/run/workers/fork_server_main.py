@@ -39,8 +39,11 @@ MODULES = (
 """Modules that every worker needs."""
 
 
-def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
-    """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
+def main(modules: Iterable[str], control_fd: int, trainer_fd: int = -1) -> NoReturn:
+    """Run the fork server.
+
+    modules: imported besides `MODULES`. trainer_fd: process descriptor of the trainer; -1 if the kernel has none.
+    """
     survive_stop_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # for sigtimedwait
@@ -49,7 +52,7 @@ def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
             os.set_inheritable(fd, False)
     server = _Server(socket.socket(fileno=control_fd), trainer_fd)
     try:
-        server.run()
+        server.run(modules)
     except (EOFError, ConnectionError):
         pass
     except OSError as error:
@@ -66,9 +69,11 @@ class _Server:
         self._ended: dict[int, int] = {}  # process number -> exit code, until the trainer asks
         self._warned = False
 
-    def run(self) -> NoReturn:
+    def run(self, modules: Iterable[str]) -> NoReturn:
         with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
-            self._import(MODULES)  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
+            self._import(
+                [*MODULES, *modules]
+            )  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         if self._trainer_fd >= 0:

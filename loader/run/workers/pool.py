@@ -37,7 +37,7 @@ from .messages import (
     too_few_files,
 )
 from .parent_watch import GRACE_S
-from .startup_message import StartupMessage
+from .startup_message import StartupMessage, libraries
 
 _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.storage", "obstore")
 
@@ -55,13 +55,14 @@ class StepsTask:
 class WorkerProcess:
     """A worker, forked immediately, which loads its startup message by itself. Not thread-safe."""
 
-    def __init__(self, sent_fd: int) -> None:
+    def __init__(self, sent_fd: int, libraries: tuple[str, ...] = ()) -> None:
+        """Fork a worker. sent_fd: memory with its message. libraries: modules that all workers need besides."""
         self.pid: int | None = None
         self.server = fork_server()
         self.socket, theirs = connection()
         try:
             modules = [name for name in sys.modules if name.startswith(_NEEDED)]
-            self._number = self.server.fork(theirs, sent_fd, modules)
+            self._number = self.server.fork(theirs, sent_fd, [*modules, *libraries])
         except BaseException:
             self.socket.close()
             raise
@@ -214,10 +215,11 @@ class WorkerPool:
         self._sent_fd = -1
         self._workers: list[WorkerProcess] = []
         self._n_workers = workers
+        self._libraries = libraries(message.recipe)
         try:
             self._sent_fd = message.written()
             for _ in range(workers):
-                self._workers.append(WorkerProcess(self._sent_fd))
+                self._workers.append(WorkerProcess(self._sent_fd, self._libraries))
         except OSError as error:
             self.abandon()
             if is_want_of_files(error):
@@ -400,7 +402,7 @@ class WorkerPool:
             _fail(live.pop(0).future, failed)
         logger.warning("%s; another takes its place", text)
         try:
-            self._workers.append(WorkerProcess(self._sent_fd))
+            self._workers.append(WorkerProcess(self._sent_fd, self._libraries))
         except OSError as error:
             self._without_files(error, *(task.future for task in live))
             return

@@ -8,10 +8,9 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper, lru_cache
-from mmap import PROT_READ, mmap
 from multiprocessing import current_process
 from struct import Struct
 from types import FunctionType
@@ -21,6 +20,8 @@ from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
 from ...order.sources.items_view import ItemsView
 from ..recipe.recipe import Recipe
+from .sent_dataset import SentDataset, release_original, with_dataset
+from .shared_arrays import HEAD_BYTES, ArrayUnpickler, OutsideArrays, mapped_privately
 
 if TYPE_CHECKING:
     from ...order.sources.items_source import ItemsSource
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 CAPTURE_BYTES = 64 * 2**20
 """Pickled size, in bytes, from which a warning names a transform or decoder."""
+_FORKED_WITH = ("torch", "torchvision")  # importing them starts no threads, which a fork would not survive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,36 +54,63 @@ class StartupMessage:
             cache=cache,
             log_level=logging.getLogger(__package__).getEffectiveLevel(),
             values=values,
-            items=dict(_datasets(recipe)),
+            items={number: with_dataset(source) for number, source in _datasets(recipe)},
         )
 
     def written(self) -> int:
-        """Return a descriptor of memory with the message, for any number of workers. Raises: Unpicklable."""
+        """Return a descriptor of memory with the message, for any number of workers.
+
+        If nothing except the plan refers to a large dataset, the memory replaces it. Raises: Unpicklable; OSError.
+        """
         with os.fdopen(os.memfd_create("penstock-recipe", os.MFD_CLOEXEC), "wb") as file:
+            file.write(bytes(HEAD_BYTES))
             pickle.dump([str(word) for word in sys.argv], file)
             try:
-                _pickle(self, file)
+                arrays = _pickle([self.items, self], file)
             except OSError:
                 raise
             except Exception:
                 check_can_be_sent(self.recipe)  # names the part
                 raise
-            file.flush()
+            try:
+                arrays.write(file)
+                file.flush()
+            except OSError as error:
+                raise OSError(error.errno, f"{_no_room(arrays.nbytes)}: {error.strerror}") from error
+            del arrays  # refers to the datasets
+            nbytes = os.fstat(file.fileno()).st_size
+            for number, source in _datasets(self.recipe):
+                release_original(source, file.fileno(), number, nbytes)
             return os.dup(file.fileno())
 
     @staticmethod
     def read(fd: int) -> "StartupMessage":
         """Return the message, and set `sys.argv` to the trainer's before: a module may read it when it is imported."""
         # (all workers share the file's position, but not a mapping's)
-        with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
-            sys.argv = pickle.load(data)  # noqa: S301 - from the trainer
-            sent: StartupMessage = pickle.load(data)  # noqa: S301
+        with os.fdopen(fd, "rb") as file:
+            memory = mapped_privately(file.fileno())
+        memory.seek(HEAD_BYTES)
+        sys.argv = pickle.load(memory)  # noqa: S301 - from the trainer
+        unpickler = ArrayUnpickler(memory)
+        unpickler.load()  # the datasets, to which the message refers
+        sent: StartupMessage = unpickler.load()
         planned = list(sent.recipe.plan.sources.values())
         for source, dataset in sent.items.items():
             view = planned[source].view
             assert isinstance(view, ItemsView)
             view.source = dataset
         return sent
+
+
+def libraries(recipe: Recipe) -> tuple[str, ...]:
+    """Return modules of torch that the datasets' classes need, so that the server imports them once for all workers."""
+    names: set[str] = set()
+    for _, source in _datasets(recipe):
+        for kind in type(source.dataset).__mro__:
+            package = kind.__module__.partition(".")[0]
+            if package in _FORKED_WITH:
+                names.add(kind.__module__)
+    return tuple(sorted(names))
 
 
 def check_can_be_sent(recipe: Recipe) -> int:
@@ -105,13 +134,13 @@ def check_can_be_sent(recipe: Recipe) -> int:
     for name, value in _named(recipe):
         size = _Size()
         try:
-            _pickle(value, size)
+            _pickle([value], size)
         except Exception as error:
             raise Unpicklable(
                 f"{name} = {value!r} cannot be sent to a worker process ({error}); make what cannot be pickled (a "
                 "lock, an open file, a tensor on a GPU) at its first use, or use executor='threads'"
             ) from error
-        total += size.nbytes
+        total += size.nbytes  # without arrays, which all workers share
         if size.nbytes > CAPTURE_BYTES:
             logger.warning(
                 "%s = %r holds %s MiB, which each worker process gets a copy of: read it from a file at its first use",
@@ -158,6 +187,8 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
     for name, source in recipe.plan.sources.items():
         yield f"source {name!r}", source.view
     for number, dataset in _datasets(recipe):
+        if isinstance(dataset.dataset, SentDataset):  # it was sent before
+            continue
         yield f"source {recipe.plan.source_names[number]!r}", dataset
 
 
@@ -169,18 +200,26 @@ def _datasets(recipe: Recipe) -> Iterator[tuple[int, "ItemsSource"]]:
 
 
 class _StartupPickler(pickle.Pickler):
+    def __init__(self, into: "IO[bytes] | _Size", arrays: OutsideArrays) -> None:
+        super().__init__(into, 5, buffer_callback=arrays.take_buffer)
+        self._arrays = arrays
+
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
         refuse_gpu(value)
-        return NotImplemented
+        return self._arrays.reduced(value)
 
 
-def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
+def _pickle(values: Sequence[object], into: "IO[bytes] | _Size") -> OutsideArrays:
+    """Write a pickle of each value, by one memo; return the arrays that belong behind them."""
     begin = into.tell()
+    arrays = OutsideArrays()
     try:
-        _StartupPickler(into, 5).dump(value)
-        return
+        pickler = _StartupPickler(into, arrays)
+        for value in values:
+            pickler.dump(value)
+        return arrays
     except OSError:
         raise
     except Exception:  # noqa: BLE001 - tried again by value
@@ -196,9 +235,16 @@ def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
                 return _with_cache, (value.__wrapped__, value.cache_parameters())
             if isinstance(value, Struct):  # cannot be pickled
                 return Struct, (value.format,)
+            reduced = arrays.reduced(value)
+            if reduced is not NotImplemented:
+                return reduced
             return super().reducer_override(value)
 
-    ByValue(into, 5).dump(value)
+    arrays = OutsideArrays()
+    by_value = ByValue(into, 5, buffer_callback=arrays.take_buffer)
+    for value in values:
+        by_value.dump(value)
+    return arrays
 
 
 def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
@@ -209,6 +255,14 @@ def refuse_gpu(value: object) -> None:
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # also None while torch is being imported
     if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
         raise pickle.PicklingError(f"it holds a tensor on {value.device}")
+
+
+def _no_room(nbytes: int) -> str:
+    return (
+        f"{nbytes / 2**20:,.0f} MiB of arrays cannot be written into memory that worker processes share; raise the "
+        "memory limit of this process or container, or let each process open them from a file, such as by "
+        "numpy.load(path, mmap_mode='r')"
+    )
 
 
 class _Size(io.RawIOBase):

@@ -1,9 +1,11 @@
 """Datasets as users write them, which worker processes import by name."""
 
+import os
 import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 N = 120
@@ -105,3 +107,64 @@ class OpenFile:
 
     def close(self):
         self.file.close()
+
+
+class Arrays(torch.utils.data.Dataset):
+    """Values that hold arrays; an item describes one of them as the process has it."""
+
+    def __init__(self, values):
+        self.names = list(values)
+        self.values = values
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, i):
+        value = self.values[self.names[i]]
+        return {"name": self.names[i], "description": described(value), "shared": is_shared(value)}
+
+
+def described(value):
+    """Return what must be equal in each process."""
+    facts = [type(value).__name__]
+    if isinstance(value, torch.Tensor):
+        facts += [value.dtype, tuple(value.shape), value.requires_grad]
+        plain = value.detach().resolve_conj()
+        array = plain.view(torch.uint8) if value.dtype is torch.bfloat16 else plain.numpy()
+        return repr([*facts, array.tolist()])
+    if isinstance(value, np.ndarray):
+        facts += [value.dtype, value.shape, value.flags.writeable, value.flags.fnc]
+        return repr([*facts, value.tolist()])
+    if isinstance(value, pa.Table):
+        return repr([*facts, value.to_pylist()])
+    return repr([*facts, *map(described, value)])
+
+
+def is_shared(value):
+    """Return whether an array lies in the memory that all workers map."""
+    if not isinstance(value, np.ndarray | torch.Tensor):
+        return False
+    address = value.data_ptr() if isinstance(value, torch.Tensor) else value.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "penstock-recipe" in line:
+            begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if begin <= address < end:
+                return True
+    return False
+
+
+class Counting(torch.utils.data.Dataset):
+    """Counts the items that a process made, in an array and in a view of it."""
+
+    def __init__(self, n=N, mib=1):
+        self.n = n
+        self.counts = np.zeros(mib * 2**17, np.int64)
+        self.tail = self.counts[-1:]
+        self.as_tensor = torch.from_numpy(self.counts)
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.counts[-1] += 1
+        return {"pid": os.getpid(), "count": self.tail[0], "seen": int(self.as_tensor[-1])}

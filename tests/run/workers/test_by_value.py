@@ -146,11 +146,11 @@ def test_what_cannot_be_sent_is_named(plan, field):
 
 def test_large_capture_is_named_once(plan, caplog, monkeypatch):
     monkeypatch.setattr(startup_message, "CAPTURE_BYTES", 2**20)
-    held = {size: np.ones(size, np.uint8) for size in (2**19, 3 * 2**20)}
+    texts = {size: b"\1" * size for size in (2**19, 3 * 2**20)}
 
     def warned(size):
         caplog.clear()
-        array = held[size]
+        text = texts[size]
         with (
             caplog.at_level(logging.WARNING, "loader"),
             loader.Loader(
@@ -159,7 +159,7 @@ def test_large_capture_is_named_once(plan, caplog, monkeypatch):
                 1,
                 executor="processes",
                 workers=2,
-                transform=lambda sample, rng: {"x": int(array.sum())},
+                transform=lambda sample, rng: {"x": len(text)},
                 steps=1,
             ) as batches,
         ):
@@ -170,6 +170,21 @@ def test_large_capture_is_named_once(plan, caplog, monkeypatch):
     (warning,) = warned(3 * 2**20)
     assert "transform = <function" in warning
     assert "holds 3 MiB, which each worker process gets a copy of" in warning
+
+
+def test_large_array_of_a_transform_is_shared(plan, caplog, monkeypatch):
+    monkeypatch.setattr(startup_message, "CAPTURE_BYTES", 2**20)
+    array = np.ones(3 * 2**20, np.uint8)
+
+    def transform(sample, rng):
+        return {"x": int(array.sum())}
+
+    with (
+        caplog.at_level(logging.WARNING, "loader"),
+        loader.Loader(plan, 0, 1, executor="processes", workers=1, transform=transform, steps=1) as batches,
+    ):
+        assert next(batches)["x"].tolist() == [3 * 2**20] * 5
+    assert caplog.messages == []
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...order.sources.items_source import ItemsSource
-from .shared_arrays import HEAD_BYTES, ArrayUnpickler, mapped_privately
+from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, mapped_privately
 
 LEAST_BYTES = 64 * 2**20
 """Smallest memory for which a dataset is dropped."""

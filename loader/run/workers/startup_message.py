@@ -21,7 +21,8 @@ from ...errors import InvalidRuntime, Unpicklable
 from ...order.sources.items_view import ItemsView
 from ..recipe.recipe import Recipe
 from .sent_dataset import SentDataset, release_original, with_dataset
-from .shared_arrays import HEAD_BYTES, ArrayUnpickler, OutsideArrays, mapped_privately
+from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, mapped_privately
+from .shared_arrays import OutsideArrays
 
 if TYPE_CHECKING:
     from ...order.sources.items_source import ItemsSource

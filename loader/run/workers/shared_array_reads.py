@@ -16,7 +16,7 @@ HEAD_BYTES = HEAD.size
 """Bytes before the pickles, which are written last."""
 
 
-class Head(NamedTuple):
+class MemoryHead(NamedTuple):
     """Start of the memory."""
 
     offsets_at: int
@@ -57,7 +57,7 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def __init__(self, memory: mmap.mmap) -> None:
         """memory: mapped privately; arrays over it keep it."""
-        head = Head(*HEAD.unpack_from(memory))
+        head = MemoryHead(*HEAD.unpack_from(memory))
         self._memory = memory
         offsets = np.frombuffer(memory, np.int64, head.n_offsets, head.offsets_at)
         # Its items are Python's integers, at a third of an array's time.

@@ -20,8 +20,8 @@ import numpy as np
 
 from .shared_array_reads import (
     HEAD,
-    Head,
     MappedFile,
+    MemoryHead,
     array_of_file,
     as_memmap,
     empty_storage,
@@ -43,7 +43,7 @@ _CHUNK_BYTES = 2**30
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class ByteRange(NamedTuple):
+class AddressRange(NamedTuple):
     """Memory from its lowest to its highest byte."""
 
     low: int
@@ -54,7 +54,7 @@ class OutsideArrays:
     """Collects the arrays of one pickler, and writes them behind its pickles."""
 
     def __init__(self) -> None:
-        self._spans: list[ByteRange] = []
+        self._spans: list[AddressRange] = []
         # An array that was copied for the pickle lives until it is written; its address would be used again.
         self._alive: list[object] = []
         self._buffers: list[tuple[int, int]] = []  # (number, size in bytes) in the order of the pickle
@@ -128,7 +128,7 @@ class OutsideArrays:
         buffers_at = file.tell()
         buffers = np.array(self._buffers, np.int64)
         file.write(buffers.tobytes())
-        head = Head(
+        head = MemoryHead(
             offsets_at=offsets_at,
             n_offsets=len(offsets),
             buffers_at=buffers_at,
@@ -146,7 +146,7 @@ class OutsideArrays:
     ) -> int:
         """Keep a range of memory and what owns it; return its number."""
         number = len(self._spans)
-        span = ByteRange(low, high)
+        span = AddressRange(low, high)
         self._spans.append(span)
         self._alive.append(owner)
         return number
@@ -269,7 +269,7 @@ def _memmap_below(array: np.ndarray) -> Any:
     return mapped
 
 
-def _span(array: np.ndarray) -> ByteRange:
+def _span(array: np.ndarray) -> AddressRange:
     low = array.ctypes.data
     high = low + array.itemsize
     for n, stride in zip(array.shape, array.strides, strict=True):
@@ -278,7 +278,7 @@ def _span(array: np.ndarray) -> ByteRange:
             low += extent
         else:
             high += extent
-    return ByteRange(low, high)
+    return AddressRange(low, high)
 
 
 def _tensor_extent(tensor: Any) -> int:
@@ -290,7 +290,7 @@ def _tensor_extent(tensor: Any) -> int:
     return nbytes
 
 
-def _groups(spans: list[ByteRange]) -> tuple[Int64, Int64, Int64]:
+def _groups(spans: list[AddressRange]) -> tuple[Int64, Int64, Int64]:
     """Return (lowest address [groups], bytes [groups], group [spans]) of spans of which some overlap."""
     if not spans:
         none = np.empty(0, np.int64)

@@ -14,7 +14,7 @@ FEATURIZERS = {
     "loudness": "assets.featurizers.loudness:Loudness",
     "mel": "assets.featurizers.mel:Mel",
     "phash": "assets.featurizers.phash:PerceptualHash",
-    "tokens": "assets.featurizers.tokens:Tokens",
+    "tokens": "assets.featurizers.texts.tokens:Tokens",
     "vad": "assets.featurizers.vad:VoiceActivity",
 }
 

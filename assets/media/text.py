@@ -1,4 +1,8 @@
-"""Documents: a text file, or each line of a JSON Lines file. UTF-8, unchanged but for a leading BOM."""
+"""Documents: a text file, or each line of a JSON Lines file. UTF-8, unchanged but for a leading BOM.
+
+A line without a text may hold a chat: `messages`, and `tools`. Its document is the readable chat; its facts hold the
+messages as they are, for the featurizer `tokens` with `chat="document.json"`.
+"""
 
 import codecs
 import json
@@ -20,6 +24,9 @@ MAX_DOCUMENTS = 100_000
 TEXT_KEYS = ("text", "content")
 """Keys of a JSON line that may hold its document."""
 
+CHAT_KEYS = ("messages", "tools")
+"""Keys of a JSON line with a chat."""
+
 Document = tuple[int, str, dict[str, Any]]
 """(line number from 1, or 0 for the whole file; text; the line's other values)."""
 
@@ -32,11 +39,20 @@ def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     return [
         Unit(
             start=f"line {number}" if number else "",
-            fields={"txt": text, "json": {"raw": extra, "line": number}},
+            fields={"txt": text, "json": _facts(number, extra)},
             metadata={"n_chars": len(text), "n_bytes": len(text.encode())},
         )
         for number, text, extra in documents(path)
     ]
+
+
+def _facts(line: int, extra: dict[str, Any]) -> dict[str, Any]:
+    raw = dict(extra)
+    facts = {"raw": raw, "line": line}
+    for name in CHAT_KEYS:
+        if name in raw:
+            facts[name] = raw.pop(name)
+    return facts
 
 
 def audit_text(path: str) -> Row:
@@ -100,13 +116,40 @@ def _document(line: str, number: int) -> Document:
     if not isinstance(body, dict):
         raise rejected("decode", "bad_json", f"line {number} is no JSON object")
     for key in TEXT_KEYS:
-        if isinstance(text := body.get(key), str):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:  # half of a surrogate pair
-                raise rejected("decode", "not_utf8", f"line {number}: {error}") from error
-            return number, text, {name: value for name, value in body.items() if name != key}
-    raise dropped("probe", "no_text", f"line {number} has none of {', '.join(TEXT_KEYS)}")
+        text = body.get(key)
+        if isinstance(text, str):
+            _check_text(text, number)
+            # Without a chat: a line with a text is that text.
+            del body[key]
+            for name in CHAT_KEYS:
+                body.pop(name, None)
+            return number, text, body
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        stored = json.dumps(body, ensure_ascii=False)
+        _check_text(stored, number)
+        return number, _readable(messages), body
+    accepted = ", ".join((*TEXT_KEYS, "messages"))
+    raise dropped("probe", "no_text", f"line {number} has none of {accepted}")
+
+
+def _check_text(text: str, line: int) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise rejected("decode", "not_utf8", f"line {line}: {error}") from error
+
+
+def _readable(messages: list[Any]) -> str:
+    """Return a chat for people and for searches. The tokens come from the messages themselves."""
+    paragraphs = []
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        content = message.get("content")
+        if isinstance(content, str) and content.strip():
+            paragraphs.append(f"{message.get('role')}: {content}")
+    return "\n\n".join(paragraphs)
 
 
 def _decoded(data: bytes, line: int) -> str:

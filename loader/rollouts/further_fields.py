@@ -16,34 +16,57 @@ def further_fields(
     fields: Mapping[str, Any],
     n_tokens: int,
 ) -> dict[str, NDArray[Any]]:
+    """Return checked arrays in their stored dtypes. Raises: InvalidSample."""
     arrays: dict[str, NDArray[Any]] = {}
     for field, value in fields.items():
         where = f"rollout {key!r}: {field}"
         if field in WRITTEN_BY_ROLLOUT:
             raise InvalidSample(f"{where} has a parameter of its own; fields= takes other fields")
-        if not isinstance(field, str) or not field.endswith(".npy"):
+        is_array_field = isinstance(field, str) and field.endswith(".npy")
+        if not is_array_field:
             raise InvalidSample(f"{where} in fields=: names that end in .npy are needed")
         array = token_arrays.any_array(where, value)
         rule = FIELD_RULES.get(field)
         if rule is not None:
-            array = _converted(where, array, rule)
-            if rule.row_count is RowCount.PER_TOKEN:
-                token_arrays.check_length(where, array, n_tokens)
-            if rule.is_finite:
-                _check_finite(where, array)
+            array = _checked(
+                where,
+                array,
+                rule,
+                n_tokens,
+            )
         arrays[field] = array
-
     if KEPT in arrays:
-        if KEPT_N not in arrays:
-            raise InvalidSample(
-                f"rollout {key!r} has {KEPT} without {KEPT_N}, the number of kept tokens per token"
-            )
-        n_kept = int(arrays[KEPT_N].sum(dtype=np.int64))
-        if len(arrays[KEPT]) != n_kept:
-            raise InvalidSample(
-                f"rollout {key!r}: {KEPT} has {len(arrays[KEPT])} values, the sum of {KEPT_N} is {n_kept}"
-            )
+        _check_kept(key, arrays)
     return arrays
+
+
+def _checked(
+    where: str,
+    array: NDArray[Any],
+    rule: FieldRule,
+    n_tokens: int,
+) -> NDArray[Any]:
+    converted = _converted(where, array, rule)
+    if rule.row_count is RowCount.PER_TOKEN:
+        token_arrays.check_length(where, converted, n_tokens)
+    if rule.is_finite:
+        _check_finite(where, converted)
+    return converted
+
+
+def _check_kept(
+    key: str,
+    arrays: Mapping[str, NDArray[Any]],
+) -> None:
+    if KEPT_N not in arrays:
+        raise InvalidSample(
+            f"rollout {key!r} has {KEPT} without {KEPT_N}, the number of kept tokens per token"
+        )
+    n_values = len(arrays[KEPT])
+    kept_by_token = arrays[KEPT_N]
+    n_kept = int(kept_by_token.sum(dtype=np.int64))  # in uint16 the sum would overflow
+    if n_values != n_kept:
+        raise InvalidSample(f"rollout {key!r}: {KEPT} has {n_values} values, the sum of {KEPT_N} is {n_kept}")
 
 
 def _converted(
@@ -51,19 +74,27 @@ def _converted(
     array: NDArray[Any],
     rule: FieldRule,
 ) -> NDArray[Any]:
-    has_wrong_dimensions = rule.n_dimensions is not None and array.ndim != rule.n_dimensions
-    if array.ndim == 0 or has_wrong_dimensions:
+    shape = list(array.shape)
+    has_wrong_dimensions = rule.n_dimensions not in (None, len(shape))
+    if not shape or has_wrong_dimensions:
         needed = rule.n_dimensions or "1 or more"
-        raise InvalidSample(f"{where} has shape {list(array.shape)}; {needed} dimensions are needed")
-    if np.dtype(rule.dtype).kind == "u":
-        return token_arrays.integers(where, array, rule.dtype)
-    return token_arrays.floats(where, array)
+        raise InvalidSample(f"{where} has shape {shape}; {needed} dimensions are needed")
+    dtype = np.dtype(rule.dtype)
+    if dtype == np.float32:
+        return token_arrays.floats(where, array)
+    return token_arrays.integers(where, array, dtype)
 
 
-def _check_finite(where: str, array: NDArray[Any]) -> None:
+def _check_finite(
+    where: str,
+    array: NDArray[Any],
+) -> None:
     wrong = np.flatnonzero(~np.isfinite(array))
-    if len(wrong):
-        raise InvalidSample(f"{where} has {array[wrong[0]]} at token {wrong[0]}; finite numbers are needed")
+    if not len(wrong):
+        return
+    token = wrong[0]
+    value = array[token]
+    raise InvalidSample(f"{where} has {value} at token {token}; finite numbers are needed")
 
 
 def turn_lines(
@@ -71,21 +102,29 @@ def turn_lines(
     turns: Iterable[Mapping[str, Any]],
     n_tokens: int,
 ) -> list[dict[str, Any]]:
-    lines = []
+    """Return the turns as dicts. Raises: InvalidSample."""
+    lines: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         where = f"rollout {key!r}: turn {number}"
-        if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
+        role = None
+        if isinstance(turn, Mapping):
+            role = turn.get("role")
+        if not isinstance(role, str):
             raise InvalidSample(f"{where} is {turn!r:.80}; a mapping with a role is needed")
-        bounds = [turn.get("start", 0), turn.get("stop", n_tokens)]
-        if not all(isinstance(bound, int) for bound in bounds):
-            raise InvalidSample(f"{where} has start and stop {bounds}; numbers of tokens are needed")
-        start, stop = bounds
-        if not 0 <= start <= stop <= n_tokens:
+        # A turn without bounds is not compared: text from outside the tokens, such as a judge's.
+        start = turn.get("start", 0)
+        stop = turn.get("stop", n_tokens)
+        for bound in (start, stop):
+            if not isinstance(bound, int):
+                raise InvalidSample(f"{where} has the bound {bound!r:.80}; numbers of tokens are needed")
+        is_inside = 0 <= start <= stop <= n_tokens
+        if not is_inside:
             raise InvalidSample(f"{where} is [{start}, {stop}) of {n_tokens} tokens")
         lines.append(dict(turn))
     return lines
 
 
+# The ordinals themselves are not compared: the media's dataset may be in another root.
 def media_rows(
     key: str,
     media: Any,
@@ -98,19 +137,17 @@ def media_rows(
         raise InvalidSample(f"{where} has no version; name the one that holds its ordinals: media_version=")
     array = token_arrays.any_array(where, media)
     if not array.size:
-        array = np.empty((0, 3), np.int64)
-    if array.ndim != 2 or array.shape[1] != 3:
-        raise InvalidSample(
-            f"{where} has shape {list(array.shape)}; [m, 3] is needed: ordinal, first token, tokens"
-        )
+        array = np.empty((0, 3), np.int64)  # an empty list has one dimension
+    shape = list(array.shape)
+    if len(shape) != 2 or shape[1] != 3:
+        raise InvalidSample(f"{where} has shape {shape}; [m, 3] is needed: ordinal, first token, tokens")
     rows: NDArray[np.int64] = token_arrays.integers(where, array, np.int64)
     first_tokens = rows[:, 1]
     counts = rows[:, 2]
-    # Compared by subtraction: the sum of two int64 could overflow.
-    is_outside = (first_tokens > n_tokens) | (counts > n_tokens - first_tokens)
-    wrong = np.flatnonzero(is_outside)
-    if len(wrong):
-        raise InvalidSample(
-            f"{where} has row {rows[wrong[0]].tolist()}, beyond the {n_tokens} tokens of the rollout"
-        )
+    # By subtraction: the sum of two int64 could overflow.
+    available = n_tokens - first_tokens
+    is_outside = (available < 0) | (counts > available)
+    wrong_rows = rows[is_outside].tolist()
+    if wrong_rows:
+        raise InvalidSample(f"{where} has row {wrong_rows[0]}, beyond the {n_tokens} tokens of the rollout")
     return rows

@@ -6,7 +6,7 @@ calls * sequences * tokens; most comparisons end at the last token.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,53 @@ class _ModelCall:
     version: int | None
 
 
-@dataclass(slots=True, kw_only=True)
 class _JoinedSequence:
-    tokens: Int32s
-    """int32 [T]."""
-    mask: NDArray[np.bool_]
-    """bool [T]: True where the policy sampled."""
-    logprobs: NDArray[np.float32]
-    """float32 [T]: 0 where the policy did not sample."""
-    versions: Int32s
-    """int32 [T]: -1 where the policy did not sample."""
-    calls: list[int] = field(default_factory=list)
+    """A sequence of T tokens, to which calls are appended."""
+
+    def __init__(self) -> None:
+        self.tokens = np.empty(0, np.int32)  # [T]
+        self._mask = np.empty(0, bool)  # [T]: True where the policy sampled
+        self._logprobs = np.empty(0, np.float32)  # [T]: 0 where it did not
+        self._versions = np.empty(0, np.int32)  # [T]: NOT_SAMPLED where it did not
+        self._calls: list[int] = []
+
+    def extend(self, number: int, call: _ModelCall) -> None:
+        """Append the part of a call's prompt that is new, and the tokens that it sampled."""
+        n_tokens = len(self.tokens)
+        new_prompt = call.prompt[n_tokens:]
+        n_new = len(new_prompt)
+        n_sampled = len(call.sampled)
+        n_added = n_new + n_sampled
+
+        mask = np.zeros(n_added, bool)
+        mask[n_new:] = True
+        logprobs = np.zeros(n_added, np.float32)
+        if call.logprobs is not None:
+            logprobs[n_new:] = call.logprobs
+        versions = np.full(n_added, NOT_SAMPLED, np.int32)
+        if call.version is not None:
+            versions[n_new:] = call.version
+
+        new_tokens = np.concatenate([new_prompt, call.sampled])
+        self.tokens = np.append(self.tokens, new_tokens)
+        self._mask = np.append(self._mask, mask)
+        self._logprobs = np.append(self._logprobs, logprobs)
+        self._versions = np.append(self._versions, versions)
+        self._calls.append(number)
+
+    def result(
+        self,
+        *,
+        has_logprobs: bool,
+        has_versions: bool,
+    ) -> dict[str, Any]:
+        arrays: dict[str, Any] = {"tokens": self.tokens, "mask": self._mask}
+        if has_logprobs:
+            arrays["logprobs"] = self._logprobs
+        if has_versions:
+            arrays["versions"] = self._versions
+        arrays["calls"] = self._calls
+        return arrays
 
 
 def join_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -61,53 +97,38 @@ def join_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Raises: InvalidSample, which names the call and its value.
     """
     parsed = [_parse(number, call) for number, call in enumerate(calls)]
-    has_logprobs = _all_or_none(parsed, "logprobs")
-    has_versions = _all_or_none(parsed, "version")
+    logprobs = [call.logprobs for call in parsed]
+    versions = [call.version for call in parsed]
+    has_logprobs = _all_or_none("logprobs", logprobs)
+    has_versions = _all_or_none("version", versions)
 
     sequences: list[_JoinedSequence] = []
     for number, call in enumerate(parsed):
         sequence = _longest_beginning(sequences, call.prompt)
         if sequence is None:
-            sequence = _empty_sequence()
+            sequence = _JoinedSequence()
             sequences.append(sequence)
-        _extend(sequence, call)
-        sequence.calls.append(number)
-
-    results = []
-    for sequence in sequences:
-        result: dict[str, Any] = {"tokens": sequence.tokens, "mask": sequence.mask}
-        if has_logprobs:
-            result["logprobs"] = sequence.logprobs
-        if has_versions:
-            result["versions"] = sequence.versions
-        result["calls"] = sequence.calls
-        results.append(result)
-    return results
+        sequence.extend(number, call)
+    return [
+        sequence.result(
+            has_logprobs=has_logprobs,
+            has_versions=has_versions,
+        )
+        for sequence in sequences
+    ]
 
 
 def _parse(number: int, call: Mapping[str, Any]) -> _ModelCall:
-    if not isinstance(call, Mapping) or "prompt" not in call or "sampled" not in call:
+    is_mapping = isinstance(call, Mapping)
+    if not is_mapping or not {"prompt", "sampled"} <= set(call):
         raise InvalidSample(f"call {number} is {call!r:.80}; a mapping with prompt and sampled is needed")
     prompt = _token_ids(f"call {number}: prompt", call["prompt"])
     sampled = _token_ids(f"call {number}: sampled", call["sampled"])
-    if not len(prompt) + len(sampled):
+    n_sampled = len(sampled)
+    if not n_sampled and not len(prompt):
         raise InvalidSample(f"call {number} has no token; leave it out")
-
-    logprobs = None
-    if call.get("logprobs") is not None:
-        where = f"call {number}: logprobs"
-        array = token_arrays.one_dimensional(where, call["logprobs"])
-        if len(array) != len(sampled):
-            raise InvalidSample(f"{where} has {len(array)} values, sampled {len(sampled)}")
-        logprobs = token_arrays.floats(where, array)
-
-    version = None
-    if call.get("version") is not None:
-        where = f"call {number}: version"
-        array = token_arrays.any_array(where, call["version"])
-        if array.ndim:
-            raise InvalidSample(f"{where} has shape {list(array.shape)}; one number per call is needed")
-        version = int(token_arrays.integers(where, array, np.int32))
+    logprobs = _logprobs(number, call, n_sampled)
+    version = _version(number, call)
     return _ModelCall(
         prompt=prompt,
         sampled=sampled,
@@ -116,59 +137,75 @@ def _parse(number: int, call: Mapping[str, Any]) -> _ModelCall:
     )
 
 
-def _token_ids(where: str, value: Any) -> Int32s:
+def _logprobs(
+    number: int,
+    call: Mapping[str, Any],
+    n_sampled: int,
+) -> NDArray[np.float32] | None:
+    logprobs = call.get("logprobs")
+    if logprobs is None:
+        return None
+    where = f"call {number}: logprobs"
+    # Servers return None for a token without one: NaN as float64, which `rollout` refuses where sampled.
+    array = token_arrays.one_dimensional(where, logprobs, np.float64)
+    n_values = len(array)
+    if n_values != n_sampled:
+        raise InvalidSample(f"{where} has {n_values} values, sampled {n_sampled}")
+    return token_arrays.floats(where, array)
+
+
+def _version(
+    number: int,
+    call: Mapping[str, Any],
+) -> int | None:
+    version = call.get("version")
+    if version is None:
+        return None
+    where = f"call {number}: version"
+    array = token_arrays.any_array(where, version)
+    if array.ndim:
+        shape = list(array.shape)
+        raise InvalidSample(f"{where} has shape {shape}; one number per call is needed")
+    checked = token_arrays.integers(where, array, np.int32)
+    return int(checked)
+
+
+def _token_ids(
+    where: str,
+    value: Any,
+) -> Int32s:
     array = token_arrays.one_dimensional(where, value)
     return token_arrays.integers(where, array, np.int32)
 
 
-def _all_or_none(calls: list[_ModelCall], name: str) -> bool:
-    missing = [number for number, call in enumerate(calls) if getattr(call, name) is None]
-    if missing and len(missing) < len(calls):
+def _all_or_none(name: str, values: list[Any]) -> bool:
+    """Return whether all calls have a value. Raises: InvalidSample if only some have one."""
+    missing = [number for number, value in enumerate(values) if value is None]
+    is_mixed = 0 < len(missing) < len(values)
+    if is_mixed:
         raise InvalidSample(
             f"call {missing[0]} has no {name}, others have; pass it for all calls or for none"
         )
     return not missing
 
 
-def _longest_beginning(sequences: list[_JoinedSequence], prompt: Int32s) -> _JoinedSequence | None:
+def _longest_beginning(
+    sequences: list[_JoinedSequence],
+    prompt: Int32s,
+) -> _JoinedSequence | None:
+    """Return the longest sequence with which the prompt begins."""
     longest = None
+    n_longest = 0
     for sequence in sequences:
         n_tokens = len(sequence.tokens)
-        is_longer = longest is None or n_tokens > len(longest.tokens)
-        if n_tokens > len(prompt) or not is_longer:
+        is_candidate = n_longest < n_tokens <= len(prompt)
+        if not is_candidate:
             continue
         # The last token first: sequences of one trajectory share their beginning, and differ at the end.
         if sequence.tokens[-1] != prompt[n_tokens - 1]:
             continue
-        if np.array_equal(sequence.tokens, prompt[:n_tokens]):
+        beginning = prompt[:n_tokens]
+        if np.array_equal(sequence.tokens, beginning):
             longest = sequence
+            n_longest = n_tokens
     return longest
-
-
-def _empty_sequence() -> _JoinedSequence:
-    return _JoinedSequence(
-        tokens=np.empty(0, np.int32),
-        mask=np.empty(0, bool),
-        logprobs=np.empty(0, np.float32),
-        versions=np.empty(0, np.int32),
-    )
-
-
-def _extend(sequence: _JoinedSequence, call: _ModelCall) -> None:
-    """Append the new part of a call's prompt, and what it sampled."""
-    new_prompt = call.prompt[len(sequence.tokens) :]
-    n_new = len(new_prompt)
-    n_sampled = len(call.sampled)
-    logprobs = call.logprobs
-    if logprobs is None:
-        logprobs = np.zeros(n_sampled, np.float32)
-    version = call.version
-    if version is None:
-        version = NOT_SAMPLED
-
-    sequence.tokens = np.concatenate([sequence.tokens, new_prompt, call.sampled])
-    sequence.mask = np.concatenate([sequence.mask, np.zeros(n_new, bool), np.ones(n_sampled, bool)])
-    sequence.logprobs = np.concatenate([sequence.logprobs, np.zeros(n_new, np.float32), logprobs])
-    version_of_each = np.full(n_new + n_sampled, NOT_SAMPLED, np.int32)
-    version_of_each[n_new:] = version
-    sequence.versions = np.concatenate([sequence.versions, version_of_each])

@@ -94,10 +94,10 @@ def _check_names(
         raise InvalidSample(
             f"rollout {key!r} has group_id={group_id!r:.80}; a text that is not empty is needed"
         )
-    clashing_columns = sorted(set(columns) & set(COLUMNS))
-    if clashing_columns:
+    clashing = [name for name in columns if name in COLUMNS]
+    if clashing:
         raise InvalidSample(
-            f"rollout {key!r} has columns {clashing_columns}, which loader.rollout writes itself"
+            f"rollout {key!r} has columns {sorted(clashing)}, which loader.rollout writes itself"
         )
 
 
@@ -118,7 +118,7 @@ def _token_fields(
     if versions is not None:
         stored[VERSIONS] = _versions(key, versions, is_sampled)
         sampled_versions = stored[VERSIONS][is_sampled]
-        if len(sampled_versions):
+        if len(sampled_versions):  # the others have -1, which is no version
             counts["policy_min"] = int(sampled_versions.min())
             counts["policy_max"] = int(sampled_versions.max())
     return stored, counts
@@ -146,10 +146,11 @@ def _logprobs(key: str, logprobs: Any, is_sampled: Bools) -> NDArray[np.float32]
     token_arrays.check_length(where, array, len(is_sampled))
     values = token_arrays.floats(where, array)
     is_finite = np.isfinite(values)
-    missing = np.flatnonzero(is_sampled & ~is_finite)  # positions of sampled tokens
-    if len(missing):
+    is_missing = is_sampled & ~is_finite
+    if is_missing.any():
+        first = int(np.flatnonzero(is_missing)[0])
         raise InvalidSample(
-            f"{where} has {array[missing[0]]} at token {missing[0]}, which was sampled; a finite log-probability is "
+            f"{where} has {array[first]} at token {first}, which was sampled; a finite log-probability is "
             "needed there. Ask the server for the log-probabilities of all sampled tokens, or set the mask to False"
         )
     # A loss multiplies by the mask, and 0 times NaN is NaN.
@@ -173,12 +174,18 @@ def _versions(key: str, versions: Any, is_sampled: Bools) -> Int32s:
 def _reward(key: str, reward: Any) -> float | None:
     if reward is None:
         return None
-    try:
-        number = float(reward)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InvalidSample(
-            f"rollout {key!r} has reward={reward!r:.80}; a finite number is needed, or None"
-        ) from error
-    if isinstance(reward, str | bytes) or not math.isfinite(number):
+    number = math.nan
+    # float() would also take a text such as "1.0".
+    if not isinstance(reward, str | bytes):
+        try:
+            number = float(reward)
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+            RuntimeError,
+        ):  # a tensor of several values raises RuntimeError
+            number = math.nan
+    if not math.isfinite(number):
         raise InvalidSample(f"rollout {key!r} has reward={reward!r:.80}; a finite number is needed, or None")
     return number

@@ -154,6 +154,7 @@ REFUSED = {
         {"media": [[0, 2, 2**63 - 1]], "media_version": "images@1"},
         "beyond the 4 tokens",
     ),
+    "media as a number": ({"media": 5, "media_version": "images@1"}, "[m, 3] is needed"),
     "media of two columns": ({"media": [[0, 3]], "media_version": "images@1"}, "[m, 3] is needed"),
 }
 

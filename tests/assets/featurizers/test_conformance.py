@@ -45,21 +45,26 @@ def test_another_field_is_read_when_told(samples: Samples) -> None:
 
 
 @pytest.mark.parametrize(
-    ("registry", "folder", "not_one"),
+    ("registry", "folders", "not_one"),
     [
-        (FEATURIZERS, "", {"featurizer", "decoding"}),
+        (
+            FEATURIZERS,
+            (".", "texts"),
+            {"featurizer", "decoding", "tekken", "tokenizer_file", "chat", "chat_template"},
+        ),
         (
             MODELS,
-            "models",
+            ("models",),
             {"model", "batching", "devices", "weights", "networks"},
         ),
     ],
 )
 def test_registry_names_what_is_there(
-    registry: Mapping[str, str], folder: str, not_one: set[str], models: Models
+    registry: Mapping[str, str], folders: tuple[str, ...], not_one: set[str], models: Models
 ) -> None:
-    here = Path(make.__code__.co_filename).parent / folder
-    files = {path.stem for path in here.glob("*.py")} - {"__init__"} - not_one
+    here = Path(make.__code__.co_filename).parent
+    files = {path.stem for folder in folders for path in (here / folder).glob("*.py")}
+    files -= {"__init__", *not_one}
     assert {target.split(":")[0].rpartition(".")[2] for target in registry.values()} == files
     for name in registry:
         assert make(name, **models.get(name, {})).name == name

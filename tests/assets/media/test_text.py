@@ -51,6 +51,25 @@ def test_every_line_of_jsonl_is_a_document(tmp_path: Path) -> None:
     assert units[0].fields["json"] == {"raw": {"source": "a"}, "line": 1}
 
 
+def test_line_without_a_text_may_hold_a_chat(tmp_path: Path) -> None:
+    messages = [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]},
+        {"role": "assistant", "content": "4"},
+    ]
+    line = {"messages": messages, "tools": [{"name": "add"}], "id": "c1"}
+    (unit,) = cut(tmp_path, json.dumps(line).encode())
+    assert unit.fields["txt"] == "user: 2 + 2?\n\nassistant: 4"
+    assert unit.fields["json"] == {
+        "raw": {"id": "c1"},
+        "line": 1,
+        "messages": messages,
+        "tools": line["tools"],
+    }
+    with_a_text = json.dumps({"text": "words", **line}).encode()
+    assert "messages" not in cut(tmp_path, with_a_text)[0].fields["json"]
+
+
 def test_long_line_is_refused_without_reading_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +113,9 @@ def test_too_many_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (b'{\n  "text": "a"\n}\n', ("dropped", "no_text")),
         (b'{"caption": "a"}', ("dropped", "no_text")),
         (b'{"text": 3}', ("dropped", "no_text")),
+        (b'{"messages": {}}', ("dropped", "no_text")),
+        (b'{"messages": [{"content": " "}]}', ("rejected", "blank")),
+        (b'{"messages": [{"role": "user", "content": "\\udc00"}]}', ("rejected", "not_utf8")),
     ],
 )
 def test_what_is_no_document(tmp_path: Path, data: bytes, expected: tuple[str, str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from assets.featurizers import make
-from assets.featurizers import tokens as module
+from assets.featurizers.texts import tekken
 from assets.media.unit import Unusable
 from loader.errors import MissingDependency
 
@@ -33,7 +33,7 @@ def test_text_comes_back(text: str) -> None:
     ids = made.fields["tokens.npy"]
     assert (ids.dtype, ids.ndim) == (np.int32, 1)
     assert 1000 <= ids.min() <= ids.max() < 131_072  # no special token, whatever the text spells
-    assert module._tokenizer().decode(ids.tolist(), SpecialTokenPolicy.IGNORE) == text
+    assert tekken.tokenizer().decode(ids.tolist(), SpecialTokenPolicy.IGNORE) == text
     assert made.columns == {"n_tokens": len(ids)}
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("a connection")
 
-    module._tokenizer.cache_clear()
+    tekken.tokenizer.cache_clear()
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     assert features("Hello").columns["n_tokens"] == 1
@@ -86,8 +86,8 @@ def test_million_blanks_in_a_row_are_refused() -> None:
 
 
 def test_another_vocabulary_is_not_taken_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    module._tokenizer.cache_clear()
-    monkeypatch.setattr(module, "VOCABULARY_SHA256", "0" * 64)
+    tekken.tokenizer.cache_clear()
+    monkeypatch.setattr(tekken, "SHA256", "0" * 64)
     with pytest.raises(MissingDependency, match=r"another tekken_240718\.json"):
         features("Hello")
 

@@ -1,0 +1,1 @@
+"""Featurizers of text: token ids, and chats with the tokens to train on."""

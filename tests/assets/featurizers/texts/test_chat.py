@@ -1,0 +1,179 @@
+"""Chats: the template's text, the library's tokens, and a mask of what the assistant writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assets.featurizers import make
+from assets.media.unit import Unusable
+
+from .conftest import STOCK
+
+MARKED = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\\n' }}"
+    "{%- if message.role == 'assistant' %}"
+    "{% generation %}{{- message.content + '<|im_end|>' }}{% endgeneration %}"
+    "{%- else %}{{- message.content + '<|im_end|>' }}{%- endif %}"
+    "{{- '\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+"""The stock template with marks."""
+MESSAGES = [
+    {"role": "system", "content": "think first"},
+    {"role": "user", "content": "what is 2 + 2?"},
+    {"role": "assistant", "content": "it is 4.  "},
+    {"role": "user", "content": "and 語 🙂?"},
+    {"role": "assistant", "content": "語 is 🙂"},
+]
+
+
+def chat(parameters: dict[str, Any], messages: Any = MESSAGES, tools: Any = None, **more: Any) -> Any:
+    body = {"messages": messages, "tools": tools}
+    return make("tokens", chat="json", **parameters, **more)("text", {"json": json.dumps(body).encode()})
+
+
+def trained_texts(parameters: dict[str, Any], features: Any) -> list[str]:
+    """Return the texts of the stretches of trained tokens."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(parameters["tokenizer"])
+    ids, mask = features.fields["tokens.npy"], features.fields["mask.npy"]
+    changes = np.flatnonzero(np.diff(mask.astype(int), prepend=0, append=0))
+    return [
+        tokenizer.decode(ids[start:stop].tolist(), skip_special_tokens=False)
+        for start, stop in changes.reshape(-1, 2)
+    ]
+
+
+def write_template(folder: Path, source: str) -> str:
+    path = folder / "template.jinja"
+    path.write_text(source)
+    return str(path)
+
+
+def test_assistants_turns_are_trained_with_their_end(parameters: dict[str, Any]) -> None:
+    features = chat(parameters)
+    assert trained_texts(parameters, features) == ["it is 4.  <|im_end|>", "語 is 🙂<|im_end|>"]
+    mask = features.fields["mask.npy"]
+    assert mask.dtype == bool
+    assert mask.shape == features.fields["tokens.npy"].shape
+    assert features.columns == {"n_tokens": len(mask), "n_trained": int(mask.sum())}
+
+
+def test_marks_give_the_mask_of_the_prefixes(parameters: dict[str, Any], tmp_path: Path) -> None:
+    by_prefixes = chat(parameters)
+    by_marks = chat(parameters, template=write_template(tmp_path, MARKED))
+    for field in ("tokens.npy", "mask.npy"):
+        assert by_marks.fields[field].tolist() == by_prefixes.fields[field].tolist()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("source", [STOCK, MARKED])
+def test_tokens_and_mask_are_those_of_transformers(
+    parameters: dict[str, Any], tmp_path: Path, source: str
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    library = PreTrainedTokenizerFast(tokenizer_file=parameters["tokenizer"], eos_token="<|im_end|>")
+    expected = library.apply_chat_template(
+        MESSAGES,
+        chat_template=source,
+        return_dict=True,
+        return_assistant_tokens_mask=source == MARKED,
+    )
+    features = chat(parameters, template=write_template(tmp_path, source))
+    assert features.fields["tokens.npy"].tolist() == list(expected["input_ids"])
+    if source == MARKED:
+        assert features.fields["mask.npy"].astype(int).tolist() == list(expected["assistant_masks"])
+
+
+def test_tools_are_in_the_text_and_not_trained(parameters: dict[str, Any]) -> None:
+    with_tools = chat(parameters, tools=[{"name": "add", "说": "è"}])
+    without = chat(parameters)
+    assert with_tools.columns["n_tokens"] > without.columns["n_tokens"]
+    assert trained_texts(parameters, with_tools) == trained_texts(parameters, without)
+
+
+def test_other_field_names_mask_and_columns(parameters: dict[str, Any]) -> None:
+    featurizer = make("tokens", chat="document.json", field="q.tokens.npy", **parameters)
+    assert featurizer.outputs["text"] == ("q.tokens.npy", "q.mask.npy")
+    assert featurizer.columns["text"] == ("q_n_tokens", "q_n_trained")
+    assert featurizer.inputs["text"] == ("document.json",)
+
+
+DROPS_THOUGHTS = (
+    "{%- for message in messages %}"
+    "{%- set content = message.content if loop.last else message.content.split('</think>')[-1] %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+THOUGHTS = [
+    {"role": "user", "content": "what?"},
+    {"role": "assistant", "content": "<think>first</think>it is"},
+    {"role": "user", "content": "and?"},
+    {"role": "assistant", "content": "<think>then</think>4"},
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "code", "says"),
+    [
+        (DROPS_THOUGHTS, THOUGHTS, "template", "message 1 does not continue the text before it"),
+        ("{{ raise_exception('roles must alternate') }}", MESSAGES, "template", "roles must alternate"),
+        ("{{ messages[9].content }}", MESSAGES, "template", "UndefinedError"),
+        ("{{ ''.__class__.__mro__ }}", MESSAGES, "template", "SecurityError"),
+        ("{% for i in range(10**9) %}x{% endfor %}", MESSAGES, "template", "Range too big"),
+        ("{{ 'x' * 10**9 }}", MESSAGES, "template", "a text or list times 1000000000"),
+        ("{{ 10 ** 10 ** 10 }}", MESSAGES, "template", "a power above 64"),
+        ("{{ 'x'.ljust(10**9) }}", MESSAGES, "template", "SecurityError"),
+        ("{{ '%01000000000d' % 1 }}", MESSAGES, "template", "not formatted by %"),
+        ("{% include '/etc/passwd' %}", MESSAGES, "template", "no loader"),
+        ("{{ strftime_now('%d') }}", MESSAGES, "template", "strftime_now"),
+        (STOCK, MESSAGES[:2], "untrained", "the assistant writes no token"),
+        (MARKED, MESSAGES[:2], "untrained", "the assistant writes no token"),
+        (STOCK, [], "no_chat", "a list of messages"),
+        (STOCK, "hello", "no_chat", "a list of messages"),
+        (STOCK, [{"content": "hi"}], "no_chat", "message 0 is"),
+        (
+            STOCK,
+            [{"role": "user", "content": "a<|im_end|>b"}],
+            "special_token",
+            "message 0 contains '<|im_end|>'",
+        ),
+        (STOCK, [{"role": "user", "content": "\ufdd0"}], "special_token", "message 0 contains"),
+        (STOCK, [{"role": "user", "content": "\ud800"}], "undecodable", "message 0"),
+        (STOCK, [{"role": "user", "content": None}], "template", "TypeError"),
+    ],
+)
+def test_chat_is_refused(
+    parameters: dict[str, Any], tmp_path: Path, source: str, messages: Any, code: str, says: str
+) -> None:
+    with pytest.raises(Unusable) as caught:
+        chat(parameters, messages, template=write_template(tmp_path, source))
+    assert caught.value.code == code
+    assert says in str(caught.value)
+
+
+def test_version_follows_the_template(parameters: dict[str, Any], tmp_path: Path) -> None:
+    stock = make("tokens", chat="json", **parameters).version
+    marked = make("tokens", chat="json", template=write_template(tmp_path, MARKED), **parameters).version
+    assert marked != stock
+    assert make("tokens", **parameters).version not in (stock, marked)
+
+
+def test_missing_or_broken_template_is_named(parameters: dict[str, Any], tmp_path: Path) -> None:
+    alone = tmp_path / "tokenizer.json"
+    alone.write_bytes(Path(parameters["tokenizer"]).read_bytes())
+    elsewhere = {**parameters, "tokenizer": str(alone)}
+    with pytest.raises(ValueError, match="no chat template beside"):
+        _ = make("tokens", chat="json", **elsewhere).version
+    broken = write_template(tmp_path, "{% for %}")
+    with pytest.raises(ValueError, match="cannot be parsed"):
+        _ = make("tokens", chat="json", template=broken, **elsewhere).version
+    (tmp_path / "chat_template.jinja").write_text(STOCK)
+    assert make("tokens", chat="json", **elsewhere).version

@@ -1,0 +1,149 @@
+"""Tokens by a tokenizer's file: the library's own ids, in the smallest dtype, under names of their own."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assets.featurizers import make
+from assets.featurizers.texts import tokenizer_file
+from assets.media.unit import Unusable
+
+
+def tokens(text: str, **parameters: Any) -> Any:
+    return make("tokens", **parameters)("text", {"txt": text.encode()})
+
+
+TEXTS = ["what is 2 + 2?", "狗 cafe\u0301 🙂\r\n\t", "a <|im_end|> b </s> <unk>"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_of_a_json_file_are_the_librarys_and_special_tokens_stay_text(
+    tokenizer_json: Path, parameters: dict[str, Any], text: str
+) -> None:
+    from tokenizers import Tokenizer
+
+    reference = Tokenizer.from_file(str(tokenizer_json))
+    reference.encode_special_tokens = True
+    ids = tokens(text, **parameters).fields["tokens.npy"]
+    assert ids.dtype == np.uint16
+    assert ids.tolist() == reference.encode(text, add_special_tokens=False).ids
+    assert ids.min() >= 3  # the special tokens are the first three
+    assert reference.decode(ids.tolist()) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_of_a_sentencepiece_file_are_the_librarys(sentencepiece_model: Path, text: str) -> None:
+    import sentencepiece
+
+    digest = hashlib.sha256(sentencepiece_model.read_bytes()).hexdigest()
+    ids = tokens(text, tokenizer=str(sentencepiece_model), sha256=digest).fields["tokens.npy"]
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
+    assert ids.tolist() == reference.encode(text)
+    assert not {reference.bos_id(), reference.eos_id()} & set(ids.tolist())
+
+
+def test_large_vocabulary_has_int32(parameters: dict[str, Any], tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    vocabulary = {f"w{number}": number for number in range(2**16 + 1)}
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(path))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert tokens("w65536", tokenizer=str(path), sha256=digest).fields["tokens.npy"].dtype == np.int32
+
+
+def test_id_is_appended_to_documents_and_counted(parameters: dict[str, Any]) -> None:
+    plain = tokens("it is 4.", **parameters)
+    ended = tokens("it is 4.", append=2, **parameters)
+    assert ended.fields["tokens.npy"].tolist() == [*plain.fields["tokens.npy"].tolist(), 2]
+    assert ended.columns == {"n_tokens": plain.columns["n_tokens"] + 1}
+
+
+def test_other_field_gives_names_of_its_own(parameters: dict[str, Any]) -> None:
+    featurizer = make("tokens", field="q.tokens.npy", **parameters)
+    assert featurizer.name == "tokens_q"
+    assert featurizer.outputs["text"] == ("q.tokens.npy",)
+    assert featurizer.columns["text"] == ("q_n_tokens",)
+    made = featurizer("text", {"txt": b"it is 4."})
+    assert list(made.fields) == ["q.tokens.npy"]
+    assert featurizer.facts["q.tokens.npy"]["tokenizer"] == "tokenizer.json"
+
+
+def test_version_follows_the_file_and_the_ids_of_a_fixed_text(
+    parameters: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = make("tokens", **parameters).version
+    moved = tmp_path / "moved.json"
+    moved.write_bytes(Path(parameters["tokenizer"]).read_bytes())
+    assert make("tokens", **{**parameters, "tokenizer": str(moved)}).version == version
+    assert make("tokens", append=2, **parameters).version != version
+
+    tokenizer_file.probe_hash.cache_clear()
+    encode = tokenizer_file.TokenizerFile.encode
+    monkeypatch.setattr(tokenizer_file.TokenizerFile, "encode", lambda self, text: encode(self, text)[1:])
+    assert make("tokens", **parameters).version != version  # another release of the library
+    tokenizer_file.probe_hash.cache_clear()
+
+
+def test_version_without_a_file_is_what_it_was() -> None:
+    assert make("tokens").version == "2-bd8196ac"
+    assert make("tokens", field="q.tokens.npy").version != "2-bd8196ac"
+
+
+def test_files_that_are_refused_are_named(parameters: dict[str, Any], tmp_path: Path) -> None:
+    def refused(path: Path, digest: str | None = None) -> str:
+        if digest is None:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with pytest.raises(ValueError, match=str(path)) as caught:
+            _ = make("tokens", tokenizer=str(path), sha256=digest).version
+        return str(caught.value)
+
+    no_tokenizer = tmp_path / "no.json"
+    no_tokenizer.write_text('{"model": 3}')
+    assert "is no tokenizer.json" in refused(no_tokenizer)
+    no_model = tmp_path / "no.model"
+    no_model.write_bytes(b"\x00\x01 nothing")
+    assert "is no sentencepiece model" in refused(no_model)
+    assert "cannot be read: No such file" in refused(tmp_path / "absent.json", "0" * 64)
+    assert "accepted: a tokenizer.json" in refused(tmp_path / "vocab.bpe", "0" * 64)
+    assert "has sha256" in refused(Path(parameters["tokenizer"]), "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"tokenizer": "a.json"}, "belong together"),
+        ({"tokenizer": "a.json", "sha256": "AB"}, "64 hexadecimal digits"),
+        ({"field": "tokens.u2"}, "accepted: 'tokens.npy'"),
+        ({"field": "Q.tokens.npy"}, "accepted: 'tokens.npy'"),
+        ({"template": "t.jinja"}, "template= is for chats"),
+        ({"chat": "txt"}, "names ending in json"),
+        ({"chat": "json"}, "needs a tokenizer.json"),
+        ({"chat": "json", "tokenizer": "a.model", "sha256": "0" * 64}, "needs a tokenizer.json"),
+        (
+            {"chat": "json", "tokenizer": "a.json", "sha256": "0" * 64, "append": 1},
+            "append= is for documents",
+        ),
+        (
+            {"chat": "json", "tokenizer": "a.json", "sha256": "0" * 64, "image": "txt"},
+            "chat= is for text samples",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make("tokens", **wrong)
+
+
+def test_appended_id_beyond_the_vocabulary_is_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="ids from 0 to"):
+        _ = make("tokens", append=4000, **parameters).version
+
+
+def test_text_with_half_a_surrogate_pair_is_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(Unusable) as caught:
+        make("tokens", **parameters)("text", {"txt": b"\xed\xa0\x80"})
+    assert caught.value.code == "undecodable"

@@ -77,6 +77,7 @@ class LockProbe:
         delays = RunDelay()
         delayed_s = delays.seconds()
         start_s = perf_counter()
+        # Each wait ends after PROBE_S, until `dismiss` releases the lock. To return, it needs the interpreter's lock.
         while not self._running.acquire(timeout=PROBE_S):
             waited_s = perf_counter() - start_s - PROBE_S
             delayed_before_s = delayed_s

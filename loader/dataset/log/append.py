@@ -122,7 +122,7 @@ def _entries(store: Objects, after: int, n_ahead: int) -> Iterator[Entry]:
             numbers = range(numbers.stop, numbers.stop + batch_size)
             # A copy of the context for each thread: counts and limits of requests are context variables.
             contexts = [copy_context() for _ in numbers]
-            results = list(threads.map(_get_in, contexts, repeat(store), numbers))
+            results = list(threads.map(_get_with_context, contexts, repeat(store), numbers))
 
 
 def _any_exists(results: Sequence[EntryResult]) -> bool:
@@ -130,7 +130,7 @@ def _any_exists(results: Sequence[EntryResult]) -> bool:
     return any(result is not None and not isinstance(result, StoreError) for result in results)
 
 
-def _get_in(context: Context, store: Objects, n: int) -> EntryResult:
+def _get_with_context(context: Context, store: Objects, n: int) -> EntryResult:
     return context.run(_get, store, n)
 
 

@@ -136,11 +136,8 @@ def _fold_begin(draft: _Draft, entry: Entry) -> None:
     dataset = _text(entry, "dataset")
     parent = _optional_text(entry, "parent")
     if txn in draft.txns:
-        known = draft.txns[txn]
-        _refuse(
-            entry,
-            f"transaction {txn} was begun before, at entry {known.n}",
-        )
+        earlier = draft.txns[txn]
+        _refuse(entry, f"transaction {txn} was begun before, at entry {earlier.n}")
     if parent is not None:
         parent_dataset, number = draft.ids.get(parent, ("", 0))  # no dataset has the name ""
         if parent_dataset != dataset:

@@ -93,10 +93,10 @@ def decide_begin(
     or began without a gate and now requires one.
     """
     check_dataset_name(dataset)
-    known = state.txns.get(txn)
-    if known is not None:
-        _check_same_begin(known, dataset, gated=gated)
-        return Done(known)
+    earlier = state.txns.get(txn)
+    if earlier is not None:
+        _check_same_begin(earlier, dataset, gated=gated)
+        return Done(earlier)
     check_transaction_name(txn)
     if parent is not None:
         record = state.by_id(parent)
@@ -114,15 +114,15 @@ def decide_begin(
     }
 
 
-def _check_same_begin(known: Txn, dataset: str, *, gated: bool) -> None:
-    if known.dataset != dataset:
+def _check_same_begin(earlier: Txn, dataset: str, *, gated: bool) -> None:
+    if earlier.dataset != dataset:
         raise Conflict(
-            f"transaction {known.txn} was begun for {known.dataset}, not for {dataset}: use another"
+            f"transaction {earlier.txn} was begun for {earlier.dataset}, not for {dataset}: use another"
         )
-    if known.status == "aborted":
-        raise _fenced_error(known)
-    if gated and not known.gated:
-        raise Conflict(f"transaction {known.txn} was begun without a gate; begin another transaction")
+    if earlier.status == "aborted":
+        raise _fenced_error(earlier)
+    if gated and not earlier.gated:
+        raise Conflict(f"transaction {earlier.txn} was begun without a gate; begin another transaction")
 
 
 def decide_commit(
@@ -135,14 +135,14 @@ def decide_commit(
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
     """
-    known = require_not_aborted(state, txn)  # after an abort the collector deletes the transaction's files
+    transaction = require_not_aborted(state, txn)  # after an abort the collector deletes its files
     committed = state.committed(txn)
     if committed is not None:
         return Done(committed)
 
     # A manifest fits one state. If another version, a retirement or a takedown precedes this commit, the caller builds
     # the manifest again.
-    newest = state.newest(known.dataset)
+    newest = state.newest(transaction.dataset)
     newest_id = None
     if newest is not None:
         newest_id = newest.id
@@ -152,15 +152,15 @@ def decide_commit(
         newer = [deny for deny in state.denies if deny.n > body.denies]
         return ApplyDenies(tuple(newer))
 
-    refuse_ungated(known, body.verdict)
+    refuse_ungated(transaction, body.verdict)
     same = state.by_id(body.id)
     if same is not None:
         raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
     entry: dict[str, object] = {
         "kind": "commit",
         "txn": txn,
-        "dataset": known.dataset,
-        "number": len(state.versions(known.dataset)) + 1,
+        "dataset": transaction.dataset,
+        "number": len(state.versions(transaction.dataset)) + 1,
         "id": body.id,
         "manifest": body.manifest,
         "sha256": body.sha256,
@@ -193,14 +193,14 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    known = _require_txn(state, txn)
-    if known.status == "committed":
+    transaction = _require_txn(state, txn)
+    if transaction.status == "committed":
+        version = f"{transaction.dataset}@{transaction.number}"
         raise Conflict(
-            f"transaction {txn} was committed as {known.dataset}@{known.number}: there is nothing to abort; "
-            "retire the version instead"
+            f"transaction {txn} was committed as {version}: there is nothing to abort; retire the version instead"
         )
-    if known.status == "aborted":
-        return Done(known)
+    if transaction.status == "aborted":
+        return Done(transaction)
     check_words("reason", reason)
     return {"kind": "abort", "txn": txn, "reason": reason}
 
@@ -242,15 +242,15 @@ def decide_ref(
     record = _require_version(state, dataset, number)
 
     # The name exists: repeating its entry changes nothing, and only an alias may move.
-    known = state.refs.get((dataset, name))
+    ref = state.refs.get((dataset, name))
     number_now = None
-    if known is not None:
-        number_now = known.number
-        if known.ref_kind == ref_kind and known.number == number:
-            return Done(known)
-        if "tag" in (known.ref_kind, ref_kind):
+    if ref is not None:
+        number_now = ref.number
+        if ref.ref_kind == ref_kind and ref.number == number:
+            return Done(ref)
+        if "tag" in (ref.ref_kind, ref_kind):
             raise Conflict(
-                f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
+                f"{dataset}@{name} is a {ref.ref_kind} of version {ref.number}; tags cannot move and a name "
                 "keeps its kind: choose another name"
             )
 
@@ -335,9 +335,9 @@ def decide_hold(
     record = _require_version(state, dataset, number)
     check_stated("holder's name", by)
     check_stated("reason", why)
-    known = _hold_by(state, record, by)
-    if known is not None:
-        return Done(known)
+    earlier = _find_hold(state, record, by)
+    if earlier is not None:
+        return Done(earlier)
     _refuse_retired(state, record)  # a collector may be deleting it
     return {"kind": "hold", "action": "place", **_identity(record), "by": by, "why": why}
 
@@ -350,7 +350,7 @@ def decide_release(
 ) -> Body | Done[None]:
     """Release the hold of `by` on a version, retired or not; `Done` if there is none. Raises: VersionNotFound."""
     record = _require_version(state, dataset, number)
-    if _hold_by(state, record, by) is None:
+    if _find_hold(state, record, by) is None:
         return Done(None)
     return {"kind": "hold", "action": "release", **_identity(record), "by": by}
 
@@ -389,7 +389,7 @@ def _integer(mirror: Mapping[str, object], name: str) -> int:
     return int(str(mirror[name]))
 
 
-def _hold_by(state: State, record: VersionRecord, by: str) -> Hold | None:
+def _find_hold(state: State, record: VersionRecord, by: str) -> Hold | None:
     for hold in state.version_holds(record.dataset, record.number):
         if hold.by == by:
             return hold
@@ -401,10 +401,10 @@ def _identity(record: VersionRecord) -> dict[str, object]:
 
 
 def _require_txn(state: State, txn: str) -> Txn:
-    known = state.txns.get(txn)
-    if known is None:
+    transaction = state.txns.get(txn)
+    if transaction is None:
         raise TransactionNotFound(f"transaction {txn!r} was never begun in this root; begin it first")
-    return known
+    return transaction
 
 
 def _require_version(state: State, dataset: str, number: int) -> VersionRecord:
@@ -416,10 +416,10 @@ def _require_version(state: State, dataset: str, number: int) -> VersionRecord:
 
 def require_not_aborted(state: State, txn: str) -> Txn:
     """Return a transaction that is open or committed. Raises: TransactionNotFound; Fenced."""
-    known = _require_txn(state, txn)
-    if known.status == "aborted":
-        raise _fenced_error(known)
-    return known
+    transaction = _require_txn(state, txn)
+    if transaction.status == "aborted":
+        raise _fenced_error(transaction)
+    return transaction
 
 
 def _fenced_error(txn: Txn) -> Fenced:

@@ -184,10 +184,10 @@ class State:
 
     def committed(self, txn: str) -> VersionRecord | None:
         """Return the version that a transaction committed; None for an open, aborted or unknown one."""
-        known = self.txns.get(txn)
-        if known is None or known.number is None:
+        transaction = self.txns.get(txn)
+        if transaction is None or transaction.number is None:
             return None
-        return self.version(known.dataset, known.number)
+        return self.version(transaction.dataset, transaction.number)
 
 
 def newest_live(versions: Sequence[VersionRecord]) -> VersionRecord | None:

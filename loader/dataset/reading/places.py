@@ -134,7 +134,7 @@ class Lookup:
         parallel_map: Map | None,
     ) -> SamplePlaces | None:
         """Return the places; None if parallel_map is None and something has to be read."""
-        parts = self._parts_with(version, parallel_map)
+        parts = self._load_parts(version, parallel_map)
         if parts is None:
             return None
         part, row = parts.locate(version, ordinals)  # [n] each
@@ -173,7 +173,7 @@ class Lookup:
             fields={field: fields[field] for field in self._fields},
         )
 
-    def _parts_with(
+    def _load_parts(
         self,
         version: Int64s,
         parallel_map: Map | None,

@@ -24,7 +24,7 @@ from .shard_pages import Bools, Identity, Int64s, ShardPages
 MAX_SHARDS = 16_384
 """Most recently used shards whose verified pages are remembered, at 33 bytes a page."""
 
-HashesOf = Callable[[str], PageHashes]
+LoadHashes = Callable[[str], PageHashes]
 """Path of a shard -> hashes of its pages, from its index. Raises: Corrupt; InvalidRuntime if it has none."""
 
 _NEAREST = -1  # no store has this number
@@ -43,10 +43,10 @@ class VerifiedStore:
     def __init__(
         self,
         origin: RangeReader,
-        hashes_of: HashesOf,
+        load_hashes: LoadHashes,
     ) -> None:
         self._origin = origin
-        self._hashes_of = hashes_of
+        self._load_hashes = load_hashes
         self._lock = lock()
         self._shards: OrderedDict[str, ShardPages] = OrderedDict()
 
@@ -219,7 +219,7 @@ class VerifiedStore:
             if shard is not None:
                 self._shards.move_to_end(key)
         if shard is None:
-            hashes = self._hashes_of(key)  # reads an index, so without the lock
+            hashes = self._load_hashes(key)  # reads an index, so without the lock
             with self._lock:
                 # Another thread may have added the shard meanwhile: its pages stay.
                 shard = self._shards.setdefault(key, ShardPages(hashes))

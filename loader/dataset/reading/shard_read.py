@@ -16,7 +16,7 @@ from .read_faults import add_fault
 from .sha256_store import VerifiedStore
 from .shard_pages import Int64s
 
-AddressOf = Callable[[int], SampleAddress]
+FindAddress = Callable[[int], SampleAddress]
 """Sample's number in the current list -> its address; called only for messages."""
 
 
@@ -245,7 +245,7 @@ class Reading(NamedTuple):
             return error
 
 
-ReadingOf = Callable[[int], Reading]
+FindReading = Callable[[int], Reading]
 """Number of a version -> the `Reading` of its shards."""
 
 

@@ -61,7 +61,7 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
         objects: list[PlacedObject] = []
         for row in table.slice(first, stop - first).to_pylist():
             record = ForeignObject.of_row(row, f"the table of objects of {name}")
-            placed = _placed(
+            placed = _find_object(
                 record,
                 root=store,
                 stores=stores,
@@ -113,7 +113,7 @@ def _open_locations(
     unvouched: dict[str, str] = {}
     for place in sorted(places):
         record = place_record(root, place)
-        if record is None:
+        if record is None:  # its objects are in the root
             continue
         key, url = record
         is_readable = True
@@ -137,7 +137,7 @@ def _open(url: str) -> Store:
         return cast(Store, RefusedPlace(url, error))
 
 
-def _placed(
+def _find_object(
     record: ForeignObject,
     *,
     root: Store,

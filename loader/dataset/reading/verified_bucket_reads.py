@@ -13,7 +13,7 @@ from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .places import Map
 from .sample_places import Int64s, SamplePlaces
-from .shard_read import AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
+from .shard_read import FindAddress, FindReading, OnRead, Reading, ShardRead, extent
 
 OnCorrupt = Callable[[int, Corrupt], object]
 """Called with a corrupt sample's number in the current list and the error, which it may raise."""
@@ -110,7 +110,7 @@ def read_fields(
 
 
 def read_places(
-    reading_of: ReadingOf,
+    find_reading: FindReading,
     places: SamplePlaces,
     numbers: Mapping[str, Int64s],
     parallel_map: Map = map,
@@ -147,7 +147,7 @@ def read_places(
             version_and_path = (shard.version, shard.path)
             by_shard.setdefault(version_and_path, []).extend(items)
     return _read_shards(
-        reading_of,
+        find_reading,
         by_shard,
         places.address,
         parallel_map,
@@ -206,20 +206,20 @@ def read_parts(
 
 
 def _read_shards(
-    reading_of: ReadingOf,
+    find_reading: FindReading,
     by_shard: Mapping[_Shard, Sequence[_Item]],
-    address_of: AddressOf,
+    find_address: FindAddress,
     parallel_map: Map,
     on_crc: OnCrc = _discard_crc,
 ) -> list[FieldRead]:
     def read_shard(shard: tuple[_Shard, Sequence[_Item]]) -> list[FieldRead]:
         (version, path), items = shard
-        reading = reading_of(version)
+        reading = find_reading(version)
         return _read_shard(
             reading,
             path,
             items,
-            address_of,
+            find_address,
             on_crc,
         )
 
@@ -232,13 +232,13 @@ def _read_shard(
     reading: Reading,
     path: str,
     items: Sequence[_Item],
-    address_of: AddressOf,
+    find_address: FindAddress,
     on_crc: OnCrc,
 ) -> list[FieldRead]:
     """Read fields of samples from one shard, and verify them. Returns wrong ones from a second read, or as errors."""
     spans = [(offset, nbytes) for _, _, offset, nbytes, _ in items]
     first_number, first_field, _, _, _ = items[0]
-    first_address = partial(address_of, first_number)
+    first_address = partial(find_address, first_number)
     # The caller copies a field that it verifies (None), so that the store need not copy it out of a page.
     # (A set, not `all`: a generator is a call for each sample.)
     expected_crcs = {expected for _, _, _, _, expected in items}
@@ -253,7 +253,7 @@ def _read_shard(
             lent=is_lent,
         )
     except Corrupt:  # the shard ends too early for one of them: read each to find out which
-        return [_read_again(reading, item, address_of, on_crc, None) for item in items]
+        return [_read_again(reading, item, find_address, on_crc, None) for item in items]
     fetched_s = perf_counter()
 
     wrong: list[int] = []
@@ -271,7 +271,7 @@ def _read_shard(
         out[position] = _read_again(
             reading,
             items[position],
-            address_of,
+            find_address,
             on_crc,
             blobs[position],
         )
@@ -282,13 +282,13 @@ def _read_shard(
 def _read_again(
     reading: Reading,
     item: _Item,
-    address_of: AddressOf,
+    find_address: FindAddress,
     on_crc: OnCrc,
     wrong: bytes | memoryview | None,
 ) -> FieldRead:
     """Read an item a second time. wrong: what the first read returned; None if the shard ended too early."""
     number, field, _, _, expected = item
-    address = address_of(number)
+    address = find_address(number)
     data = reading.read_again_or_error(address, field, wrong)
     if expected == UNKNOWN_CRC and not isinstance(data, Corrupt):
         crc = crc32c(data)
@@ -343,8 +343,9 @@ def _read_parts(
     for request, place in zip(requests, places, strict=True):
         spans.extend(_span_of_run(place, run) for run in request.runs)
 
-    first_address = partial(_address_of, requests[0])
-    first_field = requests[0].field
+    first_request = requests[0]
+    first_address = partial(getattr, first_request, "address")
+    first_field = first_request.field
     start_s = perf_counter()
     verify_s = 0.0
     blobs: Iterator[bytes | memoryview]
@@ -426,7 +427,3 @@ def _read_part_again(
         request.crc_source,
         wrong,
     )
-
-
-def _address_of(request: PartsOfField) -> SampleAddress:
-    return request.address

@@ -20,7 +20,7 @@ from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools
 from ..shards.shard import crc32c
 from .sample_places import Int64s, SamplePlaces, Shard
-from .shard_read import Reading, ReadingOf, ShardRead
+from .shard_read import FindReading, Reading, ShardRead
 from .verified_bucket_reads import FieldRead, read_places
 
 
@@ -64,7 +64,7 @@ class Gatherable(Protocol):
     """Samples that can be gathered: `OpenShards` on a disk, `UnverifiedSamples` from a bucket."""
 
     @property
-    def reading_of(self) -> ReadingOf:
+    def find_reading(self) -> FindReading:
         """Returns the `Reading` for a second read."""
 
     @property
@@ -218,7 +218,7 @@ def _report_faults(
         is_known = address.crc32c != UNKNOWN_CRC
         if is_known and checksum != address.crc32c:
             shard = places.shards[int(places.shard[number])]
-            reading = gatherable.reading_of(shard.version)
+            reading = gatherable.find_reading(shard.version)
             reading.report_fault(address, checksum)
 
 
@@ -231,13 +231,13 @@ def _read_again(
     if not len(numbers):
         return []
     ascending = np.sort(numbers)
-    return read_places(gatherable.reading_of, gatherable.places, {field: ascending})
+    return read_places(gatherable.find_reading, gatherable.places, {field: ascending})
 
 
 class UnverifiedSamples(NamedTuple):
     """Samples whose bytes were read from a bucket and are not verified yet."""
 
-    reading_of: ReadingOf
+    find_reading: FindReading
     """Returns the `Reading` for a second read."""
     places: SamplePlaces
     """Places of the samples in their shards."""
@@ -314,7 +314,7 @@ def _report(
 class OpenShards(NamedTuple):
     """Samples in shards on a disk, which are opened when they are gathered."""
 
-    reading_of: ReadingOf
+    find_reading: FindReading
     """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
 
@@ -357,8 +357,9 @@ class OpenShards(NamedTuple):
                     file_number[samples] = len(shards)
                     shards.append(shard)
 
-        # Leave the samples of unopened shards to a second read.
         count_request(len(shards))
+
+        # Leave the samples of unopened shards to a second read.
         files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
         report = partial(_report, shards)
         is_open = file_number >= 0  # bool [n]
@@ -391,7 +392,7 @@ class OpenShards(NamedTuple):
         first: number of its first sample. offset, nbytes: int64 [samples of the shard]. total: sum of nbytes.
         """
         start_s = perf_counter()
-        reading = self.reading_of(shard.version)
+        reading = self.find_reading(shard.version)
         first_address = partial(self.places.address, first)
         file = reading.open_shard(
             shard.path,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...dataset.reading.places import Map
 from ...dataset.reading.sample_places import SamplePlaces
-from ...dataset.reading.shard_read import Reading, ReadingOf
+from ...dataset.reading.shard_read import FindReading, Reading
 from ...dataset.reading.verified_bucket_reads import (
     FieldRead,
     OnCorrupt,
@@ -161,7 +161,7 @@ class Fetch:
         unknown = _unknown(places)
         if all(len(numbers) == 0 for numbers in unknown.values()):
             return
-        read = read_places(self._reading_of(located), places, unknown, self._run)
+        read = read_places(self._reading_finder(located), places, unknown, self._run)
         # read_places stores each CRC-32C in `places`: only errors need a look here.
         for _, _, data in read:
             if isinstance(data, Corrupt):
@@ -231,14 +231,14 @@ class Fetch:
         From a bucket, read all fields, and add to `fetched` what needs no gathering.
         """
         places = located.places
-        reading_of = self._reading_of(located)
+        find_reading = self._reading_finder(located)
         if self._files[located.kind.sources[0]] is not None:
-            return OpenShards(reading_of, places)
+            return OpenShards(find_reading, places)
         verified_later = self._bulk[located.kind.number].gathered(columns)
         data: dict[str, dict[int, bytes | memoryview]] = {field: {} for field in places.fields}
         everything = dict.fromkeys(places.fields, np.arange(len(places)))
         read = read_places(
-            reading_of,
+            find_reading,
             places,
             everything,
             self._run,
@@ -249,7 +249,7 @@ class Fetch:
                 data[field][number] = data_or_error
             else:
                 _add_result(fetched, number, field, data_or_error)
-        return UnverifiedSamples(reading_of, places, data, partial(step_metrics().spent, "verify"))
+        return UnverifiedSamples(find_reading, places, data, partial(step_metrics().spent, "verify"))
 
     def _read_remaining(
         self,
@@ -325,7 +325,7 @@ class Fetch:
                 fetched.payloads[number] = {**sample}
         return fetched
 
-    def _reading_of(self, located: LocatedSamples) -> ReadingOf:
+    def _reading_finder(self, located: LocatedSamples) -> FindReading:
         sources = located.kind.sources
         return lambda number: self._reading(sources[number])
 

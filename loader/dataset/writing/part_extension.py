@@ -6,7 +6,8 @@ Shards are never rewritten; each stage returns a `Part` that names more shards.
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from itertools import zip_longest
+from typing import Any, Final, cast
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound
 from ...storage import RangeReader, Store
@@ -20,6 +21,9 @@ from ..tables.parquet import get_table, put_table
 from .group_computation import BLOCK_ROWS
 from .part_writer import PartWriter, check_case, group_chooser, make_sample
 
+_NOTHING: Final = cast(Any, object())
+"""Stands for the missing row, or key, behind the end of the shorter iterable."""
+
 
 def read_part(
     store: RangeReader,
@@ -31,7 +35,7 @@ def read_part(
 
     Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
-    shards = {field: _shard_with(part, field) for field in fields}
+    shards = {field: _find_shard(part, field) for field in fields}
     keyed = _keyed_shard(part, shards)
     index_files = _index_files(store, [keyed, *shards.values()])
     pins: dict[str, str] = {}  # shard path -> ETag: every block reads the same object
@@ -40,13 +44,13 @@ def read_part(
     # Shards of a part have row groups of the same rows, so one row group of each index covers the same samples.
     first_row_group_start = rows.start - rows.start % ROW_GROUP_ROWS
     for row_group_start in range(first_row_group_start, rows.stop, ROW_GROUP_ROWS):
-        indexes = _read_row_groups(index_files, row_group_start)
+        row_groups = _read_row_groups(index_files, row_group_start)
         start = max(rows.start, row_group_start)
         stop = min(rows.stop, row_group_start + ROW_GROUP_ROWS)
         for block_start in range(start, stop, BLOCK_ROWS):
             block_stop = min(block_start + BLOCK_ROWS, stop)
             local_rows = range(block_start - row_group_start, block_stop - row_group_start)
-            addresses = [_address(part, indexes, keyed, shards, local) for local in local_rows]
+            addresses = [_address(part, row_groups, keyed, shards, local) for local in local_rows]
             keys = [address.key for address in addresses]
             yield from zip(keys, read_fields(store, addresses, pins=pins), strict=True)
 
@@ -61,16 +65,16 @@ def part_address(
 
     Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
-    shards = {field: _shard_with(part, field) for field in fields}
+    shards = {field: _find_shard(part, field) for field in fields}
     keyed = _keyed_shard(part, shards)
     index_files = _index_files(store, [keyed, *shards.values()])
-    indexes = _read_row_groups(index_files, row)
+    row_groups = _read_row_groups(index_files, row)
     return _address(
         part,
-        indexes,
+        row_groups,
         keyed,
         shards,
-        row - indexes[keyed.path].first_row,
+        row - row_groups[keyed.path].first_row,
     )
 
 
@@ -84,16 +88,16 @@ def _index_files(store: RangeReader, shards: Iterable[ShardFile]) -> dict[str, I
     index_files = {}
     for shard in shards:
         # An index file only reads ranges.
-        index_files[shard.path] = IndexFile(cast(Store, store), _place(shard))
+        index_files[shard.path] = IndexFile(cast(Store, store), _index_place(shard))
     return index_files
 
 
 def _read_row_groups(index_files: Mapping[str, IndexFile], row: int) -> dict[str, IndexRows]:
     """Return path of each shard -> the row group of its index that has `row`."""
-    indexes = {}
+    row_groups = {}
     for path, file in index_files.items():
-        indexes[path] = file.read_group(file.row_group_of(row))
-    return indexes
+        row_groups[path] = file.read_group(file.row_group_of(row))
+    return row_groups
 
 
 def add_part_group(
@@ -182,15 +186,26 @@ def _paired(
     keys: Iterable[str],
     rows: Iterable[Any],
 ) -> Iterator[tuple[str, Any]]:
-    try:
-        yield from zip(keys, rows, strict=True)
-    except ValueError as error:
-        raise FieldMismatch(
-            f"part {part.id} has {part.n_rows} samples, {error}; give exactly one row per sample, in the part's order"
-        ) from error
+    """Yield (key of each sample, the caller's row for it). Raises: FieldMismatch for fewer or more rows than samples.
+
+    An error of the caller's iterable passes unchanged.
+    """
+    # Not `zip(strict=True)`: its ValueError looks like one that the caller's iterable raises.
+    for number, (key, row) in enumerate(zip_longest(keys, rows, fillvalue=_NOTHING)):
+        problem = ""
+        if row is _NOTHING:
+            problem = f"only {number} rows were given"
+        elif key is _NOTHING:
+            problem = "more rows were given"
+        if problem:
+            raise FieldMismatch(
+                f"part {part.id} has {part.n_rows} samples, and {problem}; give exactly one row per sample, in the "
+                "part's order"
+            )
+        yield key, row
 
 
-def _shard_with(part: Part, field: str) -> ShardFile:
+def _find_shard(part: Part, field: str) -> ShardFile:
     for shard in part.shards:
         if field in shard.field_nbytes:
             return shard
@@ -205,7 +220,7 @@ def _fields_of(part: Part) -> list[str]:
     return fields
 
 
-def _place(shard: ShardFile) -> IndexPlace:
+def _index_place(shard: ShardFile) -> IndexPlace:
     return IndexPlace(
         path=shard.index_path,
         nbytes=shard.index_nbytes,
@@ -218,21 +233,21 @@ def _place(shard: ShardFile) -> IndexPlace:
 
 def _address(
     part: Part,
-    indexes: Mapping[str, IndexRows],
+    row_groups: Mapping[str, IndexRows],
     keyed: ShardFile,
     shards: Mapping[str, ShardFile],
     local: int,
 ) -> SampleAddress:
-    """Return a row's address. indexes: row group of each shard. local: row within these groups."""
+    """Return a row's address. row_groups: row group of each shard. local: row within these groups."""
     places = {}
     for field, shard in shards.items():
-        places[field] = indexes[shard.path].address(
+        places[field] = row_groups[shard.path].address(
             field,
             shard.group,
             shard.path,
             local,
         )
-    index = indexes[keyed.path]
+    index = row_groups[keyed.path]
     return SampleAddress(
         key=index.keys[local],
         version="(unpublished)",

@@ -53,9 +53,9 @@ def test_groups_and_columns_are_published_with_the_part(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
     part = write(root, 5)
-    with pytest.raises(FieldMismatch, match="has 5 samples"):
+    with pytest.raises(FieldMismatch, match="has 5 samples, and only 4 rows were given"):
         add_part_group(root.store, part, "emb", [{"emb.npy": np.zeros(1)}] * 4)
-    with pytest.raises(FieldMismatch, match="has 5 samples"):
+    with pytest.raises(FieldMismatch, match="has 5 samples, and more rows were given"):
         add_part_columns(root.store, part, [{"score": 1.0}] * 6)
     with pytest.raises(Conflict, match="already has field 'txt'"):
         add_part_group(root.store, part, "texts", [{"txt": "x"}] * 5)
@@ -63,6 +63,20 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         add_part_group(root.store, part, "media", [{"x.npy": np.zeros(1)}] * 5)
     with pytest.raises(Conflict, match="already has column 'number'"):
         add_part_columns(root.store, part, [{"number": 1}] * 5)
+
+
+def test_error_of_the_callers_rows_passes_unchanged(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    part = write(root, 5)
+
+    def rows(row):
+        yield row
+        raise ValueError("a fault of the caller")
+
+    with pytest.raises(ValueError, match=r"^a fault of the caller$"):
+        add_part_group(root.store, part, "emb", rows({"emb.npy": np.zeros(1)}))
+    with pytest.raises(ValueError, match=r"^a fault of the caller$"):
+        add_part_columns(root.store, part, rows({"score": 1.0}))
 
 
 def test_samples_can_be_left_out_at_publishing(tmp_path: Path) -> None:

@@ -1,18 +1,13 @@
-"""Maintain leases and heartbeats: counters that show a collector which versions and transactions are in use.
+"""Maintain leases: counters that show a collector which versions are in use.
 
     leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
-    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
-One thread renews all leases of a process and its workers, by one request per root. A failed beat is only logged:
-`Fenced` at the commit protects the data.
+One thread renews all leases of a process and its workers, by one request per root. A failed beat is only logged.
 """
 
 import atexit
 import logging
-import os
 import random
-import re
-import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,117 +17,16 @@ from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock
 from time import monotonic
-from typing import Protocol, Self
+from typing import Protocol
 
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
 from ..json_text import parse_json_object
 from ..storage.store import Store
 from ..storage.threads import begins_anew, ends_with_the_process
+from .heartbeats import new_holder
 from .log.entries import DAMAGED, canonical
-from .names import check_transaction_name
 
-BEAT_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """One heartbeat. A changed `beat` or `holder` shows that the owner is alive."""
-
-    beat: int
-    """Number of the beat."""
-    holder: str
-    """Name of the process (`new_holder`)."""
-
-
-def new_holder() -> str:
-    """Return a unique name for this process: host, process id and random digits."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
-    return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
-
-
-class _Pulse:
-    def __init__(self, beat: Callable[[], object], name: str, every_s: float) -> None:
-        self._stop = threading.Event()
-        self._beat = beat
-        self._every_s = every_s
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            try:
-                self._beat()
-            except Exception:  # noqa: BLE001 - the next may be better, and who seems dead is aborted
-                _log.exception("%s failed", threading.current_thread().name)
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
-class Heartbeat:
-    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
-
-    Its object stays in the store until the collector removes the transaction's leftovers.
-    """
-
-    def __init__(
-        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
-    ) -> None:
-        self.key = heartbeat_key(txn)
-        self.holder = holder or new_holder()
-        self.every_s = every_s
-        self._store = store
-        self._count = 0
-        self._lock = threading.Lock()  # beats by the thread and by the caller stay in order
-        self._pulse: _Pulse | None = None
-
-    def beat(self) -> bool:
-        """Write the next beat. Returns False and logs a warning if the store rejects it."""
-        with self._lock:
-            self._count += 1
-            try:
-                self._store.put(self.key, canonical({"beat": self._count, "holder": self.holder}))
-            except StoreError as e:
-                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
-                return False
-        return True
-
-    def start(self) -> Self:
-        """Beat now, and every `every_s` seconds in the background until `close`."""
-        self.beat()
-        if self._pulse is None:
-            self._pulse = _Pulse(self.beat, f"penstock-{self.key}", self.every_s)
-        return self
-
-    def close(self) -> None:
-        if self._pulse is not None:
-            self._pulse.close()
-            self._pulse = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def heartbeat_key(txn: str) -> str:
-    """Return the store key of a transaction's heartbeat. Raises: InvalidName."""
-    return f"heartbeats/{check_transaction_name(txn)}.json"
-
-
-def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    key = heartbeat_key(txn)
-    try:
-        body = parse_json_object(store.get(key).data)
-        return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
-    except ObjectNotFound:
-        return None
-    except DAMAGED as e:
-        _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
-        return Beat(beat=0, holder="")
 
 
 RENEW_EVERY_S = 300.0
@@ -143,7 +37,7 @@ JOIN_S = 1.0
 _chance = random.SystemRandom()
 
 
-class Renewed(Protocol):
+class Renewable(Protocol):
     """A claim that needs renewal."""
 
     def beat(self) -> object:
@@ -153,7 +47,7 @@ class Renewed(Protocol):
         """Release the claim and call `stop_renewing`."""
 
 
-Requests = SimpleQueue[tuple[Renewed, Lock] | None]
+Requests = SimpleQueue[tuple[Renewable, Lock] | None]
 """Claims to close, each with a lock to release afterwards; None ends the thread."""
 
 
@@ -166,14 +60,16 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
+        """Reset in a forked child, which has no such thread."""
         self._lock = RLock()  # reentrant: see `Lease`
         self._requests: Requests = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._renewed: dict[int, Renewed] = {}
+        self._claims: dict[int, Renewable] = {}
 
-    def add(self, renewed: Renewed) -> None:
+    def add(self, claim: Renewable) -> None:
+        """Renew this claim too. Raises: RuntimeError if no thread can be started."""
         with self._lock:
-            self._renewed[id(renewed)] = renewed
+            self._claims[id(claim)] = claim
             if self._thread is not None:
                 return
             requests: Requests = SimpleQueue()
@@ -189,41 +85,46 @@ class Renewal:
                     self._thread = None  # the next `add` retries
             raise
 
-    def remove(self, renewed: Renewed) -> None:
+    def remove(self, claim: Renewable) -> None:
+        """Stop renewing this claim; without any, the thread ends."""
         with self._lock:
-            self._renewed.pop(id(renewed), None)
-            if self._renewed or self._thread is None:
+            self._claims.pop(id(claim), None)
+            if self._claims or self._thread is None:
                 return
             thread = self._thread
             self._thread = None
             self.dismiss()
+        # The thread itself comes here when it closes a claim.
         if thread.ident != threading.get_ident() and thread.is_alive():
             thread.join(JOIN_S)
 
-    def close(self, renewed: Renewed) -> None:
-        # For finalizers: the garbage collector may run one while this thread holds a lock that a request needs.
+    def close(self, claim: Renewable) -> None:
+        """Close a claim in the thread, and wait a little for it. For finalizers."""
+        # The garbage collector may run one while its thread holds a lock that a request needs.
         thread = self._thread
-        if id(renewed) not in self._renewed or thread is None:
-            renewed.close()
+        if id(claim) not in self._claims or thread is None:
+            claim.close()
             return
         is_closed = Lock()
-        is_closed.acquire()
-        self._requests.put((renewed, is_closed))
+        is_closed.acquire()  # the thread releases it
+        self._requests.put((claim, is_closed))
         if thread.ident != threading.get_ident():
             is_closed.acquire(timeout=JOIN_S)
 
     def close_all(self) -> None:
         with self._lock:
-            renewed = list(self._renewed.values())
-        for each in renewed:
-            each.close()
+            claims = list(self._claims.values())
+        for claim in claims:
+            claim.close()
 
     def dismiss(self) -> None:
+        """End the thread after its present request. A new queue: the next thread gets none of its requests."""
         requests = self._requests
         self._requests = SimpleQueue()
         requests.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread to end, which `dismiss` requests."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -234,16 +135,16 @@ class Renewal:
                 request = requests.get(timeout=max(0.0, next_s - monotonic()))
             except Empty:
                 with self._lock:
-                    renewed = list(self._renewed.values())
-                for each in renewed:
-                    if self._requests is requests:  # otherwise the thread must end
-                        _do(each.beat, "renewed")
+                    claims = list(self._claims.values())
+                for claim in claims:
+                    if self._requests is requests:  # otherwise `dismiss` has ended this thread
+                        _call_safely(claim.beat, "renewed")
                 next_s = _next_renewal_s()
             else:
                 if request is None:
                     return
                 closing, is_closed = request
-                _do(closing.close, "closed")
+                _call_safely(closing.close, "closed")
                 is_closed.release()
                 del request, closing  # the thread must not keep what it closed
 
@@ -253,29 +154,31 @@ def _next_renewal_s() -> float:
     return monotonic() + RENEW_EVERY_S * _chance.uniform(0.5, 1)
 
 
-def _do(call: Callable[[], object], done: str) -> None:
-    """Log any error, so that it stops neither other claims nor the next beat."""
+def _call_safely(call: Callable[[], object], action: str) -> None:
+    """Call, and log any error, so that it stops neither other claims nor the next beat. action: for the message."""
     try:
         call()
     except Exception:  # noqa: BLE001 - it is logged
-        _log.exception("a lease was not %s", done)
+        _log.exception("a lease was not %s", action)
 
 
 _RENEWAL = Renewal()
 atexit.register(lambda: _RENEWAL.close_all())
 
 
-def renew_in_background(renewed: Renewed) -> None:
+def renew_in_background(claim: Renewable) -> None:
     """Renew a claim at least every five minutes, until `stop_renewing`."""
-    _RENEWAL.add(renewed)
+    _RENEWAL.add(claim)
 
 
-def stop_renewing(renewed: Renewed) -> None:
-    _RENEWAL.remove(renewed)
+def stop_renewing(claim: Renewable) -> None:
+    """End `renew_in_background` for a claim; its object stays until it expires."""
+    _RENEWAL.remove(claim)
 
 
-def close_in_finalizer(renewed: Renewed) -> None:
-    _RENEWAL.close(renewed)
+def close_in_finalizer(claim: Renewable) -> None:
+    """Close a claim from a finalizer, which must not send a request itself."""
+    _RENEWAL.close(claim)
 
 
 FOLDER = "leases/"
@@ -301,6 +204,7 @@ class Lease:
         self._forget()
 
     def _forget(self) -> None:
+        """Claim nothing, under a name that the next claim chooses."""
         self._versions: dict[str, None] = {}
         self._holder = ""
         self._count = 0
@@ -318,16 +222,16 @@ class Lease:
         Raises: RuntimeError if no thread can be started; the next call tries again.
         """
         with self._lock:
-            # (after a failed beat, the next `add` of the version tries again)
-            is_stored = self.active or self._read_only
-            known = version_id in self._versions and is_stored
-            if not known:
+            # After a failed beat, the next `add` of the version tries again. A read-only root need not be tried again.
+            needs_no_beat = self.active or self._read_only
+            is_new = version_id not in self._versions or not needs_no_beat
+            if is_new:
                 self._holder = self._holder or new_holder()
                 self._versions[version_id] = None
                 self.beat()
             if not self._read_only:
                 renew_in_background(self)
-            return not known
+            return is_new
 
     def beat(self) -> bool:
         """Write the next beat with one request; False if there is nothing to claim or the store rejects it."""
@@ -397,6 +301,7 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
+        """Return the leases now, sorted by key. also: keys to read even if the listing lacks them."""
         etags = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
         # Listings are not snapshots: a lease that is missing from one may exist, so it is read.
         unlisted = {*self._known, *also}.difference(etags)

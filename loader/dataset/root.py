@@ -10,7 +10,8 @@ from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror import MirroredStore, primary_of
 from ..storage.threads import in_background
-from .leases import Heartbeat, Lease, close_in_finalizer
+from .heartbeats import Heartbeat
+from .leases import Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
 from .log.refs import explain_mirror_lag, resolve

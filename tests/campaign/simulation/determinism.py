@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from loader.dataset import leases
+from loader.dataset import heartbeats, leases
 from loader.storage import threads
 from penstock.upkeep.gc import clients
 
@@ -78,7 +78,8 @@ def determined(world: Any) -> Iterator[None]:
         (clients, "_boot", world.boot),
         (time, "sleep", lambda _: world.slept()),
         (secrets, "token_hex", _but_for(others, secrets.token_hex, lambda nbytes=32: world.token(nbytes))),
-        (leases, "_Pulse", world.pulse),
+        (heartbeats, "_Pulse", world.pulse),
+        (heartbeats, "new_holder", world.holder),
         (leases, "new_holder", world.holder),
         (leases, "renew_in_background", world.renew),
         (leases, "stop_renewing", world.stop_renewing),

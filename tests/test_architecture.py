@@ -405,7 +405,7 @@ def test_names_say_what_is_inside(package: str) -> None:
 def test_environment_is_read_in_few_places() -> None:
     allowed = {
         "loader.dataset.root",  # PENSTOCK_ROOT
-        "loader.dataset.tables.foreign_objects",  # PENSTOCK_PLACES
+        "loader.dataset.tables.trusted_places",  # PENSTOCK_PLACES
         "loader.native",  # PENSTOCK_NATIVE
         "penstock.cli",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
         "penstock.view.terminal.picture_cells",  # whether tmux or screen shows the terminal

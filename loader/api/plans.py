@@ -168,11 +168,11 @@ def opened_anyway(root: Root, ref: str) -> Version:
     record = root.record(ref, retired=True)
     if record.retired is None:
         return root.open(ref)
-    from ..dataset.apply_denies import parent_denied  # 12 modules, not needed for training
+    from ..dataset.apply_denies import find_parent_denied  # 12 modules, not needed for training
 
     try:
         version = root.open(ref, retired=True)
-        denied = parent_denied(version, root.state.denies)
+        denied = find_parent_denied(version, root.state.denies)
     except ObjectNotFound as error:
         raise VersionRetired(
             f"{record.name} ({record.id}) was retired ({record.retired}), and its data is deleted: its samples cannot "

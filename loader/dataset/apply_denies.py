@@ -22,27 +22,27 @@ from .shards.key_hashes import put_hashes
 from .tables.manifest import Change
 from .tables.parquet import TableFile, get_table, get_tables
 from .versions.version import Version
-from .writing.exclude import put_exclusions
+from .writing.exclude import RowsByReason, put_exclusions
 from .writing.redact import redact_shards
-from .writing.redact_tables import Redacted, redact_samples, redact_stats
+from .writing.redact_tables import KeysAfterRedaction, redact_samples, redact_stats
 
-Rows = dict[str, dict[int, int]]
+DenyEntries = dict[str, dict[int, int]]
 """Part id -> row -> number of the log entry that denies it."""
-NewKeys = dict[str, dict[int, str]]
-"""Part id -> row -> key after the redaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Redaction:
+    """A change after the log's takedowns, for one parent."""
+
     before: Change | None
-    """Change to apply to the parent first, which excludes its denied samples, or None."""
+    """Change to apply to the parent first, which excludes its denied samples; None if it has none."""
     change: Change
-    """The change, redacted."""
+    """The change itself, redacted."""
     n_dropped: int = 0
     """Number of the change's own samples that were left out."""
 
 
-def reason_of(entry: int) -> str:
+def takedown_reason(entry: int) -> str:
     return f"taken down (log entry {entry})"
 
 
@@ -53,7 +53,7 @@ def apply_denies(
     dataset: str,
     parent: Version | None,
     change: Change,
-) -> Applied:
+) -> Redaction:
     """Return the change with the log's takedowns applied, ready to commit.
 
     Reads keys and provenance of the change's new samples, and of the parent's samples if the parent lacks the newest
@@ -61,36 +61,37 @@ def apply_denies(
     """
     # A prefix for this try: a rebase applies other takedowns, and its files must not replace these.
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
-    own = own_denied(store, state.denies, dataset, change)
-    denied = parent_denied(parent, state.denies)
+    own_denied = find_own_denied(store, state.denies, dataset, change)
+    parent_denied = find_parent_denied(parent, state.denies)
 
     # 1. Redact the bytes: of the change's denied samples, and of all that it adds to samples that are not live.
-    to_redact: NewKeys = {}
-    if own:
-        to_redact |= new_keys(store, state.denies, own, change)
+    to_redact: KeysAfterRedaction = {}
+    if own_denied:
+        to_redact |= _own_placeholders(store, state.denies, own_denied, change)
     if parent is not None:
-        to_redact |= _keys_of_dead_rows(store, parent, denied, change)
-    redacted = _redacted(store, prefix, change, to_redact)
+        # These parts are the parent's, those above are new: no part occurs in both.
+        to_redact |= _keys_of_dead_rows(store, parent, parent_denied, change)
+    redacted = _redact_change(store, prefix, change, to_redact)
 
     # 2. Exclude the change's denied samples: their rows stay, so that no later row moves.
-    redacted, n_dropped = _leave_out(store, prefix, redacted, own)
+    redacted, n_dropped = _exclude_own(store, prefix, redacted, own_denied)
 
     # 3. Exclude the parent's denied samples, unless the change excludes them for a reason of its own.
     before = None
-    excluded = _remaining_rows(store, denied, change)
-    if excluded:
+    to_exclude = _without_exclusions(store, parent_denied, change)
+    if to_exclude:
         # The table's name is fixed: the change's own exclusions may be under `prefix`.
         exclusions = put_exclusions(
             store,
             f"{prefix}-parent",
-            _by_reason(excluded),
-            _part_sizes(parent),
+            _by_reason(to_exclude),
+            _sizes_of_parts(parent),
         )
-        before = Change(exclusions=exclusions, n_excluded=_n_rows(excluded))
-    return Applied(before=before, change=redacted, n_dropped=n_dropped)
+        before = Change(exclusions=exclusions, n_excluded=_n_rows(to_exclude))
+    return Redaction(before=before, change=redacted, n_dropped=n_dropped)
 
 
-def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
+def find_parent_denied(parent: Version | None, denies: Sequence[Deny]) -> DenyEntries:
     """Return the live samples of a version that newer takedowns deny."""
     if parent is None:
         return {}
@@ -99,8 +100,8 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
     if not newer:
         return {}
 
-    live_denied: Rows = {}
-    denied = denied_rows(parent, newer)
+    live_denied: DenyEntries = {}
+    denied = find_denied_rows(parent, newer)
     for part, rows in denied.items():
         position = parent.parts.position(part)
         is_live = parent.parts.live_members(position)  # bool [rows of the part]
@@ -111,11 +112,11 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
     return live_denied
 
 
-def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
+def find_denied_rows(version: Version, denies: Sequence[Deny]) -> DenyEntries:
     """Return all samples of a version, live or not, that these takedowns deny. Reads all key tables."""
     entries = version.manifest["samples"]
     key_files = [entry for entry in entries if entry["group"] == "keys"]
-    return denied_files(
+    return find_denied_in_tables(
         version.store,
         denies,
         version.dataset,
@@ -123,37 +124,39 @@ def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
     )
 
 
-def own_denied(
+def find_own_denied(
     store: Store,
     denies: Sequence[Deny],
     dataset: str,
     change: Change,
-) -> Rows:
+) -> DenyEntries:
+    """Return the denied samples of the change itself. Reads its key tables."""
     files: list[dict[str, Any]] = []
     for samples in change.samples:
         if samples.group == "keys":
             file = samples.file.to_json()
             file["columns"] = list(samples.columns)
             files.append(file)
-    return denied_files(store, denies, dataset, files)
+    return find_denied_in_tables(store, denies, dataset, files)
 
 
-def denied_files(
+def find_denied_in_tables(
     store: Store,
     denies: Sequence[Deny],
     dataset: str,
     files: Sequence[Mapping[str, Any]],
-) -> Rows:
-    """Return the denied rows of these key tables, given as a manifest lists them."""
+) -> DenyEntries:
+    """Return the denied rows of these key tables. files: their entries in a manifest's list `samples`."""
     deny_list = DenyList(denies, dataset)
-    denied: Rows = {}
+    denied: DenyEntries = {}
     for file in files:
-        tested = [name for name in deny_list.columns if name in file["columns"]]
+        # The columns that takedowns name samples by: the key, and some of the provenance.
+        name_columns = [name for name in deny_list.columns if name in file["columns"]]
         table_file = TableFile.from_json(dict(file))
         columns = [
             "part",
             "row",
-            *tested,
+            *name_columns,
         ]
         table = get_table(store, table_file, columns)
         entries = deny_list.denying_entries(table)  # int64 [rows], 0 if none denies the row
@@ -173,13 +176,13 @@ def denied_files(
     return denied
 
 
-def new_keys(
+def _own_placeholders(
     store: Store,
     denies: Sequence[Deny],
-    rows: Rows,
+    rows: DenyEntries,
     change: Change,
-) -> NewKeys:
-    """Return part id -> row -> placeholder for the key, for these rows of a change."""
+) -> KeysAfterRedaction:
+    """Return placeholders for the keys of these rows, which the change brings."""
     files = [samples.file for samples in change.samples if samples.group == "keys"]
     columns = [
         "part",
@@ -187,17 +190,17 @@ def new_keys(
         "key",
     ]
     tables = get_tables(store, files, columns)
-    return renamed(denies, rows, tables)
+    return placeholder_keys(denies, rows, tables)
 
 
-def renamed(
+def placeholder_keys(
     denies: Sequence[Deny],
-    rows: Rows,
+    rows: DenyEntries,
     tables: Iterable[pa.Table],
-) -> NewKeys:
-    """Return part id -> row -> placeholder for the key. tables: part, row and key columns of whole parts."""
+) -> KeysAfterRedaction:
+    """Return placeholders for the keys of these rows. tables: part, row and key columns of whole parts."""
     salts = {deny.n: deny.salt for deny in denies}
-    placeholders: NewKeys = {}
+    placeholders: KeysAfterRedaction = {}
     for table in tables:
         # Of whole parts, because a placeholder must differ from every key of its part.
         members = _rows_of_parts(table, rows)
@@ -228,28 +231,27 @@ def _rows_of_parts(
 def _keys_of_dead_rows(
     store: Store,
     parent: Version,
-    denied: Rows,
+    parent_denied: DenyEntries,
     change: Change,
-) -> NewKeys:
-    """Return the stored keys of the parent's rows that are not live, in parts that the change extends.
-
-    Their bytes are redacted, their keys stay.
+) -> KeysAfterRedaction:
+    """Return the stored keys of the parent's rows that are not live, or denied, in parts that the change extends.
 
     A group or annotation has values for all rows of a part: they must not bring back what a denied sample contained.
+    The caller redacts the values of these rows; their keys stay.
     """
     changed_parts = _parts_of(store, change)
     parent_parts = parent.parts.ids.to_pylist()
     extended_parts = changed_parts.intersection(parent_parts)
-    rows: dict[str, set[int]] = {}
+    dead_rows_by_part: dict[str, set[int]] = {}
     for part in sorted(extended_parts):
         position = parent.parts.position(part)
         is_live = parent.parts.live_members(position)  # bool [rows of the part]
         excluded = np.flatnonzero(~is_live)
-        dead = set(excluded.tolist())
-        dead.update(denied.get(part, ()))
-        if dead:
-            rows[part] = dead
-    if not rows:
+        dead_rows = set(excluded.tolist())
+        dead_rows.update(parent_denied.get(part, ()))
+        if dead_rows:
+            dead_rows_by_part[part] = dead_rows
+    if not dead_rows_by_part:
         return {}
 
     files: list[TableFile] = []
@@ -258,24 +260,25 @@ def _keys_of_dead_rows(
             file = TableFile.from_json(entry)
             files.append(file)
 
-    stored_keys: NewKeys = {}
+    stored_keys: KeysAfterRedaction = {}
     columns = [
         "part",
         "row",
         "key",
     ]
     for table in get_tables(store, files, columns):
-        members = _rows_of_parts(table, rows)
+        members = _rows_of_parts(table, dead_rows_by_part)
         for member in members.to_pylist():
             part = member["part"]
             row = member["row"]
-            if row in rows[part]:
+            if row in dead_rows_by_part[part]:
                 part_keys = stored_keys.setdefault(part, {})
                 part_keys[row] = member["key"]
     return stored_keys
 
 
 def _parts_of(store: Store, change: Change) -> set[str]:
+    """Return the ids of all parts that the change adds samples, fields or columns to."""
     files = [samples.file for samples in change.samples]
     if change.shards is not None:
         files.append(change.shards)
@@ -286,24 +289,25 @@ def _parts_of(store: Store, change: Change) -> set[str]:
     return parts
 
 
-def _redacted(
+def _redact_change(
     store: Store,
     prefix: str,
     change: Change,
-    rows: Redacted,
+    rows: KeysAfterRedaction,
 ) -> Change:
+    """Return the change with redacted copies of its tables and shards; the same change if there are no rows."""
     if not rows:
         return change
     samples = redact_samples(store, prefix, change.samples, rows)
     stats = change.stats
     key_hashes = change.key_hashes
     if samples != change.samples:
-        # Statistics and hashes still cover the denied values.
+        # The change's statistics and hashes still cover the denied values: compute them again.
         if stats is not None:
-            table_files = [file.file for file in samples]
+            table_files = [entry.file for entry in samples]
             stats = redact_stats(store, prefix, table_files)
         if key_hashes is not None:
-            key_files = [file.file for file in samples if file.group == "keys"]
+            key_files = [entry.file for entry in samples if entry.group == "keys"]
             hashes = [hashes_of(table["key"]) for table in get_tables(store, key_files, ["key"])]
             all_hashes = np.concatenate(hashes)
             key_hashes = put_hashes(store, prefix, all_hashes)
@@ -320,67 +324,68 @@ def _redacted(
     )
 
 
-def _leave_out(
+def _exclude_own(
     store: Store,
     prefix: str,
     change: Change,
-    own: Rows,
+    own_denied: DenyEntries,
 ) -> tuple[Change, int]:
     """Return (the change with these rows of its own excluded, number of rows that it did not exclude before)."""
-    excluded = _remaining_rows(store, own, change)
-    n_dropped = _n_rows(excluded)
+    to_exclude = _without_exclusions(store, own_denied, change)
+    n_dropped = _n_rows(to_exclude)
     if not n_dropped:
         return change, 0
 
     assert change.shards is not None, "a change that brings samples brings their shards"
     shards = get_table(store, change.shards, ["part", "n_rows"])
-    sizes: dict[str, int] = {}
+    part_sizes: dict[str, int] = {}
     for shard in shards.to_pylist():
         part = shard["part"]
-        sizes[part] = shard["n_rows"]
+        part_sizes[part] = shard["n_rows"]
 
     # One table for both: the takedowns' exclusions, and the change's own with their reasons.
-    rows = _by_reason(excluded)
+    rows_by_reason = _by_reason(to_exclude)
     for exclusion in _exclusions(store, change):
         part = exclusion["part"]
         reason = exclusion["reason"]
-        members = rows.setdefault((part, reason), [])
-        members += _excluded_rows(exclusion)
-        sizes[part] = exclusion["n_rows"]
+        rows = rows_by_reason.setdefault((part, reason), [])
+        rows += _excluded_rows(exclusion)
+        part_sizes[part] = exclusion["n_rows"]
     exclusions = put_exclusions(
         store,
         prefix,
-        rows,
-        sizes,
+        rows_by_reason,
+        part_sizes,
     )
-    changed = replace(
+    smaller_change = replace(
         change,
         exclusions=exclusions,
         n_excluded=change.n_excluded + n_dropped,
     )
-    return changed, n_dropped
+    return smaller_change, n_dropped
 
 
-def _remaining_rows(
+def _without_exclusions(
     store: Store,
-    rows: Rows,
+    denied: DenyEntries,
     change: Change,
-) -> Rows:
-    """Return the rows that the change does not exclude itself."""
-    if not rows or change.exclusions is None:
-        return rows
-    others = {part: dict(members) for part, members in rows.items()}
+) -> DenyEntries:
+    """Return the denied rows that the change does not exclude itself."""
+    if not denied or change.exclusions is None:
+        return denied
+    remaining = {part: dict(members) for part, members in denied.items()}
     for exclusion in _exclusions(store, change):
         part = exclusion["part"]
-        part_rows = others.get(part, {})
+        part_rows = remaining.get(part, {})
         for row in _excluded_rows(exclusion):
             part_rows.pop(row, None)
 
     # A part without rows would become an exclusion of nothing.
-    return {part: members for part, members in others.items() if members}
+    return {part: members for part, members in remaining.items() if members}
 
 
 def _exclusions(store: Store, change: Change) -> list[dict[str, Any]]:
+    """Return the rows of the change's table of exclusions (`parts_table.EXCLUSIONS_SCHEMA`)."""
     if change.exclusions is None:
         return []
     table = get_table(store, change.exclusions)
@@ -393,22 +398,22 @@ def _excluded_rows(exclusion: Mapping[str, Any]) -> list[int]:
     return rows
 
 
-def _by_reason(rows: Rows) -> dict[tuple[str, str], list[int]]:
-    """Return (part id, reason) -> rows, as `put_exclusions` takes them."""
-    grouped: dict[tuple[str, str], list[int]] = {}
+def _by_reason(rows: DenyEntries) -> RowsByReason:
+    """Return the rows as `put_exclusions` takes them."""
+    grouped: RowsByReason = {}
     for part, members in rows.items():
         for row, entry in members.items():
-            reason = reason_of(entry)
+            reason = takedown_reason(entry)
             part_rows = grouped.setdefault((part, reason), [])
             part_rows.append(row)
     return grouped
 
 
-def _n_rows(rows: Rows) -> int:
+def _n_rows(rows: DenyEntries) -> int:
     return sum(len(members) for members in rows.values())
 
 
-def _part_sizes(parent: Version | None) -> dict[str, int]:
+def _sizes_of_parts(parent: Version | None) -> dict[str, int]:
     if parent is None:
         return {}
     ids = parent.parts.ids.to_pylist()

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from ..errors import Denied, EmptyVersion, InvalidSample
 from ..storage import Store
-from .apply_denies import Applied, apply_denies
+from .apply_denies import Redaction, apply_denies
 from .compaction import MergeCache, compact_lists
 from .log.entries import canonical
 from .log.log import Log
 from .log.rules import CommitBody
 from .log.state import State, VersionRecord
 from .publication_gate import Check, PassedVerdict, annotated_columns, check_publication
-from .tables.annotations import Entry, cells
+from .tables.annotations import TableEntry, cells
 from .tables.columns import type_named
 from .tables.manifest import Change, child, merged_columns
 from .tables.parquet import put_named_table
@@ -47,11 +47,11 @@ class Pending:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
-    """Returns the change to commit on a version."""
+    """(parent, change) -> the change to commit on this parent: adds what depends on it, such as statistics."""
     verdict: PassedVerdict | None = None
     """Verdict that lets it pass; None without a gate."""
     created_us: int | None = None
-    """Creation time in the manifest, UTC microseconds; None: now."""
+    """Creation time in the manifest, UTC microseconds; None for the time of the commit."""
 
 
 def commit(
@@ -90,8 +90,8 @@ class _CommitAttempts:
         self._store = store
         self._pending = pending
         self._checks = checks
-        self._applied: dict[tuple[str, int], Applied] = {}
-        """(parent id or "", last takedown) -> the change that fits them."""
+        self._redactions: dict[tuple[str, int], Redaction] = {}
+        """(parent id or "", last takedown) -> the change for them."""
         self._merges: MergeCache = {}
         self.manifests: dict[str, bytes] = {}
         """SHA-256 -> uploaded manifest. The committed one need not be read back."""
@@ -113,18 +113,19 @@ class _CommitAttempts:
             self._checks,
         )
 
-        # 2. Fit the change to the parent. A crash from here on may leave redacted tables and statistics too.
-        applied = self._fit_change(state, newest, parent)
+        # 2. Fit the change to the parent and the takedowns. A crash from here on may leave redacted tables and
+        #    statistics too.
+        redaction = self._fit_change(state, newest, parent)
 
         # 3. Write the manifest in memory; a version without samples is refused before anything else is uploaded.
         manifest = _next_manifest(
             parent,
-            applied,
+            redaction,
             pending,
             state.last_deny,
         )
         if manifest["n_live"] <= 0:
-            raise self._no_live_samples(state, applied)
+            raise self._no_live_samples(state, redaction)
 
         # 4. Upload merged tables, then the manifest that names them. Both have names of their own content, so
         #    another attempt overwrites nothing. No version names them before step 5.
@@ -158,19 +159,19 @@ class _CommitAttempts:
         state: State,
         newest: VersionRecord | None,
         parent: Version | None,
-    ) -> Applied:
-        """Return the change with the log's takedowns applied, completed for its parent."""
+    ) -> Redaction:
+        """Return the change with the log's takedowns applied, completed for its parent (`Pending.complete`)."""
         parent_id = ""
         if newest is not None:
             parent_id = newest.id
         cache_key = (parent_id, state.last_deny)
-        if cache_key in self._applied:
-            return self._applied[cache_key]
+        if cache_key in self._redactions:
+            return self._redactions[cache_key]
 
         pending = self._pending
-        applied = Applied(before=None, change=pending.change)
+        redaction = Redaction(before=None, change=pending.change)
         if state.denies:
-            applied = apply_denies(
+            redaction = apply_denies(
                 self._store,
                 state,
                 pending.txn,
@@ -178,13 +179,14 @@ class _CommitAttempts:
                 parent,
                 pending.change,
             )
-        complete_change = pending.complete(parent, applied.change)
-        self._applied[cache_key] = replace(applied, change=complete_change)
-        return self._applied[cache_key]
+        complete_change = pending.complete(parent, redaction.change)
+        self._redactions[cache_key] = replace(redaction, change=complete_change)
+        return self._redactions[cache_key]
 
-    def _no_live_samples(self, state: State, applied: Applied) -> Denied | EmptyVersion:
+    def _no_live_samples(self, state: State, redaction: Redaction) -> Denied | EmptyVersion:
+        """Return the error for a next version without live samples: Denied if takedowns dropped some."""
         dataset = self._pending.dataset
-        if not applied.n_dropped:
+        if not redaction.n_dropped:
             return EmptyVersion(
                 f"the next version of {dataset} would have no live samples; keep at least one"
             )
@@ -197,24 +199,24 @@ class _CommitAttempts:
 
 def _next_manifest(
     parent: Version | None,
-    applied: Applied,
+    redaction: Redaction,
     pending: Pending,
     last_deny: int,
 ) -> dict[str, Any]:
-    """Return the manifest of a change on its parent, with the lists as they are before compaction."""
+    """Return the manifest of a change on its parent. Its lists are not compacted yet."""
     base_manifest: Mapping[str, Any] | None = None
     parent_id = None
     if parent is not None:
         base_manifest = parent.manifest
         parent_id = parent.id
     producer = dict(pending.producer)
-    if applied.n_dropped:
-        producer["taken_down"] = applied.n_dropped
+    if redaction.n_dropped:
+        producer["taken_down"] = redaction.n_dropped
 
-    changes = [applied.change]
-    if applied.before is not None:
+    changes = [redaction.change]
+    if redaction.before is not None:
         # A change has one table of exclusions: the parent's denied samples need a change of their own.
-        changes = [applied.before, applied.change]
+        changes = [redaction.before, redaction.change]
     manifest: dict[str, Any] = {}
     for change in changes:
         manifest = child(
@@ -262,13 +264,14 @@ def with_statistics(
 
 def annotation_stats(
     store: Store,
-    before: Sequence[Entry],
-    annotation: Sequence[Entry],
+    before: Sequence[TableEntry],
+    annotation: Sequence[TableEntry],
     columns: Mapping[str, Any],
 ) -> pa.Table:
     """Return statistics of the annotated columns over all cells, one row per column.
 
-    before: entries of the samples table under the annotation. columns: the manifest's columns, annotation included.
+    before: the parent's tables of samples, whose cells the annotation covers. columns: the manifest's columns,
+    annotation included.
     """
     rows = []
     for name in annotated_columns(annotation):
@@ -283,9 +286,9 @@ def annotation_stats(
     return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
 
 
+# Names of field facts that docs/format.md defines; writers may add others.
 TEXT_FACTS = ("tokenizer", "tokenizer_sha256", "unit")
 LIST_FACTS = ("dims", "labels")
-"""Names of field facts that docs/format.md defines; writers may add others."""
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:

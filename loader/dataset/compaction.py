@@ -14,9 +14,9 @@ import pyarrow as pa
 from ..errors import Corrupt
 from ..storage import Store
 from .names import hashes_of
-from .shards.key_hashes import covered, put_hashes
+from .shards.key_hashes import has_all_hashes, put_hashes
 from .shards.part import SHARDS_ROW_GROUP_ROWS
-from .tables.columns import concat, fit_types, is_annotation
+from .tables.columns import concat, is_annotation, with_dataset_types
 from .tables.parquet import TableFile, get_tables, integers, put_named_table
 from .tables.stats import STATS_SCHEMA, merge_to_rows
 
@@ -33,7 +33,7 @@ File = Mapping[str, Any]
 Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
 """Writes one table for several: (store, prefix, files, manifest) -> its entry."""
 MergeCache = dict[tuple[str, ...], dict[str, Any]]
-"""SHA-256 of the merged tables -> the table that replaces them."""
+"""SHA-256s of the originals -> the table that replaces them. Merges add to it."""
 
 
 def compact_lists(
@@ -103,6 +103,7 @@ def _shorten_list(
     manifest: Mapping[str, Any],
     merges: MergeCache,
 ) -> list[File]:
+    """Return a manifest's list with its newest tables merged, if there are too many."""
     merge_range = choose_merge([file["nbytes"] for file in files])
     originals = files[merge_range]
     if not originals:
@@ -153,6 +154,7 @@ def _shorten_runs(
     sizes = _add_statistics(runs, stats)
     merged_runs = runs[choose_merge(sizes)]
 
+    # 1. Merge the tables of these runs by kind: a column group, or "stats".
     files_by_kind: dict[str, list[File]] = {}
     for run in merged_runs:
         for kind, file in run.items():
@@ -173,6 +175,7 @@ def _shorten_runs(
             merges,
         )
 
+    # 2. Put the merged tables where the first of their originals stood.
     replaced_paths = {file["path"] for files in files_by_kind.values() for file in files}
     merged_samples = [merged[group] for group in RUN_GROUPS if group in merged]
     short_samples = _replace_tables(samples, replaced_paths, merged_samples)
@@ -181,9 +184,9 @@ def _shorten_runs(
         merged_stats = [merged["stats"]]
     short_stats = _replace_tables(stats, replaced_paths, merged_stats)
 
+    # 3. Check the result: readers find the rows of a part by the order of the keys tables.
     stands_for: dict[str, list[str]] = {}
     if "keys" in merged:
-        # Readers find the rows of a part by the order of the keys tables.
         merged_path = merged["keys"]["path"]
         stands_for[merged_path] = [file["path"] for file in files_by_kind["keys"]]
     _check_part_order(samples, short_samples, stands_for)
@@ -225,8 +228,8 @@ def _add_statistics(runs: Sequence[dict[str, File]], stats: Sequence[File]) -> l
             run["stats"] = run_stats[0]
         nbytes = sum(file["nbytes"] for file in run.values())
         if len(run_stats) > 1:
-            # Earlier releases merged into the publisher's own folder. It does not record whose statistics
-            # are whose, so these runs stay unmerged, like large tables.
+            # Earlier releases merged into the publisher's own folder, so that two runs share it, and nothing
+            # records which statistics belong to which run. These runs stay unmerged, like large tables.
             nbytes = max(nbytes, SIZES[-1])
         sizes.append(nbytes)
     return sizes
@@ -353,7 +356,7 @@ def _merge_samples(
     for name, column in manifest["columns"].items():
         if column["type"] != "null":
             column_types[name] = column["type"]
-    tables = [fit_types(table, column_types) for table in _read_tables(store, files)]
+    tables = [with_dataset_types(table, column_types) for table in _read_tables(store, files)]
     table = concat(tables, "the samples table")
 
     group = files[0]["group"]
@@ -373,7 +376,8 @@ def _hash_tables(
     prefix: str,
     manifest: Mapping[str, Any],
 ) -> list[File]:
-    if covered(manifest):
+    """Return the manifest's list `key_hashes`, complete: it may lack tables after an upgrade."""
+    if has_all_hashes(manifest):
         return list(manifest["key_hashes"])
     # Earlier releases wrote no hashes: this publish writes them once, for the keys of all runs.
     entries = [entry for entry in manifest["samples"] if entry["group"] == "keys"]

@@ -23,7 +23,7 @@ class Extension:
     shards: Sequence[ShardFile] = ()
     """Shards of new groups, written with the transaction that publishes them."""
     rows: Sequence[tuple[AnnotationOptions, Any]] = ()
-    """(how, rows) of each annotation, as for `root.annotate`."""
+    """(options, rows) of each annotation, as for `root.annotate`."""
     exclude: Mapping[str, str] = field(default_factory=dict)
     """Key of a live sample -> reason to leave it out."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,38 +58,20 @@ def publish_extension(
     extension: Extension,
     producer: Mapping[str, Any] | None,
 ) -> Version:
-    """Commit `txn` with an extension of a version's parts, and return the version; a committed `txn` returns its own.
+    """Commit `txn` with an extension of a version's parts, and return its version. A committed `txn` publishes nothing.
 
     Raises: Conflict if another writer added the group, annotated one of the cells or excluded one of the samples since
     `version`; FieldMismatch if a column has another type; VersionNotFound if a sample to exclude does not exist;
     Fenced; EmptyVersion.
     """
-    known = root.log.state.committed(txn)
-    if known is not None:
-        return root.open(known.id)
+    committed = root.log.state.committed(txn)
+    if committed is not None:
+        return root.open(committed.id)
     producer_facts = check_producer(producer)
     facts = check_facts(extension.facts)
     with root.heartbeat(txn):
         prefix = new_prefix(txn)
-        change = Change()
-        checks: list[Check] = []
-        if extension.shards:
-            added = write_group_run(root.store, prefix, _by_part(extension.shards))
-            change = replace(change, shards=added.shards, groups=added.groups)
-            checks += _group_checks(extension.shards, version)
-        files: list[SamplesFile] = []
-        for how, rows in extension.rows:
-            # `first` numbers the files: annotations of one extension never have one name.
-            own_files, _ = write_annotation(version, prefix, rows, how, first=len(files))
-            files += own_files
-        if files:
-            change = replace(change, samples=tuple(files))
-            checks.append(SameCells(version, files))
-        if extension.exclude:
-            excluded = find_superseded(version, extension.exclude)
-            table = put_exclusions(root.store, prefix, excluded.rows, excluded.n_rows)
-            change = replace(change, exclusions=table, n_excluded=excluded.n_samples)
-            checks.append(excluded.still_live())
+        change, checks = _write_change(root, version, prefix, extension)
 
         def complete(parent: Version | None, merged: Change) -> Change:
             if not merged.samples:
@@ -108,7 +90,39 @@ def publish_extension(
         return commit(root.store, root.log, pending, *checks)
 
 
-def _by_part(shards: Sequence[ShardFile]) -> list[Part]:
+def _write_change(
+    root: Root,
+    version: Version,
+    prefix: str,
+    extension: Extension,
+) -> tuple[Change, list[Check]]:
+    """Upload the extension's tables under `prefix`; return the change, and the checks that it needs."""
+    change = Change()
+    checks: list[Check] = []
+    if extension.shards:
+        group_change = write_group_run(root.store, prefix, _parts_of_shards(extension.shards))
+        change = replace(change, shards=group_change.shards, groups=group_change.groups)
+        checks += _group_checks(extension.shards, version)
+
+    files: list[SamplesFile] = []
+    for options, rows in extension.rows:
+        # `first` numbers the files: annotations of one extension never have one name.
+        own_files, _ = write_annotation(version, prefix, rows, options, first=len(files))
+        files += own_files
+    if files:
+        change = replace(change, samples=tuple(files))
+        checks.append(SameCells(version, files))
+
+    if extension.exclude:
+        to_exclude = find_superseded(version, extension.exclude)
+        table = put_exclusions(root.store, prefix, to_exclude.rows, to_exclude.part_sizes)
+        change = replace(change, exclusions=table, n_excluded=to_exclude.n_samples)
+        checks.append(to_exclude.still_live())
+    return change, checks
+
+
+def _parts_of_shards(shards: Sequence[ShardFile]) -> list[Part]:
+    """Return one part per shard, with only this shard."""
     parts: list[Part] = []
     for shard in shards:
         part = Part(

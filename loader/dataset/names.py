@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import InvalidField, InvalidKey, InvalidName
+from ..errors import InvalidField, InvalidKey, InvalidName, InvalidSample
 from ..json_text import is_text
 from ..modalities import check_field as _check_field
 
@@ -40,6 +40,7 @@ def check_key(key: object) -> str:
 
 
 def _key_problem(key: str) -> str | None:
+    """Return what is wrong with a key, in words that follow it; None for a valid one."""
     if not key:
         return "is empty"
     if key.startswith("/"):
@@ -51,7 +52,9 @@ def _key_problem(key: str) -> str | None:
         return "has a '.' in its last component, where the field name begins"
     if _CONTROL.search(key):
         return "contains a control character"
-    return None if is_text(key) else "is not encodable as UTF-8"
+    if not is_text(key):
+        return "is not encodable as UTF-8"
+    return None
 
 
 def check_field(field: object) -> str:
@@ -98,7 +101,7 @@ def escape_name(text: str) -> str:
 
     Different texts give different names, except for texts that contain an escape already.
     """
-    return text if text.isascii() else _NOT_ASCII.sub(lambda match: f"_u{ord(match[0]):04x}_", text)
+    return _NOT_ASCII.sub(lambda match: f"_u{ord(match[0]):04x}_", text)
 
 
 def member_name(key: str, field: str) -> str:
@@ -118,14 +121,18 @@ def member_name(key: str, field: str) -> str:
 
 
 def member_names(keys: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """Return `member_name` of each field of each key, key by key."""
     names = [f"{key}.{field}" for key in keys for field in fields]
-    every = "\n".join(["", *names])
-    if every.isascii() and max(map(len, names), default=0) <= MAX_MEMBER_BYTES and "\n__" not in every:
+    # One look at all of them: nearly always, none can break a rule of `member_name`.
+    lines = "\n".join(["", *names])
+    longest = max(map(len, names), default=0)
+    if lines.isascii() and longest <= MAX_MEMBER_BYTES and "\n__" not in lines:
         return names
     return [member_name(key, field) for key in keys for field in fields]
 
 
 def check_group(group: str) -> str:
+    """Return the name of a field group. Raises: InvalidField."""
     if not isinstance(group, str) or not GROUP.match(group):
         raise InvalidField(
             f"group {group!r} is not accepted; use lower-case letters, digits and '_', e.g. 'latents'"
@@ -134,6 +141,7 @@ def check_group(group: str) -> str:
 
 
 def check_column(name: object, reserved: frozenset[str]) -> str:
+    """Return the name of a metadata column that is not reserved. Raises: InvalidField."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
@@ -157,19 +165,30 @@ def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[An
     """
     from ..native import hash_texts  # not needed for checking names
 
-    column = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys, pa.string())
-    out, at = np.empty(len(column), np.int64), 0
-    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        if len(chunk):
-            texts = chunk.cast(pa.string())
-            _, ends, data = texts.buffers()
-            offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(chunk) + 1]
-            hash_texts(offsets, data or b"", out[at : at + len(chunk)])
-            at += len(chunk)
-    return out
+    if isinstance(keys, pa.ChunkedArray):
+        chunks = keys.chunks
+    elif isinstance(keys, pa.Array):
+        chunks = [keys]
+    else:
+        chunks = [pa.array(keys, pa.string())]
+
+    hashes = np.empty(sum(map(len, chunks)), np.int64)
+    start = 0
+    for chunk in chunks:
+        if not len(chunk):  # an empty column may have no buffers
+            continue
+        texts = chunk.cast(pa.string())
+        _, offset_buffer, data = texts.buffers()  # `data` is None if all texts are empty
+        first = texts.offset  # a slice shares the buffers of its column
+        offsets = np.frombuffer(offset_buffer, np.int32)[first : first + len(chunk) + 1]
+        stop = start + len(chunk)
+        hash_texts(offsets, data or b"", hashes[start:stop])
+        start = stop
+    return hashes
 
 
 def check_dataset_name(name: str) -> str:
+    """Return the name of a dataset. Raises: InvalidName."""
     if not _NAME.fullmatch(name) or name.startswith("v-"):
         raise InvalidName(
             f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
@@ -215,6 +234,16 @@ def check_ref_name(name: str) -> str:
         raise InvalidName(
             f"{name!r} cannot be a tag or alias: 'latest' is the newest version, digits are version numbers, "
             "'v-...' is a version id; choose another name"
+        )
+    return name
+
+
+def check_part_name(name: str) -> str:
+    """Return the name of a part. Raises: InvalidSample unless it is lower-case letters, digits or '_'."""
+    is_word = name.isascii() and name.replace("_", "").isalnum()
+    if not is_word or name != name.lower() or len(name) > 64:
+        raise InvalidSample(
+            f"part name {name!r} is not accepted; use lower-case letters, digits and '_', e.g. '00042'"
         )
     return name
 

@@ -26,9 +26,9 @@ from .log.entries import DAMAGED, canonical
 from .log.rules import refuse_ungated, ungated_error
 from .log.state import State, Txn
 from .names import hashes_of
-from .shards.key_hashes import among, covered, known
+from .shards.key_hashes import find_known, has_all_hashes, membership
 from .shards.part import Part
-from .tables.annotations import PLACE, Entry, cells, edits_of
+from .tables.annotations import PLACE, TableEntry, cells, edits_of
 from .tables.columns import is_annotation
 from .tables.manifest import SamplesFile
 from .tables.parquet import TableFile, get_tables
@@ -144,10 +144,12 @@ def _record(
     txn: Txn,
     verdict: str,
 ) -> dict[str, Any]:
+    """Return the stage record at the path `verdict`. Raises: StageNotPublished if there is none; Corrupt."""
     try:
         blob = store.get(verdict)
         record = parse_json_object(blob.data)
-        record["verdict"], record["body"].get  # both are read later, and raise here if they are damaged
+        # The caller reads both: a record without them raises here.
+        record["verdict"], record["body"].get
     except ObjectNotFound:
         raise ungated_error(txn.txn, f"there is no {verdict}") from None
     except DAMAGED as error:
@@ -177,10 +179,10 @@ class NewKeys:
         self._clashes: dict[str, pa.Table] = {}  # path of a keys table -> its rows with a key of the run
 
     def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Costs `key_hashes.known` for new tables. Raises: DuplicateKey."""
+        """Check the newest version. Costs `find_known` for new tables. Raises: DuplicateKey."""
         if parent is None:
             return
-        if covered(parent.manifest) and not self._may_clash(parent):
+        if has_all_hashes(parent.manifest) and not self._may_clash(parent):
             return  # nearly every publish ends here, without reading a key
 
         files: list[TableFile] = []
@@ -196,6 +198,7 @@ class NewKeys:
             _refuse_live(parent, clashes, self._leaving)
 
     def _read_clashes(self, files: Sequence[TableFile]) -> None:
+        """Add the rows with a key of the run to `_clashes`, for each of these tables that it lacks."""
         unread = [file for file in files if file.path not in self._clashes]
         columns = [
             "part",
@@ -209,13 +212,13 @@ class NewKeys:
     def _matching(self, table: pa.Table) -> pa.Table:
         """Return the table's rows whose key is one of the run's."""
         hashes = hashes_of(table["key"])
-        has_hash = among(hashes, self._keys.hashes)  # bool [rows]
+        has_hash = membership(hashes, self._keys.hashes)  # bool [rows]
         candidates = table.filter(pa.array(has_hash))
 
         # Keys may share a hash, so the keys decide.
         candidate_hashes = hashes[has_hash]
         ascending = np.sort(candidate_hashes)
-        run_keys = self._keys.having(ascending)
+        run_keys = self._keys.find_keys(ascending)
         is_run_key = pc.is_in(
             candidates["key"],
             value_set=pa.array(run_keys, pa.string()),
@@ -223,10 +226,11 @@ class NewKeys:
         return candidates.filter(is_run_key)
 
     def _may_clash(self, parent: Version) -> bool:
+        """Return whether a hash of the run is in a hash table of the version. Reads the tables that are new."""
         files = parent.manifest["key_hashes"]
         unread = [file for file in files if file["path"] not in self._has_hash]
         # One bool [hashes of the run] per table.
-        results = known(
+        results = find_known(
             self._store,
             unread,
             self._keys.hashes,
@@ -318,6 +322,7 @@ def _refuse_live(
     clashes: pa.Table,
     leaving: Container[tuple[str, int]],
 ) -> None:
+    """Raise DuplicateKey if one of these rows of a keys table is live, and not about to leave the version."""
     live_members: dict[str, Any] = {}  # part id -> bool [rows of the part]
     for row in clashes.to_pylist():
         part = row["part"]
@@ -334,7 +339,7 @@ def _refuse_live(
             )
 
 
-def annotated_columns(entries: Sequence[Entry]) -> list[str]:
+def annotated_columns(entries: Sequence[TableEntry]) -> list[str]:
     """Return the names of the annotated columns, each once, in the order of their first entry."""
     names: dict[str, None] = {}
     for entry in entries:
@@ -363,6 +368,7 @@ class SameCells:
                 self._compare(parent, name)
 
     def _parts(self) -> list[str]:
+        """Return the parts of the annotation's cells."""
         files = [TableFile.from_json(file) for file in self._files]
         parts: set[str] = set()
         for table in get_tables(self._version.store, files, ["part"]):
@@ -371,6 +377,7 @@ class SameCells:
         return sorted(parts)
 
     def _annotated_since(self, parent: Version, name: str) -> bool:
+        """Return whether a column's tables in the newest version differ from the base version's."""
         before = _entries_with(self._version, name)
         now = _entries_with(parent, name)
         for entry in now:
@@ -379,8 +386,10 @@ class SameCells:
         return any(entry not in now for entry in before)  # a retirement removed it
 
     def _compare(self, parent: Version, name: str) -> None:
+        """Raise Conflict if one of the annotation's cells has another value now than in the base version."""
         import polars as pl
 
+        # 1. Join the cells' values now and then: part, row, the column, and the column with " was".
         edits = edits_of(parent.store, self._files, name)
         ours = edits.select(PLACE)
         cells_now = cells(
@@ -407,6 +416,7 @@ class SameCells:
             how="left",
             suffix=" was",
         )
+        # 2. Compare them: two nulls are equal.
         value = pl.col(name)
         base_value = pl.col(f"{name} was")
         changed = both.filter(value.ne_missing(base_value))
@@ -421,6 +431,6 @@ class SameCells:
             )
 
 
-def _entries_with(version: Version, column: str) -> list[Entry]:
+def _entries_with(version: Version, column: str) -> list[TableEntry]:
     entries = version.manifest["samples"]
     return [entry for entry in entries if column in entry["columns"]]

@@ -34,8 +34,8 @@ from .writing.exclude import (
     RowsToExclude,
     check_reason,
     exclusion_change,
-    find_excluded_samples,
     find_keys_to_exclude,
+    find_samples_with_exclusion,
     find_superseded,
 )
 from .writing.group_computation import write_group
@@ -65,21 +65,21 @@ def publish_parts(
     facts: Facts = None,
     foreign: Mapping[str, Any] | None = None,
 ) -> Version:
-    """Publish parts as the dataset's next version (`Root.publish`)."""
+    """Publish parts as the dataset's next version (`Root.publish`). foreign: as for `_check_foreign`."""
     # 1. Check the arguments and the transaction, before anything is uploaded.
     txn = check_parts(parts)
     objects = _check_foreign(txn, parts, foreign)
     producer_facts = check_producer(producer)
     field_facts = check_facts(facts)
     state = root.log.state
-    known = _transaction_of_parts(state, txn, dataset, parent)
-    if known.number is not None:
-        return root.open(f"{dataset}@{known.number}")  # an earlier call committed it
+    transaction = _check_transaction(state, txn, dataset, parent)
+    if transaction.number is not None:
+        return root.open(f"{dataset}@{transaction.number}")  # an earlier call committed it
     for key, why in exclude.items():
         check_reason("exclude", repr(key), why)
     passed: PassedVerdict | None = None
-    if verdict or known.gated:
-        passed = check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
+    if verdict or transaction.gated:
+        passed = check_verdict(root.store, transaction, verdict, parts, exclude, supersede, foreign)
 
     # 2. Write the tables of the change. The newest version gives column types and the samples to supersede. `commit`
     #    checks the change again, against the version that is newest then.
@@ -111,13 +111,14 @@ def publish_parts(
         return commit(root.store, root.log, pending, *checks)
 
 
-def _transaction_of_parts(state: State, txn: str, dataset: str, parent: str | None) -> Txn:
+def _check_transaction(state: State, txn: str, dataset: str, parent: str | None) -> Txn:
+    """Return the parts' transaction, which may publish in `dataset`, on the version `parent` if given."""
     if parent is not None and resolve(state, parent).dataset != dataset:
         raise Conflict(f"parent {parent} is not a version of {dataset!r}")
-    known = require_not_aborted(state, txn)
-    if known.dataset != dataset:
-        raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
-    return known
+    transaction = require_not_aborted(state, txn)
+    if transaction.dataset != dataset:
+        raise Conflict(f"these parts were begun for dataset {transaction.dataset!r}, not {dataset!r}")
+    return transaction
 
 
 def _newest_version(root: "Root", state: State, dataset: str) -> Version | None:
@@ -143,7 +144,10 @@ def _check_foreign(
     parts: Sequence[Part],
     foreign: Mapping[str, Any] | None,
 ) -> TableFile | None:
-    """Return the table of the objects with the parts' bytes, None if the parts have their own bytes."""
+    """Return the table of the registered objects with the parts' bytes; None if the parts have their own bytes.
+
+    foreign: entry of that table, which the pipeline uploaded with the parts.
+    """
     is_registered = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
     if not foreign:
         if is_registered:
@@ -193,22 +197,23 @@ def publish_registered(
 
     Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
     """
-    known = require_not_aborted(root.log.state, txn)
-    if known.number is not None:
-        return root.open(f"{dataset}@{known.number}")  # an earlier call committed it
+    transaction = require_not_aborted(root.log.state, txn)
+    if transaction.number is not None:
+        return root.open(f"{dataset}@{transaction.number}")  # an earlier call committed it
     check_parts(parts)
 
-    excluded, excluded_keys = find_excluded_samples(parent, exclusions)
-    parent_rows = to_exclude.joined(excluded)
+    # 1. Write the tables of the change: samples, exclusions, and the objects with the bytes.
+    standing_rows, standing_keys = find_samples_with_exclusion(parent, exclusions)
+    parent_rows = to_exclude.joined(standing_rows)
     types = _column_types(parent)
     change, keys = write_run(root.store, prefix, parts, types, {}, parent_rows, samples, exclusions)
     if foreign is not None:
         data = table_bytes(foreign, "foreign", facts=table_facts)
         objects = put_named(root.store, prefix, "foreign", data, foreign.num_rows)
-        change = replace(change, foreign=objects)
-    if chunk_rows:
-        change = replace(change, chunks=_chunks(change, chunk_rows))
-    records = _applied_records(exclusions, excluded_keys, keys)
+        change = replace(change, foreign=objects, chunks=_chunks(change, chunk_rows))
+
+    # 2. Commit. The producer names the records of those exclusions that had an effect.
+    records = _effective_records(exclusions, standing_keys, keys)
     pending = Pending(
         dataset=dataset,
         txn=txn,
@@ -229,7 +234,8 @@ def _registered_checks(
     new_keys: RunKeys,
     parent_rows: RowsToExclude,
 ) -> list[Check]:
-    parent_id = ""
+    """Return the checks of a registration. parent_rows: samples that it excludes; it may use their keys again."""
+    parent_id = ""  # `Onto("")`: the dataset has no version
     if parent is not None:
         parent_id = parent.id
     checks: list[Check] = [Onto(parent_id), NewKeys(root.store, new_keys, parent_rows)]
@@ -238,20 +244,23 @@ def _registered_checks(
     return checks
 
 
-def _applied_records(
+def _effective_records(
     exclusions: Exclusions,
-    excluded_keys: Collection[str],
+    parent_keys: Collection[str],
     new_keys: RunKeys,
 ) -> set[str]:
-    """Return the records of exclusions that cover a sample of the parent or of the new parts."""
+    """Return the records of exclusions that excluded a sample of the parent or of the new parts."""
     records: set[str] = set()
     for key, exclusion in exclusions.items():
-        if key in excluded_keys or key in new_keys.not_live:
+        if key in parent_keys or key in new_keys.not_live:
             records.add(exclusion.record)
     return records
 
 
 def _chunks(change: Change, chunk_rows: int) -> dict[str, Any]:
+    """Return the manifest's facts about decoded chunks; empty for objects that are not decoded."""
+    if not chunk_rows:
+        return {}
     fields: set[str] = set()
     for group in change.groups.values():
         fields.update(group.field_nbytes)
@@ -272,21 +281,21 @@ def publish_without(
     producer: Producer = None,
     exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> Version:
-    """Publish the dataset's next version without these samples of a version and without its excluded samples.
+    """Publish the dataset's next version without these samples, and without all that have a standing exclusion.
 
-    Returns `version` if it has no such sample, or only excluded ones.
+    Returns `version` itself if there is nothing to exclude, or if the standing exclusions cover all its samples.
 
     Raises: Conflict if another writer excluded one of them meanwhile; EmptyVersion.
     """
-    excluded, keys = find_excluded_samples(version, exclusions)
-    has_no_excluded = excluded.n_samples == 0
-    # A version needs one live sample: if every sample is excluded, this version stays the newest.
-    has_only_excluded = excluded.n_samples == len(version)
-    if not to_exclude.n_samples and (has_no_excluded or has_only_excluded):
-        return version
-    records = {exclusions[key].record for key in keys}
+    standing_rows, standing_keys = find_samples_with_exclusion(version, exclusions)
+    if not to_exclude.n_samples:
+        n_standing = standing_rows.n_samples
+        # A version needs one live sample: if every sample has an exclusion, this version stays the newest.
+        if n_standing in (0, len(version)):
+            return version
+    records = {exclusions[key].record for key in standing_keys}
     producer_facts = check_producer(_with_records(producer or {}, records))
-    return _publish_exclusions(root, version, to_exclude.joined(excluded), producer_facts)
+    return _publish_exclusions(root, version, to_exclude.joined(standing_rows), producer_facts)
 
 
 def publish_group(
@@ -298,6 +307,7 @@ def publish_group(
     producer: Producer,
     facts: Facts = None,
 ) -> Version:
+    """Compute a new field group and publish it as the next version (`Root.add_group`)."""
     version = root.open(ref)
     producer_facts = check_producer(producer)
     field_facts = check_facts(facts)
@@ -323,6 +333,7 @@ def publish_annotation(
     options: AnnotationOptions,
     producer: Producer,
 ) -> AnnotationResult:
+    """Publish rows of labels as the next version (`Root.annotate`)."""
     import_polars()  # raises MissingDependency before the transaction begins and the rows are read
     version = root.open(ref)
     producer_facts = check_producer(producer)
@@ -348,6 +359,7 @@ def publish_exclusions(
     reason: str,
     producer: Producer,
 ) -> Version:
+    """Publish the next version without the samples with these keys (`Root.exclude`)."""
     check_reason("exclude", "these keys", reason)
     version = root.open(ref)
     producer_facts = check_producer(producer)
@@ -384,6 +396,7 @@ def abort_after(root: "Root", txn: str, error: BaseException) -> None:
 
 @contextmanager
 def _transaction(root: "Root", version: Version) -> Iterator[str]:
+    """Begin a transaction for a change of `version`, and keep it alive; abort it if the block raises."""
     txn = root.begin(version.dataset, parent=version.id)
     try:
         with root.heartbeat(txn):

@@ -20,15 +20,18 @@ def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
 
     Raises: InvalidRuntime if a share is negative or the shares do not add up to 1.
     """
-    if not splits or min(splits.values()) < 0 or not isclose(sum(splits.values()), 1, abs_tol=1e-6):
+    shares = splits.values()
+    if not splits or min(shares) < 0 or not isclose(sum(shares), 1, abs_tol=1e-6):
         raise InvalidRuntime(
             f"splits = {dict(splits)}: shares of at least 0 that add up to 1 are needed, such as "
             "{'train': 0.95, 'val': 0.05}"
         )
-    hashed = blake2b(f"{salt}\0{identity}".encode(), digest_size=8).digest()
-    place = int.from_bytes(hashed, "little") / 2**64
+    digest = blake2b(f"{salt}\0{identity}".encode(), digest_size=8).digest()
+    rest = (
+        int.from_bytes(digest, "little") / 2**64
+    )  # where the identity lies in [0, 1), less the splits before
     for name, share in sorted(splits.items()):
-        place -= share
-        if place < 0:
+        rest -= share
+        if rest < 0:
             return name
-    return max(splits)
+    return max(splits)  # rounding: the shares add up to slightly less than 1

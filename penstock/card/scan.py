@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from loader import Version
-from loader.dataset.tables.annotations import files_of, last_said
+from loader.dataset.tables.annotations import files_of, last_values
 from loader.dataset.tables.columns import KEY_COLUMNS, type_named
 from loader.dataset.tables.parquet import TableFile, check_schema_version, get_table_bytes
 from loader.errors import Corrupt
@@ -149,7 +149,7 @@ class AnnotatedCells:
         self._remaining: dict[str, Bools] = {}
         if not files:
             return
-        table = last_said(version.store, files, self.names).to_arrow()
+        table = last_values(version.store, files, self.names).to_arrow()
         rows = start[version.parts.positions(table["part"].cast(pa.string()))] + table["row"].to_numpy()
         order = np.argsort(rows)
         order = order[live[rows[order]]]

@@ -16,19 +16,11 @@ from typing import Any
 import numpy as np
 
 from loader import Root, Version
-from loader.dataset.apply_denies import Rows, denied_rows
+from loader.dataset.apply_denies import DenyEntries, find_denied_rows
 from loader.dataset.log.state import Deny
-from loader.dataset.tables.foreign_objects import (
-    ForeignObject,
-    foreign_objects,
-    is_adopted,
-    is_bucket,
-    is_foreign,
-    is_vouched,
-    owners_record,
-    place_of,
-    refusal,
-)
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, foreign_place, is_foreign
+from loader.dataset.tables.place_records import is_adopted, owner_record
+from loader.dataset.tables.trusted_places import is_bucket, is_vouched, unvouched_message
 from loader.dataset.writing.redact import shard_index
 from loader.errors import Corrupt, Denied, ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
@@ -89,9 +81,9 @@ def look_at_owners(store: Store, place: Place) -> Place:
         return {**place, "clean": False, "why": why}
     url = ""
     try:
-        record, url = owners_record(store, place["place"])
+        record, url = owner_record(store, place["place"])
         if not is_bucket(url) and not is_vouched(store, record, url):
-            return {**place, "clean": False, "why": refusal(store, record, url, "looked at")}
+            return {**place, "clean": False, "why": unvouched_message(store, record, url, "looked at")}
         info = open_store(url).head(place["key"])
     except ObjectNotFound as error:
         if url:
@@ -126,7 +118,7 @@ class DeniedBytes:
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
         self._store, self._denies = store, denies
-        self._rows: dict[str, Rows] = {}
+        self._rows: dict[str, DenyEntries] = {}
 
     @cached_property
     def _on_record(self) -> list[tuple[str, Place]]:
@@ -190,8 +182,8 @@ class DeniedBytes:
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:
         there = {info.key for info in self._store.list(FOREIGN)}
-        adopted = {place for place in {place_of(path) for path in there} if self._is_adopted(place)}
-        own = {path for path in there if place_of(path) in adopted}
+        adopted = {place for place in {foreign_place(path) for path in there} if self._is_adopted(place)}
+        own = {path for path in there if foreign_place(path) in adopted}
         return own, there - own
 
     def _is_adopted(self, place: str) -> bool:
@@ -233,9 +225,9 @@ class DeniedBytes:
                     out[path] = paths
         return out
 
-    def _denied(self, version: Version) -> Rows:
+    def _denied(self, version: Version) -> DenyEntries:
         if version.id not in self._rows:
-            self._rows[version.id] = denied_rows(version, self._denies)
+            self._rows[version.id] = find_denied_rows(version, self._denies)
         return self._rows[version.id]
 
 

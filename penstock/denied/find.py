@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root, Version
-from loader.dataset.apply_denies import Rows
+from loader.dataset.apply_denies import DenyEntries
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.names import hashes_of
 from loader.dataset.shards.index import IndexPlace
 from loader.dataset.tables.columns import is_annotation
-from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign
+from loader.dataset.tables.foreign_objects import ForeignObject, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.place_records import is_adopted
 
 from .cells import LABELS, WORDS, class_names_without, scrub, searched
 from .denied_bytes import DeniedBytes, by_shard, objects_with, owners_place
@@ -34,7 +35,7 @@ class Findings:
     """Name of the dataset."""
     marks: Marks
     """Names that only the denied samples have."""
-    rows: Rows = field(default_factory=dict)
+    rows: DenyEntries = field(default_factory=dict)
     """Part -> row -> number of the deny entry, over all versions."""
     uris: set[str] = field(default_factory=set)
     """URIs of the samples' raw objects, even shared ones."""
@@ -62,7 +63,7 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
     files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
     denied = dict(zip(files, tables.denied(dataset, list(files.values())), strict=True))
     by_file = {path: rows.own for path, rows in denied.items()}
-    rows: Rows = {}
+    rows: DenyEntries = {}
     for rows_of_parts in by_file.values():
         for part, members in rows_of_parts.items():
             rows.setdefault(part, {}).update(members)
@@ -97,7 +98,7 @@ class _Search:
     def __init__(
         self,
         findings: Findings,
-        by_file: Mapping[str, Rows] = MappingProxyType({}),
+        by_file: Mapping[str, DenyEntries] = MappingProxyType({}),
         denied: DeniedBytes | None = None,
     ) -> None:
         """by_file: path of a keys table -> its denied rows."""

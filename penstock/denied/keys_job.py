@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader import Root
-from loader.dataset.apply_denies import Rows
+from loader.dataset.apply_denies import DenyEntries
 from loader.dataset.log.state import Deny
 from loader.dataset.root import root_over
 from loader.errors import TakedownNotFound
@@ -84,12 +84,12 @@ def _looked(unit: KeysUnit, node: Node) -> KeysResult:
     return KeysResult(shared=sorted(shared_in(store, marks, unit.file, _rows(unit.denied))))
 
 
-def _stored(rows: Rows) -> StoredRows:
+def _stored(rows: DenyEntries) -> StoredRows:
     return [(part, row, n) for part, members in rows.items() for row, n in members.items()]
 
 
-def _rows(stored: StoredRows) -> Rows:
-    rows: Rows = {}
+def _rows(stored: StoredRows) -> DenyEntries:
+    rows: DenyEntries = {}
     for part, row, n in stored:
         rows.setdefault(part, {})[row] = n
     return rows

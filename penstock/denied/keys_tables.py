@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root, Version
-from loader.dataset.apply_denies import Rows, denied_files
+from loader.dataset.apply_denies import DenyEntries, find_denied_in_tables
 from loader.dataset.log.denies import DenyList
 from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, parse_table
@@ -28,9 +28,9 @@ KeysFile = Mapping[str, Any]
 class DeniedRows:
     """Denied rows in a keys table."""
 
-    own: Rows
+    own: DenyEntries
     """Rows that one takedown denies."""
-    every: Rows
+    every: DenyEntries
     """Rows that any takedown denies."""
 
 
@@ -57,12 +57,12 @@ class KeysTables:
 
 def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
     """Return a table's denied rows. denies: all takedowns."""
-    own = denied_files(store, [deny], dataset, [file])
-    every = own if len(denies) == 1 else denied_files(store, denies, dataset, [file])
+    own = find_denied_in_tables(store, [deny], dataset, [file])
+    every = own if len(denies) == 1 else find_denied_in_tables(store, denies, dataset, [file])
     return DeniedRows(own=own, every=every)
 
 
-def shared_in(store: Store, marks: Marks, file: KeysFile, denied: Rows) -> set[str]:
+def shared_in(store: Store, marks: Marks, file: KeysFile, denied: DenyEntries) -> set[str]:
     """Return the marks of names that remaining rows share. denied: all denied rows."""
     table = names_in(store, file)
     at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import loader
 from loader.dataset.tables import columns
-from loader.dataset.tables.foreign_objects import ForeignObject, foreign_table, place_id, put_place
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_table, place_id
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
+from loader.dataset.tables.place_records import put_place
 from loader.storage import ObjectInfo
 from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ...json_text import DamagedJson, is_text, parse_members
 from ..names import COLUMN
-from ..tables.any_columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
+from ..tables.any_columns import MOST_COLUMNS, cast_to_types, common_types, table_of_any
 from .column_names import MOST_TEXT_BYTES, metadata_name
 
 FIELD = "json"
@@ -125,7 +125,7 @@ class JsonMembers:
                 known_types[name] = column["type"]
             if column["group"] == "metadata":
                 n_metadata += 1
-        types, left_out = agreed_types(tables, known_types, MOST_COLUMNS - n_metadata)
+        types, left_out = common_types(tables, known_types, MOST_COLUMNS - n_metadata)
 
         for name in sorted(types):
             if types[name] != "string" or name in known_types:
@@ -140,7 +140,7 @@ class JsonMembers:
 
     def as_agreed(self, table: pa.Table, types: Mapping[str, str]) -> pa.Table:
         """Return a table cast to these types, without other columns. Keys and provenance stay."""
-        agreed, lost = as_agreed(table, types)
+        agreed, lost = cast_to_types(table, types)
         for name, (n, value) in lost.items():
             reason = f"values of {name} are no {types[name]}, which the dataset has, and are null"
             self.count(reason, repr(value[:80]), n)
@@ -193,13 +193,13 @@ class JsonColumns:
         if not self._kind_of:
             return None
         tables = [table for table, _ in self._chunks]
-        types, _ = agreed_types(tables, {}, MOST_COLUMNS)
+        types, _ = common_types(tables, {}, MOST_COLUMNS)
         for name, where in self._mixed.items():
             if types[name] == "string":
                 self._members.note("columns of archives are text, since kinds of values mix", where)
         agreed_tables = []
         for table, n in self._chunks:
-            agreed, _ = as_agreed(table, types)
+            agreed, _ = cast_to_types(table, types)
             columns = {}
             for name in sorted(types):
                 if name in agreed.column_names:

@@ -21,7 +21,7 @@ from ...storage.disk.scratch import on_scratch
 from ..names import check_column
 from ..progress import Watch, unwatched
 from ..tables.annotations import AT_US, BY, EDIT_COLUMNS, REMOVED
-from ..tables.columns import RESERVED_COLUMNS, concat, fit_types
+from ..tables.columns import RESERVED_COLUMNS, concat, with_dataset_types
 from ..tables.manifest import SamplesFile
 from ..tables.parquet import put_table
 from ..versions.version import Version
@@ -234,11 +234,11 @@ def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, n
     for name in table.column_names:
         column = {name: types[name]} if name in types else {}
         try:
-            fit_types(table.select([name]), column)
+            with_dataset_types(table.select([name]), column)
         except FieldMismatch as error:
             for row in np.flatnonzero(np.asarray(table[name].is_valid())).tolist():
                 try:
-                    fit_types(table.select([name]).slice(row, 1), column)
+                    with_dataset_types(table.select([name]).slice(row, 1), column)
                 except FieldMismatch as mismatch:
                     shown = repr(table[name][row].as_py())
                     at = source.at(int(numbers[row]))
@@ -296,7 +296,7 @@ def _write(
     for table in tables:
         low, high = np.searchsorted(matches.row_of, [start, start + table.num_rows])
         here = slice(int(low), int(high))
-        part_rows = fit_types(table.take(pa.array(matches.row_of[here] - start)), types)
+        part_rows = with_dataset_types(table.take(pa.array(matches.row_of[here] - start)), types)
         # Reserved names, which no input column can have. The part column holds positions until rows are sorted by it.
         places = {"part": matches.position[here], "row": matches.row[here]}
         pending.append(

@@ -16,16 +16,10 @@ from ...storage.external_shards import FOREIGN, Decoded, ObjectsOf, PlacedObject
 from ...storage.store import disk_of
 from ..columnar.choices import ColumnarOptions
 from ..columnar.parquet_chunks import Chunks, DecodedParquet
-from ..tables.foreign_objects import (
-    FOREIGN_SCHEMA,
-    ForeignObject,
-    is_bucket,
-    is_vouched,
-    place_of,
-    place_record,
-    refusal,
-)
+from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, foreign_place
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
+from ..tables.place_records import place_record
+from ..tables.trusted_places import is_bucket, is_vouched, unvouched_message
 
 MAX_SHARDS = 4096
 """Most shards whose objects stay cached."""
@@ -98,7 +92,7 @@ def _locations(shards: Iterable[str], name: str) -> set[str]:
                 f"the table of objects of {name} has the shard {path!r}, which is no path in a place: it was damaged "
                 "or forged. Register the place again"
             )
-    return {place_of(path) for path in shards}
+    return {foreign_place(path) for path in shards}
 
 
 def _open_locations(
@@ -118,13 +112,13 @@ def _open_locations(
         key, url = record
         is_readable = True
         if not is_vouched(root, key, url):
-            unvouched[place] = refusal(root, key, url, "copied into the root")
+            unvouched[place] = unvouched_message(root, key, url, "copied into the root")
             # A bucket may be read anyway: its credentials are the reader's own. A folder may not even be read.
             is_readable = is_bucket(url)
         if is_readable:
             stores[place] = _open(url)
         else:
-            reason = refusal(root, key, url, "read")
+            reason = unvouched_message(root, key, url, "read")
             stores[place] = cast(Store, RefusedPlace(url, Forbidden(reason)))
     return stores, unvouched
 

@@ -12,7 +12,7 @@ BLOCK_BITS = 4096
 WORD_BITS = 64
 BLOCK_BYTES = BLOCK_BITS // 8
 BLOCK_WORDS = BLOCK_BITS // WORD_BITS
-SPARSE = 8192
+MOST_FROM_WORDS = 8192
 """Most members that are looked up without unpacking blocks: 4 MiB of words."""
 MEMBERS_PER_BLOCK = 4
 """Mean members of a block up to which words are faster than unpacking the block, which takes 20 us."""
@@ -24,6 +24,7 @@ def pack(members: Bools) -> bytes:
 
 
 def unpack(data: bytes, n: int) -> Bools:
+    """Return bool [n]: the members of a bitmap from `pack`."""
     octets = np.frombuffer(data, np.uint8)
     bits = np.unpackbits(
         octets,
@@ -73,11 +74,13 @@ class SelectTable:
         return int(n_members)
 
     def packed(self) -> bytes:
+        """Return the subset as a bitmap, as from `pack`."""
         nbytes = -(-self._n // 8)
         octets = self._bytes[:nbytes]
         return octets.tobytes()
 
     def rank(self, n: int) -> int:
+        """Return the number of members below `n`."""
         block, bit = divmod(n, BLOCK_BITS)
         before_block = int(self._before[block])
         bits = self._block(block)
@@ -138,7 +141,7 @@ class SelectTable:
 
         # In a random batch, most members have a block of their own.
         n_blocks = len(starts) + 1
-        most_from_words = min(MEMBERS_PER_BLOCK * n_blocks, SPARSE)
+        most_from_words = min(MEMBERS_PER_BLOCK * n_blocks, MOST_FROM_WORDS)
         if len(x) <= most_from_words:
             return self._select_from_words(block, rank)
         return self._select_from_blocks(

@@ -148,7 +148,10 @@ class IndexPlace:
 
 
 class IndexFile:
-    """An open index. Keeps only the footer, or a small index whole. Thread-safe. whole: read all rows at once."""
+    """An open index. Thread-safe. Keeps a small index whole in memory, otherwise only the footer.
+
+    whole: keep any index whole.
+    """
 
     def __init__(
         self,
@@ -165,18 +168,19 @@ class IndexFile:
         whole = whole or place.nbytes - place.start <= WHOLE_BELOW_BYTES
         reader, data, self._hashes = retry_corrupt(partial(self._open, whole))
 
+        # From here on the footer is checked and parsed.
         self._metadata = reader.metadata
         self._facts = reader.schema_arrow.metadata or {}
         self._fields = field_names(reader.schema_arrow.names)
         self._first_row = self._first_rows()  # of each row group, then the number of rows
         self.n_rows = int(self._first_row[-1])
 
+        # b"": rows are read when they are needed.
+        self._data = b""
+        self.held_bytes = 4 * footer_nbytes(data)  # about the parsed footer's size
         if whole:
             self._data = data
             self.held_bytes = len(data)
-        else:
-            self._data = b""
-            self.held_bytes = 4 * footer_nbytes(data)  # about the parsed footer's size
         if place.seal:
             self.held_bytes += 8 * self.n_rows * len(self._fields)
         self._lock = lock()
@@ -184,10 +188,11 @@ class IndexFile:
         self._looked_for_seal = False
 
     @property
-    def name(self) -> str:
+    def url(self) -> str:
         return f"{self._store.url}/{self._path}"
 
     def _first_rows(self) -> Int64s:
+        """Return int64 [row groups + 1]: the first row of each, then the number of rows. Raises: Corrupt."""
         metadata = self._metadata
         group_rows: list[int] = []
         for group in range(metadata.num_row_groups):
@@ -200,7 +205,7 @@ class IndexFile:
         if not is_full or largest > ROW_GROUP_ROWS:
             sizes = sorted(set(group_rows))
             raise Corrupt(
-                f"{self.name} has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}"
+                f"{self.url} has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}"
             )
 
         first_rows = np.zeros(len(group_rows) + 1, np.int64)
@@ -212,6 +217,7 @@ class IndexFile:
         return first_rows
 
     def row_group_of(self, row: int) -> int:
+        """Return the number of the row group that has the row."""
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_group(self, group: int) -> IndexRows:
@@ -225,10 +231,11 @@ class IndexFile:
         is_unknown = rows.places[:, :, 2] == UNKNOWN_CRC  # [rows, fields]
         if not is_unknown.any():
             return rows
-        seal = self._known_by_seal()
+        seal = self._read_seal_once()
         if seal is None:
             return replace(rows, sealed=False)
 
+        # `rows` is new and in no cache, so its arrays may change.
         end_row = rows.first_row + len(rows.keys)
         for number, (field, crcs) in enumerate(rows.crc32c.items()):
             unknown = is_unknown[:, number]
@@ -236,7 +243,8 @@ class IndexFile:
             crcs[unknown] = seal_crcs[unknown]
         return rows
 
-    def _known_by_seal(self) -> Crcs | None:
+    def _read_seal_once(self) -> Crcs | None:
+        """Return the index's seal, None if it has none. Only the first call costs a request."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(
@@ -249,7 +257,8 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        with corrupt_if_unreadable(f"{self.name}, column {name}", _UNREADABLE):
+        """Return a column for all rows. Only for an index that was opened with `whole`. Raises: Corrupt."""
+        with corrupt_if_unreadable(f"{self.url}, column {name}", _UNREADABLE):
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._data),
                 page_checksum_verification=True,
@@ -286,10 +295,11 @@ class IndexFile:
             digests=data,
             page_bytes=page_bytes,
             nbytes=shard_nbytes,
-            name=self.name,
+            name=self.url,
         )
 
     def _read_unchecked(self, group: int) -> IndexRows:
+        """Return one row group, whose unknown checksums are not from the seal yet. Raises: Corrupt."""
         if self._data:
             start = self._place.start
             data = self._data
@@ -299,7 +309,7 @@ class IndexFile:
             self._check_row_group(self._hashes, group, data)
 
         first_row = int(self._first_row[group])
-        with corrupt_if_unreadable(f"{self.name}, row group {group}", _UNREADABLE):
+        with corrupt_if_unreadable(f"{self.url}, row group {group}", _UNREADABLE):
             reader = pq.ParquetFile(
                 Window(self._nbytes, start, data),
                 metadata=self._metadata,
@@ -311,20 +321,20 @@ class IndexFile:
         expected = int(self._first_row[group + 1]) - first_row
         if len(rows.keys) != expected:
             raise Corrupt(
-                f"{self.name}, row group {group} has {len(rows.keys)} rows, in its footer {expected}"
+                f"{self.url}, row group {group} has {len(rows.keys)} rows, in its footer {expected}"
             )
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """Return (parsed footer, the bytes that were read, hashes of the row groups in newer releases)."""
+        """Return (parsed footer, the bytes that were read, hashes of the row groups; None in earlier releases)."""
         if whole:
             data = self._read_whole()
         else:
             data = self._read_footer()
         data_start = self._nbytes - len(data)
-        with corrupt_if_unreadable(f"{self.name} is not a readable index", _UNREADABLE):
+        with corrupt_if_unreadable(f"{self.url} is not a readable index", _UNREADABLE):
             reader = pq.ParquetFile(Window(self._nbytes, data_start, data), pre_buffer=False)
-            check_schema_version(reader.schema_arrow, self.name)
+            check_schema_version(reader.schema_arrow, self.url)
             metadata = reader.metadata
             hashes = None
             if self._place.footer_sha256:
@@ -344,10 +354,11 @@ class IndexFile:
         if self._place.footer_sha256:
             self._check_footer(data)
         else:
-            self._check_crc("its ", data, self._place.crc32c)
+            self._check_crc("its", data, self._place.crc32c)
         return data
 
     def _read_footer(self) -> bytes:
+        """Return the last bytes of the index, with the whole footer. Raises: Corrupt."""
         data = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
         nbytes = footer_nbytes(data)
         # A footer takes about 110 bytes per column and row group: at 100,000 rows it exceeds the tail.
@@ -370,7 +381,7 @@ class IndexFile:
                 source="the shards table",
             )
         else:
-            self._check_crc("the footer's ", footer, self._place.footer_crc32c)
+            self._check_crc("the footer's", footer, self._place.footer_crc32c)
 
     def _check_row_group(
         self,
@@ -378,6 +389,7 @@ class IndexFile:
         group: int,
         data: bytes,
     ) -> None:
+        # Earlier releases have none: there, Parquet checks the CRC of each page.
         if hashes is not None:
             self._check_sha256(
                 f"row group {group} has",
@@ -396,7 +408,7 @@ class IndexFile:
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 != expected:
             raise Corrupt(
-                f"{self.name}: {what} SHA-256 {sha256}, in {source} {expected}: it was replaced or damaged; restore "
+                f"{self.url}: {what} SHA-256 {sha256}, in {source} {expected}: it was replaced or damaged; restore "
                 "it from a mirror"
             )
 
@@ -409,7 +421,7 @@ class IndexFile:
         checksum = crc32c(data)
         if checksum != expected:
             raise Corrupt(
-                f"{self.name}: {what}CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
+                f"{self.url}: {what} CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
                 "it from a mirror"
             )
 

@@ -26,6 +26,7 @@ class IndexCache:
         self._file_bytes = 0
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
+        """Return the row group around `row` if it is in the cache. No request."""
         number = row // ROW_GROUP_ROWS
         key = (place.path, number)
         group: IndexRows | None = self._groups.get(key)
@@ -55,11 +56,14 @@ class IndexCache:
         place: IndexPlace,
         shard_nbytes: int,
     ) -> PageHashes | None:
+        """Return the page hashes of the index's shard (`IndexFile.page_hashes`)."""
         file = self._file(place)
         return file.page_hashes(shard_nbytes)
 
     def _file(self, place: IndexPlace) -> IndexFile:
+        """Return the open index. Threads that want the same one wait for one of them to open it."""
         with self._groups.turns.of(place.path):
+            # The lock guards only the dictionary: threads open different indexes at the same time.
             with self._lock:
                 file = self._files.get(place.path)
             if file is None:
@@ -69,6 +73,7 @@ class IndexCache:
             return file
 
     def _add(self, path: str, file: IndexFile) -> None:
+        """Add a file, and drop the oldest ones beyond `MAX_OPEN_FILES` or a quarter of the capacity."""
         self._files[path] = file
         self._file_bytes += file.held_bytes
         most_file_bytes = self._groups.capacity_bytes // 4

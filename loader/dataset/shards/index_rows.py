@@ -52,6 +52,7 @@ class IndexRows:
 
 
 def field_names(columns: Sequence[str]) -> list[str]:
+    """Return the sorted fields in an index's column names."""
     fields = []
     for name in columns:
         if name.endswith("_offset"):
@@ -61,6 +62,7 @@ def field_names(columns: Sequence[str]) -> list[str]:
 
 
 def index_rows(table: pa.Table, first_row: int) -> IndexRows:
+    """Return a decoded row group. first_row: its first row's number in the index. Raises: TypeError; KeyError."""
     fields = field_names(table.column_names)
     shape = (
         table.num_rows,

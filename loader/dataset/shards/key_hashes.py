@@ -70,8 +70,8 @@ def put_hashes(
     }
 
 
-def covered(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the manifest's hash tables cover all keys. Older releases wrote none."""
+def has_all_hashes(manifest: Mapping[str, Any]) -> bool:
+    """Return whether the manifest's tables have a hash of each key. Older releases wrote none."""
     n_hashes = 0
     for file in manifest.get("key_hashes", ()):
         n_hashes += int(file["n_rows"])
@@ -79,7 +79,7 @@ def covered(manifest: Mapping[str, Any]) -> bool:
     return n_hashes == n_keys
 
 
-def known(
+def find_known(
     store: Store,
     files: Sequence[Mapping[str, Any]],
     hashes: Int64s,
@@ -99,12 +99,13 @@ def _known(
     hashes: Int64s,
     file: Mapping[str, Any],
 ) -> Bools:
+    """Return bool [n]: whether one table has each of these ascending hashes."""
     if file["nbytes"] > WHOLE_BELOW_BYTES:
         return _known_by_row_groups(store, hashes, file)
     table_file = TableFile.from_json(dict(file))
     table = get_table(store, table_file)
     table_hashes = integers(table["hash"])
-    return among(hashes, table_hashes)
+    return membership(hashes, table_hashes)
 
 
 def _known_by_row_groups(
@@ -112,6 +113,7 @@ def _known_by_row_groups(
     hashes: Int64s,
     file: Mapping[str, Any],
 ) -> Bools:
+    """Return the result of `_known`, from the row groups that may have one of the hashes."""
     path = file["path"]
     name = f"{store.url}/{path}"
     nbytes = file["nbytes"]
@@ -124,9 +126,11 @@ def _known_by_row_groups(
 
     is_known = np.zeros(len(hashes), bool)
     with corrupt_if_unreadable(f"{name} is not a readable table of hashes", _UNREADABLE):
+        # 1. Choose the row groups by the smallest hash of each, which the footer has.
         footer = pq.ParquetFile(Window(nbytes, start, tail.data), pre_buffer=False)
         check_schema_version(footer.schema_arrow, name)
         metadata = footer.metadata
+        # Tables of earlier releases have none: there, Parquet checks the CRC of each page.
         group_sha256s: Sequence[str] = ()
         if "footer_sha256" in file:
             group_sha256s = part_hashes(metadata).row_groups
@@ -137,6 +141,7 @@ def _known_by_row_groups(
         if not groups:
             return is_known
 
+        # 2. Read these row groups, and look up the hashes in each.
         spans = [_span(columns[group]) for group in groups]
         blobs = store.get_ranges(
             path,
@@ -161,7 +166,7 @@ def _known_by_row_groups(
             )
             table = reader.read_row_group(group, use_threads=False)
             group_hashes = integers(table["hash"])
-            is_known |= among(hashes, group_hashes)
+            is_known |= membership(hashes, group_hashes)
     return is_known
 
 
@@ -182,6 +187,7 @@ def _check_footer(
     file: Mapping[str, Any],
     name: str,
 ) -> None:
+    """Compare a footer with its SHA-256 in the manifest, or with its CRC-32C in manifests of earlier releases."""
     if "footer_sha256" in file:
         check_sha256(
             "its footer",
@@ -200,7 +206,7 @@ def _check_footer(
         )
 
 
-def among(hashes: Int64s, table: Int64s) -> Bools:
+def membership(hashes: Int64s, table: Int64s) -> Bools:
     """Return bool [n]: whether each hash is in the ascending table."""
     if not len(table):
         return np.zeros(len(hashes), bool)

@@ -112,6 +112,7 @@ class Part:
 
 
 def _shard_json(shard: ShardFile) -> dict[str, Any]:
+    """Return the shard's fields, without None."""
     body: dict[str, Any] = {}
     for name in ShardFile.__slots__:
         value = getattr(shard, name)
@@ -121,6 +122,7 @@ def _shard_json(shard: ShardFile) -> dict[str, Any]:
 
 
 def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
+    """Return the rows of a part's samples table; none if it has no table."""
     if part.samples is None:
         return []
     rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist()

@@ -45,7 +45,7 @@ class PartsTable:
     ) -> None:
         self._shards = shards
         self._name = name
-        self._names: dict[int, str] = {}  # most recently requested
+        self._names: dict[int, str] = {}  # part position -> its id, for ids that were requested lately
 
         self.groups, group, shard_rows = _groups_and_rows(shards)
         # Both are None if the version has one group: then shard i is the only shard of part i.
@@ -75,6 +75,7 @@ class PartsTable:
 
     @cached_property
     def ids(self) -> pa.Array:
+        """Part ids, in the version's order."""
         table = self._shards.columns("part")
         names = table["part"].combine_chunks()
         if self._first_shard is None:
@@ -82,6 +83,7 @@ class PartsTable:
         return take_rows(names, self._first_shard)
 
     def id(self, position: int) -> str:
+        """Return a part's id."""
         name = self._names.get(position)
         if name is not None:
             return name
@@ -215,6 +217,7 @@ class PartsTable:
 
     @property
     def with_exclusions(self) -> list[int]:
+        """Positions of the parts with exclusions."""
         return sorted(self.live_rows)
 
     @property
@@ -222,6 +225,7 @@ class PartsTable:
         return bool(self.live_rows)
 
     def has_group(self, group: str) -> Bools:
+        """Return bool [parts]: whether each part has a shard of the group."""
         if group not in self._shard_of:
             return np.zeros(len(self), bool)
         shard_of_parts = self._shard_of[group]
@@ -233,6 +237,7 @@ class PartsTable:
         group: str,
         position: int,
     ) -> dict[str, Any]:
+        """Return a part's row of the shards table for one group. Raises: FieldNotFound if the part lacks the group."""
         number = MISSING
         if group in self._shard_of:
             shard_of_parts = self._shard_of[group]
@@ -253,7 +258,10 @@ class PartsTable:
         return row["sha256"], row["nbytes"]
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the first shard at a path: groups of registered samples, and parts of other fields, share theirs."""
+        """Return the first row of the shards table with this path, or None. O(shards).
+
+        Groups of registered samples, and parts of other fields, share a path.
+        """
         number = self._shard_number(path)
         if number is None:
             return None
@@ -261,7 +269,7 @@ class PartsTable:
 
     def _shard_number(self, path: str) -> int | None:
         if len(self._shards) <= FEW_SHARDS:
-            return self._row_of.get(path)
+            return self._row_by_path.get(path)
 
         import pyarrow.compute as pc
 
@@ -277,14 +285,15 @@ class PartsTable:
         return None
 
     @cached_property
-    def _row_of(self) -> dict[str, int]:
+    def _row_by_path(self) -> dict[str, int]:
         table = self._shards.columns("path")
-        row_of: dict[str, int] = {}
+        row_by_path: dict[str, int] = {}
         for row, path in enumerate(table["path"].to_pylist()):
-            row_of.setdefault(path, row)
-        return row_of
+            row_by_path.setdefault(path, row)
+        return row_by_path
 
     def shard_nbytes(self, group: str) -> list[int]:
+        """Return the size of each shard of the group, in the order of the parts."""
         if group not in self._shard_of:
             return []
         shard_of_parts = self._shard_of[group]
@@ -347,18 +356,19 @@ def _parts(
         return None, None
 
     is_first = _name_changes(shards)
-    run = np.cumsum(is_first) - 1  # [shards]: number of the run of equal names
-    run_start = np.flatnonzero(is_first)  # [runs]
+    stretch = np.cumsum(is_first) - 1  # [shards]: number of the stretch of equal names
+    stretch_start = np.flatnonzero(is_first)  # [stretches]
 
     # Shards of a part are adjacent, unless a group was added later. A part has at most one shard of a group. So if
-    # some group occurs once in every run of names, no two runs belong to one part, and each run is a part.
-    every_run = np.arange(len(run_start))
+    # some group occurs once in every stretch of names, no two stretches belong to one part: each stretch is a part.
+    every_stretch = np.arange(len(stretch_start))
     for number in range(n_groups):
         is_of_group = group == number
-        runs_of_group = run[is_of_group]
-        if np.array_equal(runs_of_group, every_run):
-            return run, run_start
+        stretches_of_group = stretch[is_of_group]
+        if np.array_equal(stretches_of_group, every_stretch):
+            return stretch, stretch_start
 
+    # Otherwise all names are compared.
     table = shards.columns("part")
     names, part = codes(table["part"])
     n_shards = len(part)

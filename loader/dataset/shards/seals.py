@@ -3,6 +3,7 @@
 seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, one row per index row; -1: unknown
 """
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +22,7 @@ Crcs = Mapping[str, NDArray[np.int64]]
 """Field -> int64 [rows of the index], CRC-32Cs."""
 SEALS = "seals/"
 _CRC = "_crc32c"
-_AGAIN = "Restore it from a mirror, or delete it and run penstock seal again"
+_REMEDY = "Restore it from a mirror, or delete it and run penstock seal again"
 
 
 def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
@@ -34,6 +35,7 @@ def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
 
 
 def seal_bytes(path: str, crcs: Crcs) -> bytes:
+    """Return a seal as `put_seal` stores it. path: its path, which the table repeats as a fact."""
     columns: dict[str, pa.Array] = {}
     for field in sorted(crcs):
         columns[f"{field}{_CRC}"] = pa.array(crcs[field])
@@ -49,10 +51,9 @@ def put_seal(
     path: str,
     data: bytes,
 ) -> None:
-    try:
+    """Store a seal, unless the path has one already: a run that was killed and repeated writes the same seal."""
+    with contextlib.suppress(AlreadyExists):
         store.put_if_absent(path, data)
-    except AlreadyExists:  # a run that was killed and repeated writes the same seal
-        return
 
 
 def read_seal(
@@ -61,17 +62,21 @@ def read_seal(
     fields: list[str],
     n_rows: int,
 ) -> Crcs | None:
-    """Return the seal's checksums for an index with these sorted fields, or None. One request."""
-    name = f"{store.url}/{path}"
+    """Return the seal's checksums; None if the index has no seal. Costs one request.
+
+    fields, n_rows: sorted fields and rows of the index, which the seal must match. Raises: Corrupt.
+    """
+    url = f"{store.url}/{path}"
     try:
         crcs = retry_corrupt(partial(_read, store, path))
     except ObjectNotFound:
         return None
     seal_fields = sorted(crcs)
-    has_other_rows = any(len(column) != n_rows for column in crcs.values())
-    if seal_fields != fields or has_other_rows:
+    row_counts = {len(column) for column in crcs.values()}
+    if seal_fields != fields or row_counts - {n_rows}:
         raise Corrupt(
-            f"{name} has the fields {seal_fields}, its index {fields} in {n_rows} rows: it is another's. {_AGAIN}"
+            f"{url} has the fields {seal_fields} in {sorted(row_counts)} rows, its index {fields} in {n_rows} rows: "
+            f"it belongs to another index. {_REMEDY}"
         )
     return crcs
 
@@ -84,20 +89,21 @@ def _read(store: Store, path: str) -> Crcs:
 def parse_seal(
     data: bytes,
     path: str,
-    name: str,
+    url: str,
 ) -> Crcs:
-    table = parse_stored(data, path, name)
+    """Return the checksums in a stored seal. url: of the object, for errors. Raises: Corrupt."""
+    table = parse_stored(data, path, url)
     crcs: dict[str, NDArray[np.int64]] = {}
     try:
         for column in table.column_names:
             field = column.removesuffix(_CRC)
             crcs[field] = integers(table[column])
     except TypeError as error:
-        raise Corrupt(f"{name} is no seal: {error}. {_AGAIN}") from error
+        raise Corrupt(f"{url} is no seal: {error}. {_REMEDY}") from error
     content_sha256 = _content_sha256(crcs)
     if content_sha256 != table_facts(table).get("content_sha256"):
         raise Corrupt(
-            f"{name}: the SHA-256 of its checksums is {content_sha256}, unlike the stored one: it was damaged. {_AGAIN}"
+            f"{url}: the SHA-256 of its checksums is {content_sha256}, unlike the stored one: it was damaged. {_REMEDY}"
         )
     return crcs
 
@@ -105,8 +111,8 @@ def parse_seal(
 def _content_sha256(crcs: Crcs) -> str:
     digest = hashlib.sha256()
     for field in sorted(crcs):
-        # Little-endian on every machine.
-        values = np.asarray(crcs[field], "<i8")
+        values = np.asarray(crcs[field], "<i8")  # little-endian on every machine
+        # The length separates the fields: otherwise values could move from one to the next unnoticed.
         head = f"{field} {len(values)} "
         digest.update(head.encode())
         digest.update(values.tobytes())

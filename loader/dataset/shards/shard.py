@@ -77,6 +77,7 @@ def check_field_bytes(
     field: str,
     nbytes: int,
 ) -> None:
+    """Raise FieldTooLarge for a field that no shard accepts."""
     if nbytes > MAX_FIELD_BYTES:
         raise FieldTooLarge(
             f"field {field!r} of sample {key!r} is {nbytes} bytes; "
@@ -86,6 +87,7 @@ def check_field_bytes(
 
 
 def aligned(nbytes: int) -> memoryview:
+    """Return memory that begins at a page, as writes without a copy into the page cache need it."""
     memory = np.empty(nbytes + PAGE_BYTES, np.uint8)
     address = memory.ctypes.data
     start = -address % PAGE_BYTES
@@ -180,6 +182,7 @@ class ShardWriter:
         return np.stack(columns, axis=1)
 
     def finish(self) -> str:
+        """Write the end of the tar; return the shard's SHA-256."""
         self._write(END_BLOCKS)
         self._flush(self._filled)
         digest = self._sha256.digest()
@@ -187,9 +190,11 @@ class ShardWriter:
 
     @property
     def pages(self) -> bytes:
+        """SHA-256 of each page, one after another. Complete after `finish`."""
         return b"".join(self._pages)
 
     def _write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes to the block, and write it out whenever it is full."""
         rest = memoryview(data)
         self.nbytes += len(rest)
 
@@ -236,6 +241,7 @@ class ShardWriter:
         return crc
 
     def _grow(self, nbytes: int) -> None:
+        """Replace the block by one of at least `nbytes`, with the same unwritten bytes."""
         n_writes = -(-nbytes // WRITE_BYTES)
         larger_nbytes = n_writes * WRITE_BYTES
         larger = aligned(larger_nbytes)
@@ -257,13 +263,13 @@ class ShardWriter:
         return self._block[self._filled : end]
 
     def _flush(self, end: int) -> None:
+        """Write and hash the first `end` bytes of the block, and move the others to its beginning."""
         block = self._block[:end]
         data = block.toreadonly()
         self._out(data)
         page_digests = self._sha256.update(data)
         self._pages.append(page_digests)
 
-        # The bytes behind `end` move to the block's beginning.
         rest = self._block[end : self._filled]
         self._block[: len(rest)] = rest
         self._filled = len(rest)
@@ -339,6 +345,7 @@ class PageHashes:
         page: int,
         data: bytes | memoryview,
     ) -> bool:
+        """Return whether the data has the SHA-256 of this page."""
         sha256 = hashlib.sha256(data)
         return sha256.digest() == self._digest(page)
 
@@ -349,6 +356,7 @@ class PageHashes:
 
 
 def hash_pages(path: str) -> bytes:
+    """Return the SHA-256 of each page of a local file, one after another."""
     memory = bytearray(_READ_BYTES)
     block = memoryview(memory)
     digests: list[bytes] = []

@@ -44,6 +44,7 @@ _COMMON_SUM = sum(_BETWEEN) + sum(_BEHIND) + sum(_FILE)
 
 
 def member_header(name: str, nbytes: int) -> bytes:
+    """Return the blocks before a member's payload of `nbytes`: one, or several for a name that needs pax."""
     raw = name.encode()
     split = _split(raw)
     if split is not None:
@@ -161,7 +162,7 @@ def _split(raw: bytes) -> tuple[bytes, bytes] | None:
 
 def _pax_record(keyword: bytes, value: bytes) -> bytes:
     body = b" " + keyword + b"=" + value + b"\n"
-    # The record begins with its length, whose own digits count.
+    # The record begins with its length, whose own digits count: a longer length may need one more digit.
     length = len(body)
     while True:
         digits = b"%d" % length
@@ -177,6 +178,7 @@ def _block(
     nbytes: int,
     kind: bytes,
 ) -> bytes:
+    """Return one header block, with its checksum."""
     block = bytearray(_EMPTY)
     block[: len(name)] = name
     block[_SIZE] = b"%011o" % nbytes

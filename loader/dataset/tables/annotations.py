@@ -23,7 +23,8 @@ EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
 """Columns of an annotation's file: author and time per row, and the columns whose value it removes."""
 
 PLACE = ("part", "row")
-Entry = Mapping[str, Any]
+TableEntry = Mapping[str, Any]
+"""Entry of a manifest's list `samples`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,10 @@ class Annotation:
     """Number of annotated samples."""
 
 
-def annotations(entries: Sequence[Entry]) -> list[Annotation]:
+def annotations(entries: Sequence[TableEntry]) -> list[Annotation]:
+    """Return the annotations among these entries, in manifest order."""
     # An annotation of many runs has a file for each of them.
-    files_of_annotation: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
+    files_of_annotation: dict[tuple[str, str, int], list[TableEntry]] = defaultdict(list)
     for entry in entries:
         if is_annotation(entry):
             identity = (
@@ -72,11 +74,11 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
 
 
 def files_of(
-    entries: Sequence[Entry],
+    entries: Sequence[TableEntry],
     names: Sequence[str] | None,
     *,
     annotations: bool,
-) -> list[Entry]:
+) -> list[TableEntry]:
     """Return the annotations, or all other files, with one of these columns (None: any)."""
     files = []
     for entry in entries:
@@ -88,7 +90,7 @@ def files_of(
 
 def with_edits(
     store: Store,
-    entries: Sequence[Entry],
+    entries: Sequence[TableEntry],
     frame: "polars.DataFrame",
     names: Sequence[str] | None,
 ) -> "polars.DataFrame":
@@ -99,13 +101,13 @@ def with_edits(
     files = files_of(entries, names, annotations=True)
     for numbers, columns in _columns_by_files(files, names).items():
         files_with_columns = [files[number] for number in numbers]
-        edits = last_said(store, files_with_columns, columns)
-        frame = _edited(frame, edits, columns)
+        edits = last_values(store, files_with_columns, columns)  # one row per annotated sample
+        frame = _apply_edits(frame, edits, columns)
     return frame
 
 
 def _columns_by_files(
-    files: Sequence[Entry],
+    files: Sequence[TableEntry],
     names: Sequence[str] | None,
 ) -> dict[tuple[int, ...], list[str]]:
     """Return numbers of files -> the columns that exactly these files have: such columns are read together."""
@@ -122,23 +124,25 @@ def _columns_by_files(
     return columns
 
 
-def _edited(
+def _apply_edits(
     frame: "polars.DataFrame",
     edits: "polars.DataFrame",
     columns: Sequence[str],
 ) -> "polars.DataFrame":
+    """Return the frame with these columns replaced where an edit sets the cell. edits: from `last_values`."""
     import polars as pl
 
-    new_names = {name: _new(name) for name in columns}
+    new_names = {name: _value_name(name) for name in columns}
     edits = edits.rename(new_names)
     # The frame's order is the version's: polars promises it only if asked.
     frame = frame.join(edits, on=PLACE, how="left", maintain_order="left")
     for name in columns:
-        earlier = None  # a column that only annotations have is null elsewhere
+        new = _value_name(name)
+        is_set = _flag_name(name)
+        # A column that only annotations have is null elsewhere. A sample without an edit has null for `is_set`.
+        earlier = None
         if name in frame.columns:
             earlier = pl.col(name)
-        new = _new(name)
-        is_set = _is_set(name)
         value = pl.when(is_set).then(new).otherwise(earlier)
         frame = frame.with_columns(value.alias(name))
         frame = frame.drop(new, is_set)
@@ -147,20 +151,20 @@ def _edited(
 
 def cells(
     store: Store,
-    entries: Sequence[Entry],
+    entries: Sequence[TableEntry],
     name: str,
 ) -> "polars.DataFrame":
     """Return a table of part, row and one column, with each cell's last value in any file."""
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
-        return _nothing(name)
-    frame = last_said(store, files, [name])
-    return frame.drop(_is_set(name))
+        return _empty_frame(name)
+    frame = last_values(store, files, [name])
+    return frame.drop(_flag_name(name))
 
 
 def edits_of(
     store: Store,
-    entries: Sequence[Entry],
+    entries: Sequence[TableEntry],
     name: str,
 ) -> "polars.DataFrame":
     """Return every edit of a column, oldest first: part, row, the column, removed and the annotation's facts.
@@ -169,13 +173,13 @@ def edits_of(
     """
     import polars as pl
 
-    def fact(what: str) -> str:
-        if what == name:
-            return f"edit_{what}"
-        return what
+    def fact_name(fact: str) -> str:
+        if fact == name:  # the edited column itself may be named "removed"
+            return f"edit_{fact}"
+        return fact
 
     files = files_of(entries, [name], annotations=True)
-    frames = [_nothing(name)]  # the result has its columns even if there is no edit
+    frames = [_empty_frame(name)]  # the result has its columns even if there is no edit
     for entry, frame in zip(files, _frames(store, files, [name]), strict=True):
         # A row's own author and time replace its file's.
         author = pl.lit(entry["author"])
@@ -184,7 +188,7 @@ def edits_of(
         at_us = pl.lit(entry["at_us"])
         if AT_US in frame.columns:
             at_us = pl.coalesce(pl.col(AT_US), at_us)
-        is_edit = _says(frame, name)
+        is_edit = _sets_cell(frame, name)
         is_removed = pl.col(name).is_null()
         annotation = pl.lit(entry["group"])
         at = at_us.cast(pl.Datetime("us", "UTC"))
@@ -192,21 +196,25 @@ def edits_of(
         edits = edits.select(
             *PLACE,
             name,
-            is_removed.alias(fact("removed")),
-            annotation.alias(fact("annotation")),
+            is_removed.alias(fact_name("removed")),
+            annotation.alias(fact_name("annotation")),
             author.alias(BY),
-            at.alias(fact("annotated_at")),
+            at.alias(fact_name("annotated_at")),
         )
         frames.append(edits)
     return pl.concat(frames, how="diagonal_relaxed")
 
 
-def last_said(
+def last_values(
     store: Store,
-    files: Sequence[Entry],
+    files: Sequence[TableEntry],
     names: Sequence[str],
 ) -> "polars.DataFrame":
-    """Return one row per sample: part, row, each column, and in `<column> said` whether a file has the cell."""
+    """Return one row per sample: part, row, and each column with its last value.
+
+    A column named by `_flag_name` has whether any file sets the cell: a removed value is null, and set. files: in
+    manifest order.
+    """
     import polars as pl
 
     layers = []
@@ -214,18 +222,18 @@ def last_said(
         columns = []
         for name in names:
             if name in frame.columns:
-                is_set = _says(frame, name)
+                is_set = _sets_cell(frame, name)
                 columns.append(pl.col(name))
-                columns.append(is_set.alias(_is_set(name)))
+                columns.append(is_set.alias(_flag_name(name)))
         layer = frame.select(*PLACE, *columns)
         layers.append(layer)
-    if len(layers) == 1:
+    if len(layers) == 1:  # no sample has two rows
         return layers[0]
 
-    # Rows of a group keep manifest order, so that the last one applies.
+    # `group_by` keeps the order of a sample's rows, which is the manifest's: the last one applies.
     cells_of_samples = []
     for name in names:
-        is_set = pl.col(_is_set(name))
+        is_set = pl.col(_flag_name(name))
         last_value = pl.col(name).filter(is_set).last()
         cells_of_samples.append(last_value)
         cells_of_samples.append(is_set.any())
@@ -235,9 +243,10 @@ def last_said(
 
 def _frames(
     store: Store,
-    files: Sequence[Entry],
+    files: Sequence[TableEntry],
     names: Sequence[str],
 ) -> "list[polars.DataFrame]":
+    """Return one frame per file: part, row, these columns, and the edit columns of an annotation."""
     import polars as pl
 
     edit_columns = sorted(EDIT_COLUMNS)
@@ -250,7 +259,7 @@ def _frames(
     frames = []
     for entry, table in zip(files, tables, strict=True):
         frame = pl.DataFrame(table)
-        # Original metadata may have columns with these names, which do not refer to other columns.
+        # In a file that is no annotation, columns with these names are ordinary metadata.
         if not is_annotation(entry):
             others = EDIT_COLUMNS.difference(names)
             frame = frame.drop(others, strict=False)
@@ -258,7 +267,7 @@ def _frames(
     return frames
 
 
-def _nothing(name: str) -> "polars.DataFrame":
+def _empty_frame(name: str) -> "polars.DataFrame":
     import polars as pl
 
     schema = {
@@ -269,8 +278,8 @@ def _nothing(name: str) -> "polars.DataFrame":
     return pl.DataFrame(schema=schema)
 
 
-def _says(frame: "polars.DataFrame", name: str) -> "polars.Expr":
-    """Return whether each row sets or removes the cell."""
+def _sets_cell(frame: "polars.DataFrame", name: str) -> "polars.Expr":
+    """Return an expression: whether each row sets the cell, or removes its value."""
     import polars as pl
 
     has_value = pl.col(name).is_not_null()
@@ -280,9 +289,11 @@ def _says(frame: "polars.DataFrame", name: str) -> "polars.Expr":
     return has_value | is_removed
 
 
-def _is_set(name: str) -> str:
+def _flag_name(name: str) -> str:
+    """Return the name of the helper column that has whether a file sets the cell."""
     return f"{name} said"  # column names contain no spaces
 
 
-def _new(name: str) -> str:
+def _value_name(name: str) -> str:
+    """Return the name of a column's new values while the earlier ones are in the same frame."""
     return f"{name} new"

@@ -31,18 +31,19 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
         column_type = type_named(kind)
         return pa.array(values, column_type)
 
-    exact = True
+    is_exact = True
     for value in values:
         if type(value) is int and not _is_exact(value):
-            exact = False
+            is_exact = False
             break
-    kind = joined_type(kinds, exact)
+    kind = joined_type(kinds, is_exact)
     column_type = type_named(kind)
     converted = [value_as(value, kind) for value in values]
     return pa.array(converted, column_type)
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return a column per name that any row has, as `column_of_any`; absent values are null."""
     names: set[str] = set()
     for row in rows:
         names.update(row)
@@ -57,21 +58,21 @@ def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def joined_type(kinds: Iterable[str], exact: bool) -> str:
     """Return the common type of several. exact: True if float64 represents every whole number."""
     different = set(kinds) - {"null"}
-    if len(different) < 2:
+    if len(different) < 2:  # one type, or only nulls
         return next(iter(different), "null")
     if different == {"int64", "double"} and exact:
         return "double"
     return "string"
 
 
-def agreed_types(
+def common_types(
     tables: Iterable[pa.Table],
     known: Mapping[str, str],
-    most: int,
+    max_new: int,
 ) -> tuple[dict[str, str], list[str]]:
-    """Return (column -> common type of all tables, columns beyond `most`), in table order.
+    """Return (column -> common type of all tables, columns that exceed `max_new`), in table order.
 
-    known: column -> type in the dataset, kept unchanged.
+    known: column -> type in the dataset, which stays. max_new: most columns that are not in `known`.
     """
     kinds: dict[str, set[str]] = {}
     inexact: set[str] = set()
@@ -87,24 +88,27 @@ def agreed_types(
                 inexact.add(name)
 
     types: dict[str, str] = {}
-    left_out: list[str] = []
+    excess: list[str] = []
     for name, column_kinds in kinds.items():
         if name in known:
-            types[name] = known[name]  # a column's type never changes
-        elif most <= 0:
-            left_out.append(name)
+            types[name] = known[name]  # a column's type never changes, and it does not count
+        elif max_new <= 0:
+            excess.append(name)
         else:
             is_exact = name not in inexact
             types[name] = joined_type(column_kinds, is_exact)
-            most -= 1
-    return types, left_out
+            max_new -= 1
+    return types, excess
 
 
-def as_agreed(
+def cast_to_types(
     table: pa.Table,
     types: Mapping[str, str],
 ) -> tuple[pa.Table, dict[str, tuple[int, str]]]:
-    """Return (table with only these columns, keys and provenance; column -> (values now null, example))."""
+    """Return (the table with only these columns, keys and provenance; what the new types do not hold).
+
+    The second is column -> (number of values that became null, example of one).
+    """
     lost: dict[str, tuple[int, str]] = {}
     names = table.column_names
     positions = range(len(names))
@@ -136,7 +140,7 @@ def value_as(value: Any, kind: str) -> Any:
     if kind == "string":
         return _json_text(value)
     if isinstance(value, str):
-        value = _spelled(value)
+        value = _parse_literal(value)
     # In Python a bool is an int, but true is no number.
     if isinstance(value, bool) != (kind == "bool"):
         return None
@@ -204,11 +208,11 @@ def _json_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float) and _is_exact_whole(value):
-        value = int(value)
+        value = int(value)  # 3.0 and 3 give the same text
     return json.dumps(value)
 
 
-def _spelled(text: str) -> bool | int | float | None:
+def _parse_literal(text: str) -> bool | int | float | None:
     """Return the boolean or number that a text spells; None for other texts and NaN."""
     if text in ("true", "false"):
         return text == "true"

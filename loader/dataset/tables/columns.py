@@ -46,11 +46,12 @@ KEYS_SCHEMA = pa.schema(
 
 
 def is_annotation(file: Mapping[str, Any]) -> bool:
+    """Return whether an entry of a manifest's list `samples` is an annotation."""
     return "author" in file
 
 
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as None, bool, int (64-bit), float, str, aware datetime, or a list of one type.
+    """Return metadata with plain values: None, bool, int (64-bit), float, str, aware datetime, or a list of these.
 
     Raises: InvalidField, which names sample, column and accepted types.
     """
@@ -110,6 +111,7 @@ def _plain(
 
 
 def _plain_datetime(value: datetime) -> datetime:
+    """Return an instance of `datetime` itself, not of a subclass such as pandas' Timestamp."""
     return datetime(
         value.year,
         value.month,
@@ -127,6 +129,7 @@ def _text(
     what: str,
     value: str,
 ) -> str:
+    """Return the value if it is UTF-8. what: the value's name, for the message. Raises: InvalidField."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -175,7 +178,7 @@ def column_of(
 
     Raises: FieldMismatch for mixed types, or for an int that float64 cannot hold.
     """
-    first_of_kind: dict[str, int] = {}  # name of a Python type -> its first position
+    first_of_kind: dict[str, int] = {}  # name of a Python type -> position of its first value
     for position, value in enumerate(values):
         if value is not None:
             first_of_kind.setdefault(type(value).__name__, position)
@@ -226,8 +229,9 @@ def _float_column(
 
 
 def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
-    """Return each provenance column that any sample has, with nulls. Many samples share a mapping."""
-    # By identity: comparing a million mappings would take longer than building their columns.
+    """Return each provenance column that any sample has, null for samples without it."""
+    # Many samples share one mapping. By identity: comparing a million mappings would take longer than building their
+    # columns.
     distinct = {id(source): source for source in sources}
     number_of = {identity: number for number, identity in enumerate(distinct)}
     numbers = [number_of[id(source)] for source in sources]  # of each sample's mapping in `distinct`
@@ -278,57 +282,68 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
         raise FieldMismatch(f"{what}: parts disagree about a column's type: {error}") from error
 
 
-def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
-    """Return the table with the dataset's column types (`earlier`): null fits all; int mixed with float becomes float.
+def with_dataset_types(table: pa.Table, dataset_types: Mapping[str, str]) -> pa.Table:
+    """Return the table with the types that its columns have in the dataset; other columns stay.
 
-    Raises: FieldMismatch for any other change.
+    Nulls become any type, and whole numbers become floats. dataset_types: column -> type. Raises: FieldMismatch for any
+    other difference.
     """
-    for name, kind in earlier.items():
+    for name, dataset_type in dataset_types.items():
         if name not in table.column_names:
             continue
-        position = table.schema.get_field_index(name)
-        own_kind = str(table.schema.field(name).type)
-        if fits(kind, own_kind):  # the same type, or the dataset held only nulls so far
+        own_type = str(table.schema.field(name).type)
+        # The types agree, or the dataset has only nulls so far: then the column brings the type.
+        if fits(dataset_type, own_type):
             continue
-        problem = f"a {own_kind} is not a {kind}"
-        if _becomes(own_kind, kind):
-            kind_type = type_named(kind)
-            try:
-                column = table[name].cast(kind_type, safe=True)
-                table = table.set_column(position, name, column)
-                continue
-            except pa.ArrowException as error:
-                problem = str(error)
-        raise FieldMismatch(
-            f"column {name!r} is {own_kind} here and {kind} in the dataset so far ({problem}); convert it, or use "
-            "another column name: a column's type does not change"
-        )
+        column = _cast_column(name, table[name], dataset_type)
+        position = table.schema.get_field_index(name)
+        table = table.set_column(position, name, column)
     return table
+
+
+def _cast_column(
+    name: str,
+    column: pa.ChunkedArray,
+    dataset_type: str,
+) -> pa.ChunkedArray:
+    own_type = str(column.type)
+    problem = f"a {own_type} is not a {dataset_type}"
+    if _may_become(own_type, dataset_type):
+        new_type = type_named(dataset_type)
+        try:
+            return column.cast(new_type, safe=True)
+        except pa.ArrowException as error:
+            problem = str(error)
+    raise FieldMismatch(
+        f"column {name!r} is {own_type} here and {dataset_type} in the dataset so far ({problem}); convert it, or use "
+        "another column name: a column's type does not change"
+    )
 
 
 _LIST = re.compile(r"list<(?:element|item): (.*)>")
 
 
-def fits(weak: str, kind: str) -> bool:
-    """Return whether type `weak` fits `kind`: the same type, or one with only null and []."""
-    if weak in (kind, "null"):
+def fits(weak_type: str, type_name: str) -> bool:
+    """Return whether every value of the first type is one of the second: the same type, or only null and []."""
+    if weak_type in (type_name, "null"):
         return True
-    weak_item = _LIST.fullmatch(weak)
-    item = _LIST.fullmatch(kind)
+    weak_item = _LIST.fullmatch(weak_type)
+    item = _LIST.fullmatch(type_name)
     if weak_item is None or item is None:
         return False
     return fits(weak_item[1], item[1])
 
 
-def _becomes(own_kind: str, kind: str) -> bool:
-    own_item = _LIST.fullmatch(own_kind)
-    item = _LIST.fullmatch(kind)
+def _may_become(own_type: str, dataset_type: str) -> bool:
+    """Return whether a column may be cast to the dataset's type. The cast may still refuse single values."""
+    own_item = _LIST.fullmatch(own_type)
+    item = _LIST.fullmatch(dataset_type)
     if own_item is not None and item is not None:
-        return _becomes(own_item[1], item[1])
+        return _may_become(own_item[1], item[1])
     # The only widening: a safe cast then refuses whole numbers beyond 2^53.
-    if own_kind == "int64" and kind == "double":
+    if own_type == "int64" and dataset_type == "double":
         return True
-    return fits(own_kind, kind)
+    return fits(own_type, dataset_type)
 
 
 def type_named(name: str) -> pa.DataType:

@@ -188,6 +188,7 @@ def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str,
 
 
 def _extended(files: Sequence[Mapping[str, Any]], file: TableFile | None) -> list[Mapping[str, Any]]:
+    """Return a manifest's list of tables with one more, if the change has one."""
     extended = list(files)  # a copy: the parent's manifest stays
     if file is not None:
         extended.append(file.to_json())
@@ -229,6 +230,7 @@ def _grown_group(
     earlier: Mapping[str, Any],
     extent: GroupExtent,
 ) -> dict[str, Any]:
+    """Return the manifest's entry of a group with a change's additions. Raises: FieldMismatch."""
     earlier_fields = sorted(earlier["field_nbytes"])
     fields = sorted(extent.field_nbytes)
     if earlier_fields != fields:
@@ -253,25 +255,25 @@ def _facts(
     groups: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
     """Return field -> facts, extended by a change's. Raises: FieldMismatch; FieldNotFound."""
-    merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
+    merged = {field_name: dict(known) for field_name, known in base.get("facts", {}).items()}
     fields: list[str] = []
     for group in groups.values():
         fields.extend(group["field_nbytes"])
 
-    for of, added_facts in added.items():
+    for field_name, added_facts in added.items():
         # A misspelt field would have facts that no reader ever looks up.
-        if of not in fields:
+        if field_name not in fields:
             raise FieldNotFound(
-                f"facts of field {of!r}, which the version does not have; it has {sorted(fields)}"
+                f"facts of field {field_name!r}, which the version does not have; it has {sorted(fields)}"
             )
         for name, value in added_facts.items():
             # Here, not above: a field without facts has no entry.
-            field_facts = merged.setdefault(of, {})
+            field_facts = merged.setdefault(field_name, {})
             earlier = field_facts.setdefault(name, value)
             if earlier != value and not _is_longer_list(value, earlier):
                 raise FieldMismatch(
-                    f"field {of!r} has {name} {earlier!r:.200} in the dataset and {value!r:.200} in this change; a "
-                    "fact of a field does not change, but a list may get longer: write another field"
+                    f"field {field_name!r} has {name} {earlier!r:.200} in the dataset and {value!r:.200} in this "
+                    "change; a fact of a field does not change, but a list may get longer: write another field"
                 )
             field_facts[name] = value
     return merged
@@ -291,8 +293,9 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
         for name, kind in file.columns.items():
             column = merged.setdefault(name, {"type": kind, "group": file.group})
             earlier_kind = column["type"]
-            if fits(kind, earlier_kind):  # such as a column of nulls
+            if fits(kind, earlier_kind):  # a new column, the same type, or a file with only nulls
                 continue
+            # Otherwise the dataset has only nulls so far, and this file brings the type.
             if not fits(earlier_kind, kind):
                 raise FieldMismatch(
                     f"column {name!r} is {kind} in this change and {earlier_kind} in the dataset; a column's type "
@@ -325,12 +328,14 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
         record.manifest,
         record.sha256,
     )
-    for what in differences(record, manifest):
-        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
+    problems = differences(record, manifest)
+    if problems:
+        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {problems[0]}")
     return manifest
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
+    """Return how a manifest disagrees with its commit: one message for each name."""
     problems = []
     for name in ("dataset", "parent", "txn", "denies"):
         committed = getattr(record, name)
@@ -348,6 +353,7 @@ def _manifest_bytes(
     path: str,
     sha256: str,
 ) -> bytes:
+    """Return the manifest's bytes, which have this SHA-256. Raises: Corrupt."""
     data = store.get(path).data
     # Before anything is parsed: the hash is the version's identity, so a parsed manifest is the committed one.
     actual_sha256 = hashlib.sha256(data).hexdigest()

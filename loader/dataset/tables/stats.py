@@ -30,6 +30,7 @@ ByColumn = dict[str, dict[str, Any]]
 
 BINS_PER_DECADE = 8
 BOTTOM_K = 256
+"""Key hashes in a sketch."""
 MAX_CATEGORIES = 1000
 
 STATS_SCHEMA = pa.schema(
@@ -114,17 +115,19 @@ class _ColumnStats:
     n: int = 0
     nulls: int = 0
     numbers: list[Float64s] | None = None
-    """Numbers per table, or None."""
-    counts: Categories = None
-    """Value -> count, for texts or booleans with few distinct values."""
+    """Numbers of each table; None for a column of another type."""
     categorical: bool = False
+    """True for texts and booleans, except keys."""
+    counts: Categories = None
+    """Value -> count of a categorical column; None if it has too many values."""
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
         kind = values.type
         is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
         is_categorical = pa.types.is_string(kind) or pa.types.is_boolean(kind)
         is_first = self.n == 0
-        # Keys are all different: they have a sketch in place of counts.
+        # All tables of a run have the same types, so the first one decides. Keys are all different: they have a sketch
+        # in place of counts.
         if is_first and is_categorical and name != "key":
             self.categorical = True
             self.counts = {}
@@ -163,9 +166,8 @@ def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> Categories:
     present = values.drop_null()
     value_counts = pc.value_counts(present)
     # One more than accepted shows that they are too many: the others of a million need no Python objects.
-    most = MAX_CATEGORIES + 1
-    accepted_counts = value_counts[:most]
-    for item in accepted_counts.to_pylist():
+    first_counts = value_counts[: MAX_CATEGORIES + 1]
+    for item in first_counts.to_pylist():
         value = str(item["values"])
         earlier_count = counts.get(value, 0)
         counts[value] = earlier_count + item["counts"]
@@ -175,6 +177,7 @@ def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> Categories:
 
 
 def _numeric(numbers: Float64s) -> dict[str, Any]:
+    """Return the statistics of numbers: counts of NaN and 0, and the others over all finite numbers."""
     # NaN and infinity would make every later sum, mean and histogram useless.
     is_finite = np.isfinite(numbers)
     finite = numbers[is_finite]
@@ -233,6 +236,7 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
 
 
 def smallest(hashes: Int64s, k: int = BOTTOM_K) -> list[int]:
+    """Return the k smallest distinct hashes, ascending."""
     ascending = np.sort(hashes)
     step = np.diff(ascending, prepend=-1)  # hashes are 0 or more, so that the first is always new
     is_new = step != 0
@@ -278,6 +282,7 @@ def finite_count(statistics: Statistics) -> int:
 
 
 def merge_to_rows(rows: Iterable[Statistics]) -> list[dict[str, Any]]:
+    """Return the result of `merge` as rows of a stored table."""
     out = []
     for column in merge(rows).values():
         row = {}
@@ -311,6 +316,7 @@ def _plain_row(row: Statistics) -> dict[str, Any]:
 
 
 def _merged(a: Statistics, b: Statistics) -> dict[str, Any]:
+    """Return the statistics of one column in two runs together. a: of the earlier run."""
     out = dict(a)
     if a["type"] == "null":  # a run without a value does not decide the type
         out["type"] = b["type"]

@@ -23,6 +23,7 @@ from .parquet import (
 from .parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, Window, footer_nbytes, row_group_extent
 
 GROUPS_AT_ONCE = 8
+"""Row groups that are fetched together: each has up to 65,536 rows."""
 
 
 def get_rows(
@@ -52,6 +53,7 @@ def _by_row_groups(
     rows: Int64s,
     columns: list[str] | None,
 ) -> pa.Table:
+    """Return the result of `get_rows`, from the row groups that have the rows."""
     name = f"{store.url}/{file.path}"
     metadata, etag = _footer(store, file, name)
     first_rows = _first_rows(metadata)

@@ -142,7 +142,7 @@ def field_nbytes(version: "Version", field: str, first_part: int = 0) -> Iterato
         sizes = index.column(f"{field}_nbytes")
         if len(sizes) != len(live):
             raise Corrupt(
-                f"{index.name} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
+                f"{index.url} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
             )
         return sizes[live]
 

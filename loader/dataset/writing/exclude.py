@@ -33,8 +33,10 @@ def require_parts(parent: Version | None, parts: Iterable[str]) -> Version:
     return parent
 
 
-Rows = dict[str, list[int]]
+RowsByPart = dict[str, list[int]]
 """Part id -> rows."""
+RowsByReason = dict[tuple[str, str], list[int]]
+"""(part id, reason) -> rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class RowsToExclude:
 
     rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     """(part id, reason) -> rows."""
-    n_rows: Mapping[str, int] = field(default_factory=dict)
-    """Part id -> number of rows."""
+    part_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Part id -> number of rows of the whole part."""
 
     @property
     def n_samples(self) -> int:
@@ -56,7 +58,7 @@ class RowsToExclude:
         for (part, _), members in self.rows.items():
             own_rows.setdefault(part, set()).update(members)
 
-        rows = {name: list(members) for name, members in self.rows.items()}
+        rows: RowsByReason = {name: list(members) for name, members in self.rows.items()}
         for (part, reason), members in others.rows.items():
             # A row with two reasons would be subtracted twice from the version's `n_live`.
             own_rows_of_part = own_rows.get(part, ())
@@ -64,14 +66,15 @@ class RowsToExclude:
             if new_rows:
                 rows_of_reason = rows.setdefault((part, reason), [])
                 rows_of_reason.extend(new_rows)
-        n_rows = {
-            **others.n_rows,
-            **self.n_rows,
+        part_sizes = {
+            **others.part_sizes,
+            **self.part_sizes,
         }
-        return RowsToExclude(rows=rows, n_rows=n_rows)
+        return RowsToExclude(rows=rows, part_sizes=part_sizes)
 
     def still_live(self) -> "StillLive":
-        rows_by_part: Rows = {}
+        """Return the check, for `commit`, that no other writer has excluded one of these samples."""
+        rows_by_part: RowsByPart = {}
         for (part, _), rows in self.rows.items():
             rows_by_part.setdefault(part, []).extend(rows)
         return StillLive(rows_by_part)
@@ -95,11 +98,14 @@ Exclusions = Mapping[str, StandingExclusion]
 NO_EXCLUSIONS: Exclusions = {}
 
 
-def find_excluded_samples(
+def find_samples_with_exclusion(
     version: Version | None,
     exclusions: Exclusions,
 ) -> tuple[RowsToExclude, frozenset[str]]:
-    """Return the live samples with an exclusion, and their keys. Costs a scan of the version's keys."""
+    """Return the version's live samples that have a standing exclusion, and their keys.
+
+    Costs a scan of the version's keys.
+    """
     if version is None or not exclusions:
         return NO_ROWS, frozenset()
     # A key without a live sample is no error: the decision also covers samples that may come later.
@@ -107,12 +113,12 @@ def find_excluded_samples(
     reasons = {}
     for key, exclusion in exclusions.items():
         reasons[key] = exclusion.reason
-    superseded = _with_reasons(
+    rows = _with_reasons(
         version,
         live,
         reasons,
     )
-    return superseded, _keys_in(live)
+    return rows, _keys_in(live)
 
 
 def check_reason(
@@ -165,13 +171,13 @@ def exclusion_change(
         store,
         prefix,
         to_exclude.rows,
-        to_exclude.n_rows,
+        to_exclude.part_sizes,
     )
     return Change(exclusions=file, n_excluded=to_exclude.n_samples)
 
 
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> RowsToExclude:
-    """Return the samples with these keys. reasons: key -> reason. Costs a scan of the version's keys.
+    """Return the samples that a new version supersedes. reasons: key -> reason. Costs a scan of the version's keys.
 
     Raises: SampleNotFound if a key is not live; InvalidSample if a reason is missing.
     """
@@ -194,35 +200,36 @@ def _with_reasons(
     live: Mapping[str, Mapping[int, str]],
     reasons: Mapping[str, str],
 ) -> RowsToExclude:
-    rows: dict[tuple[str, str], list[int]] = {}
-    n_rows: dict[str, int] = {}
+    """Return these samples grouped by reason. live: part id -> row -> key. reasons: key -> reason."""
+    rows: RowsByReason = {}
+    part_sizes: dict[str, int] = {}
     for part, keys in live.items():
         position = version.parts.position(part)
-        n_rows[part] = int(version.parts.n_rows[position])
+        part_sizes[part] = int(version.parts.n_rows[position])
         for row, key in keys.items():
             reason = reasons[key]
             rows_of_reason = rows.setdefault((part, reason), [])
             rows_of_reason.append(row)
-    return RowsToExclude(rows=rows, n_rows=n_rows)
+    return RowsToExclude(rows=rows, part_sizes=part_sizes)
 
 
 def put_exclusions(
     store: Store,
     prefix: str,
     rows: Mapping[tuple[str, str], Sequence[int]],
-    n_rows: Mapping[str, int],
+    part_sizes: Mapping[str, int],
     *,
     by_content: bool = False,
 ) -> TableFile:
-    """Write the exclusions table under `prefix`.
+    """Write the exclusions table under `prefix`: one bitmap for each part and reason.
 
-    rows: (part id, reason) -> rows. n_rows: part id -> number of rows.
+    rows: (part id, reason) -> rows. part_sizes: part id -> number of rows of the whole part.
     by_content: name the table for its content, if another run with the same prefix may exclude other samples.
     """
     bitmaps = []
     # In this order whatever the caller's: the same exclusions give the same bytes.
     for (part, reason), members in sorted(rows.items()):
-        is_excluded = np.zeros(n_rows[part], bool)
+        is_excluded = np.zeros(part_sizes[part], bool)
         is_excluded[list(members)] = True
         bitmaps.append(
             {
@@ -249,7 +256,7 @@ def put_exclusions(
 
 
 def _find_live(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of live samples. Raises: SampleNotFound if one is missing."""
+    """Return part id -> row -> key of the live samples with these keys. Raises: SampleNotFound if one is missing."""
     rows = live_rows(version, keys)
     missing = sorted(keys - _keys_in(rows))
     if missing:
@@ -273,12 +280,12 @@ def _keys_in(rows: Mapping[str, Mapping[int, str]]) -> frozenset[str]:
 class StillLive:
     """Checks that the rows to exclude are still live in the newest version."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowsByPart) -> None:
         self._rows = rows
 
-    def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Raises: Conflict."""
-        parent = require_parts(parent, self._rows)
+    def __call__(self, newest: Version | None) -> None:
+        """Check the newest version, which becomes the parent. Raises: Conflict."""
+        parent = require_parts(newest, self._rows)
         for part, rows in self._rows.items():
             is_live = parent.parts.live_members(parent.parts.position(part))
             # Excluded twice, a sample would be subtracted twice from the version's `n_live`.

@@ -33,14 +33,14 @@ class LazySample(Mapping[str, Any]):
         if field == "__key__":
             return self._block.addresses[self._row].key
         decoder = decoder_for(field)
-        data = self.bytes_of(field)
+        data = self.encoded(field)
         if last_word(field) == "run":  # packets without a container
-            packet_table = self.bytes_of(field + PACKETS_SUFFIX)
+            packet_table = self.encoded(field + PACKETS_SUFFIX)
             return cast(Any, decoder).of_run(data, packet_table)
         return decoder(data, None)
 
-    def bytes_of(self, field: str) -> bytes:
-        return self._block.bytes_of(field)[self._row]
+    def encoded(self, field: str) -> bytes:
+        return self._block.column(field)[self._row]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._block.fields)
@@ -52,7 +52,7 @@ class LazySample(Mapping[str, Any]):
         return field == "__key__" or field in self._block.fields
 
     def get(self, field: str, default: Any = None) -> Any:
-        # `Mapping.get` would take a decoder's KeyError for a missing field.
+        # `Mapping.get` returns the default for any KeyError, also for one that a decoder raises.
         if field not in self:
             return default
         return self[field]
@@ -70,7 +70,7 @@ class _Block:
     ) -> None:
         self._version = version
         self.fields = fields
-        self.addresses = row_addresses(
+        self.addresses = _row_addresses(
             version,
             position,
             rows,
@@ -78,17 +78,18 @@ class _Block:
         )
         self._values: dict[str, list[bytes]] = {}
 
-    def bytes_of(self, field: str) -> list[bytes]:
+    def column(self, field: str) -> list[bytes]:
+        """Return the field's bytes for each row."""
         if field not in self.fields:
             raise FieldNotFound(f"these samples have {', '.join(self.fields)}; {field!r} was asked for")
         if field not in self._values:
-            addresses = [only(address, field) for address in self.addresses]
+            addresses = [_with_field_only(address, field) for address in self.addresses]
             fields_of_rows = read_fields(self._version.shard_store, addresses)
             self._values[field] = [fields[field] for fields in fields_of_rows]
         return self._values[field]
 
 
-def only(address: SampleAddress, field: str) -> SampleAddress:
+def _with_field_only(address: SampleAddress, field: str) -> SampleAddress:
     return SampleAddress(
         key=address.key,
         version=address.version,
@@ -100,7 +101,7 @@ def only(address: SampleAddress, field: str) -> SampleAddress:
     )
 
 
-def row_addresses(
+def _row_addresses(
     version: Version,
     position: int,
     rows: range,
@@ -150,19 +151,23 @@ def write_group(
     compute: Compute,
     inputs: Sequence[str] | None,
 ) -> list[Part]:
-    """Write a shard of `group` for every part that lacks one. Raises: Conflict if no part does; TransformFailed."""
+    """Write a shard of `group` for every part that lacks one, and has all inputs.
+
+    Raises: Conflict if there is no such part; TransformFailed.
+    """
     _check_new_group(version, group, compute)
-    is_missing = ~version.parts.has_group(group)  # bool [parts]
+    needs_group = ~version.parts.has_group(group)  # bool [parts]
     for field in inputs or ():
-        is_missing &= version.parts.has_group(version.group_of(field))
-    positions = np.flatnonzero(is_missing).tolist()
+        needs_group &= version.parts.has_group(version.group_of(field))
+    positions = np.flatnonzero(needs_group).tolist()
     if not positions:
         raise Conflict(
             f"every part of {version.name} that has {inputs or 'samples'} already has group {group!r}"
         )
     attempt = secrets.token_hex(8)
-    return [
-        _write_part(
+    parts = []
+    for position in positions:
+        part = _write_part(
             version,
             position,
             txn,
@@ -171,8 +176,8 @@ def write_group(
             compute,
             inputs,
         )
-        for position in positions
-    ]
+        parts.append(part)
+    return parts
 
 
 def _check_new_group(
@@ -208,6 +213,7 @@ def _write_part(
     compute: Compute,
     inputs: Sequence[str] | None,
 ) -> Part:
+    """Compute the group for one part and upload its shard. inputs: fields to read; None for all that the part has."""
     parts = version.parts
     fields = list(inputs or ())
     if not fields:
@@ -221,7 +227,7 @@ def _write_part(
         name=f"{position:05d}",
         group_of=group_chooser(group, None),
     )
-    # The shard belongs to the published part, not to a part of this transaction.
+    # The new shard joins the published part, whose id it repeats.
     writer.id = parts.id(position)
     try:
         for start in range(0, n_rows, BLOCK_ROWS):
@@ -232,15 +238,14 @@ def _write_part(
                 rows,
                 fields,
             )
-            for local, row in enumerate(rows):
-                writer.add(
-                    _compute_sample(
-                        block,
-                        local,
-                        bool(is_live[row]),
-                        compute,
-                    )
+            for row_in_block, row in enumerate(rows):
+                sample = _compute_sample(
+                    block,
+                    row_in_block,
+                    bool(is_live[row]),
+                    compute,
                 )
+                writer.add(sample)
         return writer.finish(with_samples=False)
     finally:
         writer.close()
@@ -248,11 +253,12 @@ def _write_part(
 
 def _compute_sample(
     block: _Block,
-    local: int,
+    row_in_block: int,
     is_live: bool,
     compute: Compute,
 ) -> Sample:
-    address = block.addresses[local]
+    """Return the sample with the computed fields. Raises: TransformFailed; PenstockError of a function unchanged."""
+    address = block.addresses[row_in_block]
     if not is_live:
         # Each shard of a part has a row for each sample: an excluded one has empty fields.
         empty_fields = dict.fromkeys(compute, b"")
@@ -265,9 +271,9 @@ def _compute_sample(
     values = {}
     for field, function in compute.items():
         try:
-            values[field] = function(LazySample(block, local))
+            values[field] = function(LazySample(block, row_in_block))
         except PenstockError as error:
-            # A damaged input or missing field: that error is more precise than a wrapped one.
+            # A damaged input or a missing field, for example: a TransformFailed would say less.
             error.add_note(f"while computing {field!r} of {address.describe()}")
             raise
         except Exception as error:

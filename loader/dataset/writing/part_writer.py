@@ -14,7 +14,7 @@ from ...native import IN_MEMORY, UNKNOWN_CRC, OpenFile, gather
 from ...storage import Store
 from ...storage.disk.scratch import OnScratch
 from ...storage.store import new_in_place
-from ..names import check_field, check_group, check_key, member_name, member_names
+from ..names import check_field, check_group, check_key, check_part_name, member_name, member_names
 from ..shards.bitmap import Int64s
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
@@ -32,12 +32,13 @@ from ..tables.parquet import put_table
 from .spill import Sample, Spill
 
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
-Groups = Callable[[str], str]
+GroupChooser = Callable[[str], str]
+"""Field -> its group."""
 FieldGroups = dict[str, tuple[str, ...]]
 """Group -> its fields; both in ascending order."""
 
 
-def group_chooser(default: str, groups: Mapping[str, str] | None) -> Groups:
+def group_chooser(default: str, groups: Mapping[str, str] | None) -> GroupChooser:
     """Return a function from field to group: as in `groups`, or `default` for other fields."""
     group_by_field = {}
     for field, group in (groups or {}).items():
@@ -80,14 +81,14 @@ def make_sample(
     )
 
 
-def check_case(fields: Iterable[str], whose: str) -> None:
-    """Raise InvalidField if two fields differ only in case."""
+def check_case(fields: Iterable[str], owner: str) -> None:
+    """Raise InvalidField if two fields differ only in case. owner: what has the fields, for the message."""
     by_lower_case: dict[str, str] = {}
     for field in fields:
         other = by_lower_case.setdefault(field.lower(), field)
         if other != field:
             raise InvalidField(
-                f"{whose} has fields {other!r} and {field!r}, which differ in case only: webdataset and many disks "
+                f"{owner} has fields {other!r} and {field!r}, which differ in case only: webdataset and many disks "
                 "take them for one; rename one of them"
             )
 
@@ -115,8 +116,8 @@ class SampleBlock:
         return int(self.sizes.sum())
 
 
-def block_of(samples: Sequence[Sample]) -> SampleBlock:
-    """Return samples with the same fields as a block. Do not change their buffers until it is written."""
+def sample_block(samples: Sequence[Sample]) -> SampleBlock:
+    """Return a block of samples that have the same fields. Do not change their buffers until it is written."""
     fields = sorted(samples[0].fields)
     # Nested comprehensions here and in `fill`: loops with named steps took 5 % more of a block's whole time.
     sizes = np.array([[payload_bytes(one.fields[name]) for name in fields] for one in samples], np.int64)
@@ -164,7 +165,7 @@ class PartWriter:
         txn: str,
         attempt: str,
         name: str,
-        group_of: Groups,
+        group_of: GroupChooser,
         any_values: bool = False,
     ) -> None:
         """any_values: metadata types are undeclared; `table_of_any` unifies them."""
@@ -188,9 +189,11 @@ class PartWriter:
 
     @property
     def nbytes(self) -> int:
+        """Size of the largest shard so far."""
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
+        """Append a sample. Raises: FieldMismatch; FieldTooLarge."""
         # First, for all groups: a refused sample has no bytes in any of the shards.
         layout = self._open_shards(sample.key, sample.fields)
         for group, shard in self._shards.items():
@@ -200,6 +203,7 @@ class PartWriter:
         self._sources.append(sample.source)
 
     def add_block(self, block: SampleBlock) -> None:
+        """Append the block's samples. Raises: FieldMismatch; FieldTooLarge."""
         layout = self._open_shards(block.keys[0], block.fields)
         for group, shard in self._shards.items():
             shard.add_block(block, [block.fields.index(field) for field in layout[group]])
@@ -208,7 +212,7 @@ class PartWriter:
         self._sources += block.sources
 
     def finish(self, with_samples: bool = True) -> Part:
-        """Upload shards, indexes and, unless `with_samples` is False, the samples table."""
+        """Upload shards, indexes and, unless `with_samples` is False, the samples table; return the part."""
         # A crash between these uploads leaves files that no version names: the collector deletes them.
         try:
             shards = [self._upload(group, shard) for group, shard in self._shards.items()]
@@ -247,9 +251,9 @@ class PartWriter:
         return table
 
     def _open_shards(self, key: str, fields: Collection[str]) -> FieldGroups:
-        """Return the part's layout; the first sample determines it and opens the shards.
+        """Return the part's layout, with its shards open: the first sample determines it.
 
-        Raises: FieldMismatch if a later sample has other fields.
+        key: of the sample, for the message. Raises: FieldMismatch if a later sample has other fields.
         """
         layout = self._layout_of(fields)
         if self._layout is None:
@@ -267,6 +271,7 @@ class PartWriter:
         return layout
 
     def _layout_of(self, fields: Collection[str]) -> FieldGroups:
+        """Return these fields by their groups."""
         fields_by_group: dict[str, list[str]] = {}
         # Sorted, so the same samples give the same bytes whatever the order of their dicts.
         for field in sorted(fields):
@@ -309,7 +314,7 @@ class _OpenShard:
         self._spans: list[Int64s] = []
         """int64 [rows, fields, 3] of each block: offset, nbytes, crc32c."""
         self._rows: list[list[tuple[int, int, int]]] = []
-        """Rows of single samples that `_spans` lacks so far."""
+        """The same of single samples, which `_flush_rows` appends to `_spans`."""
 
     def add(self, key: str, fields: Sequence[tuple[str, Payload]]) -> None:
         self._rows.append([self.tar.add(key, field, data) for field, data in fields])
@@ -330,6 +335,7 @@ class _OpenShard:
         self._spans.append(spans.reshape(*sizes.shape, 3))
 
     def finish(self) -> str:
+        """Write the shard's end; return its SHA-256."""
         sha256 = self.tar.finish()
         self._new.finish()
         return sha256
@@ -373,17 +379,17 @@ def _refuse_large_field(
 
 def field_mismatch_error(
     key: str,
-    got: Mapping[str, Sequence[str]],
+    own: Mapping[str, Sequence[str]],
     expected: Mapping[str, Sequence[str]],
-    where: str,
+    example: str,
 ) -> FieldMismatch:
-    """Return the error for a sample with other fields. got, expected: group -> fields."""
-    own_fields = set[str]().union(*got.values())
+    """Return the error for a sample with other fields than `example` has. own, expected: group -> fields."""
+    own_fields = set[str]().union(*own.values())
     expected_fields = set[str]().union(*expected.values())
     missing = sorted(expected_fields - own_fields)
     extra = sorted(own_fields - expected_fields)
     return FieldMismatch(
-        f"sample {key!r} has fields {sorted(own_fields)}, {where} has {sorted(expected_fields)}: "
+        f"sample {key!r} has fields {sorted(own_fields)}, {example} has {sorted(expected_fields)}: "
         f"missing {missing}, extra {extra}. "
         "All samples of a group have the same fields: write other kinds of samples "
         "as parts with a group of their own, or into another dataset"
@@ -437,14 +443,4 @@ def _describe_type(sample: object) -> str:
     name = f"a {type(sample).__name__}"
     if isinstance(sample, tuple | list):
         return f"{name} of length {len(sample)}"
-    return name
-
-
-def check_part_name(name: str) -> str:
-    """Return the name. Raises: InvalidSample unless it is lower-case letters, digits or '_'."""
-    is_word = name.isascii() and name.replace("_", "").isalnum()
-    if not is_word or name != name.lower() or len(name) > 64:
-        raise InvalidSample(
-            f"part name {name!r} is not accepted; use lower-case letters, digits and '_', e.g. '00042'"
-        )
     return name

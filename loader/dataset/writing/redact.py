@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from operator import itemgetter
-from typing import Any, BinaryIO
+from operator import attrgetter
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,22 @@ from ..shards.shard import ShardWriter, crc32c, hash_pages
 from ..shards.tar_headers import member_header
 from ..tables.foreign_objects import is_foreign
 from ..tables.parquet import TableFile, get_table, put_named_table
-from .redact_tables import Redacted
+from .redact_tables import KeysAfterRedaction
 
 Shard = Mapping[str, Any]
 """Row of a shards table."""
-Patch = tuple[int, bytes | int]
-"""(offset in the shard, new bytes or number of zeros)."""
+
+
+class Patch(NamedTuple):
+    """Bytes of a shard to replace by as many others."""
+
+    offset: int
+    """First byte in the shard."""
+    nbytes: int
+    """Number of bytes."""
+    data: bytes | None
+    """New bytes; None for zeros."""
+
 
 _BLOCK = bytes(2**20)
 
@@ -49,7 +59,7 @@ def redact_shard(
 
     Raises: Corrupt if the shard's bytes do not match the shards table; StoreError.
     """
-    # `keys` and `places` become the new index; the patches turn the old tar into the new one.
+    # 1. Change `keys` and `places` for the new index; the patches turn the old tar into the new one.
     keys, places = shard_index(store, shard)
     patches: list[Patch] = []
     for row, new_key in sorted(rows.items()):
@@ -58,16 +68,16 @@ def redact_shard(
             if keys[row] != new_key:
                 # The header names the key. The new one is as long, so every offset stays.
                 header = member_header(member_name(new_key, field), nbytes)
-                patches.append((offset - len(header), header))
+                patches.append(Patch(offset - len(header), len(header), header))
             if crc != crc_of_zeros(nbytes):  # else an earlier takedown zeroed the field
-                patches.append((offset, nbytes))
+                patches.append(Patch(offset, nbytes, None))
                 table[row, 2] = crc_of_zeros(nbytes)
         keys[row] = new_key
     if not patches:
         return dict(shard)
     if is_foreign(shard["path"]):
         # The bytes are not the root's own: only the index changes, without the patches.
-        return _redact_index(
+        return _redact_index_only(
             store,
             prefix,
             shard,
@@ -76,9 +86,10 @@ def redact_shard(
             places,
         )
 
+    # 2. Write the new tar and its index.
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     path = f"{stem}.tar"
-    patches.sort(key=itemgetter(0))  # the copy is one pass over the source
+    patches.sort(key=attrgetter("offset"))  # the copy is one pass over the source
     sha256, pages = _copy(
         store,
         shard,
@@ -99,7 +110,7 @@ def redact_shard(
     }
 
 
-def _redact_index(
+def _redact_index_only(
     store: Store,
     prefix: str,
     shard: Shard,
@@ -107,7 +118,7 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
-    # Without place, size and checksum nothing leads from the index to the sample's bytes.
+    """Write an index that leads to no byte of these rows; return the shard's row with it. Changes `places`."""
     for table in places.values():
         table[list(rows)] = 0
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
@@ -131,48 +142,55 @@ def redact_shards(
     store: Store,
     prefix: str,
     file: TableFile,
-    rows: Redacted,
+    rows: KeysAfterRedaction,
     placed: PlacedStore | None = None,
-    own: Collection[str] = (),
+    adopted: Collection[str] = (),
 ) -> TableFile:
-    """Return a shards table with these parts' shards redacted; the same file if it has none of them.
+    """Return a shards table in which these rows are redacted; the same file if no shard changes.
 
-    Adopted registered shards become the root's own, together with all parts that share their objects.
+    The owner's copy of an adopted object would keep the denied bytes. So each shard with that object becomes one of the
+    root's own, also the shards of other parts.
 
-        placed: reader of registered bytes; None if none can be adopted.
-        own: paths of other adopted shards that become the root's own.
+    Args:
+        store: Store of the root.
+        prefix: Folder of the new files.
+        file: The shards table.
+        rows: Rows to redact.
+        placed: Reader of registered bytes; None if no shard of the table can be adopted.
+        adopted: Paths of adopted shards that become the root's own whether or not `rows` has one of their parts.
     """
+    # 1. Choose the shards that change, by their position in the table.
     shards = get_table(store, file).to_pylist()
-    with_samples = [position for position, shard in enumerate(shards) if rows.get(shard["part"])]
-    adopted_paths = {shard["path"] for shard in shards if shard["path"] in own}
+    redacted_positions = [position for position, shard in enumerate(shards) if rows.get(shard["part"])]
+    adopted_paths = {shard["path"] for shard in shards if shard["path"] in adopted}
     if placed is not None:
-        for position in with_samples:
+        for position in redacted_positions:
             path = shards[position]["path"]
             if is_foreign(path) and placed.is_adopted(path):
                 adopted_paths.add(path)
-    sharing = [position for position, shard in enumerate(shards) if shard["path"] in adopted_paths]
-
-    affected = sorted({*with_samples, *sharing})
-    if not affected:
+    adopted_positions = [position for position, shard in enumerate(shards) if shard["path"] in adopted_paths]
+    changed_positions = sorted({*redacted_positions, *adopted_positions})
+    if not changed_positions:
         return file
-    for position in affected:
+
+    # 2. Write the new shards, and the table that names them.
+    for position in changed_positions:
         shard = shards[position]
-        # An object that parts share is replaced for all of them, so some have no row to redact.
-        redacted_rows = rows.get(shard["part"], {})
+        part_rows = rows.get(shard["part"], {})  # none if the part only shares an adopted object
         if placed is not None and shard["path"] in adopted_paths:
-            shards[position] = _own_shard(
+            shards[position] = _write_own_shard(
                 store,
                 placed,
                 prefix,
                 shard,
-                redacted_rows,
+                part_rows,
             )
         else:
             shards[position] = redact_shard(
                 store,
                 prefix,
                 shard,
-                redacted_rows,
+                part_rows,
             )
     table = pa.Table.from_pylist(shards, SHARDS_SCHEMA)
     return put_named_table(
@@ -184,7 +202,7 @@ def redact_shards(
     )
 
 
-def _own_shard(
+def _write_own_shard(
     store: Store,
     placed: PlacedStore,
     prefix: str,
@@ -302,7 +320,7 @@ def _copy(
     path: str,
     patches: Sequence[Patch],
 ) -> tuple[str, bytes]:
-    """Copy a shard with patches in ascending order; return (SHA-256, page hashes)."""
+    """Copy a shard to `path` with patches in ascending order; return the copy's (SHA-256, page hashes)."""
     with _scratch_file() as out:
         with store.open_stream(shard["path"]) as source:
             name = f"{store.url}/{shard['path']}"
@@ -326,7 +344,10 @@ def _patch_stream(
     shard: Shard,
     name: str,
 ) -> str:
-    """Write the source with its patches; return the SHA-256 of the result. Raises: Corrupt if the source is damaged."""
+    """Write the source with its patches to `out`; return the SHA-256 of the result.
+
+    Raises: Corrupt if the source is damaged.
+    """
     source_digest = hashlib.sha256()
     new_digest = hashlib.sha256()
 
@@ -334,22 +355,20 @@ def _patch_stream(
         new_digest.update(data)
         out(data)
 
-    at = 0
-    for offset, patch in patches:
-        for block in _read_blocks(source, offset - at, source_digest.update):
+    position = 0  # in the source
+    for patch in patches:
+        n_unchanged = patch.offset - position
+        for block in _read_blocks(source, n_unchanged, source_digest.update):
             write(block)
         # The replaced bytes are read too: the source's hash covers them.
-        if isinstance(patch, int):
-            nbytes = patch
-            for block in _read_blocks(source, nbytes, source_digest.update):
+        for block in _read_blocks(source, patch.nbytes, source_digest.update):
+            if patch.data is None:
                 write(_BLOCK[: len(block)])
-        else:
-            nbytes = len(patch)
-            for _ in _read_blocks(source, nbytes, source_digest.update):
-                pass
-            write(patch)
-        at = offset + nbytes
-    for block in _read_blocks(source, int(shard["nbytes"]) - at, source_digest.update):
+        if patch.data is not None:
+            write(patch.data)
+        position = patch.offset + patch.nbytes
+    n_rest = int(shard["nbytes"]) - position
+    for block in _read_blocks(source, n_rest, source_digest.update):
         write(block)
 
     if source_digest.hexdigest() != shard["sha256"]:
@@ -365,7 +384,7 @@ def _read_blocks(
     nbytes: int,
     update: Callable[[bytes], None],
 ) -> Iterator[bytes]:
-    """Yield the next bytes in blocks of at most 1 MiB, each after `update(block)`."""
+    """Yield the next bytes in blocks of at most 1 MiB, each after `update(block)`. Ends early with the source."""
     while nbytes > 0:
         block = source.read(min(nbytes, len(_BLOCK)))
         if not block:

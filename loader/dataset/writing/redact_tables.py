@@ -12,21 +12,21 @@ from ..tables.manifest import SamplesFile
 from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from ..tables.stats import column_stats
 
-Redacted = Mapping[str, Mapping[int, str]]
-"""Part id -> row -> new key."""
+KeysAfterRedaction = dict[str, dict[int, str]]
+"""Part id -> row to redact -> its key afterwards."""
 
 
 def redact_samples(
     store: Store,
     prefix: str,
     files: Sequence[SamplesFile],
-    rows: Redacted,
+    rows: KeysAfterRedaction,
 ) -> tuple[SamplesFile, ...]:
     """Return samples files in which these rows are null except for the key. Files without such rows are unchanged."""
     redacted_files = []
     for file in files:
         table = get_table(store, file.file)
-        redacted = redact_rows(table, rows_of(table, rows))
+        redacted = redact_rows(table, positions_to_redact(table, rows))
         if redacted is table:  # no row to redact
             redacted_files.append(file)
             continue
@@ -41,8 +41,8 @@ def redact_samples(
     return tuple(redacted_files)
 
 
-def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
-    """Return position in the table -> new key, of the rows to redact."""
+def positions_to_redact(table: pa.Table, rows: KeysAfterRedaction) -> dict[int, str]:
+    """Return position in the table -> new key, for the rows to redact. table: has the columns part and row."""
     if not rows:
         return {}
     new_keys = {}
@@ -55,7 +55,10 @@ def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
 
 
 def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
-    """Return the table with nulls in these rows, except part, row and the new key."""
+    """Return the table with nulls in these rows, except part, row and the new key.
+
+    redacted: from `positions_to_redact`; if it is empty, the result is `table` itself.
+    """
     if not redacted:
         return table
     is_redacted = np.zeros(table.num_rows, bool)
@@ -86,6 +89,7 @@ def redact_stats(
     prefix: str,
     samples: Sequence[TableFile],
 ) -> TableFile:
+    """Write statistics of these tables, which are redacted already."""
     statistics = [column_stats(table) for table in get_tables(store, samples)]
     return put_named_table(
         store,

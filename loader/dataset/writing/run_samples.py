@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from ...storage import Store
 from ..names import hashes_of
-from ..shards.key_hashes import among
-from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
+from ..shards.key_hashes import membership
+from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, with_dataset_types
 from ..tables.manifest import SamplesFile
 from ..tables.parquet import (
     HASHED_FROM_ROWS,
@@ -28,13 +28,13 @@ from ..tables.parquet import (
     put_table,
 )
 from ..tables.stats import RunStats, smallest
+from .exclude import RowsByReason
 from .spill import duplicate
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T")
-RowsByReason = dict[tuple[str, str], list[int]]
-"""(part id, reason) -> rows."""
-AT_ONCE = 4
+TABLES_AHEAD = 4
+"""Number of tables that `map_ahead` works on at once, each in a thread."""
 SMALLEST_AMONG = 2**20
 """Number of ascending hashes among which the smallest distinct ones are found."""
 
@@ -50,26 +50,30 @@ class RunKeys:
 
     @staticmethod
     def of(keys: Sequence[str]) -> "RunKeys":
+        """Return these keys, all live."""
         key_column = pa.array(keys, pa.string())
         table = pa.table({"key": key_column})
         hashes = hashes_of(key_column)
         hashes.sort()
         return RunKeys(hashes=hashes, tables=[table])
 
-    def having(self, hashes: Int64s) -> list[str]:
-        """Return the sorted keys that have one of these ascending hashes. Costs a pass over the tables."""
+    def find_keys(self, hashes: Int64s) -> list[str]:
+        """Return the live keys that have one of these ascending hashes, in the order of the tables.
+
+        Costs a pass over the tables.
+        """
         if not len(hashes):
             return []
 
         def matching_keys(table: pa.Table) -> list[str]:
             key_column = table["key"]
-            has_hash = among(hashes_of(key_column), hashes)
+            has_hash = membership(hashes_of(key_column), hashes)
             matching = key_column.filter(pa.array(has_hash))
             keys_with_hash: list[str] = matching.to_pylist()
             return keys_with_hash
 
         keys: list[str] = []
-        for keys_of_table in ahead(self.tables, matching_keys):
+        for keys_of_table in map_ahead(self.tables, matching_keys):
             for key in keys_of_table:
                 if key in self.not_live:
                     continue
@@ -77,10 +81,11 @@ class RunKeys:
         return keys
 
     def without(self, keys: Set[str]) -> "RunKeys":
+        """Return these keys with `keys`, which are among them, as not live."""
         removed_hashes = np.sort(hashes_of(keys))
         first_positions = np.searchsorted(removed_hashes, removed_hashes)
         # Keys may share a hash: the n-th of them removes the n-th of the equal hashes.
-        nth = np.arange(len(removed_hashes)) - first_positions
+        nth = np.arange(len(removed_hashes)) - first_positions  # int64 [keys]: number among the equal hashes
         positions = np.searchsorted(self.hashes, removed_hashes)
         positions += nth
         hashes = np.delete(self.hashes, positions)
@@ -105,7 +110,7 @@ class RunSamples:
         n_hashes = 0
         schemas: list[pa.Schema] = []
         empty_columns = set(SOURCE_COLUMNS)
-        for schema, source_columns, table_hashes in ahead(tables, _schema_and_hashes):
+        for schema, source_columns, table_hashes in map_ahead(tables, _schema_and_hashes):
             stop = n_hashes + len(table_hashes)
             hashes[n_hashes:stop] = table_hashes
             n_hashes = stop
@@ -130,12 +135,12 @@ class RunSamples:
         # Two keys may share a hash, so the keys decide. Usually no hash repeats, and nothing is read.
         earlier_keys: set[str] = set()
         repeated_hashes = later[is_repeated]
-        for key in self.keys.having(repeated_hashes):
+        for key in self.keys.find_keys(repeated_hashes):
             if key in earlier_keys:
                 raise duplicate(key)
             earlier_keys.add(key)
 
-    def rows_of(self, reasons: Mapping[str, str]) -> tuple[RowsByReason, set[str]]:
+    def find_rows(self, reasons: Mapping[str, str]) -> tuple[RowsByReason, set[str]]:
         """Return the rows that have these keys, and the keys that no row has. reasons: key -> reason."""
         rows: RowsByReason = {}
         if not reasons:
@@ -143,7 +148,7 @@ class RunSamples:
         unmatched = dict(reasons)
         hashes = np.sort(hashes_of(reasons))
         for table in self._tables:
-            has_hash = among(hashes_of(table["key"]), hashes)
+            has_hash = membership(hashes_of(table["key"]), hashes)
             candidates = table.filter(pa.array(has_hash))
             # Another key may share a hash, so the keys decide.
             for row in candidates.to_pylist():
@@ -201,7 +206,7 @@ class RunSamples:
 
     def _select(self, names: Sequence[str], stats: RunStats | None = None) -> Iterator[pa.Table]:
         """Yield these columns of each table; add all columns to the statistics on the way."""
-        for table in ahead(self._tables, self._fit):
+        for table in map_ahead(self._tables, self._fit):
             if stats is not None:
                 without_location = table.drop_columns(["part", "row"])
                 stats.add(without_location)
@@ -211,7 +216,7 @@ class RunSamples:
         if table.schema != self._schema:
             empty_table = self._schema.empty_table()
             table = concat([empty_table, table], "the samples table")
-        fitted = fit_types(table, self._earlier)
+        fitted = with_dataset_types(table, self._earlier)
         return fitted.drop_columns(self._empty_columns)
 
 
@@ -274,19 +279,19 @@ def _schema_and_hashes(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
     return table.schema, source_columns, hashes
 
 
-def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
-    """Yield `work(table)` for each table, in order; threads run `AT_ONCE` tables ahead."""
+def map_ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
+    """Yield `work(table)` for each table, in order; threads run `TABLES_AHEAD` tables ahead."""
     waiting: deque[Future[T]] = deque()
 
     def work_on(number: int) -> T:
         return work(tables[number])  # the table is built in the thread too
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
+    with ThreadPoolExecutor(TABLES_AHEAD, thread_name_prefix="penstock-samples") as pool:
         for number in range(len(tables)):
             future = pool.submit(work_on, number)
             waiting.append(future)
             # No further table until the caller has the oldest: this bounds the tables in memory.
-            if len(waiting) == AT_ONCE:
+            if len(waiting) == TABLES_AHEAD:
                 oldest = waiting.popleft()
                 yield oldest.result()
         for future in waiting:

@@ -11,12 +11,12 @@ from ..shards.key_hashes import put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
 from ..tables.manifest import Change, GroupExtent
 from ..tables.parquet import TableFile, get_tables, put_table
-from .exclude import NO_EXCLUSIONS, NO_ROWS, Exclusions, RowsToExclude, put_exclusions
-from .run_samples import RowsByReason, RunKeys, RunSamples
+from .exclude import NO_EXCLUSIONS, NO_ROWS, Exclusions, RowsByReason, RowsToExclude, put_exclusions
+from .run_samples import RunKeys, RunSamples
 
 
 def check_parts(parts: Sequence[Part]) -> str:
-    """Return the transaction of all parts.
+    """Check parts before they are published; return their transaction.
 
     Raises: EmptyVersion; Conflict if two parts share an id; InvalidSample if parts belong to several transactions, or
     have another one's files.
@@ -32,7 +32,7 @@ def check_parts(parts: Sequence[Part]) -> str:
         )
     part_ids: set[str] = set()
     for part in parts:
-        if not _is_written_by(part):  # parts that wait for a gate may have any name
+        if not _has_own_files(part):  # parts that wait for a gate may have any name
             raise InvalidSample(f"part {part.id} was not written with transaction {part.txn}")
         if part.id in part_ids:
             raise Conflict(f"part {part.id} was given twice; publish one attempt of each part")
@@ -42,7 +42,7 @@ def check_parts(parts: Sequence[Part]) -> str:
     return txns[0]
 
 
-def _is_written_by(part: Part) -> bool:
+def _has_own_files(part: Part) -> bool:
     """Return whether the part's transaction wrote all its files; registered objects belong to none."""
     paths = []
     for shard in part.shards:
@@ -63,7 +63,7 @@ def write_run(
     parts: Sequence[Part],
     earlier: Mapping[str, str],
     exclude: Mapping[str, str],
-    superseded: RowsToExclude = NO_ROWS,
+    earlier_rows: RowsToExclude = NO_ROWS,
     samples: Sequence[pa.Table] | None = None,
     exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> tuple[Change, RunKeys]:
@@ -71,11 +71,15 @@ def write_run(
 
     Costs one request per new part plus six, whatever the dataset's size.
 
-        earlier: column -> type in the dataset.
-        exclude: key -> reason.
-        superseded: samples of earlier parts to exclude.
-        samples: samples table of each part, built on request; None reads the tables.
-        exclusions: standing exclusions, whose keys these parts may lack.
+    Args:
+        store: Store of the root.
+        prefix: Folder of the tables.
+        parts: The run's parts, already uploaded.
+        earlier: Column -> type in the dataset.
+        exclude: Key -> reason, for samples of these parts.
+        earlier_rows: Samples of earlier parts to exclude.
+        samples: Samples table of each part, built on request; None reads the tables.
+        exclusions: Standing exclusions, whose keys these parts may lack.
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a missing key to exclude; Corrupt.
     """
@@ -86,22 +90,18 @@ def write_run(
     run = RunSamples(tables, n_rows, earlier)
 
     # Before anything is uploaded: a misspelt key in `exclude` raises here.
-    own_excluded, not_live = _find_own_excluded(run, exclude, exclusions)
-    excluded = {**own_excluded, **superseded.rows}
+    own_rows, not_live = _find_rows_to_exclude(run, exclude, exclusions)
 
     files, stats = run.put(store, prefix)
-    exclusions_file = None
-    if excluded:
-        part_sizes = {part.id: part.n_rows for part in parts}
-        part_sizes.update(superseded.n_rows)
+    exclusions_file, n_excluded = _put_run_exclusions(
+        store,
+        prefix,
+        parts,
+        own_rows,
+        earlier_rows,
         # A repeated import has the same prefix, and a person may have excluded more samples since.
-        exclusions_file = put_exclusions(
-            store,
-            prefix,
-            excluded,
-            part_sizes,
-            by_content=bool(exclusions),
-        )
+        by_content=bool(exclusions),
+    )
     change = Change(
         shards=_put_shards(store, prefix, parts),
         samples=tuple(files),
@@ -111,23 +111,48 @@ def write_run(
         n_parts=len(parts),
         n_rows=n_rows,
         exclusions=exclusions_file,
-        n_excluded=sum(len(rows) for rows in excluded.values()),
+        n_excluded=n_excluded,
     )
     if not not_live:
         return change, run.keys
     return change, run.keys.without(not_live)
 
 
-def _find_own_excluded(
+def _put_run_exclusions(
+    store: Store,
+    prefix: str,
+    parts: Sequence[Part],
+    own_rows: RowsByReason,
+    earlier_rows: RowsToExclude,
+    *,
+    by_content: bool,
+) -> tuple[TableFile | None, int]:
+    """Upload the exclusions of a run; return (their table, number of samples), or (None, 0) if there are none."""
+    rows = {**own_rows, **earlier_rows.rows}  # new parts and earlier parts: no name is in both
+    if not rows:
+        return None, 0
+    part_sizes = {part.id: part.n_rows for part in parts}
+    part_sizes.update(earlier_rows.part_sizes)
+    file = put_exclusions(
+        store,
+        prefix,
+        rows,
+        part_sizes,
+        by_content=by_content,
+    )
+    return file, sum(len(members) for members in rows.values())
+
+
+def _find_rows_to_exclude(
     run: RunSamples,
     exclude: Mapping[str, str],
     exclusions: Exclusions,
 ) -> tuple[RowsByReason, Set[str]]:
-    """Return the rows to exclude, and the keys of these rows. Raises: InvalidKey."""
+    """Return the run's own rows to exclude, and their keys. Raises: InvalidKey."""
     # A reason in the call counts before the reason of a standing exclusion.
     reasons = {key: exclusion.reason for key, exclusion in exclusions.items()}
     reasons.update(exclude)
-    rows, unmatched = run.rows_of(reasons)
+    rows, unmatched = run.find_rows(reasons)
     missing = sorted(unmatched & exclude.keys())
     if missing:
         raise InvalidKey(
@@ -141,6 +166,7 @@ def write_group_run(
     prefix: str,
     parts: Sequence[Part],
 ) -> Change:
+    """Upload the shards table of parts that only add a field group; return the change."""
     return Change(shards=_put_shards(store, prefix, parts), groups=extents(parts))
 
 
@@ -184,7 +210,7 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
-    """Return group -> what these parts add. Raises: FieldMismatch if parts of a group differ."""
+    """Return group -> sizes that these parts add. Raises: FieldMismatch if parts of a group have other fields."""
     totals: dict[str, GroupExtent] = {}
     counted_paths: set[tuple[str, str]] = set()
     for part in parts:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.shards.part import Part
-from loader.dataset.writing.part_writer import PartWriter, SampleBlock, block_of
+from loader.dataset.writing.part_writer import PartWriter, SampleBlock, sample_block
 from loader.dataset.writing.spill import Sample
 from loader.errors import InvalidSample, ObjectNotFound, StoreError
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
@@ -168,7 +168,7 @@ class _OpenPart:
 
     def _write(self) -> None:
         if len(self._waiting) > 1:
-            self._writer.add_block(block_of(self._waiting))
+            self._writer.add_block(sample_block(self._waiting))
         elif self._waiting:
             self._writer.add(self._waiting[0])
         self._waiting, self._n_waiting = [], 0

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from loader import Version
-from loader.dataset.tables.foreign_objects import foreign_objects, is_adopted
+from loader.dataset.tables.foreign_objects import foreign_objects
+from loader.dataset.tables.place_records import is_adopted
 from loader.dataset.writing.exclude import RowsToExclude
 from loader.errors import Conflict
 from loader.json_text import parse_json
@@ -72,14 +73,14 @@ def episode_difference(
         is_unchanged = sample.value == present.get(sample.key, "")
         if is_unchanged and sample.key not in replaced:
             same.add(sample.key)
-    n_rows = {}
+    part_sizes = {}
     for part, _ in rows:
         position = version.parts.position(part)
-        n_rows[part] = int(version.parts.n_rows[position])
+        part_sizes[part] = int(version.parts.n_rows[position])
     return EpisodeDifference(
         fresh=[number for number in units if key_of(number) not in same],
         replaced=frozenset(replaced),
         missing=frozenset(missing),
         places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),
-        left_out=RowsToExclude(rows=rows, n_rows=n_rows),
+        left_out=RowsToExclude(rows=rows, part_sizes=part_sizes),
     )

@@ -21,12 +21,8 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.publish import publish_registered, publish_without
 from loader.dataset.shards.part import Part
-from loader.dataset.tables.foreign_objects import (
-    foreign_table,
-    is_adopted,
-    place_id,
-    put_place,
-)
+from loader.dataset.tables.foreign_objects import foreign_table, place_id
+from loader.dataset.tables.place_records import is_adopted, put_place
 from loader.dataset.writing.exclude import RowsToExclude
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore

@@ -23,7 +23,8 @@ from loader import Root, Version
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.shard import crc32c
-from loader.dataset.tables.foreign_objects import is_foreign, place_of, place_record, put_place
+from loader.dataset.tables.foreign_objects import foreign_place, is_foreign
+from loader.dataset.tables.place_records import place_record, put_place
 from loader.errors import AlreadyExists, Changed, Corrupt, Denied, InvalidRuntime, ObjectNotFound
 from loader.storage import ByteRange, Store, is_there
 from loader.storage.disk.scratch import held_file, on_scratch
@@ -133,7 +134,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
 
 def _places_of(version: Version) -> set[str]:
     paths = version.parts.shard_rows()["path"].to_pylist()
-    places = {place_of(path) for path in paths if is_foreign(path)}
+    places = {foreign_place(path) for path in paths if is_foreign(path)}
     if strange := sorted(place for place in places if not re.fullmatch("[0-9a-f]{32}", place)):
         raise Corrupt(
             f"{version.name} has a shard in the place {strange[0]!r}, which is no id: it was damaged or forged"
@@ -157,7 +158,7 @@ def _check_readable(versions: Sequence[Version], places: Collection[str]) -> Non
         if version.placed is not None:
             version.placed.check_vouched(places)
         for unit in units_of(version):
-            for row in unit.rows if place_of(unit.path) in places else ():
+            for row in unit.rows if foreign_place(unit.path) in places else ():
                 if not all(rows.sealed for rows in _index_rows(version, row)):
                     raise InvalidRuntime(
                         f"{unit.path} of {version.name} has no checksums to check a copy against: "
@@ -169,7 +170,7 @@ def _units(versions: Sequence[Version], places: Collection[str]) -> list[_ShardU
     shards: dict[str, list[tuple[Version, dict[str, Any]]]] = {}
     for version in versions:
         for row in version.parts.shard_rows().to_pylist():
-            if is_foreign(row["path"]) and place_of(row["path"]) in places:
+            if is_foreign(row["path"]) and foreign_place(row["path"]) in places:
                 shards.setdefault(row["path"], []).append((version, row))
     return [_ShardUnit(path, rows, rows[0][1]["nbytes"]) for path, rows in shards.items()]
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.dataset.shards.bitmap import unpack
-from loader.dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_adopted, is_foreign
+from loader.dataset.tables.foreign_objects import foreign_objects, is_foreign, stored_etag
 from loader.dataset.tables.parquet import TableFile, get_tables
+from loader.dataset.tables.place_records import is_adopted
 from loader.dataset.versions.version import Version
 from loader.dataset.writing.exclude import RowsToExclude
 from loader.errors import Conflict
@@ -57,8 +58,10 @@ class PlaceDifference:
                     if of in keys:
                         rows.setdefault((part, f"{REGISTERED_AGAIN}{of} is {why}"), []).append(row)
         parts = {part for part, _ in rows}
-        n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version}
-        return RowsToExclude(rows=rows, n_rows=n_rows)
+        part_sizes = {
+            part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version
+        }
+        return RowsToExclude(rows=rows, part_sizes=part_sizes)
 
 
 def difference(
@@ -89,7 +92,7 @@ def difference(
     changed = {
         key
         for key, info in present.items()
-        if key in known and not known[key].is_still(info, etag_to_keep(store, info))
+        if key in known and not known[key].is_unchanged(info, stored_etag(store, info))
     }
     shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
     registered = {row["part"] for row in shards if is_foreign(row["path"])}
@@ -148,7 +151,7 @@ def imported_difference(
 
 def token_of(store: Store, info: ObjectInfo) -> str:
     """Return the stored change token: an ETag, or a file's size and time."""
-    return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
+    return stored_etag(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
 class SampleRow(NamedTuple):

@@ -14,7 +14,7 @@ from loader.dataset.shards.index import IndexPlace, index_bytes
 from loader.dataset.shards.part import Part, ShardFile
 from loader.dataset.shards.seals import put_seal, seal_bytes, seal_path
 from loader.dataset.tables import columns
-from loader.dataset.tables.foreign_objects import ForeignObject, etag_to_keep
+from loader.dataset.tables.foreign_objects import ForeignObject, stored_etag
 from loader.dataset.tables.parquet import footer_sha256_of
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
@@ -109,7 +109,7 @@ def objects_of(
             offset=offset,
             path=f"{FOREIGN}{place}/{info.key}",
             nbytes=info.nbytes,
-            etag=etag_to_keep(store, info),
+            etag=stored_etag(store, info),
             modified_us=info.modified_us or 0,
             chunks=chunks[info.key].to_row() if info.key in chunks else None,
         )

@@ -11,7 +11,7 @@ from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.seals import SEALS, Crcs, put_seal, seal_bytes
 from loader.dataset.shards.shard import crc32c
-from loader.dataset.tables.foreign_objects import is_foreign, place_of
+from loader.dataset.tables.foreign_objects import foreign_place, is_foreign
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.storage import ByteRange
 from loader.storage.external_shards import PlacedStore
@@ -84,7 +84,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
         raise InvalidRuntime(f"{version.name} has no registered bytes: its checksums are known")
     report = SealReport(version=version.name, id=version.id)
     units = units_of(version)
-    placed.check_vouched({place_of(unit.path) for unit in units if unit.rows})
+    placed.check_vouched({foreign_place(unit.path) for unit in units if unit.rows})
     finished = in_threads(_SealWork(version, placed), units, workers, report.failures)
     for _, nbytes in progress(
         finished, "seal", lambda sealed: sealed[0].nbytes, sum(unit.nbytes for unit in units)

@@ -18,7 +18,7 @@ from loader.dataset.log.marker import (
     parse_marker,
 )
 from loader.dataset.log.state import State
-from loader.dataset.tables.foreign_objects import PLACES
+from loader.dataset.tables.place_records import PLACES
 from loader.errors import AlreadyExists, Conflict, Forbidden, NotARoot, ObjectNotFound
 from loader.storage import Store
 from loader.storage.store import check_recordable

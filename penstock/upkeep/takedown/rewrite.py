@@ -11,7 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.apply_denies import Rows, denied_rows, parent_denied, reason_of, renamed
+from loader.dataset.apply_denies import (
+    DenyEntries,
+    find_denied_rows,
+    find_parent_denied,
+    placeholder_keys,
+    takedown_reason,
+)
 from loader.dataset.commit import annotation_stats
 from loader.dataset.log.entries import canonical
 from loader.dataset.log.rules import CommitBody
@@ -22,7 +28,12 @@ from loader.dataset.tables.parquet import TableFile, get_table, get_tables, put_
 from loader.dataset.versions.version import open_record
 from loader.dataset.writing.exclude import put_exclusions
 from loader.dataset.writing.redact import redact_shards, shard_index
-from loader.dataset.writing.redact_tables import Redacted, redact_rows, redact_stats, rows_of
+from loader.dataset.writing.redact_tables import (
+    KeysAfterRedaction,
+    positions_to_redact,
+    redact_rows,
+    redact_stats,
+)
 from loader.errors import Conflict, Denied
 from loader.storage.external_shards import PlacedStore
 
@@ -76,7 +87,7 @@ def publish_redacted(
 
 def _remaining(root: Root, version: Version, deny: Deny, marks: Marks) -> str:
     """Return where a version has or names denied samples; empty if it does not."""
-    if rows := denied_rows(version, [deny]):
+    if rows := find_denied_rows(version, [deny]):
         return f"in part {min(rows)}, rows {sorted(rows[min(rows)])[:3]}"
     if path := names_in(version, marks):
         return f"as names in {path}"
@@ -136,12 +147,12 @@ class _Redaction:
         )
 
     def _manifest(self, version: Version, state: State) -> dict[str, Any]:
-        rows = denied_rows(version, [self._deny])
+        rows = find_denied_rows(version, [self._deny])
         keys = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
-        denied = renamed([self._deny], rows, get_tables(self._store, keys, ["part", "row", "key"]))
+        denied = placeholder_keys([self._deny], rows, get_tables(self._store, keys, ["part", "row", "key"]))
         samples, stats = self._tables(version.manifest, denied)
         own = self._denied.adopted(version)
-        left_out = self._exclusions(version, rows, parent_denied(version, state.denies))
+        left_out = self._exclusions(version, rows, find_parent_denied(version, state.denies))
         body = {
             **version.manifest,
             "parent": version.id,
@@ -164,7 +175,7 @@ class _Redaction:
             grouped: dict[tuple[str, str], list[int]] = {}
             for part, members in left_out.items():
                 for row, entry in members.items():
-                    grouped.setdefault((part, reason_of(entry)), []).append(row)
+                    grouped.setdefault((part, takedown_reason(entry)), []).append(row)
             sizes = dict(zip(version.parts.ids.to_pylist(), version.parts.n_rows.tolist(), strict=True))
             file = put_exclusions(self._store, self._attempt, grouped, sizes)
             body["exclusions"].append(file.to_json())
@@ -179,7 +190,7 @@ class _Redaction:
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
         return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
-    def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
+    def _exclusions(self, version: Version, rows: DenyEntries, parent: DenyEntries) -> DenyEntries:
         out = {part: dict(members) for part, members in parent.items()}
         for part, members in rows.items():
             live = version.parts.live_members(version.parts.position(part))
@@ -189,7 +200,7 @@ class _Redaction:
         return out
 
     def _redact(
-        self, file: TableFile, denied: Redacted, placed: PlacedStore | None, own: Collection[str]
+        self, file: TableFile, denied: KeysAfterRedaction, placed: PlacedStore | None, own: Collection[str]
     ) -> TableFile:
         if file.path not in self._shards:
             self._shards[file.path] = redact_shards(self._store, self._attempt, file, denied, placed, own)
@@ -203,7 +214,7 @@ class _Redaction:
                 nbytes[row["group"]] += row["nbytes"]
         return {name: {**body, "nbytes": nbytes[name]} for name, body in groups.items()}
 
-    def _tables(self, manifest: Mapping[str, Any], denied: Redacted) -> tuple[list[Any], list[Any]]:
+    def _tables(self, manifest: Mapping[str, Any], denied: KeysAfterRedaction) -> tuple[list[Any], list[Any]]:
         entries = manifest["samples"]
         now = {entry["path"]: self._redacted_table(entry, denied) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}
@@ -244,9 +255,9 @@ class _Redaction:
         table = annotation_stats(self._store, [new[one["path"]] for one in before], ours, columns)
         return put_named_table(self._store, prefix, table, "stats")
 
-    def _redacted_table(self, entry: Mapping[str, Any], denied: Redacted) -> pa.Table | None:
+    def _redacted_table(self, entry: Mapping[str, Any], denied: KeysAfterRedaction) -> pa.Table | None:
         table = get_table(self._store, TableFile.from_json(dict(entry)))
-        redacted = redact_rows(table, rows_of(table, denied))
+        redacted = redact_rows(table, positions_to_redact(table, denied))
         now = scrub(redacted, self._marks)
         if now is not redacted and is_annotation(entry):
             now = with_removed(redacted, now)
@@ -285,7 +296,7 @@ def _runs(entries: list[Any], n: int) -> list[list[Any]]:
     return runs
 
 
-def zeroed(version: Version, denied: Rows) -> list[dict[str, Any]]:
+def zeroed(version: Version, denied: DenyEntries) -> list[dict[str, Any]]:
     """Return record entries for redacted shards, with the ranges [offset, nbytes] that must be zeros."""
     places = []
     for shard in version.parts.shard_rows().to_pylist():

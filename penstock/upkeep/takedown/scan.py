@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root
-from loader.dataset.apply_denies import Rows
+from loader.dataset.apply_denies import DenyEntries
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.manifest import references
 from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
 from loader.dataset.versions.version import open_record
-from loader.dataset.writing.redact_tables import redact_rows, rows_of
+from loader.dataset.writing.redact_tables import positions_to_redact, redact_rows
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there
@@ -118,7 +118,7 @@ def member_keys(store: Store, path: str) -> Iterator[str]:
         raise Corrupt(f"{store.url}/{path} is no archive that can be read to its end: {error}") from error
 
 
-def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
+def part_samples(root: Root, dataset: str, rows: DenyEntries, marks: Marks) -> dict[str, dict[str, Any]]:
     """Return path -> redacted table, for part-samples tables with denied samples."""
     newest = root.state.newest(dataset)
     if newest is None or not rows:
@@ -132,12 +132,12 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
                 table = parse_table(root.store.get(path).data, path)
             except ObjectNotFound:  # it was just collected
                 continue
-            new = scrub(redact_rows(table, rows_of(table, keys)), marks)
+            new = scrub(redact_rows(table, positions_to_redact(table, keys)), marks)
             out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()
     return out
 
 
-def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
+def _keys(store: Store, record: VersionRecord, rows: DenyEntries) -> dict[str, dict[int, str]]:
     files = [
         TableFile.from_json(one)
         for one in open_record(store, record).manifest["samples"]

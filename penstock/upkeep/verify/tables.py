@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from loader import Version
 from loader.dataset.names import hashes_of
-from loader.dataset.shards.key_hashes import covered
+from loader.dataset.shards.key_hashes import has_all_hashes
 from loader.dataset.tables.annotations import EDIT_COLUMNS, cells
 from loader.dataset.tables.columns import fits, is_annotation, type_named
 from loader.dataset.tables.manifest import table_references
@@ -59,7 +59,7 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
     ]
     if not any_in(bad, version.manifest["stats"]):
         yield from _statistics(version, samples, entries, columns)
-    if covered(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
+    if has_all_hashes(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
         yield from _hashes(version, samples)
 
 

@@ -116,11 +116,11 @@ def first_said(patch):
 
 
 def nulls_remove(patch):
-    patch.setattr(edits, "_says", lambda frame, name: pl.lit(True))
+    patch.setattr(edits, "_sets_cell", lambda frame, name: pl.lit(True))
 
 
 def removals_are_forgotten(patch):
-    patch.setattr(edits, "_says", lambda frame, name: pl.col(name).is_not_null())
+    patch.setattr(edits, "_sets_cell", lambda frame, name: pl.col(name).is_not_null())
 
 
 def statistics_add(patch):

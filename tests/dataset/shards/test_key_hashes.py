@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loader.dataset import commit, compaction, publication_gate
 from loader.dataset.names import hashes_of
 from loader.dataset.shards import key_hashes
-from loader.dataset.shards.key_hashes import known, put_hashes
+from loader.dataset.shards.key_hashes import find_known, put_hashes
 from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
@@ -47,7 +47,7 @@ def test_known_is_membership(table, asked, rows):
             patch.setattr(key_hashes, "TAIL_BYTES", 0)
             file = put_hashes(store, f"data/t/{whole}", np.array(table, np.int64))
             if whole or file["nbytes"] > 65536:
-                (found,) = known(store, [file], asked)
+                (found,) = find_known(store, [file], asked)
                 assert found.tolist() == [one in set(table) for one in asked.tolist()]
 
 
@@ -58,11 +58,11 @@ def test_new_keys_read_the_row_groups_they_fall_into(url, stores, n):
     hashes, file = table_of(store, n)
     asked = np.sort(np.random.default_rng(1).integers(0, 2**63, 20))
     store.calls.clear()
-    assert known(store, [file], asked)[0].sum() == 0
+    assert find_known(store, [file], asked)[0].sum() == 0
     assert store.calls == {("get_range", "data"): 1, ("get_ranges", "data"): 1}
     assert store.nbytes < 70_000  # the footer
     some = np.sort(np.append(asked, hashes[[0, n // 2, n - 1]]))
-    (found,) = known(store, [file], some)
+    (found,) = find_known(store, [file], some)
     assert set(some[found].tolist()) == set(hashes[[0, n // 2, n - 1]].tolist())
 
 
@@ -76,7 +76,7 @@ def test_damaged_table_of_hashes_is_named(url):
         store.put(file["path"], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
         for one in (file, earlier):
             with pytest.raises(Corrupt, match=file["path"]):
-                known(store, [one], asked)
+                find_known(store, [one], asked)
 
 
 def test_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
@@ -88,9 +88,9 @@ def test_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
     forged = {**file, **{name: other[name] for name in ("nbytes", "footer_nbytes", "footer_crc32c")}}
     asked = np.sort(hashes[:5])
     with pytest.raises(Corrupt, match="its footer has SHA-256"):
-        known(store, [forged], asked)
+        find_known(store, [forged], asked)
     del forged["footer_sha256"]
-    assert known(store, [forged], asked)[0].all()
+    assert find_known(store, [forged], asked)[0].all()
 
 
 def test_dataset_of_an_older_release_gets_its_hashes(root, monkeypatch, properties):

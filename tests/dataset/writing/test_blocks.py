@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.dataset.writing.part_writer import PartWriter, block_of, make_sample
+from loader.dataset.writing.part_writer import PartWriter, make_sample, sample_block
 from loader.storage import open_store
 
 KEYS = ("a", "b/c", "long" * 24 + "/d", "e", "f")
@@ -27,7 +27,7 @@ def test_block_is_its_samples_one_behind_the_other() -> None:
         writer = PartWriter(store, txn="t", attempt="0", name="00000", group_of=group_of)
         if number:
             writer.add(samples[0])
-            writer.add_block(block_of(samples[1:]))
+            writer.add_block(sample_block(samples[1:]))
         else:
             for sample in samples:
                 writer.add(sample)

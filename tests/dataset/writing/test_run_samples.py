@@ -106,18 +106,18 @@ def test_keys_without_some(names, bits):
         patch.setattr(run_samples, "hashes_of", lambda keys: hashes_of(keys) & few)
         gone = {f"k{name}": "why" for name in names}
         run = RunSamples([table_of(4), table_of(6, 4, "q")], 10, {})
-        rows, unmatched = run.rows_of(gone)
+        rows, unmatched = run.find_rows(gone)
         assert not unmatched
         found = {(part, row) for (part, _), some in rows.items() for row in some}
         assert found == {("p", name) if name < 4 else ("q", name - 4) for name in names}
         left = run.keys.without(gone.keys())
         kept = [f"k{i}" for i in range(10) if i not in names]
         assert left.hashes.tolist() == sorted((hashes_of(kept) & few).tolist())
-        assert left.having(np.unique(left.hashes)) == kept
-        assert run.rows_of({**gone, "k99": "why"}) == (rows, {"k99"})
+        assert left.find_keys(np.unique(left.hashes)) == kept
+        assert run.find_rows({**gone, "k99": "why"}) == (rows, {"k99"})
 
 
 def test_keys_by_their_hashes():
     keys = RunKeys.of(["a", "b", "c"])
-    assert keys.having(np.sort(hashes_of(["c", "a", "z"]))) == ["a", "c"]
-    assert keys.having(np.empty(0, np.int64)) == []
+    assert keys.find_keys(np.sort(hashes_of(["c", "a", "z"]))) == ["a", "c"]
+    assert keys.find_keys(np.empty(0, np.int64)) == []

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import loader
-from loader.dataset.tables.foreign_objects import is_adopted
+from loader.dataset.tables.place_records import is_adopted
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import open_store
 from penstock.cli import main

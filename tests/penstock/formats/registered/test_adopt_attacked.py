@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.dataset.tables.foreign_objects import is_adopted, is_vouched, put_place
+from loader.dataset.tables.place_records import is_adopted, put_place
+from loader.dataset.tables.trusted_places import is_vouched
 from loader.errors import AlreadyExists, Corrupt, Forbidden, InvalidStore
 from loader.storage import open_store
 from loader.storage.disk.store import LocalStore

@@ -6,7 +6,7 @@ import pytest
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.tables.foreign_objects import is_adopted, put_place
+from loader.dataset.tables.place_records import is_adopted, put_place
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.registration import adoption

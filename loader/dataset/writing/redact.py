@@ -5,7 +5,7 @@ placeholder. `redact_tables.py` does the same to the samples table.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
@@ -59,20 +59,8 @@ def redact_shard(
 
     Raises: Corrupt if the shard's bytes do not match the shards table; StoreError.
     """
-    # 1. Change `keys` and `places` for the new index; the patches turn the old tar into the new one.
     keys, places = shard_index(store, shard)
-    patches: list[Patch] = []
-    for row, new_key in sorted(rows.items()):
-        for field, table in places.items():
-            offset, nbytes, crc = table[row].tolist()
-            if keys[row] != new_key:
-                # The header names the key. The new one is as long, so every offset stays.
-                header = member_header(member_name(new_key, field), nbytes)
-                patches.append(Patch(offset - len(header), len(header), header))
-            if crc != crc_of_zeros(nbytes):  # else an earlier takedown zeroed the field
-                patches.append(Patch(offset, nbytes, None))
-                table[row, 2] = crc_of_zeros(nbytes)
-        keys[row] = new_key
+    patches = _patch_index(keys, places, rows)
     if not patches:
         return dict(shard)
     if is_foreign(shard["path"]):
@@ -86,10 +74,8 @@ def redact_shard(
             places,
         )
 
-    # 2. Write the new tar and its index.
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     path = f"{stem}.tar"
-    patches.sort(key=attrgetter("offset"))  # the copy is one pass over the source
     sha256, pages = _copy(
         store,
         shard,
@@ -108,6 +94,28 @@ def redact_shard(
         "sha256": sha256,
         **index_row,
     }
+
+
+def _patch_index(
+    keys: list[str],
+    places: Mapping[str, Int64s],
+    rows: Mapping[int, str],
+) -> list[Patch]:
+    """Change `keys` and `places` into those of the redacted shard; return the patches that its tar needs."""
+    patches: list[Patch] = []
+    for row, new_key in sorted(rows.items()):
+        for field, table in places.items():
+            offset, nbytes, crc = table[row].tolist()
+            if keys[row] != new_key:
+                # The header names the key. The new one is as long, so every offset stays.
+                header = member_header(member_name(new_key, field), nbytes)
+                patches.append(Patch(offset - len(header), len(header), header))
+            if crc != crc_of_zeros(nbytes):  # else an earlier takedown zeroed the field
+                patches.append(Patch(offset, nbytes, None))
+                table[row, 2] = crc_of_zeros(nbytes)
+        keys[row] = new_key
+    patches.sort(key=attrgetter("offset"))  # the copy is one pass over the source
+    return patches
 
 
 def _redact_index_only(
@@ -159,21 +167,16 @@ def redact_shards(
         placed: Reader of registered bytes; None if no shard of the table can be adopted.
         adopted: Paths of adopted shards that become the root's own whether or not `rows` has one of their parts.
     """
-    # 1. Choose the shards that change, by their position in the table.
     shards = get_table(store, file).to_pylist()
     redacted_positions = [position for position, shard in enumerate(shards) if rows.get(shard["part"])]
-    adopted_paths = {shard["path"] for shard in shards if shard["path"] in adopted}
-    if placed is not None:
-        for position in redacted_positions:
-            path = shards[position]["path"]
-            if is_foreign(path) and placed.is_adopted(path):
-                adopted_paths.add(path)
+    redacted_paths = {shards[position]["path"] for position in redacted_positions}
+    adopted_paths = _find_adopted_paths(redacted_paths, placed)
+    adopted_paths.update(adopted)
     adopted_positions = [position for position, shard in enumerate(shards) if shard["path"] in adopted_paths]
     changed_positions = sorted({*redacted_positions, *adopted_positions})
     if not changed_positions:
         return file
 
-    # 2. Write the new shards, and the table that names them.
     for position in changed_positions:
         shard = shards[position]
         part_rows = rows.get(shard["part"], {})  # none if the part only shares an adopted object
@@ -200,6 +203,13 @@ def redact_shards(
         "shards",
         SHARDS_ROW_GROUP_ROWS,
     )
+
+
+def _find_adopted_paths(paths: Iterable[str], placed: PlacedStore | None) -> set[str]:
+    """Return the registered shards among these, whose objects were adopted into the root."""
+    if placed is None:
+        return set()
+    return {path for path in paths if is_foreign(path) and placed.is_adopted(path)}
 
 
 def _write_own_shard(

@@ -101,7 +101,7 @@ def _patch_index(
     places: Mapping[str, Int64s],
     rows: Mapping[int, str],
 ) -> list[Patch]:
-    """Change `keys` and `places` into those of the redacted shard; return the patches that its tar needs."""
+    """Redact `keys` and `places` for the new index; return the patches that turn the old tar into the new one."""
     patches: list[Patch] = []
     for row, new_key in sorted(rows.items()):
         for field, table in places.items():

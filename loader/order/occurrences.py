@@ -193,9 +193,7 @@ def _view_ordinals(
     if isinstance(source.view, PackedView):
         return source.view.table.sequences_of(ordinal)
     entries = _entries(source, ordinal)
-    if not entries:  # the version has the sample, the view does not
-        return None
-    return list(entries)
+    return list(entries) or None  # none if the version has the sample and the view does not
 
 
 def _has_key_at(
@@ -421,9 +419,8 @@ def _last_substitutions(
     last: dict[tuple[int, int], Substituted] = {}
     by_attempt = sorted(substitutions, key=lambda entry: entry.attempt)
     for entry in by_attempt:
-        if entry.attempt == 0:  # a masked document
-            continue
-        if entry.step >= before:
+        is_masked_document = entry.attempt == 0
+        if is_masked_document or entry.step >= before:
             continue
         planned = plan.sources[entry.source]
         if source in (planned.source, entry.source):
@@ -446,9 +443,7 @@ def _is_substitute(
         return entry.substitute == key
     # An entry names only the episode: draw the window again.
     episode, _, _ = key.rpartition("@")
-    if entry.substitute not in (key, episode):
-        return False
-    if not ordinals:
+    if not ordinals or entry.substitute not in (key, episode):
         return False
     source_index = plan.source_names.index(entry.source)
     view_ordinal, _ = substitute(plan, source_index, entry.position, entry.attempt)

@@ -33,23 +33,7 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
 
     Raises: InvalidRuntime; TransformFailed if its module or function raises.
     """
-    module, _, name = recipe.rpartition(":")
-    function: Callable[[], Any] | None
-    try:
-        imported = _import_module(module)
-    except PenstockError:
-        raise
-    except ImportError as error:
-        searched = Path(module).resolve().parent if module.endswith(".py") else os.getcwd()
-        raise TransformFailed(
-            f"--recipe {recipe}: the module {module!r} cannot be imported from the folder {searched}: "
-            f"{described_error(error)}"
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise _failed(recipe, error) from error
-    function = getattr(imported, name, None)
-    if not callable(function):
-        raise InvalidRuntime(f"--recipe {recipe}: there is no such function; {RETURNS}")
+    function = _recipe_function(recipe)
     try:
         result = function()
     except PenstockError:
@@ -58,10 +42,36 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
         raise _failed(recipe, error) from error
     if isinstance(result, Mapping):
         return result
-    is_dataset = hasattr(result, "__getitem__") and hasattr(result, "__len__")
-    if isinstance(result, ItemsView) or (is_dataset and not isinstance(result, str | bytes)):
+    is_text = isinstance(result, str | bytes)
+    has_items = hasattr(result, "__getitem__") and hasattr(result, "__len__")
+    is_dataset = has_items and not is_text
+    if isinstance(result, ItemsView) or is_dataset:
         return {"items": result}
-    raise InvalidRuntime(f"--recipe {recipe}: it returned {type(result).__name__}; {RETURNS}")
+    kind = type(result).__name__
+    raise InvalidRuntime(f"--recipe {recipe}: it returned {kind}; {RETURNS}")
+
+
+def _recipe_function(recipe: str) -> Callable[[], Any]:
+    """Import the recipe's module; return its function. Raises: as `load_recipe`."""
+    module, _, name = recipe.rpartition(":")
+    try:
+        imported = _import_module(module)
+    except PenstockError:
+        raise
+    except ImportError as error:
+        folder = os.getcwd()
+        if module.endswith(".py"):
+            folder = str(Path(module).resolve().parent)
+        raise TransformFailed(
+            f"--recipe {recipe}: the module {module!r} cannot be imported from the folder {folder}: "
+            f"{described_error(error)}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(recipe, error) from error
+    function: Callable[[], Any] | None = getattr(imported, name, None)
+    if not callable(function):
+        raise InvalidRuntime(f"--recipe {recipe}: there is no such function; {RETURNS}")
+    return function
 
 
 def _failed(recipe: str, error: BaseException) -> TransformFailed:
@@ -94,7 +104,9 @@ def load_tokenizers(recipe: str) -> Mapping[str, Any]:
 
     Raises: InvalidRuntime; TransformFailed if the user's code raises.
     """
-    function = getattr(_import_module(recipe.rpartition(":")[0]), "tokenizers", None)
+    module, _, _ = recipe.rpartition(":")
+    imported = _import_module(module)
+    function = getattr(imported, "tokenizers", None)
     if not callable(function):
         return {}
     try:
@@ -120,14 +132,17 @@ def _import_module(module: str) -> Any:
     if not path.is_file():
         raise InvalidRuntime(f"--recipe {module}: there is no such file; {FORM}")
     sys.path.insert(0, str(path.resolve().parent))  # as python does, to find modules in the script's folder
-    names, folder = [path.stem], path.resolve().parent
+    names = [path.stem]  # of the package's folders, then of the module
+    folder = path.resolve().parent
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
         folder = folder.parent
     if len(names) > 1:  # in a package, relative imports work as with `python -m`
         sys.path.insert(0, str(folder))
         return importlib.import_module(".".join(names))
-    name = path.stem if path.stem not in sys.modules else f"penstock_recipe_{path.stem}"
+    name = path.stem
+    if name in sys.modules:
+        name = f"penstock_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # because the name ends in .py
     assert spec.loader is not None
@@ -166,7 +181,11 @@ class RecipeDatasets:
     def _dataset(self, plan: "loader.Plan", source: str, name: str) -> Any:
         named = self._recipe.get("items")
         if named is not None and not isinstance(named, Mapping):
-            names = {one.view.name for one in plan.sources.values() if isinstance(one.view, ItemsView)}
+            # One dataset without a name can only be the plan's only one.
+            names = set[str]()
+            for planned in plan.sources.values():
+                if isinstance(planned.view, ItemsView):
+                    names.add(planned.view.name)
             if len(names) == 1:
                 return named
             listed = ", ".join(f"'{shown_text(other)}'" for other in sorted(names))
@@ -187,7 +206,10 @@ class RecipeDatasets:
 
     def _opened(self, name: str, dataset: Any) -> ItemsView:
         try:
-            view = dataset if isinstance(dataset, ItemsView) else loader.items(dataset)
+            if isinstance(dataset, ItemsView):
+                view = dataset
+            else:
+                view = loader.items(dataset)
             source = view.source
             if source is None or not source.is_factory:
                 return view

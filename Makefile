@@ -80,7 +80,7 @@ test-gpu: $(READY) ## the tests that need an NVIDIA GPU (with torch's build for 
 ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
 
 # torch comes first, where pins name it, with what it needs: the libraries' own requirements are gigabytes that no test uses.
-oracles: $(READY) ## formats beside their own libraries, each in an environment in .oracles
+oracles: $(READY) ## formats and datasets beside their own libraries, each in an environment in .oracles
 	@for name in $(ORACLES); do pins=tests/oracles/$$name.txt; python='$(PYTHON)'; \
 	    ! grep -q 'Python 3.12' $$pins || python='$(PYTHON312)'; \
 	    test -x .oracles/$$name/bin/python || $$python -m venv .oracles/$$name || exit 1; \

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "cookbook.md").read_text()
 BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE, re.S))
 COMMANDS = dict(re.findall(r"```sh (\w+)\n(.*?)```", PAGE, re.S))
+WITH_LIBRARIES = ("torchvision", "hf")
 AUGMENT = """
 import loader, sys
 
@@ -168,10 +169,11 @@ def test_front_page_trains_on_labelled_photos(tmp_path: Path) -> None:
 def test_every_block_is_tried() -> None:
     tried = {"splits", "validate", "resnet", "captions", "dataset", "seeded", "video", "language"}
     assert set(COMMANDS) == {"jpegs"}
-    assert set(BLOCKS) == {*tried, "torchvision"}
+    assert set(BLOCKS) == {*tried, *WITH_LIBRARIES}
     assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own
 
 
-def test_block_of_torchvision_compiles() -> None:
-    """torchvision is no dependency of the project, so it is not run here."""
-    compile(BLOCKS["torchvision"], "torchvision", "exec")
+@pytest.mark.parametrize("name", WITH_LIBRARIES)
+def test_blocks_with_libraries_of_others_compile(name: str) -> None:
+    """The project does not depend on these libraries: tests/oracles/test_items_oracle.py runs the blocks."""
+    compile(BLOCKS[name], name, "exec")

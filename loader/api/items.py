@@ -104,7 +104,8 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
         raise PlanMismatch(
             f"items['{shown_text(name)}'] has {len(view)} items and the fingerprint {view.fingerprint!r}, the plan "
             f"{length} and '{shown_text(fingerprint)}': it is not the dataset that was planned. Usual causes are added "
-            "files, an unsorted os.listdir, and a shuffle() without a seed; pass the same dataset, or make a new plan"
+            "files, an unsorted os.listdir and a shuffle() without a seed, and with Hugging Face's datasets files at "
+            "another path and a transform that holds a generator; pass the same dataset, or make a new plan"
         )
     assert view.source is not None
     return planned.over(view.source)
@@ -119,7 +120,7 @@ def _checked(dataset: Any) -> bool:
             "dataset itself"
         )
     if isinstance(dataset, Mapping):
-        raise InvalidPlan(f"{shown} is a mapping, whose items have no order; pass list(...) of its values")
+        raise _mapping_refusal(dataset)
     if _is_of("torch.utils.data", "DataLoader", dataset):
         raise InvalidPlan(f"{shown} is a DataLoader, which has an order of its own; pass its .dataset")
     if _is_of("torch.utils.data", "IterableDataset", dataset):
@@ -139,7 +140,23 @@ def _checked(dataset: Any) -> bool:
         return False
     if callable(dataset):
         return True
+    if hasattr(dataset, "__iter__"):
+        raise InvalidPlan(
+            f"{shown} has no __getitem__(int), and gives its items in an order of its own; pass the dataset that it "
+            "reads, which has __len__ and __getitem__(int)"
+        )
     raise InvalidPlan(f"{shown} has no __getitem__(int); {ACCEPTED}")
+
+
+def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
+    """Return the error for a mapping, such as the splits of a Hugging Face dataset."""
+    shown = _shown(mapping)
+    for name, value in mapping.items():
+        if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str | bytes):
+            return InvalidPlan(
+                f"{shown} is a mapping of datasets; pass one of them, such as [{name!r}] of it"
+            )
+    return InvalidPlan(f"{shown} is a mapping, whose items have no order; pass list(...) of its values")
 
 
 def _is_of(module: str, name: str, value: object) -> bool:
@@ -158,7 +175,10 @@ def _length_of(dataset: Any, length: int | None) -> int:
                 f"{_shown(dataset)} has no length ({error}); state it with loader.items(length=)"
             ) from None
     if isinstance(n, bool) or not hasattr(n, "__index__") or not 0 <= n <= MAX_SAMPLES:
-        raise InvalidPlan(f"length = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+        raise InvalidPlan(
+            f"length = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed; pass a dataset that repeats without "
+            "end before its repeat()"
+        )
     if n == 0:
         raise EmptyView(f"{_shown(dataset)} has no items; at least 1 is needed")
     return int(n)

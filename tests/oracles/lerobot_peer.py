@@ -3,55 +3,18 @@
 python lerobot_peer.py write TARGET      three episodes, two cameras, several episodes in a file
 python lerobot_peer.py read FOLDER STEP  a line of JSON for every STEP-th row: numbers, task, SHA-256 of each camera's
                                          picture; the last line is of the dataset
+python lerobot_peer.py items FOLDER      LeRobot's reader as a source of a plan: what items_walk.py prints
 
-torchvision and accelerate are not installed: of the one LeRobot uses a reader of videos, which PyAV is here, of the
-other nothing that datasets need. Times, files and tolerances are LeRobot's own.
+lerobot_modules stands in for torchvision and accelerate. Times, files and tolerances are LeRobot's own.
 """
 
 import hashlib
 import json
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
 
-import av
 import numpy as np
 import torch
-
-
-class VideoReader:
-    """Frames of a video from the last keyframe before a time on, as torchvision's reader of that name gives them."""
-
-    def __init__(self, path, _stream):
-        self.container = av.open(path)
-        self.stream = self.container.streams.video[0]
-
-    def seek(self, time_s, keyframes_only):
-        assert keyframes_only
-        self.container.seek(int(time_s / self.stream.time_base), stream=self.stream, backward=True)
-
-    def __iter__(self):
-        for frame in self.container.decode(self.stream):
-            picture = torch.from_numpy(frame.to_ndarray(format="rgb24")).permute(2, 0, 1)
-            yield {"pts": float(frame.pts * frame.time_base), "data": picture}
-
-
-def stand_in(name, **values):
-    sys.modules[name] = module = ModuleType(name)
-    module.__spec__ = ModuleSpec(name, None)
-    module.__dict__.update(values)
-    return module
-
-
-stand_in("accelerate", Accelerator=object)
-stand_in("torchvision.transforms", v2=stand_in("torchvision.transforms.v2"))
-stand_in(
-    "torchvision",
-    transforms=sys.modules["torchvision.transforms"],
-    io=SimpleNamespace(VideoReader=VideoReader),
-    set_video_backend=lambda backend: None,
-)
-from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 CAMERAS = "observation.images.high", "observation.images.wrist"
 
@@ -105,4 +68,13 @@ def read(folder, step):
     print(json.dumps({**told, "lengths": list(lengths), "rows": len(data)}))
 
 
-{"write": write, "read": read}[sys.argv[1]](*sys.argv[2:])
+def items(folder):
+    """Windows of three rows around each row, as policies read them."""
+    from items_walk import loader, shown
+
+    deltas = {"observation.state": [-1 / 30, 0.0, 1 / 30]}
+    data = LeRobotDataset("read/here", root=folder, video_backend="pyav", delta_timestamps=deltas)
+    shown(loader.items(data, fingerprint="three episodes"))
+
+
+{"write": write, "read": read, "items": items}[sys.argv[1]](*sys.argv[2:])

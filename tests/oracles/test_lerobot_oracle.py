@@ -12,6 +12,7 @@ import loader
 from loader.storage import open_store
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
+from tests.oracles.items_walk import same_batches, samples
 
 pytestmark = pytest.mark.oracle
 
@@ -43,6 +44,15 @@ def test_its_writers_dataset_comes_out_with_every_row_and_picture(tmp_path, peer
         np.testing.assert_allclose(
             np.array(our_stats[name], float), np.array(stats[name], float), 1e-5, 1e-8, err_msg=name
         )
+
+
+def test_dataset_of_lerobot_makes_the_same_batches_everywhere(tmp_path, peer):
+    """LeRobot's reader as a source of a plan: windows of rows, and two cameras."""
+    peer("lerobot", "write", tmp_path / "episodes")
+    (result,) = peer("lerobot", "items", tmp_path / "episodes")
+    batches = same_batches(result["settings"])
+    assert result["length"] == 24
+    assert "observation.images.wrist" in samples(batches)[0]
 
 
 def test_real_episodes_come_out_with_their_rows_and_pictures(tmp_path, peer):

@@ -204,15 +204,17 @@ def checked_keys(keys: object, length: int) -> "ItemKeys | None":
         raise InvalidPlan(
             f"keys has {len(keys)} names, and the dataset {length} items; give each item one name"
         )
-    for ordinal, key in enumerate(keys):
+    # A column of a table would look up each name by a query of its own.
+    names = list(keys)
+    for ordinal, key in enumerate(names):
         if not isinstance(key, str):
             raise InvalidPlan(f"keys[{ordinal}] = {key!r} is a {type(key).__name__}; a string is needed")
-    n_repeated = length - len(set(keys))
+    n_repeated = length - len(set(names))
     if n_repeated:
         raise InvalidPlan(
             f"keys gives {n_repeated} items a name that another item has; make the names distinct"
         )
-    return keys
+    return names
 
 
 def fingerprint_of_keys(keys: Sequence[str]) -> str:

@@ -51,7 +51,9 @@ def _refuse(
     dataset: Any,
 ) -> None:
     if item is None:
-        raise InvalidSample(f"it is None, as if __getitem__ had no return; {ACCEPTED}")
+        raise InvalidSample(
+            f"it is None, as if __getitem__ had no return, or a filter dropped the item; {ACCEPTED}"
+        )
     if item is dataset:
         raise InvalidSample(f"it is the dataset itself; {ACCEPTED}")
     if isinstance(item, Iterator):

@@ -203,13 +203,16 @@ class SourceItems:
         requested: "_Requested",
         items: Sequence[Any],
     ) -> None:
-        """Make the first healthy item a second time. Raises: UnseededItems if it differs."""
+        """Make the first healthy item a second time, by itself. Raises: UnseededItems if it differs."""
         if self._dataset.source.seeded is False:
             return
-        for number, item in enumerate(items):
-            if not isinstance(item, Corrupt):
-                self._check_item(requested, number, item)
-                return
+        healthy = [number for number, item in enumerate(items) if not isinstance(item, Corrupt)]
+        checked = healthy[:1]
+        if self._dataset.has_bulk_call and healthy[1:]:
+            # An item padded to the longest of its call is unchanged if it is the longest: the last one is not, too.
+            checked.append(healthy[-1])
+        for number in checked:
+            self._check_item(requested, number, items[number])
 
     def _check_item(
         self,
@@ -220,21 +223,37 @@ class SourceItems:
         ordinal = requested.ordinals[number]
         fields = self._fields(ordinal, item)
         first, _ = sample_field_crcs(fields, "")
-        only_this = requested.single(number)
-        (again,) = self._items(only_this)
-        if isinstance(again, Corrupt):
-            return
-        fields_again = self._fields(ordinal, again)
-        second, _ = sample_field_crcs(fields_again, "")
-        if first == second:
+        second = self._crcs_again(requested, number)
+        if second is None or first == second:
             return
         changed = [field for field in first if first[field] != second.get(field)]
         names = ", ".join(repr(field) for field in changed)
+        item_name = f"item {ordinal} of source {self._name!r}"
+        if self._dataset.has_bulk_call and second == self._crcs_again(requested, number):
+            raise UnseededItems(
+                f"{item_name} depends on the items that one call of __getitems__ returns with it, in the field "
+                f"{names}, and so on the number of ranks: padding to the longest does this. Pad to one length, or by "
+                "loader.items(dataset, collate=function)"
+            )
         raise UnseededItems(
-            f"item {ordinal} of source {self._name!r} differs each time that it is made, in the field {names}: the "
+            f"{item_name} differs each time that it is made, in the field {names}: the "
             "dataset draws from a generator of its own. Pass loader.items(dataset, seeded=function(dataset, rng)), "
             "which seeds it, move the augmentation to Loader(transform=), or accept it with seeded=False"
         )
+
+    def _crcs_again(
+        self,
+        requested: "_Requested",
+        number: int,
+    ) -> dict[str, int] | None:
+        """Return the checksums of an item that is made again by itself; None if it is damaged now."""
+        only_this = requested.single(number)
+        (again,) = self._items(only_this)
+        if isinstance(again, Corrupt):
+            return None
+        fields = self._fields(requested.ordinals[number], again)
+        crcs, _ = sample_field_crcs(fields, "")
+        return crcs
 
 
 class _Requested:

@@ -60,6 +60,11 @@ class OpenDataset:
             if callable(close):
                 close()
 
+    @property
+    def has_bulk_call(self) -> bool:
+        """Return whether one call returns several items, as of Hugging Face's datasets."""
+        return hasattr(self.dataset(), "__getitems__")
+
     def items(self, ordinals: Sequence[int]) -> list[Any]:
         """Return several items, by `__getitems__` if the dataset has it."""
         dataset = self.dataset()

@@ -74,6 +74,18 @@ class Bulk(Pictures):
         return super().__getitem__(i)
 
 
+class Padded(Pictures):
+    """Pads items to the longest of a call, as a tokenizer does in a transform of Hugging Face's datasets."""
+
+    def __getitem__(self, i):
+        (item,) = self.__getitems__([i])
+        return item
+
+    def __getitems__(self, numbers):
+        longest = max(numbers)
+        return [{"ids": [i] * i + [0] * (longest - i)} for i in numbers]
+
+
 class Damaged(Pictures):
     """Some items are truncated images."""
 

@@ -145,6 +145,14 @@ def test_generator_of_its_own_is_found_each_time(datasets):
                 next(batches)
 
 
+def test_items_that_depend_on_their_call_are_reported(datasets):
+    says = r"depends on the items that one call of __getitems__ returns with it, in the field 'ids'"
+    for n in (30, 2):
+        plan = loader.plan({"photos": datasets.Padded()}, seed=n, global_batch=n)
+        with loader.Loader(plan, 0, 1) as batches, pytest.raises(UnseededItems, match=says):
+            next(batches)
+
+
 def test_damaged_items_have_substitutes(datasets, tmp_path):
     plan = planned(datasets.Damaged())
     ledger = loader.Root(tmp_path / "ledger")

@@ -109,7 +109,7 @@ def choice(
     locked: share of time in which a thread waits long for the interpreter's lock.
     """
     if now.name == "processes":
-        return None
+        return None  # they share no lock with the training
     if room.processes:
         why = _why_processes(locked, room, stages, now)
         if why is not None:
@@ -149,7 +149,8 @@ def _why_processes(
             f"waited for {stages.wait_share:.0%} of its time"
         )
 
-    # 2. Decoders hold the lock, so that several threads are no faster than one.
+    # 2. Decoders hold the lock, so that several threads are no faster than one. As many processes, each on a core of
+    # its own, could replace them.
     has_several_threads = min(now.workers, room.processes, room.cores) > 1
     waits_for_decoders = is_decoding and is_waiting
     if waits_for_decoders and has_several_threads and _decoders_take_turns(locked, stages):

@@ -180,7 +180,7 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
             )
         return newest
 
-    number = parsed.number or 0  # no version has the number 0: a name that is neither tag nor alias
+    number = parsed.number or 0  # no version has 0: it stays for a name that is neither a tag nor an alias
     ref = state.refs.get((dataset, parsed.name or ""))
     if ref is not None:
         number = ref.number

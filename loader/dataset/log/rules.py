@@ -241,7 +241,7 @@ def decide_ref(
         raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
     record = _require_version(state, dataset, number)
 
-    # The name exists: repeating its entry changes nothing, and only an alias may move.
+    # If the name exists: repeating its entry changes nothing, and only an alias may move.
     ref = state.refs.get((dataset, name))
     number_now = None
     if ref is not None:

@@ -54,6 +54,7 @@ def state_checksum(state: State) -> str:
 
 
 def _state_json(state: State) -> bytes:
+    """Return the state's part of a hint. Checksums in the log cover these bytes, so a state's must never change."""
     versions = chain.from_iterable(state.datasets.values())
     txns = _plain(state.txns.values(), Txn)  # new mappings: the state's own do not change
     for txn in txns:
@@ -85,6 +86,7 @@ def _state_json(state: State) -> bytes:
 
 
 def _head(checksum: str, format_number: int) -> bytes:
+    """Return the bytes of a hint before its state."""
     return f'{{"checksum":"{checksum}","format":{format_number},"state":'.encode()
 
 
@@ -120,6 +122,7 @@ def _state_and_checksum(data: bytes) -> tuple[State, str]:
 
 
 def _load(body: Mapping[str, Any]) -> State:
+    """Return the state from a hint's parsed JSON. Wrong members raise KeyError, TypeError or AttributeError."""
     versions: dict[str, list[VersionRecord]] = {}
     ids: dict[str, tuple[str, int]] = {}
     for row in body["versions"]:

@@ -98,7 +98,7 @@ class Lookup:
             groups = requested_by_group(version, fields)
             self._groups.append(list(groups))
         self._lock = lock()
-        self._parts = _joined([None] * len(versions))  # no parts table is read yet
+        self._parts = _join_parts([None] * len(versions))  # no parts table is read yet
 
     def places(
         self,
@@ -197,7 +197,7 @@ class Lookup:
             tables = list(self._parts.tables)
             for number, table in new_by_version.items():
                 tables[number] = table
-            self._parts = _joined(tables)
+            self._parts = _join_parts(tables)
             return self._parts
 
     def _row_stretches(
@@ -398,7 +398,7 @@ class _JoinedParts(NamedTuple):
         return part, row
 
 
-def _joined(tables: Sequence[PartsTable | None]) -> _JoinedParts:
+def _join_parts(tables: Sequence[PartsTable | None]) -> _JoinedParts:
     """Join the parts tables of versions. tables: one per version number; None if it is not known."""
     known_tables = [table for table in tables if table is not None]
     distinct = list(dict.fromkeys(known_tables))

@@ -88,7 +88,7 @@ class ShardPages:
         np.add.at(change, first, 1)
         np.add.at(change, end, -1)
         is_covered = np.cumsum(change) > 0  # [pages + 1]; False at the end
-        # A run's first page and the page behind its last take turns.
+        # Edges: the first page of a run, the page behind its last, the first page of the next run ...
         is_edge = np.diff(is_covered, prepend=False)
         edges = np.flatnonzero(is_edge).tolist()
         runs: list[ByteRange] = []

@@ -344,8 +344,11 @@ def _read_parts(
         spans.extend(_span_of_run(place, run) for run in request.runs)
 
     first_request = requests[0]
-    first_address = partial(getattr, first_request, "address")
     first_field = first_request.field
+
+    def first_address() -> SampleAddress:
+        return first_request.address
+
     start_s = perf_counter()
     verify_s = 0.0
     blobs: Iterator[bytes | memoryview]

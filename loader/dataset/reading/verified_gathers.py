@@ -199,13 +199,16 @@ def _report_faults(
     field: str,
     wrong: Int64s,
 ) -> None:
-    """Report items with a wrong checksum. Items whose head merely differs from the common one are correct."""
+    """Report samples with a wrong checksum. Samples whose head merely differs from the common one are correct.
+
+    wrong: int64, positions in `sources`.
+    """
     places = gatherable.places.fields[field]
-    for item in wrong.tolist():
-        number = int(sources.numbers[item])
-        begin = int(sources.file_offset[item])
-        nbytes = int(sources.nbytes[item])
-        file_number = int(sources.file_number[item])
+    for position in wrong.tolist():
+        number = int(sources.numbers[position])
+        begin = int(sources.file_offset[position])
+        nbytes = int(sources.nbytes[position])
+        file_number = int(sources.file_number[position])
         descriptor, memory = sources.files[file_number]
         if descriptor == IN_MEMORY:
             assert isinstance(memory, bytes | memoryview)
@@ -256,13 +259,13 @@ class UnverifiedSamples(NamedTuple):
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         piece_nbytes = np.fromiter(map(len, pieces), np.int64, len(pieces))
         nbytes = self.places.fields[field].nbytes
-        is_whole = piece_nbytes == nbytes[numbers]  # bool [n]
-        readable = numbers[is_whole]
-        whole_pieces = compress(pieces, is_whole.tolist())
-        files: list[OpenFile] = list(zip(repeat(IN_MEMORY), whole_pieces))
+        has_all_bytes = piece_nbytes == nbytes[numbers]  # bool [n]
+        readable = numbers[has_all_bytes]
+        complete_pieces = compress(pieces, has_all_bytes.tolist())
+        files: list[OpenFile] = list(zip(repeat(IN_MEMORY), complete_pieces))
 
         def report(took_s: float, verified_s: float) -> None:
-            self.on_verified(took_s)  # there was nothing else to read
+            self.on_verified(took_s)  # the bytes were read before: all of the time counts as verification
 
         sources = Sources(
             files=files,
@@ -272,7 +275,7 @@ class UnverifiedSamples(NamedTuple):
             nbytes=nbytes[readable],
             report=report,
         )
-        return sources, numbers[~is_whole]
+        return sources, numbers[~has_all_bytes]
 
 
 class _ShardSamples(NamedTuple):

@@ -277,8 +277,9 @@ def annotation_stats(
     for name in annotated_columns(annotation):
         column_type = type_named(columns[name]["type"])
         cell_frame = cells(store, [*before, *annotation], name)
-        table = pa.table({name: cell_frame[name].to_arrow().cast(column_type)})
-        row = column_stats(table).to_pylist()[0]
+        # Polars returns other types than the stored ones, such as large_string for string.
+        column = cell_frame[name].to_arrow().cast(column_type)
+        (row,) = column_stats(pa.table({name: column})).to_pylist()
         # `whole`: these statistics replace the earlier ones, because they also count cells that the annotation leaves
         # unchanged.
         row[WHOLE] = any(name in entry["columns"] for entry in before)

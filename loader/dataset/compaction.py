@@ -74,14 +74,14 @@ def compact_lists(
 
 
 def choose_merge(nbytes: Sequence[int]) -> slice:
-    """Return the neighbouring tables to merge; an empty slice if there are none. nbytes: size of each table."""
+    """Return the neighbouring tables to merge; an empty slice if there are none. nbytes: their sizes, in list order."""
     n_tables = len(nbytes)
     for level, size_limit in enumerate(SIZES):
         # Only the newest tables count: a merge across a larger one would rewrite it with every few publishes.
         start = n_tables
         while start > 0 and nbytes[start - 1] < size_limit:
             start -= 1
-        most_tables = (FAN_IN - 1) * (level + 1)
+        most_tables = (FAN_IN - 1) * (level + 1)  # 7 of this level, and 7 of each lower one
         if n_tables - start <= most_tables:
             continue
 

@@ -110,23 +110,32 @@ def exact_sums(values: NDArray[np.floating], weights: I64 | None = None) -> list
     chunks: list[_Chunk] = []
     start = 0
     while start < n_rows:
-        weight_before = 0
-        if start:
-            weight_before = int(weight_ends[start - 1])
-        last_end = weight_before + weight_max
-        stop = int(np.searchsorted(weight_ends, last_end, side="right"))
-        stop = max(stop, start + 1)
-        stop = min(stop, start + WEIGHT_MAX)
+        stop = _chunk_stop(weight_ends, start, weight_max)
         row_weights = None
         if weights is not None:
             row_weights = weights[start:stop]
         chunks.append(_chunk(values[start:stop], row_weights))
         start = stop
+        # Shifted into Python's integers once for many chunks: until then int64 holds their sums.
         if start == n_rows or len(chunks) == _CHUNKS_MAX:
             chunk_sums = _sums_of(chunks, values.dtype)
             sums = [own + other for own, other in zip(sums, chunk_sums, strict=True)]
             chunks = []
     return sums
+
+
+def _chunk_stop(weight_ends: I64, start: int, weight_max: int) -> int:
+    """Return the end of the chunk that begins at row `start`: its rows weigh at most `weight_max` together.
+
+    weight_ends: int64 [rows], ascending: the weight of all rows up to and with each.
+    """
+    weight_before = 0
+    if start:
+        weight_before = int(weight_ends[start - 1])
+    most_weight = weight_before + weight_max
+    stop = int(np.searchsorted(weight_ends, most_weight, side="right"))
+    stop = max(stop, start + 1)  # at least one row, or `exact_sums` would not end
+    return min(stop, start + WEIGHT_MAX)
 
 
 class _Layout(NamedTuple):

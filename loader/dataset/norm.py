@@ -125,6 +125,7 @@ class FieldNorm:
         return offset, factor
 
     def _range(self, mode: str) -> tuple[F64, F64]:
+        """Return (low, high): the values that the mode maps to -1 and 1."""
         low = self.min
         high = self.max
         if mode == "quantile":
@@ -185,6 +186,8 @@ class GroupedNorm:
 
 
 def norm_bytes(norm: Norm | GroupedNorm) -> bytes:
+    """Return a norm as it is stored."""
+    # Without groups, the norm stands under the value "", which is not stored.
     norms: Mapping[str, Norm]
     if isinstance(norm, GroupedNorm):
         norms = norm.norms
@@ -253,6 +256,8 @@ def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
 
 
 def _parse(table: pa.Table, facts: Mapping[str, str], path: str) -> Norm | GroupedNorm:
+    """Return the norm in a stored table. Raises: ValueError, KeyError, TypeError, AttributeError for a damaged one."""
+    # 1. Check the table's schema and checksum.
     is_grouped = "by" in facts
     schema = _COLUMNS
     if is_grouped:
@@ -261,6 +266,7 @@ def _parse(table: pa.Table, facts: Mapping[str, str], path: str) -> Norm | Group
     if not has_schema or _sha256(table) != facts["content_sha256"]:
         raise ValueError("its content differs from its checksum")
 
+    # 2. Collect the rows of each field; without groups, under the value "".
     shapes = parse_json(facts["shapes"])
     if not is_grouped:
         shapes = {"": shapes}
@@ -269,6 +275,7 @@ def _parse(table: pa.Table, facts: Mapping[str, str], path: str) -> Norm | Group
         field_rows = rows.setdefault((row.get("value", ""), row["field"]), [])
         field_rows.append(row)
 
+    # 3. Build the norms by the shapes. Each takes its rows away, so that no row may remain.
     norms: dict[str, Norm] = {}
     for value, field_shapes in shapes.items():
         fields: dict[str, FieldNorm] = {}
@@ -288,6 +295,7 @@ def _parse(table: pa.Table, facts: Mapping[str, str], path: str) -> Norm | Group
 
 
 def _field_norm(shape: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> FieldNorm:
+    """Return a field's statistics from its stored rows, one per dimension. Raises: ValueError."""
     if min(shape, default=1) < 0 or prod(shape) != len(rows):
         raise ValueError(f"it has {len(rows)} dimensions of values {list(shape)}")
     sums: list[ExactSums] = []
@@ -316,6 +324,7 @@ def _field_norm(shape: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> Fiel
 
 
 def _is_in_order(bins: NDArray[np.uint32], dim: int) -> bool:
+    """Return whether the bins are all of this dimension, and ascending."""
     is_of_dim = bins >> _BITS == dim
     is_ascending = bins[1:] > bins[:-1]
     return bool(is_of_dim.all() and is_ascending.all())
@@ -375,10 +384,12 @@ class FieldTotals:
             self.add_up()
 
     def add_norm(self, norm: FieldNorm) -> None:
+        """Add the values of another norm."""
         self._add_sums(norm.sums)
         self._count(norm.counts)
 
     def norm(self) -> FieldNorm:
+        """Return the statistics of all values so far."""
         self.add_up()
         return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=added(self._counts))
 

@@ -289,9 +289,10 @@ def publish_without(
     """
     standing_rows, standing_keys = find_samples_with_exclusion(version, exclusions)
     if not to_exclude.n_samples:
-        n_standing = standing_rows.n_samples
+        if not standing_rows.n_samples:
+            return version
         # A version needs one live sample: if every sample has an exclusion, this version stays the newest.
-        if n_standing in (0, len(version)):
+        if standing_rows.n_samples == len(version):
             return version
     records = {exclusions[key].record for key in standing_keys}
     producer_facts = check_producer(_with_records(producer or {}, records))

@@ -115,7 +115,7 @@ class IndexPlace:
         data: bytes,
         pages_nbytes: int = 0,
     ) -> "IndexPlace":
-        """Return the place. pages_nbytes: size of the page hashes before the rows."""
+        """Return the place of an index that will be stored at `path`, with its checksums. data: the whole index."""
         footer_start = len(data) - footer_nbytes(data)
         footer = data[footer_start:]
         return IndexPlace(

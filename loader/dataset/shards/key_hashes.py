@@ -6,6 +6,7 @@ costs one row group.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -116,20 +117,10 @@ def _known_by_row_groups(
     """Return the result of `_known`, from the row groups that may have one of the hashes."""
     path = file["path"]
     name = f"{store.url}/{path}"
-    nbytes = file["nbytes"]
-    footer_bytes = file["footer_nbytes"]
-    tail_bytes = max(footer_bytes, TAIL_BYTES)
-    start = nbytes - tail_bytes
-    tail = store.get_range(path, start, tail_bytes)
-    # Before parsing: a damaged footer can crash the process.
-    _check_footer(tail.data[-footer_bytes:], file, name)
-
+    metadata, etag = _read_footer(store, file, name)
     is_known = np.zeros(len(hashes), bool)
-    with corrupt_if_unreadable(f"{name} is not a readable table of hashes", _UNREADABLE):
+    with _corrupt_if_unreadable(name):
         # 1. Choose the row groups by the smallest hash of each, which the footer has.
-        footer = pq.ParquetFile(Window(nbytes, start, tail.data), pre_buffer=False)
-        check_schema_version(footer.schema_arrow, name)
-        metadata = footer.metadata
         # Tables of earlier releases have none: there, Parquet checks the CRC of each page.
         group_sha256s: Sequence[str] = ()
         if "footer_sha256" in file:
@@ -146,7 +137,7 @@ def _known_by_row_groups(
         blobs = store.get_ranges(
             path,
             spans,
-            etag=tail.etag,
+            etag=etag,
             max_gap=MAX_GAP_BYTES,
         )
         for group, span, blob in zip(groups, spans, blobs, strict=True):
@@ -159,7 +150,7 @@ def _known_by_row_groups(
                     name,
                 )
             reader = pq.ParquetFile(
-                Window(nbytes, span.offset, blob.data),
+                Window(file["nbytes"], span.offset, blob.data),
                 metadata=metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
@@ -168,6 +159,28 @@ def _known_by_row_groups(
             group_hashes = integers(table["hash"])
             is_known |= membership(hashes, group_hashes)
     return is_known
+
+
+def _read_footer(
+    store: Store,
+    file: Mapping[str, Any],
+    name: str,
+) -> tuple[pq.FileMetaData, str]:
+    """Return (footer, ETag of the file). The footer is checked before parsing: a damaged one can crash the process."""
+    nbytes = file["nbytes"]
+    footer_bytes = file["footer_nbytes"]
+    tail_bytes = max(footer_bytes, TAIL_BYTES)
+    start = nbytes - tail_bytes
+    tail = store.get_range(file["path"], start, tail_bytes)
+    _check_footer(tail.data[-footer_bytes:], file, name)
+    with _corrupt_if_unreadable(name):
+        reader = pq.ParquetFile(Window(nbytes, start, tail.data), pre_buffer=False)
+        check_schema_version(reader.schema_arrow, name)
+        return reader.metadata, tail.etag
+
+
+def _corrupt_if_unreadable(name: str) -> AbstractContextManager[None]:
+    return corrupt_if_unreadable(f"{name} is not a readable table of hashes", _UNREADABLE)
 
 
 def _groups_with(hashes: Int64s, smallest: Int64s) -> list[int]:

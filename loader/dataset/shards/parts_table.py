@@ -47,6 +47,7 @@ class PartsTable:
         self._name = name
         self._names: dict[int, str] = {}  # part position -> its id, for ids that were requested lately
 
+        # `group`, `shard_rows`: int64 [shards], the number of its group and of its rows. `part`: the part's position.
         self.groups, group, shard_rows = _groups_and_rows(shards)
         # Both are None if the version has one group: then shard i is the only shard of part i.
         part, self._first_shard = _parts(

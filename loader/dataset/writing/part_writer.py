@@ -134,14 +134,14 @@ def sample_block(samples: Sequence[Sample]) -> SampleBlock:
         crcs = np.full(n_sources, UNKNOWN_CRC)
         gather(
             sources,
-            np.arange(n_sources),
-            np.zeros(n_sources, np.int64),
+            np.arange(n_sources),  # one item of each source
+            np.zeros(n_sources, np.int64),  # from its first byte on
             np.ascontiguousarray(sizes[:, columns]).reshape(-1),
-            b"",
+            b"",  # without a header
             memory,
             np.ascontiguousarray(at).reshape(-1),
-            crcs,
-            np.empty(n_sources, np.uint8),
+            crcs,  # unknown: the checksums of the bytes replace them
+            np.empty(n_sources, np.uint8),  # status: memory can always be read
         )
         return crcs.reshape(at.shape)
 
@@ -279,6 +279,7 @@ class PartWriter:
         return {group: tuple(names) for group, names in sorted(fields_by_group.items())}
 
     def _upload(self, group: str, shard: "_OpenShard") -> ShardFile:
+        """Finish a shard and upload it with its index; return its row of the shards table."""
         # The index has the hashes of the shard's pages, so it follows the shard's last byte.
         sha256 = shard.finish()
         index = index_bytes(self._keys, shard.spans(), shard.tar.pages)

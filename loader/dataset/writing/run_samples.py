@@ -36,7 +36,7 @@ T = TypeVar("T")
 TABLES_AHEAD = 4
 """Number of tables that `map_ahead` works on at once, each in a thread."""
 SMALLEST_AMONG = 2**20
-"""Number of ascending hashes among which the smallest distinct ones are found."""
+"""Number of ascending hashes among which the smallest distinct ones are found: nearly all hashes differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +119,12 @@ class RunSamples:
             empty_columns -= source_columns
         hashes.sort()
 
+        # The columns without any value in the run are not stored.
+        self._empty_columns = sorted(empty_columns)
         empty_tables = [schema.empty_table() for schema in schemas]
         # Types that differ between tables become one that holds both. Empty tables suffice to find it.
         joined = concat(empty_tables, "the samples table")
         self._schema = joined.schema
-        self._empty_columns = sorted(empty_columns)
         self.keys = RunKeys(hashes=hashes, tables=tables)
         self._check_unique()
 
@@ -162,31 +163,21 @@ class RunSamples:
     def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
         """Write the tables of keys, metadata and statistics. Raises: FieldMismatch; StoreError."""
         schema = self._fit(self._schema.empty_table()).schema
-        key_names = []
-        metadata_names = ["part", "row"]
-        for name in schema.names:
-            if name in KEY_COLUMNS:
-                key_names.append(name)
-            else:
-                metadata_names.append(name)
-        names_by_group = {"keys": key_names}
-        if len(metadata_names) > 2:
-            names_by_group["metadata"] = metadata_names
-
         smallest_hashes = smallest(self.keys.hashes[:SMALLEST_AMONG])
         stats = RunStats(smallest_hashes)
         files = []
-        for group, names in names_by_group.items():
-            own_stats = None
+        for group, names in _names_by_group(schema).items():
+            # Each group reads the tables again. Only the first one, which every run has, adds them to the statistics.
+            stats_of_pass = None
             if group == "keys":
-                own_stats = stats  # each group reads the tables again, and they count once
+                stats_of_pass = stats
             # Names and types only: the fields of `schema` may have metadata of their first table.
             column_types = [(name, schema.field(name).type) for name in names]
             group_schema = pa.schema(column_types)
             file = put_rows(
                 store,
                 f"{prefix}/samples-{group}-0.parquet",
-                self._select(names, own_stats),
+                self._select(names, stats_of_pass),
                 group_schema,
                 f"samples-{group}",
                 self._n_rows,
@@ -204,8 +195,8 @@ class RunSamples:
         )
         return files, stats_file
 
-    def _select(self, names: Sequence[str], stats: RunStats | None = None) -> Iterator[pa.Table]:
-        """Yield these columns of each table; add all columns to the statistics on the way."""
+    def _select(self, names: Sequence[str], stats: RunStats | None) -> Iterator[pa.Table]:
+        """Yield these columns of each table. Adds all columns to `stats` on the way, unless it is None."""
         for table in map_ahead(self._tables, self._fit):
             if stats is not None:
                 without_location = table.drop_columns(["part", "row"])
@@ -213,11 +204,27 @@ class RunSamples:
             yield table.select(names)
 
     def _fit(self, table: pa.Table) -> pa.Table:
+        """Return a table with the columns that the run stores, and their types."""
         if table.schema != self._schema:
             empty_table = self._schema.empty_table()
             table = concat([empty_table, table], "the samples table")
         fitted = with_dataset_types(table, self._earlier)
         return fitted.drop_columns(self._empty_columns)
+
+
+def _names_by_group(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return column group -> its columns; each group has part and row. Without metadata there is only "keys"."""
+    key_names = []
+    metadata_names = []
+    for name in schema.names:
+        if name in KEY_COLUMNS:
+            key_names.append(name)
+        else:
+            metadata_names.append(name)
+    names_by_group = {"keys": key_names}
+    if metadata_names:
+        names_by_group["metadata"] = ["part", "row", *metadata_names]
+    return names_by_group
 
 
 def put_rows(
@@ -229,6 +236,7 @@ def put_rows(
     n_rows: int,
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
+    """Write tables as one with this schema. n_rows: all their rows."""
     if n_rows < HASHED_FROM_ROWS:
         whole = pa.concat_tables([schema.empty_table(), *tables])
         return put_table(

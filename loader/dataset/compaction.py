@@ -196,8 +196,8 @@ def _shorten_runs(
 def _mergeable_runs(samples: Sequence[File]) -> list[dict[str, File]]:
     """Return the newest runs, oldest first: column group -> its table.
 
-    Runs before a file that changes an earlier column stay as they are. A merge across that file would move later runs
-    before it, whose statistics its own then replace.
+    Runs before a file that changes an earlier column stay as they are. The file's statistics replace all earlier ones
+    of the column: a merge across it would move a later run before it, whose statistics would be lost.
     """
     runs: list[dict[str, File]] = []
     earlier_columns: set[str] = set()

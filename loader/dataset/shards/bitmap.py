@@ -139,7 +139,7 @@ class SelectTable:
         step = np.diff(block[order])
         starts = np.flatnonzero(step) + 1  # in `order`, where a block begins, except the first
 
-        # In a random batch, most members have a block of their own.
+        # In a random batch, most members have a block of their own: then it is not worth unpacking.
         n_blocks = len(starts) + 1
         most_from_words = min(MEMBERS_PER_BLOCK * n_blocks, MOST_FROM_WORDS)
         if len(x) <= most_from_words:

@@ -86,13 +86,14 @@ def _plain(
     name: str,
     value: Any,
 ) -> Any:
+    """Return a value of metadata as `check_metadata` accepts it. key, name: for the message. Raises: InvalidField."""
     # Subclasses (numpy's, enums, pandas' Timestamp) become the plain type: a column holds one type. numpy's dates are
     # refused below, because item() turns nanoseconds into a bare int.
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool):  # before int: a bool is one
         return value
     if isinstance(value, float):
         return float(value)

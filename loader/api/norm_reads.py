@@ -133,13 +133,12 @@ def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
     )
     version = view.version
     with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:
-        how: dict[str, Any] = {"run": pool.map}
         readers = Readers(
             fields=lambda addresses, on_corrupt: read_fields(
-                version.shard_store, addresses, on_corrupt=on_corrupt, **how
+                version.shard_store, addresses, on_corrupt=on_corrupt, parallel_map=pool.map
             ),
             parts=lambda parts, on_corrupt: read_parts(
-                version.shard_store, parts, on_corrupt=on_corrupt, **how
+                version.shard_store, parts, on_corrupt=on_corrupt, parallel_map=pool.map
             ),
             run=pool.map,
         )

@@ -185,8 +185,8 @@ class VerifiedStore:
         shard = self._shard(key)
         identity: Identity = (etag,)
         if isinstance(self._origin, MirroredStore):
-            # The open file is the nearest store's, whose number `open_same` does not report. `_NEAREST` keeps its verified
-            # pages apart from those of reads that report one.
+            # The open file is the nearest store's, whose number `open_same` does not report. Pages verified under
+            # `_NEAREST` count for open files only.
             identity = (etag, _NEAREST)
         if shard.is_fully_verified(identity):
             return True

@@ -200,7 +200,14 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
         # (values without a token come from the plan, not from the view)
         columns = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
-        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=columns)
+        asked = pack(
+            spec["field"],
+            spec["length"],
+            lengths=spec["lengths"],
+            beside=columns,
+            together=spec.get("together"),
+            split=spec.get("split", True),
+        )
         return documents.packed(asked)
     if spec.get("kind") == "listed":
         from ..dataset.versions.stored_list import listed_again

@@ -10,10 +10,10 @@ from .mixture import FILL, MASK, MixtureSegment, Stream, check_boundary, epoch_s
 from .planned_source import PlannedSource
 from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int, content_hash
 from .sources.growth import GrownStream, Growth, Stage, grown_streams
-from .sources.packing import Packing
+from .sources.packing import PackedView, Packing
 from .sources.quarantine import Quarantine
 
-PLAN_FORMAT = 1  # version of the plan's JSON
+PLAN_FORMAT = 2  # newest version of the plan's JSON; a plan that needs nothing new has 1
 ORDER_VERSION = 1  # version of the formulas: raised if any batch changes; old formulas stay
 
 MAX_POSITIONS = 2**63  # stream positions are int64
@@ -245,13 +245,21 @@ class PlanContent:
         """Names in ascending order: `Slots.source` indexes this."""
         return tuple(self.sources)
 
+    @property
+    def format(self) -> int:
+        """Lowest version of the plan's JSON whose readers give these batches."""
+        for source in self.sources.values():
+            if isinstance(source.view, PackedView) and source.view.request.is_whole:
+                return 2
+        return 1
+
     def to_json(self) -> dict[str, Any]:
         sources = {}
         for name, planned in self.sources.items():
             sources[name] = planned.to_json()
         segments = [segment.to_json() for segment in self.segments]
         out: dict[str, Any] = {
-            "format": PLAN_FORMAT,
+            "format": self.format,
             "order": ORDER_VERSION,
             "seed": self.seed,
             "global_batch": self.global_batch,

@@ -545,6 +545,15 @@ def packing_is_the_reference(reference, tokens, length):
     assert got == reference.packed(tokens, length, pack_table.BLOCK_DOCUMENTS)
 
 
+def groups_stay_together_as_in_the_reference(reference, tokens, groups, length):
+    documents = np.arange(len(tokens), dtype=np.int64) * 3  # ordinals are no positions
+    made = pack_table.pack_groups(documents, np.array(tokens, np.int64), np.array(groups, np.int64), length)
+    got = [[] for _ in range(len(made))]
+    for sequence, document, *piece in made.rows(0, made.n_pieces).tolist():
+        got[sequence].append((document // 3, *piece))
+    assert got == reference.packed_groups(tokens, groups, length, pack_table.BLOCK_DOCUMENTS)
+
+
 class Documents(views.SyntheticView):
     """Synthetic documents whose lengths are known, so that they can be packed."""
 

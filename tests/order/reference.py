@@ -297,3 +297,26 @@ def packed(tokens, length, block=2**14):
                 opened.append([piece])
         out += sorted(sorted(some) for some in opened)
     return out
+
+
+def packed_groups(tokens, groups, length, block=2**14):
+    """As `packed`, of documents that stay whole, those of one group in one sequence."""
+    members = {}  # in the order of their first documents
+    for document, group in enumerate(groups):
+        if tokens[document]:
+            members.setdefault(group, []).append(document)
+    members = list(members.values())
+    out = []
+    for first in range(0, len(members), block):
+        here = list(enumerate(members[first : first + block]))
+        opened = []
+        for number, documents in sorted(here, key=lambda one: -sum(tokens[n] for n in one[1])):
+            size = sum(tokens[n] for n in documents)
+            fitting = [some for some in opened if sum(s for s, _, _ in some) + size <= length]
+            if fitting:
+                max(fitting, key=lambda some: sum(s for s, _, _ in some)).append((size, number, documents))
+            else:
+                opened.append([(size, number, documents)])
+        numbers = sorted(sorted(number for _, number, _ in one) for one in opened)
+        out += [[(n, 0, tokens[n]) for number in some for n in here[number][1]] for some in numbers]
+    return out

@@ -211,9 +211,9 @@ def edited(made, **changes):
 def test_plan_that_cannot_be_reopened(properties):
     made = properties.two_sources_plan(schedule=[(9, {"web": 1})])
     content = made.to_json()
-    for name in ("format", "order"):
-        with pytest.raises(FormatTooNew, match=f"{name} 2"):
-            plan_from_json(edited(made, **{name: 2}), reopen)
+    for name, newer in {"format": 3, "order": 2}.items():
+        with pytest.raises(FormatTooNew, match=f"{name} {newer}"):
+            plan_from_json(edited(made, **{name: newer}), reopen)
         with pytest.raises(InvalidPlan, match=name):
             plan_from_json(edited(made, **{name: "1"}), reopen)
     with pytest.raises(PlanMismatch, match=r"'photos'.*n was 4000 and is 5"):
@@ -226,6 +226,8 @@ def test_plan_that_cannot_be_reopened(properties):
         plan_from_json(edited(made, segments=segments), reopen)
     with pytest.raises(PlanMismatch, match="bucket_by"):
         plan_from_json(edited(made, bucket_by="height"), reopen)
+    with pytest.raises(PlanMismatch, match="format differs"):
+        plan_from_json(edited(made, format=2), reopen)
     for broken in (
         {"sources": {}},
         {"segments": []},

@@ -19,7 +19,7 @@ from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPl
 from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
-from ...order.sources.pack_table import PackTable, pack_documents
+from ...order.sources.pack_table import PackTable, pack_documents, pack_groups
 from ...order.sources.packing import PackBy, PackedView
 from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
@@ -200,7 +200,66 @@ def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
     if (tokens < 0).any():
         raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
-    return _kept(view, asked, first.dtypes, pack_documents(documents, tokens, asked.length))
+    if asked.together is None:
+        if not asked.split:
+            _check_fit(view, asked, documents, np.arange(len(documents)), tokens)
+        table = pack_documents(documents, tokens, asked.length)
+    else:
+        groups = _groups(view, asked.together, documents)
+        _check_fit(view, asked, documents, groups, tokens)
+        table = pack_groups(documents, tokens, groups, asked.length)
+    return _kept(view, asked, first.dtypes, table)
+
+
+def _check_fit(
+    view: "View",
+    asked: PackBy,
+    documents: Int64s,
+    groups: Int64s,
+    tokens: Int64s,
+) -> None:
+    """Raise InvalidPlan if a group has more tokens than a sequence. groups: int64 [documents], numbers from 0."""
+    group_tokens = np.bincount(groups, tokens)  # [groups]
+    is_long = group_tokens > asked.length
+    if is_long.any():
+        n_long = int(is_long.sum())
+        raise InvalidPlan(_too_long(view, asked, documents[is_long[groups]], n_long))
+
+
+def _groups(view: "View", column: str, documents: Int64s) -> Int64s:
+    """Return int64 [documents]: a number for each document's value of a column. Raises: InvalidPlan; FieldNotFound."""
+    what = f"pack(together={column!r})"
+    quoted = column.replace('"', '""')
+    values = live_values(view.version, [f'"{quoted}"'], what).to_series()
+    chosen = values.gather(documents)
+    missing = documents[chosen.is_null().to_numpy()]
+    if len(missing):
+        (key,) = view.version.keys(missing[:1])
+        raise InvalidPlan(
+            f"{what}: {len(missing)} documents have no value, such as {key!r}; leave them out with "
+            f'where("{column} IS NOT NULL")'
+        )
+    is_exact = chosen.dtype.is_integer() or str(chosen.dtype) in ("String", "Boolean")
+    if not is_exact:
+        raise InvalidPlan(f"{what} is {chosen.dtype}; texts, whole numbers or truth values are needed")
+    _, numbers = np.unique(chosen.to_numpy(), return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _too_long(
+    view: "View",
+    asked: PackBy,
+    documents: Int64s,
+    n_groups: int,
+) -> str:
+    keys = ", ".join(map(repr, view.version.keys(documents[:3])))
+    remedy = "pack longer sequences, or leave them out with where()"
+    if asked.together is None:
+        return f"pack(split=False): {n_groups} documents have more than {asked.length} tokens: {keys} ...; {remedy}"
+    return (
+        f"pack(together={asked.together!r}): {n_groups} groups have more than {asked.length} tokens, with the "
+        f"documents {keys} ...; {remedy}. Groups that need not share a sequence need no together="
+    )
 
 
 class _Stored:
@@ -262,6 +321,7 @@ def _path(view: "View", asked: PackBy) -> str:
         "length": asked.length,
         "lengths": asked.lengths,
         **({"beside": asked.fields[1:]} if asked.side_fields else {}),
+        **asked.rule,
     }
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 

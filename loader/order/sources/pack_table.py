@@ -2,7 +2,8 @@
 
 Documents are packed in blocks of 2^14, in the view's order. Inside a block, packing is best-fit decreasing: the longest
 document comes first, and each goes into the fullest sequence that still has room. It cuts only documents longer than a
-sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
+sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Groups of documents that share a sequence
+are packed likewise, by the tokens of the group; they are never cut.
 """
 
 import hashlib
@@ -197,6 +198,45 @@ def pack_documents(
     )
 
 
+def pack_groups(
+    documents: I64,
+    tokens: I64,
+    groups: I64,
+    capacity: int,
+) -> PackTable:
+    """Pack documents, each group as neighbours in one sequence; return the table.
+
+    documents: int64 [N], version ordinals in the view's order.
+    tokens: int64 [N], tokens per document, >= 0. A document without tokens is in no sequence.
+    groups: int64 [N], equal for documents of one group. No group has more tokens than a sequence.
+    capacity: tokens per sequence.
+    """
+    has_tokens = tokens > 0
+    documents = documents[has_tokens]
+    tokens = tokens[has_tokens]
+    # [documents with tokens]: groups in order of their first document.
+    group = number_by_first(groups[has_tokens])
+    group_tokens = np.bincount(group, tokens).astype(np.int64)
+
+    group_sequence = np.zeros(len(group_tokens), np.int64)  # [groups]: sequence of each
+    n_sequences = 0
+    for first in range(0, len(group_tokens), BLOCK_DOCUMENTS):
+        block = slice(first, first + BLOCK_DOCUMENTS)
+        bins = best_fit(group_tokens[block], capacity)
+        group_sequence[block] = n_sequences + number_by_first(bins)
+        n_sequences = int(group_sequence[block].max()) + 1
+
+    sequence = group_sequence[group]
+    # Stable: documents of a group stay in the view's order.
+    order = np.lexsort((group, sequence))
+    return PackTable(
+        sequence=sequence[order],
+        document=documents[order],
+        start=np.zeros(len(documents), np.int64),
+        length=tokens[order],
+    )
+
+
 class BlockPieces(NamedTuple):
     """Pieces of a block's documents, which are numbered from 0; int64 [pieces] each."""
 
@@ -223,7 +263,7 @@ def pack_block(tokens: I64, capacity: int) -> BlockPieces:
     pieces = BlockPieces._make(columns)
 
     by_document = np.lexsort((pieces.start, pieces.document))
-    sequence = _number_sequences(pieces.sequence[by_document])
+    sequence = number_by_first(pieces.sequence[by_document])
     by_sequence = np.argsort(sequence, kind="stable")
     order = by_document[by_sequence]
     return BlockPieces(
@@ -267,17 +307,17 @@ def _rest_pieces(
     )
 
 
-def _number_sequences(sequence: I64) -> I64:
-    """Return sequences (int64 [pieces]) numbered anew, from 0 in the order of their first pieces."""
+def number_by_first(values: I64) -> I64:
+    """Return int64 [N]: the number of each value, from 0 in the order in which the values first occur."""
     _, first, index = np.unique(
-        sequence,
+        values,
         return_index=True,
         return_inverse=True,
     )
     by_first = np.argsort(first)
-    n_sequences = len(first)
-    number = np.empty(n_sequences, np.int64)
-    number[by_first] = np.arange(n_sequences)
+    n_values = len(first)
+    number = np.empty(n_values, np.int64)
+    number[by_first] = np.arange(n_values)
     return number[index]
 
 

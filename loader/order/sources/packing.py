@@ -37,6 +37,25 @@ class PackBy:
     """True stores checksums for the pieces in the root."""
     side_fields: tuple[tuple[str, int], ...]
     """(other `.npy` field, its value at positions without a token) pairs."""
+    together: str | None = None
+    """Column; documents with one value share a sequence. None packs each document by itself."""
+    split: bool = True
+    """False cuts no document."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no document is split."""
+        return not self.split or self.together is not None
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """JSON of a stored view that keeps documents whole; {} for one that splits long ones."""
+        body: dict[str, Any] = {}
+        if self.is_whole:
+            body["split"] = False
+        if self.together is not None:
+            body["together"] = self.together
+        return body
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -52,6 +71,8 @@ def pack(
     lengths: str | None = None,
     checksums: bool = False,
     beside: Mapping[str, int] | None = None,
+    together: str | None = None,
+    split: bool = True,
 ) -> PackBy:
     """Return a request to pack token documents into sequences of one length, each a slot of a batch.
 
@@ -65,6 +86,9 @@ def pack(
     beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
     the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
     "loss.npy": False}`.
+    together: column of the samples table. Documents with one value, such as a preference pair, share a sequence and
+    stay next to each other; none is split. For pairs and small groups: a group must fit into a sequence.
+    split: False splits no document. Documents longer than `length` are then refused.
 
     Raises: InvalidPlan.
     """
@@ -79,6 +103,12 @@ def pack(
         raise InvalidPlan(
             f"pack(checksums=True, beside={beside!r}): only tokens are read by the piece; leave one of the two out"
         )
+    if together is not None and (not isinstance(together, str) or not together):
+        raise InvalidPlan(f"pack(together={together!r}): the name of a column is needed, such as 'pair_id'")
+    if not isinstance(split, bool):
+        raise InvalidPlan(f"pack(split={split!r}): True or False is needed")
+    if checksums and (together is not None or not split):
+        raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
     return PackBy(
         field=field,
         length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
@@ -86,6 +116,8 @@ def pack(
         lengths=lengths,
         checksums=checksums,
         side_fields=side_fields,
+        together=together,
+        split=split and together is None,
     )
 
 
@@ -290,6 +322,7 @@ class PackedView:
             "kind": "packed",
             "documents": self.documents.spec(),
             "lengths": self.request.lengths,
+            **self.request.rule,
             **self._content(),
         }
 

@@ -1,6 +1,7 @@
 """What packing reads of a version, and the table that it leaves in the root."""
 
 import io
+import itertools
 import logging
 from dataclasses import replace
 
@@ -333,3 +334,105 @@ def test_flat_tokens_are_packed_as_those_with_a_header(root, checksums):
         with loader.Loader(plan) as batches:
             delivered.append([next(batches)[field].tolist() for _ in range(4)])
     assert delivered[0] == delivered[1]
+
+
+def write_pairs(root):
+    """Twelve pairs, whose documents are far apart, and a document without tokens."""
+    with root.write("pairs", part_samples=5) as writer:
+        for number in range(24):
+            pair = number % 12
+            n = 0 if number == 5 else 1 + number % 7
+            metadata = {"pair_id": f"p{pair}", "number": pair, "share": pair / 3, "chosen": number < 12}
+            writer.add(f"k{number:02d}", {FIELD: tokens(number, n)}, metadata=metadata)
+    return writer.version.select(FIELD)
+
+
+def groups_in_sequences(view, column):
+    """Sequence -> values of the column, document by document."""
+    table = view.table
+    values = view.documents.version.samples().select(column).collect().to_series()
+    pieces = table.pieces(np.arange(len(table)))
+    rows = {}
+    for row, document in zip(pieces.row.tolist(), pieces.document.tolist(), strict=True):
+        rows.setdefault(row, []).append(values[document])
+    return rows
+
+
+@pytest.mark.parametrize("column", ["pair_id", "number"])
+def test_documents_of_a_group_are_neighbours_in_one_sequence(root, column):
+    view = packed(write_pairs(root), together=column)
+    sequences = groups_in_sequences(view, column)
+    places = {}
+    for row, values in sequences.items():
+        for value in values:
+            places.setdefault(value, set()).add(row)
+        n_changes = sum(value != following for value, following in itertools.pairwise(values))
+        assert n_changes == len(set(values)) - 1
+    assert len(places) == 12
+    assert all(len(rows) == 1 for rows in places.values())
+    assert view.table.n_tokens == sum(1 + number % 7 for number in range(24) if number != 5)
+
+
+def test_groups_are_loaded_from_the_root_and_named_by_the_request(root):
+    view = write_pairs(root)
+    first = packed(view, together="pair_id")
+    again = packed(root.open("pairs").select(FIELD), together="pair_id")
+    assert again.table.sha256 == first.table.sha256
+    requests = ({}, {"together": "pair_id"}, {"together": "chosen"})
+    tables = {packed(view, length=64, **more).table.sha256 for more in requests}
+    assert len(tables) == 3
+    assert len(list(root.store.list("packs/"))) == 4
+
+
+def test_documents_stay_whole_without_split(root):
+    view = packed(write(root).select(FIELD), length=40, split=False)
+    pieces = view.table.pieces(np.arange(len(view)))
+    assert sorted(pieces.length.tolist()) == sorted(n for n in LENGTHS if n)
+    assert pieces.start.tolist() == [0] * len(pieces)
+    assert view.table.sha256 == packed(write(root, name="again").select(FIELD), length=40).table.sha256
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"split": False}, r"pack\(split=False\): 4 documents have more than 16 tokens: 'k"),
+        (
+            {"together": "kind"},
+            r"together='kind'\): 2 groups have more than 16 tokens, with the documents 'k",
+        ),
+        (
+            {"together": "n_or_null"},
+            r'8 documents have no value, such as .* where\("n_or_null IS NOT NULL"\)',
+        ),
+        ({"together": "half"}, "is Float64; texts, whole numbers or truth values"),
+        ({"together": ""}, "the name of a column"),
+        ({"split": 0}, "True or False is needed"),
+        ({"split": False, "checksums": True}, "is for split documents"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(root, more, says):
+    view = write(root).select(FIELD)
+    with pytest.raises(InvalidPlan, match=says):
+        packed(view, **more)
+    assert list(root.store.list("packs/")) == []
+
+
+def test_together_needs_a_column_that_is_there(root):
+    with pytest.raises(FieldNotFound, match="pair"):
+        packed(write(root).select(FIELD), together="pair")
+
+
+def test_plan_of_groups_has_the_next_format_and_opens_again(root):
+    view = write_pairs(root)
+    plain = loader.plan({"pairs": view}, seed=7, global_batch=1, pack=loader.pack(FIELD, 16))
+    grouped = loader.plan(
+        {"pairs": view}, seed=7, global_batch=1, pack=loader.pack(FIELD, 16, together="pair_id")
+    )
+    assert (plain.to_json()["format"], grouped.to_json()["format"]) == (1, 2)
+    assert grouped.to_json()["sources"]["pairs"]["view"]["together"] == "pair_id"
+    grouped.save(root)
+    again = loader.open_plan(root, grouped.hash)
+    assert again.to_json() == grouped.to_json()
+    with loader.Loader(again, 0, 1, steps=4, framework="numpy") as batches:
+        read = [batch[FIELD] for batch in batches]
+    assert all(batch.shape == (1, 16) for batch in read)

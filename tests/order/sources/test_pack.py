@@ -37,6 +37,20 @@ def test_table_is_the_reference(reference, properties, tokens, length):
     properties.packing_is_the_reference(reference, tokens, length)
 
 
+@settings(exact, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_groups_stay_together_as_in_the_reference(reference, properties, small_blocks, data):
+    """Each group is in one sequence, whole; blocks of eight groups."""
+    tokens = data.draw(st.lists(st.integers(0, 4), max_size=60))
+    groups = data.draw(st.lists(st.integers(0, 25), min_size=len(tokens), max_size=len(tokens)))
+    group_tokens = dict.fromkeys(groups, 0)
+    for group, n in zip(groups, tokens, strict=True):
+        group_tokens[group] += n
+    largest = max([1, *group_tokens.values()])
+    length = data.draw(st.integers(largest, largest + 20))
+    properties.groups_stay_together_as_in_the_reference(reference, tokens, groups, length)
+
+
 @settings(exact, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tokens=tokens_of, more=tokens_of, length=st.integers(1, 40))
 def test_small_blocks_are_independent_and_the_reference(

@@ -438,12 +438,15 @@ def _is_substitute(
 
     ordinals: view ordinals of the key in the entry's view, or None.
     """
-    planned = plan.sources[entry.source]
-    if not isinstance(planned.view, WindowView):
+    view = plan.sources[entry.source].view
+    if isinstance(view, WindowView):
+        # An entry names only the episode: draw the window again.
+        episode, _, _ = key.rpartition("@")
+        if entry.substitute not in (key, episode):
+            return False
+    elif not isinstance(view, ItemsView):  # whose names are unknown without the dataset
         return entry.substitute == key
-    # An entry names only the episode: draw the window again.
-    episode, _, _ = key.rpartition("@")
-    if not ordinals or entry.substitute not in (key, episode):
+    if not ordinals:
         return False
     source_index = plan.source_names.index(entry.source)
     view_ordinal, _ = substitute(plan, source_index, entry.position, entry.attempt)

@@ -15,7 +15,7 @@ from ..order.occurrences import Occurrence
 from ..order.plan import Plan
 from ..order.random.generators import sample_generator
 from ..order.slots import Slots, rank_slice
-from ..order.sources.items_view import ItemsView
+from ..order.sources.items_view import ItemsView, missing_text
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
 from .ahead.thread_pools import range_threads
@@ -230,6 +230,15 @@ class Replay:
         self._assembler = self._assembler_of(self._world)
         self._closed = False
 
+    @property
+    def missing_datasets(self) -> dict[str, str]:
+        """Source -> text about its dataset, for sources whose dataset the plan was opened without."""
+        missing: dict[str, str] = {}
+        for name, planned in self.plan.sources.items():
+            if isinstance(planned.view, ItemsView) and planned.view.source is None:
+                missing[name] = missing_text(name, planned.view)
+        return missing
+
     def substituted(self, step: int) -> bool:
         """Return whether any run recorded substitutions for a step."""
         return self._recorded.has(step)
@@ -242,8 +251,9 @@ class Replay:
 
         parts: (rank, world size, digest, substituted slots) for one run's parts of the step, from its run log.
 
-        Returns True if they are found; False if no choice gives a part's digest; None if there are too many choices. In
-        the last two cases, and for other ranks, all recorded substitutions stay. Reads only indexes.
+        Returns True if they are found; False if no choice gives a part's digest; None if there are too many choices, or
+        if a dataset is missing. In the last two cases, and for other ranks, all recorded substitutions stay. Reads only
+        indexes, but makes the items of datasets.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -256,6 +266,8 @@ class Replay:
             options = self._recorded.options(step, range(rows.start, rows.stop))
             if not substituted:
                 answer, laid = True, dict.fromkeys(options, SlotEntries())
+            elif self.missing_datasets:
+                answer, laid = None, {}
             elif options:
                 answer, laid = self._settled(step, world, digest, options)
             else:
@@ -303,7 +315,8 @@ class Replay:
     def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
         """Return a rank's digest for a step: `batch.digest` of the training run, if all samples are readable.
 
-        Reads only indexes. Raises: InvalidRuntime; errors of reading indexes.
+        Reads only indexes, but makes the items of datasets. Raises: InvalidRuntime, also if a sample's dataset is
+        missing; errors of reading indexes; Corrupt for an item that is damaged now.
         """
         return self._of(rank, world_size).digest(self.plan.checked_step(step))
 
@@ -321,21 +334,26 @@ class Replay:
         take: Callable[[int, dict[str, Any]], object],
         rank: int = 0,
         world_size: int = 1,
+        *,
+        skip_missing: bool = False,
     ) -> Batch:
         """Pass each sample of a rank's part to `take`, and return the batch without fields.
 
         take: called with the slot's number in the part, from 0, and the transformed sample. For a part that is all
         padding, it gets -1 and another rank's sample, which supplies the shapes.
 
+        skip_missing: True leaves out the samples of `missing_datasets`. The batch's digest then covers the others.
+
         Raises: as `batch`; errors of `take`.
         """
-        return self._of(rank, world_size).each(self.plan.checked_step(step), take)
+        assembler = self._of(rank, world_size)
+        return assembler.each(self.plan.checked_step(step), take, skip_missing=skip_missing)
 
     def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the transform's random draws.
 
-        `SlotReplay.error` has the error of an unreadable sample or a failing transform. Raises: InvalidRuntime if the
-        slot is padding or not in the step; errors of a store that does not respond.
+        `SlotReplay.error` has the error of an unreadable sample, a missing dataset or a failing transform. Raises:
+        InvalidRuntime if the slot is padding or not in the step; errors of a store that does not respond.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -353,6 +371,9 @@ class Replay:
             raise InvalidRuntime(f"slot {slot} of step {step} is padding")
         transform = self._recipe(recipe.world).transform_of(int(slots.source[0]))
         decoded: dict[str, Any] | PenstockError
+        missing = self.missing_datasets.get(self.plan.source_names[int(slots.source[0])])
+        if missing is not None:
+            return seen(self.plan, step, slot, slots, InvalidRuntime(missing), transform)
         assembler = Assembler(recipe, Metrics(self.plan.source_names), self._run, kept=0)
         try:
             assembler.batch(step, alone=True)

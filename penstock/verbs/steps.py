@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 def run_batch(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot."""
     from ..view.inspect.recorded_step import attach_recorded_step
-    from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, run_and_step
 
@@ -42,10 +41,10 @@ def run_batch(arguments: Namespace) -> Answer:
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
     metrics = metrics_of(root, arguments.where, arguments.metrics)
-    recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
-    replayers = Replayers(plain=Replays(root, cut=arguments.save is None), recipe=recipe)
+    plain = Replays(root, cut=arguments.save is None)
     with (
-        closing(replayers),
+        recipe_process(root, arguments.recipe) as recipe,
+        closing(Replayers(plain=plain, recipe=recipe, is_strict=True)) as replayers,
         closing(Training(root, name, metrics=metrics.get(name))) as training,
         attach_recorded_step(training, step, arguments.slot),
     ):

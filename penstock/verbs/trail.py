@@ -1,8 +1,10 @@
 """`penstock trail ls|show|verify|against|window`: trails, the logs of training runs."""
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -13,11 +15,13 @@ from ..progress import progress
 from ..text import lines_text
 from ..units import second
 from .verb import Answer, Table, Verb, argument, flag, verb
+from .view import RECIPE, recipe_process
 
 if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
 
     from ..view.inspect.run_comparison import ComparedNotes
+    from ..view.replays.recipe_process import RecipeProcess
 
 Row = dict[str, Any]
 
@@ -28,6 +32,10 @@ SLOTS_FORM = ("{:>8}", "  {:<40}", "  {}")
 RECORD_COLUMNS = ("step", "rank", "world_size", "digest", "substituted")
 MAX_SLOTS = 20
 """Most slots shown for a differing step."""
+RECORDS_TOGETHER = 8
+"""Records that the recipe's process checks by one request."""
+VERIFY_S = 3600.0
+"""Seconds of such a request, which makes the items of its records."""
 
 
 @verb(
@@ -86,66 +94,128 @@ def _summary(root: "loader.Root", run: str) -> Row:
 
 
 @verb(
-    "recompute every recorded digest, without media",
+    "recompute every recorded digest, without stored media; of datasets from their items, by --recipe",
     argument("run"),
     argument("--ledger URL", "root with the run's ledger (default: the same root)"),
+    RECIPE,
 )
 def verify(arguments: Namespace) -> Answer:
-    """Recompute every digest from indexes and ledger. Exit status 1 if one differs or cannot be checked."""
+    """Recompute every digest from indexes, items and ledger. Exit status 1 if one differs or cannot be checked."""
     root = loader.Root(arguments.root)
     ledger = loader.Root(arguments.ledger) if arguments.ledger else root
     trail = loader.read_trail(root, arguments.run)
-    checks = progress(_computed(root, ledger, trail), "verify", total=len(trail.steps))
-    wrong = [row for row in checks if row["problem"]]
+    with recipe_process(root, arguments.recipe, limit_s=VERIFY_S) as recipe:
+        checks = progress(_computed(root, ledger, trail, recipe), "verify", total=len(trail.steps))
+        wrong = [row for row in checks if row["problem"]]
     unknown = sum(not row["checked"] for row in wrong)
-    lines = [
-        f"step {row['step']} rank {row['rank']} of {row['world_size']}: {row['problem']}" for row in wrong
-    ]
+    lines = [f"{_records_text(rows)}: {rows[0]['problem']}" for rows in _alike(wrong)]
+    equal = "the stored bytes equal the training's"
+    if arguments.recipe is not None:
+        equal = "the stored bytes, and the items of datasets, equal the training's"
     lines.append(
         f"{arguments.run}: {len(trail.steps)} records of {trail.steps['step'].n_unique()} steps; "
-        + (
-            f"{len(wrong) - unknown} differ, {unknown} could not be checked"
-            if wrong
-            else "the stored bytes equal the training's"
-        )
+        + (f"{len(wrong) - unknown} differ, {unknown} could not be checked" if wrong else equal)
     )
     body = {"run": arguments.run, "records": len(trail.steps), "problems": wrong}
     return body, lines_text(lines), 1 if wrong else 0
 
 
-def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
+def _alike(wrong: list[Row]) -> "Iterator[list[Row]]":
+    """Yield records that could not be checked for one reason together, and each other record by itself."""
+
+    def reason(row: Row) -> tuple[str, int]:
+        number = -1 if not row["checked"] else id(row)
+        return row["problem"], number
+
+    for _, rows in groupby(wrong, key=reason):
+        yield list(rows)
+
+
+def _records_text(rows: list[Row]) -> str:
+    first = rows[0]
+    if len(rows) == 1:
+        return f"step {first['step']} rank {first['rank']} of {first['world_size']}"
+    steps = [row["step"] for row in rows]
+    return f"{len(rows)} records of steps {min(steps)} to {max(steps)}"
+
+
+def _computed(
+    root: "loader.Root",
+    ledger: "loader.Root",
+    trail: "RunTrail",
+    recipe: "RecipeProcess | None",
+) -> Iterator[Row]:
     """Yield each step record, and why its digest differs."""
-    from ..view.replays.replays import index_replay
+    from ..view.replays.replayed_values import Setting
+    from ..view.shown_values import datasets_of
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
-        named = records.select(*RECORD_COLUMNS).iter_rows(named=True)
+        named = list(records.select(*RECORD_COLUMNS).iter_rows(named=True))
         start = trail.start(str(start_id))
+        check = partial(checked_records, ledger=ledger, epochs=start.epochs)
         try:
             plan = loader.open_plan(root, start.plan, retired=True)
+            has_datasets = bool(datasets_of(plan))
         except PenstockError as error:
             yield from ({**row, "checked": False, "problem": str(error)} for row in named)
             continue
-        with (
-            index_replay(plan, None, start.epochs) as planned,
-            index_replay(plan, ledger, start.epochs) as recorded,
-        ):
-            for row in named:
-                checked, problem = _problem(recorded if row["substituted"] else planned, row)
-                yield {**row, "checked": checked, "problem": problem}
+        if recipe is None or not has_datasets:
+            yield from check(plan, named)
+            continue
+        setting = Setting(plan=start.plan, epochs=start.epochs)
+        for first in range(0, len(named), RECORDS_TOGETHER):
+            some = named[first : first + RECORDS_TOGETHER]
+            yield from recipe.inspect(setting, partial(_checked_by_recipe, check, some))
+
+
+def _checked_by_recipe(
+    check: "Callable[[loader.Plan, list[Row]], Iterator[Row]]",
+    records: list[Row],
+    replay: "loader.Replay",
+) -> list[Row]:
+    return list(check(replay.plan, records))
+
+
+def checked_records(
+    plan: "loader.Plan",
+    records: list[Row],
+    *,
+    ledger: "loader.Root",
+    epochs: int | None,
+) -> Iterator[Row]:
+    """Yield each step record of a plan with "checked" and "problem". ledger: root with the ledger."""
+    from ..view.replays.replays import index_replay
+
+    with index_replay(plan, None, epochs) as planned, index_replay(plan, ledger, epochs) as recorded:
+        for row in records:
+            replay = recorded if row["substituted"] else planned
+            checked, problem = _problem(replay, row)
+            yield {**row, "checked": checked, "problem": problem}
 
 
 def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
     """Return whether the digest could be computed, and the problem, or ""."""
+    from ..view.shown_values import datasets_of
+
+    place = row["step"], row["rank"], row["world_size"]
     try:
         if row["substituted"]:
             replay.settle(row["step"], [(row["rank"], row["world_size"], row["digest"], row["substituted"])])
-        now = replay.digest(row["step"], row["rank"], row["world_size"])
+        now = replay.digest(*place)
     except PenstockError as error:
         return False, str(error)
     if now == row["digest"]:
         return True, ""
-    return True, f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
+    slots = replay.slots(*place)
+    present = {replay.plan.source_names[source] for source in slots.source[slots.valid].tolist()}
+    datasets = sorted(present & datasets_of(replay.plan).keys())
+    if not datasets:
+        return True, f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
+    # Checksums of stored samples are their version's, so a difference lies in the items.
+    names = " or ".join(f"'{name}'" for name in datasets)
+    text = f"the training got digest {row['digest']:016x}, the items made now give {now:016x}"
+    return True, f"{text}; they differ in source {names}"
 
 
 @verb(

@@ -72,7 +72,29 @@ def held_steps(
 
     ordinal: in a version. before: end of the search in plans without a run log. Costs as `Plan.steps_of`.
     """
-    return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
+    sources = partial(_sources_of, dataset)
+    return tuple(_held_steps_of(one, sources, key, ordinal, before) for one in trainings)
+
+
+def _sources_of(dataset: str, plan: loader.Plan) -> set[str]:
+    return {
+        one.source
+        for name, one in plan.sources.items()
+        if (version := version_of(plan, name)) is not None and version.dataset == dataset
+    }
+
+
+def held_item(training: Training, source: str, ordinal: int, before: int) -> tuple[HeldSteps, ...]:
+    """Return an item's slots in its own run: other runs may call another dataset by the same name.
+
+    before: end of the search in plans without a run log.
+    """
+    key = str(ordinal)  # of a plan without its dataset
+    return (_held_steps_of(training, partial(_same_source, source), key, ordinal, before),)
+
+
+def _same_source(source: str, plan: loader.Plan) -> list[str]:
+    return [source] if source in plan.sources else []
 
 
 class RunSearch:
@@ -159,14 +181,13 @@ def _occurrences(
     return slots
 
 
-def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, before: int) -> HeldSteps:
-    def sources(plan: loader.Plan) -> set[str]:
-        return {
-            one.source
-            for name, one in plan.sources.items()
-            if (version := version_of(plan, name)) is not None and version.dataset == dataset
-        }
-
+def _held_steps_of(
+    training: Training,
+    sources: Callable[[loader.Plan], Iterable[str]],
+    key: str,
+    ordinal: int,
+    before: int,
+) -> HeldSteps:
     planned = training.trail is None and training.metrics is None
     before = min(before, MOST_PLANNED) if planned else training.last_step + 1
     slots, errors = held_slots(training, sources, key, before, ordinal)

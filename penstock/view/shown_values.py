@@ -12,6 +12,7 @@ import numpy as np
 
 import loader
 from loader.dataset.shards.address import FieldAddress, crc_text
+from loader.order.sources.items_view import ItemsView
 from loader.order.sources.window_view import stored_ordinals
 from loader.run.recipe.recipe import stored_view
 
@@ -83,6 +84,16 @@ def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
     """Return a source's version; None without stored bytes."""
     view = stored_view(plan.sources[source].view)
     return None if view is None else view.version
+
+
+def datasets_of(plan: "loader.Plan") -> dict[str, str]:
+    """Return source -> facts about its dataset, for sources that are datasets."""
+    facts: dict[str, str] = {}
+    for name, planned in plan.sources.items():
+        view = planned.view
+        if isinstance(view, ItemsView):
+            facts[name] = clean(f"source {name}: {view.describe()}, {len(view):,} items", 600)
+    return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ class BatchValues:
     settled: bool | None = True
     texts: Texts = field(default_factory=dict)
     cut: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, slot: int) -> str:
         sample_id = self.ids[slot]

@@ -9,6 +9,7 @@ import loader
 from penstock.cli import main
 from tests.view import item_recipes
 from tests.view.conftest import write_photos
+from tests.view.test_web import Served
 
 STEPS = 3
 BATCH = 8
@@ -192,3 +193,269 @@ def test_stored_texts_stay_in_their_line():
     assert described.isprintable()
     assert len(described) < 1000
     assert np.char.count(described, "\\n") > 1
+
+
+def recorded_digest(folder, run, step):
+    with loader.Root(folder) as root:
+        rows = loader.read_trail(root, run).steps
+    return int(rows.filter(rows["step"] == step)["digest"][0])
+
+
+def test_batch_without_the_dataset_shows_the_order_and_no_digest(folder, command):
+    ordinals = plan_of(folder, "items").slots(1).ordinal.tolist()
+    recorded = f"{recorded_digest(folder, 'items', 1):016x}"
+    code, body, _ = command("batch", "items@1", as_json=True)
+    assert code == 0
+    assert body["digest"] is None
+    assert body["stage"] == "planned"
+    assert [one["ordinal"] for one in body["slots"]] == ordinals
+    assert all(one["missing"] and not one["shown"] for one in body["slots"])
+    assert body["datasets"] == ["source photos: dataset 'photos', fingerprint photos-v1, 40 items"]
+    proofs = {one["name"]: one for one in body["proofs"]}
+    assert [proofs[name]["proved"] for name in ("planned", "bytes", "tensors")] == [True, None, None]
+    assert (
+        f"no digest: the items of photos are not made; the trail records {recorded}"
+        in proofs["bytes"]["text"]
+    )
+    assert not body["marks"]
+    code, text, _ = command("batch", "items@1")
+    assert code == 0
+    assert "8 of 8 slots, no digest" in text
+    assert "pass --recipe module:function, which returns it" in text
+    assert f"slot 2  {ordinals[2]}  source photos item {ordinals[2]}" in text
+    digests = [line for line in text.splitlines() if recorded in line]
+    assert len(digests) == 1
+    assert "the trail records" in digests[0]
+
+
+def test_batch_with_the_dataset_shows_values_and_proves_them(folder, command):
+    ordinals = plan_of(folder, "items").slots(1).ordinal.tolist()
+    code, body, _ = command("batch", "items@1", "--recipe", f"{RECIPE}:photos", as_json=True)
+    assert code == 0
+    assert body["digest"] == recorded_digest(folder, "items", 1)
+    assert [one["key"] for one in body["slots"]] == [item_recipes.key_of(ordinal) for ordinal in ordinals]
+    proofs = {one["name"]: one["proved"] for one in body["proofs"]}
+    assert proofs == {"planned": True, "bytes": True, "code": True, "tensors": True}
+    assert body["stage"] == "trained"
+    for one, ordinal in zip(body["slots"], ordinals, strict=True):
+        image, label = one["shown"]
+        assert (image["field"], image["kind"]) == ("image", "image")
+        assert "32 x 24 px" in image["lines"][0]
+        assert any("uint8" in line for line in image["lines"])
+        assert str(ordinal % 10) in label["lines"][0]
+
+
+def test_batch_runs_the_transform_over_items(command):
+    code, body, _ = command("batch", "turned@1", "--recipe", f"{RECIPE}:with_transform", as_json=True)
+    assert code == 0
+    assert {one["name"]: one["proved"] for one in body["proofs"]}["tensors"] is True
+    assert body["stage"] == "trained"
+
+
+def test_batch_of_other_content_is_not_proved(folder, command):
+    code, body, _ = command("batch", "items@1", "--recipe", f"{RECIPE}:other_content", as_json=True)
+    assert code == 0
+    assert body["digest"] != recorded_digest(folder, "items", 1)
+    assert {one["name"]: one["proved"] for one in body["proofs"]}["bytes"] is False
+    assert body["stage"] != "trained"
+
+
+def picture_of(slot):
+    return next((value for value in slot["shown"] if value["field"] == "jpg"), None)
+
+
+def test_batch_of_a_mixture_shows_the_stored_half(command):
+    code, body, _ = command("batch", "mixed@1", as_json=True)
+    assert code == 0
+    assert body["digest"] is None
+    assert body["stage"] == "decoded"
+    stored = [one for one in body["slots"] if one["source"] == "stored"]
+    assert 0 < len(stored) < BATCH
+    assert all(one["version"] == "stored@1" and one["raw"] and not one["missing"] for one in stored)
+    assert all([value["field"] for value in one["shown"]] == ["jpg", "cls"] for one in stored)
+    code, whole, _ = command("batch", "mixed@1", "--recipe", f"{RECIPE}:as_items", as_json=True)
+    assert code == 0
+    assert {one["name"]: one["proved"] for one in whole["proofs"]}["bytes"] is True
+    pictures = {one["slot"]: picture_of(one) for one in whole["slots"]}
+    assert all(pictures[one["slot"]] == picture_of(one) for one in stored)
+
+
+def test_slot_goes_as_far_as_its_dataset(folder, command, tmp_path):
+    ordinal = int(plan_of(folder, "items").slots(1).ordinal[2])
+    code, body, _ = command("batch", "items@1", "--slot", 2, as_json=True)
+    assert code == 0
+    assert (body["key"], body["version"], body["fields"]) == (str(ordinal), "", [])
+    assert "pass --recipe module:function" in body["missing"]
+    assert body["stage"] == "planned"
+    assert not body["error"]
+    (held,) = body["trainings"]
+    assert held["training"] == "items"
+    assert {"step": 1, "slot": 2, "attempt": 0} in held["slots"]
+    words = ("batch", "items@1", "--slot", 2, "--recipe", f"{RECIPE}:photos")
+    code, body, _ = command(*words, "--save", tmp_path / "values", as_json=True)
+    assert code == 0
+    assert body["key"] == item_recipes.key_of(ordinal)
+    assert body["stage"] == "trained"
+    assert not body["missing"]
+    assert f"'{item_recipes.key_of(ordinal)}' = ordinal {ordinal} of 40\n" in body["explained"]
+    (saved,) = (tmp_path / "values").glob("*image.npy")
+    assert np.array_equal(np.load(saved), item_recipes.Photos()[ordinal]["image"])
+    mixed = plan_of(folder, "mixed").slots(1)
+    stored_slot = int(np.flatnonzero(mixed.source == 1)[0])
+    code, body, _ = command("batch", "mixed@1", "--slot", stored_slot, as_json=True)
+    assert code == 0
+    assert body["version"] == "stored@1"
+    assert [one["field"] for one in body["fields"]] == ["jpg", "cls"]
+    assert body["provenance"]["raw_uri"].startswith("s3://raw/")
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("other_fingerprint", ["PlanMismatch", "'photos-v2'"]),
+        ("other_length", ["PlanMismatch", "has 39 items"]),
+        ("no_dataset", ["PlanMismatch", "no dataset for source 'photos'"]),
+    ],
+)
+def test_batch_of_another_dataset_ends_with_what_differs(command, function, says):
+    code, _, errors = command("batch", "items@1", "--recipe", f"{RECIPE}:{function}")
+    assert code != 0
+    assert all(text in errors for text in says)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (
+            "failing",
+            [
+                "RuntimeError: labels.csv has no such row",
+                "caused by KeyError",
+                "of source 'photos'",
+                "in __getitem__",
+            ],
+        ),
+        ("dying", ["died while making a part"]),
+    ],
+)
+def test_dataset_that_fails_leaves_the_order_shown(folder, command, function, says):
+    code, text, _ = command("batch", "items@1", "--recipe", f"{RECIPE}:{function}")
+    assert code == 0
+    assert "the recipe failed: " in text
+    assert all(word in text for word in [*says, "slots, no digest"])
+
+
+def test_trail_verify_makes_items_for_their_digests(folder, command):
+    code, text, _ = command("trail", "verify", "items")
+    assert code == 1
+    assert f"{STEPS} records of steps 0 to 2: source 'photos' is the dataset 'photos'" in text
+    assert f"0 differ, {STEPS} could not be checked" in text
+    for run, function in (("items", "photos"), ("mixed", "as_items"), ("turned", "with_transform")):
+        code, text, _ = command("trail", "verify", run, "--recipe", f"{RECIPE}:{function}")
+        assert (code, "the items of datasets, equal the training's" in text) == (0, True)
+    for run in ("items", "mixed"):
+        code, body, _ = command("trail", "verify", run, "--recipe", f"{RECIPE}:other_content", as_json=True)
+        assert code == 1
+        assert [one["step"] for one in body["problems"]] == list(range(STEPS))
+        assert all(one["checked"] for one in body["problems"])
+        assert all("they differ in source 'photos'" in one["problem"] for one in body["problems"])
+    code, _, errors = command("trail", "verify", "items", "--recipe", f"{RECIPE}:other_length")
+    assert code != 0
+    assert "PlanMismatch" in errors
+
+
+def test_stored_trail_names_no_code_to_run(folder, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = tmp_path / "planted_code.py"
+    code.write_text("import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n")
+    with loader.Root(folder) as root:
+        plan = loader.plan({"photos": item_recipes.view()}, seed=7, global_batch=BATCH)
+        train(root, plan, "planted", recipe="planted_code:photos")
+    for words in (
+        ("batch", "planted@1"),
+        ("batch", "planted@1", "--slot", 2),
+        ("explain", "planted@1"),
+        ("seen", "planted", "photos", 3),
+        ("trail", "verify", "planted"),
+        ("trail", "show", "planted"),
+    ):
+        command(*words)
+    assert not (tmp_path / "ran").exists()
+    command("batch", "planted@1", "--recipe", "planted_code:photos")
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def serve(folder):
+    opened = []
+
+    def start(recipe=None):
+        name = None if recipe is None else f"{RECIPE}:{recipe}"
+        opened.append(Served(folder, recipe=name))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def test_pages_without_the_dataset_show_the_order_and_no_digest(folder, serve):
+    served = serve()
+    recorded = f"{recorded_digest(folder, 'items', 1):016x}"
+    record = served.get("/r/items/1.json").json()
+    assert record["digest"] is None
+    page = served.get("/r/items/1")
+    assert page.status_code == 200
+    assert "<span>no digest</span>" in page.text
+    assert page.text.count(recorded) == 1
+    assert "pass --recipe module:function, which returns it" in page.text
+    assert "40 items" in page.text
+    assert "<img" not in page.text
+    ordinal = record["slots"][2]["ordinal"]
+    assert f"item</i> {ordinal}, not made" in page.text
+    slot = served.get("/r/items/1/2")
+    assert slot.status_code == 200
+    assert "fingerprint photos-v1" in slot.text
+    assert "Raw object and Dagster run are not known" in slot.text
+    assert "data-version" not in slot.text
+    for path in ("/r/items", "/r/items/window?from=0&to=2", f"/r/{record['plan']}", f"/r/{record['plan']}/1"):
+        assert served.get(path).status_code == 200
+    mixed = served.get("/r/mixed/1")
+    assert mixed.text.count("<img") == sum(
+        one["source"] == "stored" for one in served.get("/r/mixed/1.json").json()["slots"]
+    )
+
+
+def test_pages_with_the_dataset_show_pictures_and_proofs(serve):
+    served = serve("photos")
+    page = served.get("/r/items/1")
+    assert page.status_code == 200
+    assert page.text.count("<img") == BATCH
+    picture = served.get("/r/items/1/thumb/2/image")
+    assert (picture.status_code, picture.headers["content-type"].partition("/")[0]) == (200, "image")
+    slot = served.get("/r/items/1/2")
+    assert slot.status_code == 200
+    assert "photo-" in slot.text
+    whole = served.get("/r/items/1/2/decoded/image/0")
+    assert (whole.status_code, whole.headers["content-type"]) == (200, "image/png")
+    record = served.get("/r/items/1.json").json()
+    assert record["stage"] == "trained"
+
+
+@pytest.mark.parametrize("function", ["other_fingerprint", "no_dataset", "failing"])
+def test_pages_with_another_dataset_say_what_differs_and_show_the_order(serve, function):
+    served = serve(function)
+    page = served.get("/r/items/1")
+    assert page.status_code == 200
+    assert "The recipe failed: " in page.text
+    assert "<span>no digest</span>" in page.text
+    assert served.get("/r/items/1/2").status_code == 200
+
+
+def test_request_names_no_code_to_run(serve, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asked_code.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
+    served = serve()
+    for path in ("/r/items/1", "/r/items/1/2", "/r/items"):
+        assert served.get(f"{path}?recipe=asked_code:photos").status_code == 200
+    assert not (tmp_path / "ran").exists()

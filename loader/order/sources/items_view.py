@@ -45,6 +45,15 @@ def unsupported(
     return f"source {source_name!r} is a {type(view).__name__}, which {operation}"
 
 
+def missing_text(source_name: str, view: "ItemsView") -> str:
+    """Return what is missing if a plan was opened without its dataset, and what to pass."""
+    name = shown_text(view.name)
+    return (
+        f"source '{shown_text(source_name)}' is the dataset '{name}', of which the plan has the order and no items; "
+        f"pass --recipe module:function, which returns it, or loader.open_plan(root, hash, items={{'{name}': dataset}})"
+    )
+
+
 class ItemsView:
     """All items of a dataset, as the view of a plan's source; immutable."""
 

@@ -1,7 +1,8 @@
 """Write the samples of datasets into a batch's columns, with substitutes for damaged items."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ..batch.batch import Batch
+from ..batch.collate import DeliveredSamples
 from ..batch.columns import Columns
 from ..batch.nested_values import nested_nbytes
 from ..batch.substitution import Substitution, find_substitute, masked_row
@@ -83,6 +85,18 @@ class ItemRows:
     def close(self) -> None:
         for maker in self._makers.values():
             maker.close()
+
+    def each(
+        self,
+        rank_slots: RankSlots,
+        take: Callable[[int, dict[str, Any]], object],
+        *,
+        skip_missing: bool = False,
+    ) -> DeliveredSamples:
+        """Pass every item in the slots to `take`, as `each_item` does."""
+        from .each_item import each_item  # only for replays
+
+        return each_item(self._recipe, self._makers, rank_slots, take, skip_missing=skip_missing)
 
     def _instead(
         self,

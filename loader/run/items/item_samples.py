@@ -102,6 +102,11 @@ class SourceItems:
             samples.append(sample)
         return samples
 
+    @property
+    def is_missing(self) -> bool:
+        """True if the plan was opened without the dataset."""
+        return self._view.source is None
+
     def address(self, ordinal: int) -> SampleAddress:
         """Return the names of an item for errors and ledgers: it has no bytes under a root."""
         return item_address(self._view, ordinal)

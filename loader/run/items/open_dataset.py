@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import Corrupt, InvalidRuntime, PlanMismatch
 from ...order.sources.items_source import ItemsSource
-from ...order.sources.items_view import ItemsView
+from ...order.sources.items_view import ItemsView, missing_text
 
 _IMAGE_ERRORS = ("PIL", "UnidentifiedImageError")
 _MEDIA_ERRORS = ("av.error", "InvalidDataError")
@@ -28,12 +28,7 @@ class OpenDataset:
         """The dataset, and how it is called. Raises: InvalidRuntime if the plan was opened without it."""
         source = self._view.source
         if source is None:
-            name = self._view.name
-            raise InvalidRuntime(
-                f"source {self._name!r}: the plan has the order of {name!r}, and not its dataset; pass it with "
-                f"loader.open_plan(root, hash, items={{{name!r}: dataset}}). Commands and the viewer make no items of "
-                "a dataset; loader.Replay(plan) does"
-            )
+            raise InvalidRuntime(missing_text(self._name, self._view))
         return source
 
     def dataset(self) -> Any:

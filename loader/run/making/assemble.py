@@ -11,9 +11,10 @@ import numpy as np
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.places import Map
 from ...dataset.shards.address import SampleAddress
-from ...errors import Corrupt, InvalidRuntime
+from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
+from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...storage.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics, measured_by, step_metrics
@@ -193,8 +194,6 @@ class Assembler:
         Costs index look-ups. Reads no media, except registered bytes that are not sealed. Items of datasets have no
         stored checksums: they are made.
         """
-        if self._items is not None:
-            return self.batch(step, alone=True).digest
         (rank_slots,) = self._plan_slots([step])
         if rank_slots.n_padded:
             return 0
@@ -208,8 +207,17 @@ class Assembler:
                 for part in parts:
                     self._fetch.fill_unknown_crcs(part)
                 crcs = crcs_of(len(rank_slots), parts)
+                if self._items is not None:
+                    crcs += self._item_crcs(self._items, rank_slots)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
         return delivered_digest(step, rank_slots.number[rows], identities[rows], crcs[rows])
+
+    def _item_crcs(self, items: "ItemRows", rank_slots: RankSlots) -> I64:
+        """Return int64 [rows]: the CRC-32C of each item, and 0 at other rows. Raises: Corrupt for a damaged item."""
+        made = items.each(rank_slots, lambda row, sample: None)
+        for substitution in made.substitutions:
+            raise DecodeFailed(substitution.error)
+        return made.crcs
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
         """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost."""
@@ -226,10 +234,11 @@ class Assembler:
         for step in steps:
             yield self.batch(step)
 
-    def each(self, step: int, take: "TakeSample") -> Batch:
+    def each(self, step: int, take: "TakeSample", *, skip_missing: bool = False) -> Batch:
         """Pass each sample of the rank's part of a step to `take`; return the part's batch without fields.
 
-        A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes.
+        A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes. skip_missing:
+        True leaves out the samples of datasets that the plan was opened without.
         """
         (rank_slots,) = self._plan_slots([step])
         import_framework(self._framework)
@@ -240,21 +249,24 @@ class Assembler:
             take(row, sample)
 
         with measured_by(StepMetrics([step])):
-            delivered = self._each_sample(rank_slots, take_numbered)
+            delivered = self._each_sample(rank_slots, take_numbered, skip_missing)
             without_fields = Columns(len(rank_slots))
             without_fields.put_names(rank_slots.real_rows, ())
             (batch,) = self._finish(rank_slots, without_fields, delivered)
         return batch
 
-    def _each_sample(self, rank_slots: RankSlots, take: "TakeSample") -> DeliveredSamples:
-        if self._items is not None:
-            raise InvalidRuntime(
-                "the samples of a dataset are made for a whole batch only: open the plan with loader.open_plan(root, "
-                "hash, items=...), and read loader.Replay(plan).batch(step) in Python"
-            )
+    def _each_sample(
+        self,
+        rank_slots: RankSlots,
+        take: "TakeSample",
+        skip_missing: bool,
+    ) -> DeliveredSamples:
         if self._packed is None:
             from .each_sample import EachSample  # only for replays
 
+            items: DeliveredSamples | None = None
+            if self._items is not None:
+                items = self._items.each(rank_slots, take, skip_missing=skip_missing)
             each = EachSample(
                 self.recipe,
                 self._fetch,
@@ -262,7 +274,12 @@ class Assembler:
                 self._samples,
                 self._run,
             )
-            return each(rank_slots, take)
+            stored = each(rank_slots, take)
+            if items is None:
+                return stored
+            from ..items.each_item import merged_samples
+
+            return merged_samples(stored, items)
         columns = Columns(len(rank_slots), self._allocate)
         delivered = self._packed(rank_slots, columns)
         values = {name: columns.values(name) for name in columns.names()}

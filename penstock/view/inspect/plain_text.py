@@ -11,7 +11,7 @@ from .proofs import STAGES, Proof
 from .run_comparison import ComparedSample, ComparedSlot
 from .run_record import TrainingRunRecord
 from .slot_record import SlotRecord
-from .step_record import StepRecord
+from .step_record import SlotRow, StepRecord
 from .step_window import StepWindow, WindowSample
 from .version_record import Facet
 
@@ -46,6 +46,8 @@ def step_text(record: StepRecord) -> str:
         step_title(record),
         *map(proof_line, record.proofs),
         *stage_lines(record),
+        *(f"  {facts}" for facts in record.datasets),
+        *(f"  ! {text}" for text in record.missing),
     ]
     if record.trouble:
         lines.append(f"  the recipe failed: {record.trouble}")
@@ -57,19 +59,26 @@ def step_text(record: StepRecord) -> str:
     for slot in record.slots:
         substitute = f", substitute {slot.attempt}" if slot.attempt else ""
         largest = "".join(f", {name} {value:.4g}" for name, value in slot.largest.items())
-        lines.append(
-            f"slot {slot.slot}  {slot.key}  {slot.version} sample {slot.ordinal}{substitute}{largest}"
-        )
+        place = sample_place(slot)
+        lines.append(f"slot {slot.slot}  {slot.key}  {place}{substitute}{largest}")
         if slot.error:
             lines.append(f"  {slot.error}")
         lines += [_field_line(one) for one in slot.shown]
     return "\n".join(lines)
 
 
+def sample_place(record: SlotRow | SlotRecord) -> str:
+    """Return the version or source and the number of a sample."""
+    if record.version:
+        return f"{record.version} sample {record.ordinal}"
+    return f"source {record.source} item {record.ordinal}"
+
+
 def step_title(record: StepRecord) -> str:
+    digest = "no digest" if record.digest is None else f"digest {record.digest:016x}"
     return (
         f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
-        f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}"
+        f"{len(record.slots)} of {record.batch_size} slots, {digest}"
     )
 
 
@@ -77,6 +86,8 @@ def slot_text(record: SlotRecord) -> str:
     """Return a slot as text: its fields before and after the transform, and its provenance."""
     lines = [record.explained, *stage_lines(record)]
     lines += [f"  made by     {run.line()}" for run in record.runs]
+    if record.missing:
+        lines.append(f"  ! {record.missing}")
     if record.error:
         lines.append(f"  error       {record.error}")
     if record.trouble:

@@ -13,6 +13,7 @@ from ...units import shortened
 from ..json_record import JsonRecord
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Row, Training, crcs
+from ..shown_values import datasets_of
 from .shown_batch import ShownBatch
 
 PartOf = Callable[[int, int], tuple[ShownBatch, str]]
@@ -23,6 +24,7 @@ STAGES = {
     "trained": "values as trained: replayed, and proved",
     "transformed": "values after the transform of --recipe, not proved to equal the training's",
     "decoded": "decoded values, without a transform",
+    "planned": "the order, without values: items of a dataset are made by --recipe",
 }
 """Stage -> description. Only values replayed and proved are `trained`."""
 NO_LEDGER = "the ledgers of this root lack these substitutions; for Loader(ledger=...): penstock trail verify --ledger"
@@ -76,6 +78,8 @@ def slot_stage(
     step, recipe = values.step, functions is not None and not trouble
     start, digests = training.start(step), training.part_digests(step)
     unproved = "transformed" if recipe else "decoded"
+    if values.missing:
+        return "planned"
     if start is None or not digests or (start.transforms and not recipe):
         return unproved
     if trouble or values.error or values.cut or not values.repeats:
@@ -86,7 +90,7 @@ def slot_stage(
         return unproved
     rank, _, digest, _ = matching[0]
     rows = [row for row in training.rows(step) if (row["rank"], row["world_size"]) == (rank, world_size)]
-    if any(map(crcs, rows)):
+    if any(map(crcs, rows)) or datasets_of(training.plan(step)):  # the part's digest is one of items
         if part is None:
             return unproved
         batch, why = part(rank, world_size)
@@ -113,6 +117,8 @@ def _planned(training: Training, batch: ShownBatch) -> Verdict:
 def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdict:
     if batch.errors:
         return False, f"unreadable samples: slots {shortened(list(batch.errors))}"
+    if batch.digest is None:
+        return None, _not_made(batch, recorded)
     if not recorded:
         return _by_metrics(training, batch)
     own = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
@@ -130,6 +136,8 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdic
         return None, "the trail has this step only under another plan"
     world = digests[0][1]
     ranks = {rank: digest for rank, _, digest, _ in digests}
+    if datasets_of(training.plan(batch.step)):
+        return _by_sum(batch, ranks, world)
     with training.settled_replay(batch.step) as replay:
         now = {rank: replay.digest(batch.step, rank, world) for rank in ranks}
         whole = replay.digest(batch.step) if len(ranks) == world else None
@@ -145,14 +153,39 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdic
     return proved, f"digests of {n_ranks} ranks of {world} equal the trail's"
 
 
+def _not_made(batch: ShownBatch, recorded: list[Row]) -> str:
+    """Return why a part without its items has no digest, and the digest that the run log records."""
+    names = ", ".join(clean(source, 80) for source in batch.missing)
+    text = f"no digest: the items of {names} are not made"
+    for row in recorded:
+        if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size):
+            text += (
+                f"; the trail records {int(row['digest']):016x} of rank {batch.rank} of {batch.world_size}"
+            )
+            break
+    return text
+
+
+def _by_sum(batch: ShownBatch, ranks: Mapping[int, int], world_size: int) -> Verdict:
+    """Compare a whole step with the sum of its ranks' recorded digests: items of other parts are not made."""
+    if batch.world_size == 1 and len(ranks) == world_size:
+        recorded_sum = sum(ranks.values()) % WHOLE
+        whose = f"the sum of {world_size} ranks"
+        return _compared({batch.digest or 0}, {recorded_sum}, whose)
+    return None, f"the trail has parts of {world_size} ranks: open rank {min(ranks)} of {world_size}"
+
+
 def _by_metrics(training: Training, batch: ShownBatch) -> Verdict:
     step, metrics = batch.step, training.metrics
     if metrics is None or step not in metrics.digests:
         return None, training.missing(f"step {step}")
     rank, world = batch.rank, batch.world_size
     fact = f"{clean(metrics.name, 100)} has digest {clean(metrics.digests[step], 40)}"
+    assert batch.digest is not None
     if metrics.has_digest(step, batch.digest):
         return True, f"{fact}, as rank {rank} of {world}"
+    if datasets_of(training.plan(step)):
+        return None, f"{fact}; this part's is {batch.digest:016x}: open the part that wrote it"
     if metrics.has_digest(step, training.digest(step, 0, 1)):
         return True, f"{fact}, as the whole step"
     if rank and metrics.has_digest(step, training.digest(step, 0, world)):
@@ -245,6 +278,8 @@ def _tensors(
 ) -> Verdict:
     if not recorded:
         return None, "this step is not recorded"
+    if batch.missing:
+        return None, "items are not made"
     own = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     known = [checksums for row in own if (checksums := crcs(row))]
     if not known:

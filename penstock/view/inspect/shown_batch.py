@@ -29,6 +29,8 @@ _LINE_BYTES = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownSlot:
+    key: str
+    """Key of the sample; "" for padding and for missing items."""
     fields: tuple[ShownValue, ...]
     """By name; empty for padding."""
     thumbnails: Mapping[str, Media] = field(repr=False)
@@ -46,8 +48,8 @@ class ShownBatch:
     """Number of ranks."""
     first_slot: int
     """First slot, over all ranks."""
-    digest: int
-    """Samples' 64-bit digest."""
+    digest: int | None
+    """Samples' 64-bit digest; None if items are missing."""
     crc32c: Mapping[str, int]
     """Each batched field's."""
     errors: Mapping[int, str]
@@ -58,6 +60,8 @@ class ShownBatch:
     """Slots in the part."""
     n_pictured: int
     """Leading slots with thumbnails."""
+    missing: Mapping[str, str]
+    """See `ReplayedPart`."""
     cut: tuple[str, ...] = ()
     """Partly decoded fields, whose checksums differ from training's."""
 
@@ -117,8 +121,10 @@ def shown_batch(
     hashes = _hashes(values, parts)
     names = values.names()
     n = len(values.ids)
+    keys = ["" if one is None else one[1] for one in values.ids]
     slots = [
         ShownSlot(
+            key=keys[i],
             fields=tuple(parts[i].fields[name] for name in names if name in parts[i].fields),
             thumbnails=parts[i].thumbnails,
             hashes=hashes.get(i, {}),
@@ -136,6 +142,7 @@ def shown_batch(
         settled=values.settled,
         slots=slots,
         n_pictured=min(n_pictured, n),
+        missing=values.missing,
         cut=tuple(sorted({name for fields in values.cut.values() for name in fields})),
     )
 

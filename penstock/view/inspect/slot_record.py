@@ -1,7 +1,7 @@
 """One slot of a step: stored, decoded and transformed values, provenance, and other uses of its sample."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -24,8 +24,16 @@ from ..replays.image_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
-from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
-from ..shown_values import ShownValue, StoredField, place_of, shown_sample, version_of
+from ..sample_relations import (
+    ColumnEdit,
+    HeldSteps,
+    Neighbour,
+    RunSearch,
+    column_edits,
+    held_item,
+    phash_neighbours,
+)
+from ..shown_values import ShownValue, StoredField, datasets_of, place_of, shown_sample, version_of
 from .proofs import PartOf, slot_stage
 from .step_record import recipe_or_plain
 from .version_record import fields_of
@@ -110,9 +118,9 @@ class SlotRecord(JsonRecord):
     key: str
     """Sample key."""
     version: str
-    """Version name."""
+    """Version name; "" for an item of a dataset."""
     ordinal: int
-    """Index in the version."""
+    """Index in the version or dataset."""
     epoch: int
     """Epoch of the source."""
     position: int
@@ -138,7 +146,7 @@ class SlotRecord(JsonRecord):
     runs: tuple[StageRun, ...]
     """Dagster runs, upstream first."""
     trainings: tuple[HeldSteps, ...]
-    """Slots with the sample, here, then in other runs; empty for a packed sequence."""
+    """Slots with the sample, here, then in other runs; of an item only here; empty for a packed sequence."""
     runs_left: tuple[str, ...]
     """Runs not searched."""
     runs_error: str
@@ -153,6 +161,10 @@ class SlotRecord(JsonRecord):
     """Why values are missing, or ""."""
     trouble: str = ""
     """Recipe error, or ""."""
+    dataset: str = ""
+    """Facts about the item's dataset, or "" for a stored sample."""
+    missing: str = ""
+    """What to pass if the dataset is missing, or ""."""
 
 
 def slot_values(
@@ -203,7 +215,7 @@ def slot_record(
         batch_size=plan.batch_size(values.step),
         source=values.source,
         key=values.address.key,
-        version=values.address.version,
+        version=values.address.version if explained.dataset is None else "",
         ordinal=values.address.ordinal,
         epoch=values.epoch,
         position=values.position,
@@ -221,15 +233,20 @@ def slot_record(
         explained=str(explained),
         error=values.error,
         trouble=trouble,
+        dataset=datasets_of(plan).get(values.source, ""),
+        missing=clean(values.missing, 600),
     )
 
 
 def _relations(
     training: Training, values: SlotValues, sample: "loader.Version | None", others: RunSearch
 ) -> dict[str, Any]:
-    if sample is None:
-        return {"trainings": (), "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
     ordinal = values.address.ordinal
+    if sample is None:
+        held: tuple[HeldSteps, ...] = ()
+        if values.source in datasets_of(training.plan(values.step)):
+            held = held_item(training, values.source, ordinal, values.step + 1)
+        return {"trainings": held, "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
     held = others.held_steps(sample.dataset, values.address.key, ordinal, training, values.step + 1)
     return {
         "trainings": held,
@@ -280,7 +297,11 @@ def _explained(training: Training, values: SlotValues) -> Explanation:
     n = plan.batch_size(values.step)
     slots = training.slots(values.step, values.slot, n)
     (explanation,) = explain_slots(plan, values.step, slots, np.arange(1), values.slot)
-    return explanation
+    if explanation.dataset is None:
+        return explanation
+    # The values were made beside the dataset, which has the names of its items.
+    dataset = replace(explanation.dataset, is_open=not values.missing)
+    return replace(explanation, address=values.address, dataset=dataset)
 
 
 def _fields(

@@ -2,14 +2,22 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 import loader
 from loader.api.explain import Explanation, explain_slots
 from loader.dataset.shards.address import SampleAddress
-from loader.errors import InvalidSignature, TransformFailed, WorkerFailed
+from loader.errors import (
+    InvalidPlan,
+    InvalidRuntime,
+    InvalidSample,
+    InvalidSignature,
+    PlanMismatch,
+    TransformFailed,
+    WorkerFailed,
+)
 from loader.order.sources.packing import PackedView
 from loader.run.replay import Functions
 
@@ -19,7 +27,7 @@ from ..marks import SlotFacts, StepMark, note_marks, ranked, step_marks
 from ..replays.replayed_values import Digests, Setting, StepPart, T, Take
 from ..replays.replays import ReplayedPart, Replayer, Replayers
 from ..replays.training import Training
-from ..shown_values import ShownValue, version_of
+from ..shown_values import ShownValue, datasets_of, version_of
 from .proofs import Proof, proofs, stage_of
 from .shown_batch import ShownBatch, ShownSlot
 
@@ -33,9 +41,9 @@ class SlotRow(JsonRecord):
     key: str
     """Sample key; "" for padding."""
     version: str
-    """Name; "" for padding."""
+    """Name; "" for padding, and for items of a dataset."""
     ordinal: int
-    """Index in the version; -1 for padding."""
+    """Index in the version or dataset; -1 for padding."""
     epoch: int
     """Epoch of the source."""
     attempt: int
@@ -48,6 +56,10 @@ class SlotRow(JsonRecord):
     """Metric -> value, if among the step's largest."""
     error: str = ""
     """Read error, or ""."""
+    dataset: str = ""
+    """Name of the dataset, or "" for a stored sample."""
+    missing: bool = False
+    """True if the item is not made, because its dataset is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +75,8 @@ class StepRecord(JsonRecord):
     """Number of ranks."""
     batch_size: int
     """Slots over all ranks."""
-    digest: int
-    """This part's 64-bit digest."""
+    digest: int | None
+    """This part's 64-bit digest; None if items are missing."""
     bucket: str
     """Bucket, or ""."""
     proofs: tuple[Proof, ...]
@@ -81,6 +93,10 @@ class StepRecord(JsonRecord):
     """Source -> slots in this part."""
     slots: tuple[SlotRow, ...]
     """This part's slots, without padding."""
+    datasets: tuple[str, ...] = ()
+    """Facts about each dataset of this part: source, name, length, fingerprint."""
+    missing: tuple[str, ...] = ()
+    """What to pass for each missing dataset."""
     trouble: str = ""
     """Recipe error, or ""."""
     stale: str = ""
@@ -107,13 +123,20 @@ def step_values(
 def recipe_or_plain(
     training: Training, replayers: Replayers, step: int, ask: Callable[[Replayer, Setting], T]
 ) -> tuple[T, str]:
-    """Return (`ask` of the recipe or, if it failed or there is none, of plain decoders; the recipe's error or "")."""
+    """Return (`ask` of the recipe or, if it failed or there is none, of plain decoders; the recipe's error or "").
+
+    Without the recipe, items of datasets are missing. Raises: errors of the datasets, if the replayers are strict.
+    """
     trouble = ""
     if replayers.recipe is not None:
         try:
             return ask(replayers.recipe, training.setting(step, recipe=True)), ""
         except (TransformFailed, InvalidSignature, WorkerFailed) as error:
             trouble = str(error)
+        except (PlanMismatch, InvalidPlan, InvalidSample, InvalidRuntime) as error:
+            if replayers.is_strict or not datasets_of(training.plan(step)):
+                raise
+            trouble = f"{type(error).__name__}: {error}"
     return ask(replayers.plain, training.setting(step, recipe=False)), trouble
 
 
@@ -131,10 +154,13 @@ def step_record(
     plan, step = training.plan(batch.step), batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)
-    rows = [
-        _row(item, batch.slots[slot - batch.first_slot], largest.get(slot, {}), batch.errors.get(slot, ""))
-        for slot, item in explained.items()
-    ]
+    rows = []
+    for slot, item in explained.items():
+        shown = batch.slots[slot - batch.first_slot]
+        row = _row(item, shown, largest.get(slot, {}), batch.errors.get(slot, ""))
+        if item.source in batch.missing:
+            row = replace(row, missing=True)
+        rows.append(row)
     facts = [
         SlotFacts(
             slot=row.slot,
@@ -149,6 +175,11 @@ def step_record(
     notes = training.notes(step)
     proof_list = proofs(training, batch, functions, trouble)
     recipe = functions is not None and not trouble
+    stage = stage_of(training, step, proof_list, recipe=recipe)
+    if rows and all(row.missing for row in rows):
+        stage = "planned"
+    facts_of_datasets = datasets_of(plan)
+    sources = dict.fromkeys(row.source for row in rows)
     return StepRecord(
         training=training.name,
         plan=plan.hash,
@@ -159,12 +190,14 @@ def step_record(
         digest=batch.digest,
         bucket=_bucket(plan, explained),
         proofs=proof_list,
-        stage=stage_of(training, step, proof_list, recipe=recipe),
+        stage=stage,
         untrained=training.untrained(step),
         marks=ranked(facts, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
         slots=tuple(rows),
+        datasets=tuple(facts_of_datasets[name] for name in sources if name in facts_of_datasets),
+        missing=tuple(clean(text, 600) for text in batch.missing.values()),
         trouble=trouble,
         stale=training.stale,
     )
@@ -197,11 +230,19 @@ def part_of(
 
 
 def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float], error: str) -> SlotRow:
+    version = explained.address.version
+    key = explained.address.key
+    dataset = ""
+    if explained.dataset is not None:
+        version = ""
+        dataset = clean(explained.dataset.name, 200)
+        key = shown.key or key  # only the dataset has the names of its items
     return SlotRow(
         slot=explained.slot,
         source=explained.source,
-        key=explained.address.key,
-        version=explained.address.version,
+        key=key,
+        version=version,
+        dataset=dataset,
         ordinal=explained.address.ordinal,
         epoch=explained.epoch,
         attempt=explained.attempt,

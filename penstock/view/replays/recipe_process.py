@@ -43,7 +43,6 @@ CHECK_S = 0.5
 def serve_recipe(
     pipe: Connection,
     root: loader.Root,
-    ledger: loader.Root | None,
     recipe: str,
     quiet: bool,
     viewer: int,
@@ -69,7 +68,6 @@ def serve_recipe(
             root,
             load_recipe(recipe),
             load_tokenizers(recipe),
-            ledger=ledger,
             title=f"--recipe {recipe}",
         )
     except PenstockError as error:
@@ -122,15 +120,13 @@ class RecipeProcess:
         root: loader.Root,
         recipe: str,
         *,
-        ledger: loader.Root | None = None,
         limit_s: float = LIMIT_S,
         quiet: bool = False,
         outage: Outage | None = None,
     ) -> None:
         """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for other forms.
 
-        ledger: root with the ledgers; None is `root`. quiet: drops output, which otherwise goes to stderr. outage: of
-        the root's store.
+        quiet: drops output, which otherwise goes to stderr. outage: of the root's store.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
@@ -138,8 +134,7 @@ class RecipeProcess:
         self.recipe = recipe
         self.n_answers = 0
         """If it grew, a failed value may now succeed."""
-        self._root, self._ledger = root, ledger
-        self._limit_s, self._quiet = limit_s, quiet
+        self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
         self._starting_at: float | None = None
@@ -234,7 +229,6 @@ class RecipeProcess:
             args=(
                 theirs,
                 self._root,
-                self._ledger,
                 self.recipe,
                 self._quiet,
                 os.getpid(),

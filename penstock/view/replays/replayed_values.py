@@ -77,6 +77,8 @@ class SlotValues:
     """True if a second transform gave equal values."""
     error: str = ""
     """Why `decoded` or `trained` is empty, or ""."""
+    missing: str = ""
+    """What to pass if the sample's dataset is missing, or ""."""
     settled: bool | None = True
     """`Replay.settle`: True if substitutions are known."""
     placements: Mapping[str, Placement] = field(default_factory=dict)

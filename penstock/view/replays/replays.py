@@ -92,10 +92,12 @@ class ReplayedPart:
     """`Replay.settle`: True if substitutions are known."""
     cut: dict[int, Mapping[str, str]]
     """Slot of the part -> partly decoded field -> text about its length."""
-    digest: int
-    """Samples' 64-bit digest. This and the following are known after `each`."""
+    missing: Mapping[str, str]
+    """Source of a slot -> what to pass, for datasets that are missing: their items are not made."""
+    digest: int | None
+    """Samples' 64-bit digest; None if items are missing. This and the following are known after `each`."""
     crc32c: Mapping[str, int]
-    """Each batched field's, as a run log records it."""
+    """Each batched field's, as a run log records it; none if items are missing."""
     ids: list[tuple[str, str] | None]
     """(source, key) per slot; None for padding."""
     errors: Mapping[int, str]
@@ -117,7 +119,10 @@ class ReplayedPart:
         part_slice = rank_slice(replay.plan.batch_size(self.step), *place[1:])
         self.first_slot, n = part_slice.start, part_slice.stop - part_slice.start
         self._columns = SlotColumns(n, framework)
-        self._sources = replay.slots(*place).source.tolist()
+        slots = replay.slots(*place)
+        self._sources = slots.source.tolist()
+        present = {self.source(row) for row in np.flatnonzero(slots.valid).tolist()}
+        self.missing = {name: text for name, text in replay.missing_datasets.items() if name in present}
 
     def source(self, slot: int) -> str:
         return str(self._replay.plan.source_names[self._sources[slot]])
@@ -137,10 +142,13 @@ class ReplayedPart:
             if slot >= 0:
                 take(slot, values, texts(values))
 
-        batch = self._replay.each(self.step, add_values, self.rank, self.world_size)
+        batch = self._replay.each(self.step, add_values, self.rank, self.world_size, skip_missing=True)
         for slot, values in self._columns.numbers().items():
             take(slot, values, texts(values))
-        self.digest, self.ids, self.crc32c = batch.digest, batch.ids, self._columns.crcs()
+        self.ids = batch.ids
+        self.digest, self.crc32c = None, {}
+        if not self.missing:  # a digest of some of the samples is no digest of the part
+            self.digest, self.crc32c = batch.digest, self._columns.crcs()
         self.errors = {
             one.slot: one.error for one in batch.substitutions if not one.attempt and not one.substitute
         }
@@ -220,6 +228,8 @@ class Replayers:
     """Decodes by the training's built-in decoders, or by extension, without a transform."""
     recipe: Replayer | None = None
     """Runs the recipe's functions; or None."""
+    is_strict: bool = False
+    """True raises the error of a recipe whose datasets are not the plan's, instead of showing values without it."""
 
     def close(self) -> None:
         self.plain.close()
@@ -250,17 +260,15 @@ class Replays:
         *,
         cut: bool = False,
         outage: Outage | None = None,
-        ledger: loader.Root | None = None,
         title: str = "the recipe",
     ) -> None:
         """recipe: its Loader arguments and datasets; None uses the setting's decoders, without a transform.
 
-        tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio. ledger: root with the
-        ledgers; None is `root`. title: text that names the recipe in errors.
+        tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio. title: text that names
+        the recipe in errors.
         """
         self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
-        self._ledger = ledger or root
         self._datasets = None if recipe is None else RecipeDatasets(recipe, title)
         self._audio_starts, self._cut = AudioStarts(), cut
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _RECIPE_KEYS}
@@ -271,7 +279,9 @@ class Replays:
         self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], digests: Digests = ()
     ) -> T:
         with self.settled_replay(setting, step, digests) as (replay, settled):
-            values = _slot_values(replay.slot(step, slot))
+            slot_replay = replay.slot(step, slot)
+            missing = replay.missing_datasets.get(slot_replay.source, "")
+            values = _slot_values(slot_replay, missing)
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
             view = stored_view(replay.plan.sources[values.source].view)
             facts = {} if view is None else view.version.facts
@@ -365,7 +375,7 @@ class Replays:
             functions = {"decode": self._decode(plan, setting), **functions}
         return loader.Replay(
             plan,
-            loader.read_ledger(self._ledger, plan),
+            loader.read_ledger(self._root, plan),
             framework=setting.framework,
             epochs=setting.epochs,
             **functions,
@@ -388,7 +398,10 @@ class Replays:
             entry.replay = None
 
 
-def _slot_values(seen: SlotReplay) -> SlotValues:
+def _slot_values(seen: SlotReplay, missing: str) -> SlotValues:
+    error = ""
+    if seen.error is not None and not missing:
+        error = str(seen.error)
     return SlotValues(
         step=seen.step,
         slot=seen.slot,
@@ -401,6 +414,7 @@ def _slot_values(seen: SlotReplay) -> SlotValues:
         trained=seen.trained,
         draws=seen.draws,
         repeats=seen.repeats,
-        error="" if seen.error is None else str(seen.error),
+        error=error,
+        missing=missing,
         placements=placements(seen.decoded, seen.trained, seen.transformed),
     )

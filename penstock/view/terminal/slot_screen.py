@@ -15,7 +15,7 @@ from textual.widgets import Static
 from loader.errors import PenstockError
 
 from ...text import clean, terminal_text
-from ..inspect.plain_text import mark_line, slot_text
+from ..inspect.plain_text import mark_line, sample_place, slot_text
 from ..inspect.proofs import STAGES as PROVED
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.slot_record import FieldRow, SlotRecord
@@ -88,13 +88,13 @@ class SlotScreen(RecordScreen):
         substitute = f", substitute {record.attempt}" if record.attempt else ""
         return (
             f"{record.training} step {record.step} slot {record.slot}: {record.key}, "
-            f"{record.version} sample {record.ordinal}{substitute}"
+            f"{sample_place(record)}{substitute}"
         )
 
     def widgets(self, page: _Slot) -> Iterable[Widget]:
         record = page.record
         trouble = record.trouble and f"the recipe failed: {record.trouble}"
-        for text in (record.error, record.untrained, trouble):
+        for text in (record.error, record.missing, record.untrained, trouble):
             if text:
                 yield line(clean(text, 400), bad=True)
         for mark in record.marks:
@@ -109,6 +109,9 @@ class SlotScreen(RecordScreen):
             yield Horizontal(*self._stages(row, record.stage, page.pictures), classes="stages")
         for draw in record.draws:
             yield line(f"draw  {draw}")
+        if not record.version:  # of a dataset
+            yield line(clean(record.dataset, 400))
+            return
         dataset, _, number = record.version.partition("@")
         yield from relations(record, VersionPage(dataset=dataset, number=int(number)), self.page)
 
@@ -153,7 +156,9 @@ class SlotScreen(RecordScreen):
             self.action_explain()
 
     def selected_sample(self) -> tuple[str, str] | None:
-        return None if self.record is None else (self.record.record.version, self.record.record.key)
+        if self.record is None or not self.record.record.version:
+            return None
+        return self.record.record.version, self.record.record.key
 
     def provenance_lines(self) -> list[str]:
         return [] if self.record is None else slot_text(self.record.record).splitlines()

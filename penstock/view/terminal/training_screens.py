@@ -233,6 +233,10 @@ class StepScreen(RecordScreen):
             yield line(f"the recipe failed: {record.trouble}", bad=True)
         for text in stage_lines(record):
             yield line(text, bad="!" in text)
+        for text in record.datasets:
+            yield line(text)
+        for text in record.missing:
+            yield line(text, bad=True)
         if record.notes:
             text = ", ".join(f"{clean(name, 40)} {value:.5g}" for name, value in sorted(record.notes.items()))
             yield line(f"  notes    {text}")
@@ -262,7 +266,9 @@ class StepScreen(RecordScreen):
 
     def selected_sample(self) -> tuple[str, str] | None:
         card = self.focused
-        return (card.version, card.key) if isinstance(card, GridCard) else None
+        if not isinstance(card, GridCard) or not card.version:
+            return None
+        return card.version, card.key
 
     def on_grid_card_opened(self, event: GridCard.Opened) -> None:
         self._open_slot(event.card.number, explain=False)

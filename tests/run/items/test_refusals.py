@@ -162,8 +162,43 @@ def test_replay_gives_the_batches_of_the_run(datasets, root, plan):
         image = replay.batch(1)["image"][2]
         assert torch.equal(slot.trained["image"], image)
         assert slot.address.key == str(plan.slots(1).ordinal[2])
-        with pytest.raises(InvalidRuntime, match="the samples of a dataset are made for a whole batch only"):
-            replay.each(1, lambda row, sample: None)
+        kept = {}
+        each = replay.each(1, kept.__setitem__)
+        assert each.digest == recorded[1]
+        assert each.ids == replay.batch(1).ids
+        assert torch.equal(kept[2]["image"], image)
+
+
+def test_replay_without_the_dataset_has_no_digest(root, plan):
+    run_with_trail(root, plan)
+    with loader.Replay(loader.open_plan(root, plan.hash)) as replay:
+        assert replay.slots(1).ordinal.tolist() == plan.slots(1).ordinal.tolist()
+        assert list(replay.missing_datasets) == ["photos"]
+        for ask in (replay.digest, replay.batch, lambda step: replay.each(step, lambda row, sample: None)):
+            with pytest.raises(InvalidRuntime, match="of which the plan has the order and no items"):
+                ask(1)
+        slot = replay.slot(1, 2)
+        assert slot.decoded == {}
+        assert "pass --recipe module:function" in str(slot.error)
+
+
+def test_replay_makes_the_digest_of_each_half_of_a_mixture(datasets, root):
+    with root.write("rows") as writer:
+        for i in range(50):
+            writer.add(f"{i:03d}", {"cls": i})
+    sources = {"photos": datasets.Augmented(), "rows": root.open("rows@1")}
+    plan = loader.plan(sources, seed=7, global_batch=BATCH)
+    recorded = run_with_trail(root, plan)
+    again = loader.open_plan(root, plan.hash, items={"photos": datasets.Augmented()})
+    with loader.Replay(again) as replay:
+        assert [replay.digest(step) for step in range(STEPS)] == recorded
+        assert replay.each(1, lambda row, sample: None).digest == recorded[1]
+    stored_rows = np.flatnonzero(plan.slots(1).source == plan.source_names.index("rows"))
+    with loader.Replay(loader.open_plan(root, plan.hash)) as replay:
+        taken = []
+        part = replay.each(1, lambda row, sample: taken.append(row), skip_missing=True)
+        assert sorted(taken) == stored_rows.tolist()
+        assert [row for row, one in enumerate(part.ids) if one is not None] == stored_rows.tolist()
 
 
 def test_plan_without_its_dataset_has_the_order_only(root, plan, datasets):
@@ -172,7 +207,7 @@ def test_plan_without_its_dataset_has_the_order_only(root, plan, datasets):
     alone = loader.open_plan(root, plan.hash)
     assert np.array_equal(alone.slots(5).ordinal, ordinals)
     with pytest.raises(
-        InvalidRuntime, match=r"pass it with loader.open_plan\(root, hash, items=\{'photos': dataset\}\)"
+        InvalidRuntime, match=r"or loader.open_plan\(root, hash, items=\{'photos': dataset\}\)"
     ):
         loader.Loader(alone, 0, 1)
     with pytest.raises(PlanMismatch, match=r"has 99 items .* the plan 120"):

@@ -1,0 +1,112 @@
+"""Make the items of a replay's part a few at a time, so that memory does not grow with the part."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import Corrupt
+from ...order.random.keyed_permutation import I64
+from ..batch.batch import Keys
+from ..batch.collate import DeliveredSamples, delivered_of
+from ..batch.substitution import Substitution, in_order, masked
+from ..recipe.rank_slots import RankSlots
+from ..recipe.recipe import Recipe
+from .item_samples import DeliveredItems, ItemSample, SourceItems
+
+ITEMS_TOGETHER = 16
+"""Items that are made by one call, and lie in memory at once."""
+
+
+def each_item(
+    recipe: Recipe,
+    makers: Mapping[int, SourceItems],
+    rank_slots: RankSlots,
+    take: Callable[[int, dict[str, Any]], object],
+    *,
+    skip_missing: bool,
+) -> DeliveredSamples:
+    """Pass every item in the slots to `take`, and return the samples delivered, damaged ones masked.
+
+    skip_missing: True masks the rows of a dataset that the plan was opened without.
+
+    Raises: as `SourceItems`; Corrupt if the part's last item is damaged; errors of `take`.
+    """
+    delivered: list[DeliveredItems] = []
+    substitutions: list[Substitution] = []
+    real_rows = rank_slots.real_rows
+    source_of_row = rank_slots.slots.source[real_rows]
+    for source, maker in makers.items():
+        rows = real_rows[source_of_row == source]
+        if skip_missing and maker.is_missing:
+            rank_slots.valid[rows] = False
+            continue
+        for start in range(0, len(rows), ITEMS_TOGETHER):
+            some_rows = rows[start : start + ITEMS_TOGETHER]
+            items, masked_items = _some_items(recipe, maker, rank_slots, some_rows, take)
+            delivered.append(items)
+            substitutions += masked_items
+    return delivered_of(len(rank_slots), delivered, substitutions)
+
+
+def merged_samples(first: DeliveredSamples, second: DeliveredSamples) -> DeliveredSamples:
+    """Return the samples of both, which lie in different rows."""
+
+    def keys() -> list[str]:
+        pairs = zip(first.keys(), second.keys(), strict=True)
+        return [key or other_key for key, other_key in pairs]
+
+    return DeliveredSamples(
+        keys=Keys(keys),
+        crcs=first.crcs + second.crcs,
+        substitutions=in_order([*first.substitutions, *second.substitutions]),
+    )
+
+
+def _some_items(
+    recipe: Recipe,
+    maker: SourceItems,
+    rank_slots: RankSlots,
+    rows: I64,
+    take: Callable[[int, dict[str, Any]], object],
+) -> tuple[DeliveredItems, list[Substitution]]:
+    samples: list[ItemSample] = []
+    sample_rows: list[int] = []
+    substitutions: list[Substitution] = []
+    results = maker(rank_slots.slots, rows)
+    for row, result in zip(rows.tolist(), results, strict=True):
+        if isinstance(result, Corrupt):
+            substitution = _masked_item(recipe, maker, rank_slots, row, result)
+            substitutions.append(substitution)
+            continue
+        take(row, result.values)
+        named = replace(result, values={}, item=None)  # names and digest need no values, which may be large
+        samples.append(named)
+        sample_rows.append(row)
+    rows_of_samples = np.array(sample_rows, np.int64)
+    return DeliveredItems(rows_of_samples, samples), substitutions
+
+
+def _masked_item(
+    recipe: Recipe,
+    maker: SourceItems,
+    rank_slots: RankSlots,
+    row: int,
+    error: Corrupt,
+) -> Substitution:
+    """Mask a damaged item's row and return the entry. A replay substitutes nothing that the run did not."""
+    if rank_slots.valid.sum() == 1:
+        raise error
+    ordinal = int(rank_slots.slots.ordinal[row])
+    address = maker.address(ordinal)
+    rank_slots.valid[row] = False
+    return masked(
+        recipe.plan,
+        rank_slots.step_of(row),
+        rank_slots.slots,
+        row,
+        int(rank_slots.number[row]),
+        address,
+        error,
+    )

@@ -8,8 +8,8 @@ import numpy as np
 
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
-from ..batch.batch import Keys
 from ..batch.collate import DeliveredSamples, delivered_of
+from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, in_order, masked
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe

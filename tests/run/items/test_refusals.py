@@ -222,12 +222,11 @@ def test_commands_say_what_they_cannot_make(root, plan, capsys):
         shown = capsys.readouterr()
         return code, shown.out + shown.err
 
-    code, text = command("batch", "r1@1")
-    assert code != 0
-    assert "loader.open_plan(root, hash, items=...)" in text
-    code, text = command("batch", "r1@1", "--slot", "2")
-    assert code != 0
-    assert "items={'photos': dataset}" in text
+    for slot in ((), ("--slot", "2")):
+        code, text = command("batch", "r1@1", *slot)
+        assert code == 0
+        assert "pass --recipe module:function" in text
+        assert "items={'photos': dataset}" in text
     code, text = command("trail", "verify", "r1")
     assert code != 0
     assert f"0 differ, {STEPS} could not be checked" in text

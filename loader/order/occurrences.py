@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import InvalidRuntime
 from .content import PlanContent
-from .planned_source import PlannedSource
+from .planned_source import PlannedSource, unknown_key
 from .random.keyed_permutation import I64
 from .random.lane_inverse import find_positions
 from .slots import find_slot
@@ -105,7 +105,7 @@ def occurrences(
     for view in views:
         ordinals_by_view[view.name] = _view_ordinals(view, key, ordinal)
     if all(ordinals is None for ordinals in ordinals_by_view.values()):
-        raise _unknown_key(source, key, views)
+        raise unknown_key(source, key, views)
 
     # As planned: the steps that use the samples' positions.
     out: dict[tuple[int, int], Occurrence] = {}  # (step, slot) -> occurrence
@@ -150,23 +150,6 @@ def _source_views(plan: PlanContent, source: str) -> list[PlannedSource]:
         names = ", ".join(known)
         raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
     return views
-
-
-def _unknown_key(
-    source: str,
-    key: str,
-    views: Sequence[PlannedSource],
-) -> InvalidRuntime:
-    if any(isinstance(view.view, ItemsView) and view.view.source is None for view in views):
-        hint = (
-            "it is a dataset, of which the plan has only the items' numbers; for their names pass --recipe, or "
-            "loader.open_plan(root, hash, items=...)"
-        )
-    elif any(isinstance(view.view, PackedView) for view in views):
-        hint = "packed sources are keyed by document, not by the sequences that `batch.ids` names"
-    else:
-        hint = "keys are what `batch.ids` and `View.keys` give"
-    return InvalidRuntime(f"key = {key!r}: no view of source {source!r} has a sample of this key; {hint}")
 
 
 def _view_ordinals(

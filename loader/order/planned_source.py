@@ -1,13 +1,15 @@
 """Freeze a source: a view with its weight, its content hash, and the shape of its lanes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import EmptyView, InvalidPlan
+from ..errors import EmptyView, InvalidPlan, InvalidRuntime
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, all_chunks_fit, choose_shape
 from .sources.growth import delta_name, whole_view_name
 from .sources.items_view import ItemsView
+from .sources.packing import PackedView
 from .sources.views import OrderView
 from .weights import Weight
 
@@ -210,3 +212,21 @@ def _check_jumps(view: OrderView) -> None:
                 f"{subject} from chunk to chunk: import the table (penstock import), which makes samples that are "
                 "read one by one"
             )
+
+
+def unknown_key(
+    source: str,
+    key: str,
+    views: Sequence[PlannedSource],
+) -> InvalidRuntime:
+    """Return the error for a key that no view of a source has."""
+    if any(isinstance(view.view, ItemsView) and view.view.source is None for view in views):
+        hint = (
+            "it is a dataset, of which the plan has only the items' numbers; for their names pass --recipe, or "
+            "loader.open_plan(root, hash, items=...)"
+        )
+    elif any(isinstance(view.view, PackedView) for view in views):
+        hint = "packed sources are keyed by document, not by the sequences that `batch.ids` names"
+    else:
+        hint = "keys are what `batch.ids` and `View.keys` give"
+    return InvalidRuntime(f"key = {key!r}: no view of source {source!r} has a sample of this key; {hint}")

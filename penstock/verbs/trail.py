@@ -165,8 +165,8 @@ def _computed(
             continue
         setting = Setting(plan=start.plan, epochs=start.epochs)
         for first in range(0, len(named), RECORDS_TOGETHER):
-            some = named[first : first + RECORDS_TOGETHER]
-            yield from recipe.inspect(setting, partial(_checked_by_recipe, check, some))
+            group = named[first : first + RECORDS_TOGETHER]
+            yield from recipe.inspect(setting, partial(_checked_by_recipe, check, group))
 
 
 def _checked_by_recipe(

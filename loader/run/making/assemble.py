@@ -214,10 +214,10 @@ class Assembler:
 
     def _item_crcs(self, items: "ItemRows", rank_slots: RankSlots) -> I64:
         """Return int64 [rows]: the CRC-32C of each item, and 0 at other rows. Raises: Corrupt for a damaged item."""
-        made = items.each(rank_slots, lambda row, sample: None)
-        for substitution in made.substitutions:
+        delivered = items.each(rank_slots, lambda row, sample: None)
+        for substitution in delivered.substitutions:
             raise DecodeFailed(substitution.error)
-        return made.crcs
+        return delivered.crcs
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
         """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,16 +121,10 @@ def shown_batch(
     hashes = _hashes(values, parts)
     names = values.names()
     n = len(values.ids)
-    keys = ["" if one is None else one[1] for one in values.ids]
-    slots = [
-        ShownSlot(
-            key=keys[i],
-            fields=tuple(parts[i].fields[name] for name in names if name in parts[i].fields),
-            thumbnails=parts[i].thumbnails,
-            hashes=hashes.get(i, {}),
-        )
-        for i in range(n)
-    ]
+    slots = []
+    for i, sample_id in enumerate(values.ids):
+        slot = _shown_slot(sample_id, parts[i], names, hashes.get(i, {}))
+        slots.append(slot)
     return ShownBatch(
         step=values.step,
         rank=values.rank,
@@ -154,6 +148,23 @@ class _SlotParts:
     crcs: dict[str, int] = field(default_factory=dict)
     padded: set[str] = field(default_factory=set)  # a mask of one value comes after the value
     # Small values are left out, because they are often equal.
+
+
+def _shown_slot(
+    sample_id: tuple[str, str] | None,
+    part: _SlotParts,
+    names: Sequence[str],
+    hashes: Mapping[str, bytes],
+) -> ShownSlot:
+    key = ""
+    if sample_id is not None:
+        _, key = sample_id
+    return ShownSlot(
+        key=key,
+        fields=tuple(part.fields[name] for name in names if name in part.fields),
+        thumbnails=part.thumbnails,
+        hashes=hashes,
+    )
 
 
 def _hashes(values: ReplayedPart, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:

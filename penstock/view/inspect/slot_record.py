@@ -164,7 +164,7 @@ class SlotRecord(JsonRecord):
     dataset: str = ""
     """Facts about the item's dataset, or "" for a stored sample."""
     missing: str = ""
-    """What to pass if the dataset is missing, or ""."""
+    """Remedy if the dataset is missing, or ""."""
 
 
 def slot_values(

@@ -96,7 +96,7 @@ class StepRecord(JsonRecord):
     datasets: tuple[str, ...] = ()
     """Facts about each dataset of this part: source, name, length, fingerprint."""
     missing: tuple[str, ...] = ()
-    """What to pass for each missing dataset."""
+    """Remedy for each missing dataset."""
     trouble: str = ""
     """Recipe error, or ""."""
     stale: str = ""

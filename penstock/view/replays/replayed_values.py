@@ -78,7 +78,7 @@ class SlotValues:
     error: str = ""
     """Why `decoded` or `trained` is empty, or ""."""
     missing: str = ""
-    """What to pass if the sample's dataset is missing, or ""."""
+    """Remedy if the sample's dataset is missing, or ""."""
     settled: bool | None = True
     """`Replay.settle`: True if substitutions are known."""
     placements: Mapping[str, Placement] = field(default_factory=dict)

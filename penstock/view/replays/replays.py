@@ -93,7 +93,7 @@ class ReplayedPart:
     cut: dict[int, Mapping[str, str]]
     """Slot of the part -> partly decoded field -> text about its length."""
     missing: Mapping[str, str]
-    """Source of a slot -> what to pass, for datasets that are missing: their items are not made."""
+    """Source of a slot -> remedy, for datasets that are missing: their items are not made."""
     digest: int | None
     """Samples' 64-bit digest; None if items are missing. This and the following are known after `each`."""
     crc32c: Mapping[str, int]

@@ -239,7 +239,7 @@ def _keys_of_dead_rows(
     A group or annotation has values for all rows of a part: they must not bring back what a denied sample contained.
     The caller redacts the values of these rows; their keys stay.
     """
-    changed_parts = _parts_of(store, change)
+    changed_parts = _find_parts(store, change)
     parent_parts = parent.parts.ids.to_pylist()
     extended_parts = changed_parts.intersection(parent_parts)
     dead_rows_by_part: dict[str, set[int]] = {}
@@ -277,7 +277,7 @@ def _keys_of_dead_rows(
     return stored_keys
 
 
-def _parts_of(store: Store, change: Change) -> set[str]:
+def _find_parts(store: Store, change: Change) -> set[str]:
     """Return the ids of all parts that the change adds samples, fields or columns to."""
     files = [samples.file for samples in change.samples]
     if change.shards is not None:

@@ -118,7 +118,7 @@ def exact_sums(values: NDArray[np.floating], weights: I64 | None = None) -> list
         start = stop
         # Shifted into Python's integers once for many chunks: until then int64 holds their sums.
         if start == n_rows or len(chunks) == _CHUNKS_MAX:
-            chunk_sums = _sums_of(chunks, values.dtype)
+            chunk_sums = _add_up(chunks, values.dtype)
             sums = [own + other for own, other in zip(sums, chunk_sums, strict=True)]
             chunks = []
     return sums
@@ -178,7 +178,7 @@ def _layout(dtype: np.dtype[Any]) -> _Layout:
     return _FLOAT64
 
 
-class _Binned(NamedTuple):
+class _BinSums(NamedTuple):
     """Sums of limbs by exponent: each stands for `sums * 2^shift`, in units of the exponent's mantissas."""
 
     sums: I64
@@ -190,8 +190,8 @@ class _Chunk(NamedTuple):
     """Sums of some rows, as whole numbers per exponent."""
 
     n: int
-    totals: list[_Binned]
-    squares: list[_Binned]
+    totals: list[_BinSums]
+    squares: list[_BinSums]
     low: F64
     high: F64
 
@@ -216,16 +216,16 @@ def _chunk(values: NDArray[np.floating], weights: I64 | None) -> _Chunk:
     # Bin of each value: its column and its exponent. Subnormal numbers have the unit of exponent 1.
     bins = (np.maximum(exponent, 1) + n_exponents * np.arange(dims)).ravel()
 
-    def add(numbers: I64, shift: int) -> _Binned:
+    def add(numbers: I64, shift: int) -> _BinSums:
         if weights is not None:
             numbers = numbers * weights[:, None]
         # `bincount` adds in float64: exact, because all partial sums stay below 2^53.
         bin_sums = np.bincount(bins, numbers.ravel(), minlength=dims * n_exponents)
         sums = bin_sums.astype(np.int64).reshape(dims, n_exponents)
-        return _Binned(sums, shift)
+        return _BinSums(sums, shift)
 
-    totals: list[_Binned] = []
-    squares: list[_Binned] = []
+    totals: list[_BinSums] = []
+    squares: list[_BinSums] = []
     limbs = _limbs(mantissa, layout)
     for i, limb in enumerate(limbs):
         totals.append(add(sign * limb, limb_bits * i))
@@ -247,7 +247,7 @@ def _chunk(values: NDArray[np.floating], weights: I64 | None) -> _Chunk:
     )
 
 
-def _sums_of(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
+def _add_up(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
     """Return the sums of all chunks, per column."""
     unit = UNIT - _layout(dtype).bias
     totals = _add_chunks([chunk.totals for chunk in chunks])
@@ -268,12 +268,12 @@ def _sums_of(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
     return sums
 
 
-def _add_chunks(chunks: Sequence[list[_Binned]]) -> list[_Binned]:
+def _add_chunks(chunks: Sequence[list[_BinSums]]) -> list[_BinSums]:
     """Return the sums over chunks of each limb, or product of limbs."""
-    added_limbs: list[_Binned] = []
+    added_limbs: list[_BinSums] = []
     for same_limb in zip(*chunks, strict=True):
         sums = np.sum([part.sums for part in same_limb], axis=0)
-        added_limbs.append(_Binned(sums, same_limb[0].shift))
+        added_limbs.append(_BinSums(sums, same_limb[0].shift))
     return added_limbs
 
 
@@ -284,7 +284,7 @@ def _limbs(mantissa: I64, layout: _Layout) -> list[I64]:
     return [mantissa >> shift & mask for shift in shifts]
 
 
-def _whole_sum(limbs: Sequence[_Binned], dim: int, unit: int, power: int) -> int:
+def _whole_sum(limbs: Sequence[_BinSums], dim: int, unit: int, power: int) -> int:
     """Return a column's sum as one whole number. power: 1 for values, 2 for squares, whose exponents count twice."""
     total = 0
     for binned, shift in limbs:
@@ -352,10 +352,10 @@ class ValueCounts:
         weighted = np.sort((bins | weights.astype(np.uint64)[:, None]).ravel())
         sorted_bins = (weighted >> np.uint64(32)).astype(np.uint32)
         sorted_weights = (weighted & np.uint64(2**32 - 1)).astype(np.int64)
-        return _joined(sorted_bins, sorted_weights)
+        return _add_equal_bins(sorted_bins, sorted_weights)
 
     def __add__(self, other: "ValueCounts") -> "ValueCounts":
-        return added([self, other])
+        return add_counts([self, other])
 
     def quantile(self, dim: int, q: float) -> float:
         """Return the value of rank floor(q * (n - 1)) of a dimension; NaN without values."""
@@ -379,17 +379,17 @@ class ValueCounts:
         return below, above, position - rank
 
 
-def added(counts: Iterable[ValueCounts]) -> ValueCounts:
+def add_counts(counts: Iterable[ValueCounts]) -> ValueCounts:
     """Return the sum of counts. Costs one sort."""
     parts = list(counts)
     # An empty array first, because `concatenate` needs one.
     bins = np.concatenate([np.zeros(0, np.uint32), *(part.bins for part in parts)])
     numbers = np.concatenate([np.zeros(0, np.int64), *(part.counts for part in parts)])
     order = np.argsort(bins, kind="stable")
-    return _joined(bins[order], numbers[order])
+    return _add_equal_bins(bins[order], numbers[order])
 
 
-def _joined(bins: NDArray[np.uint32], counts: I64) -> ValueCounts:
+def _add_equal_bins(bins: NDArray[np.uint32], counts: I64) -> ValueCounts:
     """Return the counts of ascending bins, with equal bins added."""
     starts = _starts(bins)
     if not len(starts):
@@ -400,13 +400,13 @@ def _joined(bins: NDArray[np.uint32], counts: I64) -> ValueCounts:
 def _bins(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return uint32 [n, dims]: the bin of each value, with its dimension above the leading bits."""
     dims = np.arange(values.shape[1], dtype=np.uint32)
-    bins = _ordered(values)
+    bins = _ordered_bits(values)
     bins >>= np.uint32(_LOW_BITS)
     bins |= dims << np.uint32(_BITS)
     return bins
 
 
-def _ordered(values: NDArray[np.floating]) -> NDArray[np.uint32]:
+def _ordered_bits(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return uint32 numbers in the order of the values, rounded to float32."""
     float32 = np.ascontiguousarray(values, np.float32) + np.float32(0)  # makes -0.0 0.0
     bits = float32.view(np.uint32)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import Corrupt, FieldMismatch
 from ..json_text import DamagedJson, parse_json
-from .exact_statistics import ExactSums, ValueCounts, added, exact_sums
+from .exact_statistics import ExactSums, ValueCounts, add_counts, exact_sums
 from .tables.parquet import parse_stored, table_bytes, table_facts
 
 F64 = NDArray[np.float64]
@@ -319,7 +319,7 @@ def _field_norm(shape: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> Fiel
     return FieldNorm(
         shape=tuple(shape),
         sums=tuple(sums),
-        counts=added(counts),
+        counts=add_counts(counts),
     )
 
 
@@ -391,7 +391,7 @@ class FieldTotals:
     def norm(self) -> FieldNorm:
         """Return the statistics of all values so far."""
         self.add_up()
-        return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=added(self._counts))
+        return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=add_counts(self._counts))
 
     def add_up(self) -> None:
         """Add the values that came since the last time."""
@@ -435,5 +435,5 @@ class FieldTotals:
         self._counts.append(counts)
         self._n_bins += len(counts.bins)
         if self._n_bins > 2 * len(self._counts[0].bins) + 2**20:
-            self._counts = [added(self._counts)]
+            self._counts = [add_counts(self._counts)]
             self._n_bins = len(self._counts[0].bins)

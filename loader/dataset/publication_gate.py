@@ -28,7 +28,7 @@ from .log.state import State, Txn
 from .names import hashes_of
 from .shards.key_hashes import find_known, has_all_hashes, membership
 from .shards.part import Part
-from .tables.annotations import PLACE, TableEntry, cells, edits_of
+from .tables.annotations import PLACE, TableEntry, cells, read_edits
 from .tables.columns import is_annotation
 from .tables.manifest import SamplesFile
 from .tables.parquet import TableFile, get_tables
@@ -292,9 +292,9 @@ class FreeGroup:
                     "open it and use theirs, or choose another group name"
                 )
         if parent.id != self._began.id:
-            self._check_excluded(parent, positions)
+            self._check_restored_rows(parent, positions)
 
-    def _check_excluded(
+    def _check_restored_rows(
         self,
         parent: Version,
         positions: Mapping[str, int],
@@ -364,7 +364,7 @@ class SameCells:
             return
         parent = require_parts(parent, self._parts())
         for name in annotated_columns(self._files):
-            if self._annotated_since(parent, name):
+            if self._has_new_annotation(parent, name):
                 self._compare(parent, name)
 
     def _parts(self) -> list[str]:
@@ -376,10 +376,10 @@ class SameCells:
             parts.update(table_parts.to_pylist())
         return sorted(parts)
 
-    def _annotated_since(self, parent: Version, name: str) -> bool:
+    def _has_new_annotation(self, parent: Version, name: str) -> bool:
         """Return whether a column's tables in the newest version differ from the base version's."""
-        before = _entries_with(self._version, name)
-        now = _entries_with(parent, name)
+        before = _column_entries(self._version, name)
+        now = _column_entries(parent, name)
         for entry in now:
             if is_annotation(entry) and entry not in before:
                 return True
@@ -390,7 +390,7 @@ class SameCells:
         import polars as pl
 
         # 1. Join the cells' values now and then: part, row, the column, and the column with " was".
-        edits = edits_of(parent.store, self._files, name)
+        edits = read_edits(parent.store, self._files, name)
         ours = edits.select(PLACE)
         cells_now = cells(
             parent.store,
@@ -431,6 +431,6 @@ class SameCells:
             )
 
 
-def _entries_with(version: Version, column: str) -> list[TableEntry]:
+def _column_entries(version: Version, column: str) -> list[TableEntry]:
     entries = version.manifest["samples"]
     return [entry for entry in entries if column in entry["columns"]]

@@ -204,7 +204,7 @@ def publish_registered(
 
     # 1. Write the tables of the change: samples, exclusions, and the objects with the bytes.
     standing_rows, standing_keys = find_samples_with_exclusion(parent, exclusions)
-    parent_rows = to_exclude.joined(standing_rows)
+    parent_rows = to_exclude.union(standing_rows)
     types = _column_types(parent)
     change, keys = write_run(root.store, prefix, parts, types, {}, parent_rows, samples, exclusions)
     if foreign is not None:
@@ -296,7 +296,7 @@ def publish_without(
             return version
     records = {exclusions[key].record for key in standing_keys}
     producer_facts = check_producer(_with_records(producer or {}, records))
-    return _publish_exclusions(root, version, to_exclude.joined(standing_rows), producer_facts)
+    return _publish_exclusions(root, version, to_exclude.union(standing_rows), producer_facts)
 
 
 def publish_group(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from loader import Version
-from loader.dataset.tables.annotations import files_of, last_values
+from loader.dataset.tables.annotations import last_values, select_files
 from loader.dataset.tables.columns import KEY_COLUMNS, type_named
 from loader.dataset.tables.parquet import TableFile, check_schema_version, get_table_bytes
 from loader.errors import Corrupt
@@ -142,7 +142,7 @@ class AnnotatedCells:
     """
 
     def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
-        files = files_of(version.manifest["samples"], None, annotations=True)
+        files = select_files(version.manifest["samples"], None, annotations=True)
         self.names = sorted({name for file in files for name in file["columns"]})
         self._rows = np.zeros(0, np.int64)
         self._values: dict[str, pa.Array] = {}
@@ -395,6 +395,6 @@ class _SampleScanner:
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
     runs: dict[str, list[dict[str, Any]]] = {}
-    for file in files_of(version.manifest["samples"], None, annotations=False):
+    for file in select_files(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))
     return list(runs.values())

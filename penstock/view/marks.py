@@ -11,7 +11,7 @@ import numpy as np
 
 import loader
 from loader.dataset.shards.address import SampleAddress
-from loader.dataset.tables.annotations import files_of
+from loader.dataset.tables.annotations import select_files
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.tables.stats import finite_count, merge
 from loader.dataset.versions.sample_rows import live_row, sample_rows
@@ -271,12 +271,12 @@ def _read_rows(
     version: loader.Version, at: Mapping[int, SampleAddress]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     entries = version.manifest["samples"]
-    annotated = {name for entry in files_of(entries, None, annotations=True) for name in entry["columns"]}
+    annotated = {name for entry in select_files(entries, None, annotations=True) for name in entry["columns"]}
     names = [name for name in column_spreads(version) if name not in annotated]
-    files = files_of(entries, names, annotations=False)
+    files = select_files(entries, names, annotations=False)
     slots, addresses = list(at), list(at.values())
     for group in sorted({entry["group"] for entry in files}):
-        of_group = [one for one in files_of(entries, None, annotations=False) if one["group"] == group]
+        of_group = [one for one in select_files(entries, None, annotations=False) if one["group"] == group]
         if sum(one["n_rows"] for one in of_group) == int(version.parts.n_rows.sum()):
             for place, row in sample_rows(version, addresses, group, names):
                 yield row, slots[place]

@@ -92,29 +92,29 @@ def find_known(
     """
     n_threads = max(1, min(len(files), READ_AHEAD))  # a pool needs one, even without files
     with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-hashes") as pool:
-        return list(pool.map(partial(_known, store, hashes), files))
+        return list(pool.map(partial(_look_up, store, hashes), files))
 
 
-def _known(
+def _look_up(
     store: Store,
     hashes: Int64s,
     file: Mapping[str, Any],
 ) -> Bools:
     """Return bool [n]: whether one table has each of these ascending hashes."""
     if file["nbytes"] > WHOLE_BELOW_BYTES:
-        return _known_by_row_groups(store, hashes, file)
+        return _look_up_by_row_groups(store, hashes, file)
     table_file = TableFile.from_json(dict(file))
     table = get_table(store, table_file)
     table_hashes = integers(table["hash"])
     return membership(hashes, table_hashes)
 
 
-def _known_by_row_groups(
+def _look_up_by_row_groups(
     store: Store,
     hashes: Int64s,
     file: Mapping[str, Any],
 ) -> Bools:
-    """Return the result of `_known`, from the row groups that may have one of the hashes."""
+    """Return the result of `_look_up`, from the row groups that may have one of the hashes."""
     path = file["path"]
     name = f"{store.url}/{path}"
     metadata, etag = _read_footer(store, file, name)
@@ -128,7 +128,7 @@ def _known_by_row_groups(
 
         columns = [metadata.row_group(group).column(0) for group in range(metadata.num_row_groups)]
         smallest = np.array([column.statistics.min for column in columns], np.int64)
-        groups = _groups_with(hashes, smallest)
+        groups = _candidate_groups(hashes, smallest)
         if not groups:
             return is_known
 
@@ -183,7 +183,7 @@ def _corrupt_if_unreadable(name: str) -> AbstractContextManager[None]:
     return corrupt_if_unreadable(f"{name} is not a readable table of hashes", _UNREADABLE)
 
 
-def _groups_with(hashes: Int64s, smallest: Int64s) -> list[int]:
+def _candidate_groups(hashes: Int64s, smallest: Int64s) -> list[int]:
     """Return the row groups that may have one of these hashes. smallest: int64 [row groups], ascending."""
     group = np.searchsorted(smallest, hashes, side="right") - 1  # -1: below every hash of the table
     is_inside = group >= 0

@@ -73,7 +73,7 @@ def annotations(entries: Sequence[TableEntry]) -> list[Annotation]:
     return out
 
 
-def files_of(
+def select_files(
     entries: Sequence[TableEntry],
     names: Sequence[str] | None,
     *,
@@ -98,7 +98,7 @@ def with_edits(
 
     O(rows + cells).
     """
-    files = files_of(entries, names, annotations=True)
+    files = select_files(entries, names, annotations=True)
     for numbers, columns in _columns_by_files(files, names).items():
         files_with_columns = [files[number] for number in numbers]
         edits = last_values(store, files_with_columns, columns)  # one row per annotated sample
@@ -162,7 +162,7 @@ def cells(
     return frame.drop(_flag_name(name))
 
 
-def edits_of(
+def read_edits(
     store: Store,
     entries: Sequence[TableEntry],
     name: str,
@@ -178,7 +178,7 @@ def edits_of(
             return f"edit_{fact}"
         return fact
 
-    files = files_of(entries, [name], annotations=True)
+    files = select_files(entries, [name], annotations=True)
     frames = [_empty_frame(name)]  # the result has its columns even if there is no edit
     for entry, frame in zip(files, _frames(store, files, [name]), strict=True):
         # A row's own author and time replace its file's.

@@ -152,10 +152,10 @@ def child(
         "n_live": base["n_live"] + change.n_rows - change.n_excluded,
         "groups": groups,
         "columns": merged_columns(base["columns"], change.samples),
-        "shards": _extended(base["shards"], change.shards),
+        "shards": _with_file(base["shards"], change.shards),
         "samples": samples,
-        "stats": _extended(base["stats"], change.stats),
-        "exclusions": _extended(base["exclusions"], change.exclusions),
+        "stats": _with_file(base["stats"], change.stats),
+        "exclusions": _with_file(base["exclusions"], change.exclusions),
         "key_hashes": key_hashes,
     }
     return manifest
@@ -187,7 +187,7 @@ def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str,
     return FORMAT
 
 
-def _extended(files: Sequence[Mapping[str, Any]], file: TableFile | None) -> list[Mapping[str, Any]]:
+def _with_file(files: Sequence[Mapping[str, Any]], file: TableFile | None) -> list[Mapping[str, Any]]:
     """Return a manifest's list of tables with one more, if the change has one."""
     extended = list(files)  # a copy: the parent's manifest stays
     if file is not None:

@@ -196,7 +196,7 @@ def put_table(
     kind: str,
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
-    data, footer_sha256 = _stored(table, kind, row_group_rows)
+    data, footer_sha256 = _encode_table(table, kind, row_group_rows)
     file = put_bytes(store, path, data, table.num_rows)
     return replace(file, footer_sha256=footer_sha256)
 
@@ -208,12 +208,12 @@ def put_named_table(
     kind: str,
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
-    data, footer_sha256 = _stored(table, kind, row_group_rows)
+    data, footer_sha256 = _encode_table(table, kind, row_group_rows)
     file = put_named(store, prefix, kind, data, table.num_rows)
     return replace(file, footer_sha256=footer_sha256)
 
 
-def _stored(
+def _encode_table(
     table: pa.Table,
     kind: str,
     row_group_rows: int,

@@ -258,7 +258,7 @@ def merge(rows: Iterable[Statistics]) -> ByColumn:
         is_whole = row.get(WHOLE)  # tables of earlier releases have no such column
         earlier = merged.get(name)
         if earlier is not None and not is_whole:
-            statistics = _merged(earlier, statistics)
+            statistics = _merge_two(earlier, statistics)
         merged[name] = statistics
     for statistics in merged.values():
         statistics["mean"] = _mean(statistics)
@@ -315,18 +315,18 @@ def _plain_row(row: Statistics) -> dict[str, Any]:
     return out
 
 
-def _merged(a: Statistics, b: Statistics) -> dict[str, Any]:
+def _merge_two(a: Statistics, b: Statistics) -> dict[str, Any]:
     """Return the statistics of one column in two runs together. a: of the earlier run."""
     out = dict(a)
     if a["type"] == "null":  # a run without a value does not decide the type
         out["type"] = b["type"]
-    out["categories"] = _merged_categories(a, b)
+    out["categories"] = _merge_categories(a, b)
     for name, combine in _COMBINE.items():
-        out[name] = _combined(combine, a[name], b[name])
+        out[name] = _combine(combine, a[name], b[name])
     return out
 
 
-def _merged_categories(a: Statistics, b: Statistics) -> Categories:
+def _merge_categories(a: Statistics, b: Statistics) -> Categories:
     counts_a: Categories = a["categories"]
     counts_b: Categories = b["categories"]
     # A run in which every value is null has no categories, and adds none.
@@ -336,10 +336,10 @@ def _merged_categories(a: Statistics, b: Statistics) -> Categories:
         return counts_a
     if counts_a is None or counts_b is None:
         return None
-    return _added(counts_a, counts_b)
+    return _add_counts(counts_a, counts_b)
 
 
-def _combined(
+def _combine(
     combine: Callable[[Any, Any], Any],
     a: Any,
     b: Any,
@@ -352,7 +352,7 @@ def _combined(
     return combine(a, b)
 
 
-def _added(a: Counts, b: Counts) -> dict[Any, int]:
+def _add_counts(a: Counts, b: Counts) -> dict[Any, int]:
     counts = Counter(a)
     counts.update(b)  # adds, where a dict would replace
     # Ascending: merged statistics are stored, and the same counts give the same bytes.
@@ -378,7 +378,7 @@ _COMBINE: Mapping[str, Callable[[Any, Any], Any]] = {
     "min": min,
     "max": max,
     "categories_complete": operator.and_,
-    "histogram": _added,
+    "histogram": _add_counts,
     "bottom_k": _union,
 }
 """Statistic -> function of its values in two runs."""

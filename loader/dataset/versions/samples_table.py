@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
 from ...keywords import did_you_mean
-from ..tables.annotations import edits_of, files_of, with_edits
+from ..tables.annotations import read_edits, select_files, with_edits
 from ..tables.parquet import TableFile, get_table_bytes, get_tables
 from .expression import names_in, parse_expression
 
@@ -116,7 +116,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 
 def other_groups(entries: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> list[str]:
     """Return the column groups with these columns (None: all), except keys and annotations."""
-    files = files_of(entries, columns, annotations=False)
+    files = select_files(entries, columns, annotations=False)
     groups = {file["group"] for file in files}
     return sorted(groups - {"keys"})
 
@@ -130,7 +130,7 @@ def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
             f"{version.name} has no column {column!r}{hint} it has {', '.join(sorted(columns))}"
         )
     live_keys = scan_samples(version, ["part", "row", "key"])
-    edits = edits_of(version.store, version.manifest["samples"], column)
+    edits = read_edits(version.store, version.manifest["samples"], column)
     edit_columns = [name for name in edits.columns if name not in ("part", "row")]
     joined = edits.lazy().join(
         live_keys,
@@ -151,7 +151,7 @@ def read_group(
     """Return the rows of a column group. columns: None reads all. where: only rows that satisfy it."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     if group != "keys":
-        files = files_of(files, columns, annotations=False)
+        files = select_files(files, columns, annotations=False)
     frames = []
     for file in files:
         data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))

@@ -52,7 +52,7 @@ class RowsToExclude:
     def n_samples(self) -> int:
         return sum(len(rows) for rows in self.rows.values())
 
-    def joined(self, others: "RowsToExclude") -> "RowsToExclude":
+    def union(self, others: "RowsToExclude") -> "RowsToExclude":
         """Return these samples and the others. A sample that is in both keeps its reason here."""
         own_rows: dict[str, set[int]] = {}
         for (part, _), members in self.rows.items():
@@ -118,7 +118,7 @@ def find_samples_with_exclusion(
         live,
         reasons,
     )
-    return rows, _keys_in(live)
+    return rows, _collect_keys(live)
 
 
 def check_reason(
@@ -258,7 +258,7 @@ def put_exclusions(
 def _find_live(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Return part id -> row -> key of the live samples with these keys. Raises: SampleNotFound if one is missing."""
     rows = live_rows(version, keys)
-    missing = sorted(keys - _keys_in(rows))
+    missing = sorted(keys - _collect_keys(rows))
     if missing:
         others = ""
         if len(missing) > 1:
@@ -270,7 +270,7 @@ def _find_live(version: Version, keys: frozenset[str]) -> dict[str, dict[int, st
     return rows
 
 
-def _keys_in(rows: Mapping[str, Mapping[int, str]]) -> frozenset[str]:
+def _collect_keys(rows: Mapping[str, Mapping[int, str]]) -> frozenset[str]:
     keys: set[str] = set()
     for members in rows.values():
         keys.update(members.values())

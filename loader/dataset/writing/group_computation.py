@@ -33,13 +33,14 @@ class LazySample(Mapping[str, Any]):
         if field == "__key__":
             return self._block.addresses[self._row].key
         decoder = decoder_for(field)
-        data = self.encoded(field)
+        data = self.bytes_of(field)
         if last_word(field) == "run":  # packets without a container
-            packet_table = self.encoded(field + PACKETS_SUFFIX)
+            packet_table = self.bytes_of(field + PACKETS_SUFFIX)
             return cast(Any, decoder).of_run(data, packet_table)
         return decoder(data, None)
 
-    def encoded(self, field: str) -> bytes:
+    def bytes_of(self, field: str) -> bytes:
+        """Return the encoded bytes of a field (docs/robots.md)."""
         return self._block.column(field)[self._row]
 
     def __iter__(self) -> Iterator[str]:
@@ -129,10 +130,10 @@ def _row_addresses(
                 shards[group]["path"],
                 row - index.first_row,
             )
-        keyed = next(iter(indexes.values()))  # every group's index has the same keys
+        index_with_keys = next(iter(indexes.values()))  # every group's index has the same keys
         addresses.append(
             SampleAddress(
-                key=keyed.keys[row - keyed.first_row],
+                key=index_with_keys.keys[row - index_with_keys.first_row],
                 version=version.name,
                 version_id=version.id,
                 part=parts.id(position),

@@ -36,8 +36,8 @@ def read_part(
     Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
     shards = {field: _find_shard(part, field) for field in fields}
-    keyed = _keyed_shard(part, shards)
-    index_files = _index_files(store, [keyed, *shards.values()])
+    key_shard = _choose_key_shard(part, shards)
+    index_files = _index_files(store, [key_shard, *shards.values()])
     pins: dict[str, str] = {}  # shard path -> ETag: every block reads the same object
     if rows is None:
         rows = range(part.n_rows)
@@ -50,7 +50,7 @@ def read_part(
         for block_start in range(start, stop, BLOCK_ROWS):
             block_stop = min(block_start + BLOCK_ROWS, stop)
             local_rows = range(block_start - row_group_start, block_stop - row_group_start)
-            addresses = [_address(part, row_groups, keyed, shards, local) for local in local_rows]
+            addresses = [_address(part, row_groups, key_shard, shards, local) for local in local_rows]
             keys = [address.key for address in addresses]
             yield from zip(keys, read_fields(store, addresses, pins=pins), strict=True)
 
@@ -66,19 +66,19 @@ def part_address(
     Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
     shards = {field: _find_shard(part, field) for field in fields}
-    keyed = _keyed_shard(part, shards)
-    index_files = _index_files(store, [keyed, *shards.values()])
+    key_shard = _choose_key_shard(part, shards)
+    index_files = _index_files(store, [key_shard, *shards.values()])
     row_groups = _read_row_groups(index_files, row)
     return _address(
         part,
         row_groups,
-        keyed,
+        key_shard,
         shards,
-        row - row_groups[keyed.path].first_row,
+        row - row_groups[key_shard.path].first_row,
     )
 
 
-def _keyed_shard(part: Part, shards: Mapping[str, ShardFile]) -> ShardFile:
+def _choose_key_shard(part: Part, shards: Mapping[str, ShardFile]) -> ShardFile:
     """Return the shard whose index gives the keys: one that is read anyway, if there is one."""
     return next(iter(shards.values()), part.shards[0])
 
@@ -117,7 +117,7 @@ def add_part_group(
     """
     if any(shard.group == group for shard in part.shards):
         raise Conflict(f"part {part.id} already has group {group!r}; choose another name")
-    part_fields = _fields_of(part)
+    part_fields = _part_fields(part)
     writer = PartWriter(
         store,
         txn=txn or part.txn,
@@ -130,7 +130,7 @@ def add_part_group(
     try:
         # A generator: the keys of one row group are in memory, however large the part is.
         keys = (key for key, _ in read_part(store, part, []))
-        for key, fields in _paired(part, keys, samples):
+        for key, fields in _pair_rows(part, keys, samples):
             for field in fields:
                 if field in part_fields:
                     raise Conflict(
@@ -160,7 +160,7 @@ def add_part_columns(
         )
     table = get_table(store, part.samples)
     keys: list[str] = table["key"].to_pylist()
-    rows = [check_metadata(key, row) for key, row in _paired(part, keys, columns)]
+    rows = [check_metadata(key, row) for key, row in _pair_rows(part, keys, columns)]
     added = metadata_table(rows, part.id, keys)
     added = added.drop_columns(["part", "row"])
     for name in added.column_names:
@@ -181,7 +181,7 @@ def add_part_columns(
     )
 
 
-def _paired(
+def _pair_rows(
     part: Part,
     keys: Iterable[str],
     rows: Iterable[Any],
@@ -209,11 +209,11 @@ def _find_shard(part: Part, field: str) -> ShardFile:
     for shard in part.shards:
         if field in shard.field_nbytes:
             return shard
-    part_fields = ", ".join(sorted(_fields_of(part)))
+    part_fields = ", ".join(sorted(_part_fields(part)))
     raise FieldNotFound(f"part {part.id} has no field {field!r}; it has {part_fields}")
 
 
-def _fields_of(part: Part) -> list[str]:
+def _part_fields(part: Part) -> list[str]:
     fields: list[str] = []
     for shard in part.shards:
         fields += shard.field_nbytes
@@ -234,7 +234,7 @@ def _index_place(shard: ShardFile) -> IndexPlace:
 def _address(
     part: Part,
     row_groups: Mapping[str, IndexRows],
-    keyed: ShardFile,
+    key_shard: ShardFile,
     shards: Mapping[str, ShardFile],
     local: int,
 ) -> SampleAddress:
@@ -247,7 +247,7 @@ def _address(
             shard.path,
             local,
         )
-    index = row_groups[keyed.path]
+    index = row_groups[key_shard.path]
     return SampleAddress(
         key=index.keys[local],
         version="(unpublished)",

@@ -255,7 +255,7 @@ class PartWriter:
 
         key: of the sample, for the message. Raises: FieldMismatch if a later sample has other fields.
         """
-        layout = self._layout_of(fields)
+        layout = self._group_fields(fields)
         if self._layout is None:
             for group, names in layout.items():
                 path = f"{self._prefix}/{group}-{self._name}.tar"
@@ -270,7 +270,7 @@ class PartWriter:
             )
         return layout
 
-    def _layout_of(self, fields: Collection[str]) -> FieldGroups:
+    def _group_fields(self, fields: Collection[str]) -> FieldGroups:
         """Return these fields by their groups."""
         fields_by_group: dict[str, list[str]] = {}
         # Sorted, so the same samples give the same bytes whatever the order of their dicts.

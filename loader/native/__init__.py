@@ -32,6 +32,7 @@ crc32c, gather = _verbs.crc32c, _verbs.gather
 PagedSha256: type[python.PagedSha256] = getattr(
     _verbs, "PagedSha256", python.PagedSha256
 )  # hashlib if the processor has no SHA instructions
+crc32c_each = getattr(_verbs, "crc32c_each", python.crc32c_each)
 copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it

@@ -366,6 +366,8 @@ static void fill(Items *items, uint8_t *head, int maps)
 
 /* --- Verbs */
 
+#define UNLOCKED_BYTES 65536 /* of more, other threads run meanwhile: to give up the lock takes as long as 4 KiB */
+
 static PyObject *crc32c(PyObject *self, PyObject *args)
 {
     Py_buffer data;
@@ -378,6 +380,80 @@ static PyObject *crc32c(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&data);
     return PyLong_FromUnsignedLong(crc);
+}
+
+/* Whether two buffers have one number of axes, one shape and one format. */
+static int are_alike(const Py_buffer *a, const Py_buffer *b)
+{
+    if (a->ndim != b->ndim || a->itemsize != b->itemsize)
+        return 0;
+    if (strcmp(a->format ? a->format : "B", b->format ? b->format : "B"))
+        return 0;
+    return !a->ndim || !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape);
+}
+
+/* Appends the checksum of value's bytes, after bytes whose checksum is crc. 1; 0 if its bytes are not contiguous, or if
+   first holds a buffer that they are not like; -1 with an error set. An empty first gets the buffer, and keeps it. */
+static int append_checksum(PyObject *crcs, PyObject *value, uint32_t crc, Py_buffer *first)
+{
+    Py_buffer own = {0};
+    Py_buffer *data = first && !first->obj ? first : &own; /* not copied: a shape may point into it */
+    if (PyObject_GetBuffer(value, data, PyBUF_ND | PyBUF_FORMAT) < 0) {
+        int has_none = PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
+                       PyErr_ExceptionMatches(PyExc_TypeError);
+        if (!has_none)
+            return -1;
+        PyErr_Clear();
+        return 0;
+    }
+    int is_alike = !first || data == first || (Py_TYPE(value) == Py_TYPE(first->obj) && are_alike(first, data));
+    if (!is_alike) {
+        PyBuffer_Release(data);
+        return 0;
+    }
+    if (data->len < UNLOCKED_BYTES)
+        crc = extended(crc, data->buf, (size_t)data->len);
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        crc = extended(crc, data->buf, (size_t)data->len);
+        Py_END_ALLOW_THREADS
+    }
+    if (data == &own)
+        PyBuffer_Release(data);
+    PyObject *number = PyLong_FromUnsignedLong(crc);
+    int failed = number == NULL || PyList_Append(crcs, number) < 0;
+    Py_XDECREF(number);
+    return failed ? -1 : 1;
+}
+
+static PyObject *crc32c_each(PyObject *self, PyObject *args)
+{
+    PyObject *values;
+    unsigned int crc;
+    int alike, state = 1;
+    Py_buffer first = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OIp:crc32c_each", &values, &crc, &alike))
+        return NULL;
+    if (!PyList_Check(values))
+        return PyErr_Format(PyExc_TypeError, "values: a list is needed");
+    PyObject *crcs = PyList_New(0);
+    if (crcs == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; state == 1 && i < PyList_Size(values); i++) {
+        PyObject *value = PyList_GetItem(values, i);
+        Py_XINCREF(value); /* another thread may take it from the list */
+        state = value == NULL ? -1 : append_checksum(crcs, value, crc, alike ? &first : NULL);
+        Py_XDECREF(value);
+    }
+    if (first.obj)
+        PyBuffer_Release(&first);
+    if (state == 1)
+        return crcs;
+    Py_DECREF(crcs);
+    if (state < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* Arrays that say where items lie and what they are: int64 [n] each, but the last, uint8 [n]. The last two are written. */
@@ -678,6 +754,7 @@ static int add_sha256(PyObject *made)
 static PyMethodDef methods[] = {
     {"copy_bytes", copy_bytes, METH_O, "copy_bytes(data)"},
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
+    {"crc32c_each", crc32c_each, METH_VARARGS, "crc32c_each(values, crc, alike)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
     {"hash_numbers", hash_numbers, METH_VARARGS, "hash_numbers(head, numbers, tail, into)"},
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},

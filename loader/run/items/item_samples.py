@@ -19,21 +19,24 @@ from ..recipe import generators
 from ..recipe.decode import apply_transform
 from ..recipe.recipe import Recipe
 from .item_digest import sample_field_crcs
-from .item_fields import fields_of
+from .item_fields import columns_of, fields_of
 from .item_seeds import ItemSeeds, Words
 from .open_dataset import OpenDataset, is_damage
+from .uniform_items import UniformItems
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ItemSample:
-    """A sample of an item."""
+    """A sample of an item. (A frozen class takes three times as long to make.)"""
 
     key: str
     """Name of the item."""
     values: dict[str, Any]
     """Field -> value, after the transform."""
-    crcs: dict[str, int]
-    """Field -> CRC-32C of the item's value, before the transform."""
+    item_fields: tuple[str, ...]
+    """Names of the item's fields, before the transform."""
+    crcs: tuple[int, ...]
+    """CRC-32C of each of these fields. (Another dict per sample would keep the garbage collector busy.)"""
     item: Any
     """The item as the dataset returned it."""
 
@@ -87,12 +90,40 @@ class SourceItems:
         """
         requested = _Requested(self._plan, self._name, slots, rows)
         keys = self._view.keys(slots.ordinal[rows])
+        items = self._checked_items(requested)
+        return self._samples(requested, keys, items)
+
+    def uniform(
+        self,
+        slots: Slots,
+        rows: I64,
+    ) -> UniformItems | list[ItemSample | Corrupt]:
+        """Return the samples field by field if all have one form and no transform changes them, else as a call does."""
+        requested = _Requested(self._plan, self._name, slots, rows)
+        keys = self._view.keys(slots.ordinal[rows])
+        items = self._checked_items(requested)
+        if self._transform is None:
+            names = self._dataset.source.fields
+            columns = columns_of(items, names, self._dataset.dataset())
+            if columns is not None:
+                return UniformItems(rows, keys, items, columns)
+        return self._samples(requested, keys, items)
+
+    def _checked_items(self, requested: "_Requested") -> list[Any]:
         with self._dataset.turn:
             items = self._items(requested)
             if not self._is_checked:
                 self._check_repeatable(requested, items)
                 # Only now: steps that were made together and failed are made again one by one.
                 self._is_checked = True
+        return items
+
+    def _samples(
+        self,
+        requested: "_Requested",
+        keys: Sequence[str],
+        items: Sequence[Any],
+    ) -> list[ItemSample | Corrupt]:
         samples: list[ItemSample | Corrupt] = []
         for number, item in enumerate(items):
             if isinstance(item, Corrupt):
@@ -176,19 +207,29 @@ class SourceItems:
         fields = self._fields(ordinal, item)
         crcs, _ = sample_field_crcs(fields, key)
         if self._transform is not None:
-            address = self.address(ordinal)
-            rng = requested.generator(number)
-            fields = apply_transform(
-                self._transform,
-                fields,
-                address,
-                rng,
-            )
+            fields = self._transformed(requested, number, fields)
         return ItemSample(
             key,
             fields,
-            crcs,
+            tuple(crcs),
+            tuple(crcs.values()),
             item,
+        )
+
+    def _transformed(
+        self,
+        requested: "_Requested",
+        number: int,
+        fields: dict[str, Any],
+    ) -> dict[str, Any]:
+        assert self._transform is not None
+        address = self.address(requested.ordinals[number])
+        rng = requested.generator(number)
+        return apply_transform(
+            self._transform,
+            fields,
+            address,
+            rng,
         )
 
     def _fields(
@@ -342,14 +383,16 @@ class DeliveredItems:
         """Yield (numbers, field -> int64 CRC-32C of each) for samples with the same fields."""
         by_names: dict[tuple[str, ...], list[int]] = {}
         for number, sample in enumerate(self._samples):
-            names = tuple(sample.crcs)
-            by_names.setdefault(names, []).append(number)
+            by_names.setdefault(sample.item_fields, []).append(number)
         for names, numbers in by_names.items():
-            crcs: dict[str, I64] = {}
-            for name in names:
-                values = [self._samples[number].crcs[name] for number in numbers]
-                crcs[name] = np.array(values, np.int64)
+            listed = [self._samples[number].crcs for number in numbers]
+            by_sample = np.array(listed, np.int64)  # [numbers, fields]
+            crcs = dict(zip(names, by_sample.T, strict=True))
             yield np.array(numbers, np.int64), crcs
+
+
+SourceSamples = DeliveredItems | UniformItems
+"""Samples of one source that were delivered."""
 
 
 def source_items(recipe: Recipe) -> dict[int, SourceItems]:
@@ -362,4 +405,4 @@ def source_items(recipe: Recipe) -> dict[int, SourceItems]:
     return makers
 
 
-__all__ = ["DeliveredItems", "ItemSample", "SourceItems", "source_items"]
+__all__ = ["DeliveredItems", "ItemSample", "SourceItems", "SourceSamples", "source_items"]

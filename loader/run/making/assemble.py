@@ -41,7 +41,7 @@ from .node_reads import NodeReads
 
 if TYPE_CHECKING:
     from ..items.item_rows import ItemRows
-    from ..items.item_samples import DeliveredItems
+    from ..items.item_samples import SourceSamples
     from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
@@ -320,7 +320,7 @@ class Assembler:
         metrics = step_metrics()
         metrics.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
         columns = Columns(len(rank_slots), self._allocate)
-        delivered_items: list[DeliveredItems] = []
+        delivered_items: list[SourceSamples] = []
         if self._packed is not None:
             delivered = self._packed(rank_slots, columns)
         else:
@@ -334,7 +334,7 @@ class Assembler:
 
     def _plain(
         self, rank_slots: RankSlots, columns: Columns
-    ) -> "tuple[DeliveredSamples, list[DeliveredItems]]":
+    ) -> "tuple[DeliveredSamples, list[SourceSamples]]":
         slots = rank_slots.slots
         parts = rank_slots.located
         with step_metrics().timed("address"):
@@ -348,7 +348,7 @@ class Assembler:
             for number, error in self._decoded(slots, part, data, columns).items():
                 bad.append((int(part.rows[number]), part, number, error))
         delivered: list[Delivered] = [*parts]
-        delivered_items: list[DeliveredItems] = []
+        delivered_items: list[SourceSamples] = []
         substitutions: list[Substitution] = []
         if self._items is not None:
             delivered_items, substitutions = self._items(rank_slots, columns)

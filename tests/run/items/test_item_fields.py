@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from loader.errors import InvalidSample
-from loader.run.items.item_fields import fields_of
+from loader.run.items.item_fields import columns_of, fields_of
 
 Pair = namedtuple("Pair", "image label")
 
@@ -69,3 +69,43 @@ def test_dataset_that_returns_itself_is_refused():
     dataset = Own()
     with pytest.raises(InvalidSample, match="it is the dataset itself"):
         fields_of(dataset, None, dataset)
+
+
+@pytest.mark.parametrize(
+    ("items", "names"),
+    [
+        ([(1, "a"), (2, "b")], None),
+        ([(1, "a"), (2, "b")], ("number", "text")),
+        ([{"a": 1, "b": 2}, {"a": 3, "b": 4}], None),
+        ([7, 8], None),
+        ([[1], [2, 3]], ("a",)),
+    ],
+)
+def test_items_of_one_form_become_columns(items, names):
+    columns = columns_of(items, names)
+    fields = [fields_of(item, names) for item in items]
+    assert list(columns) == list(fields[0])
+    assert columns == {name: [sample[name] for sample in fields] for name in columns}
+
+
+@pytest.mark.parametrize(
+    ("items", "names"),
+    [
+        ([(1,), (1, 2)], None),
+        ([(1, 2)], ("a",)),
+        ([()], None),
+        ([{}], None),
+        ([{"a": 1}, {"b": 1}], None),
+        ([{1: 1}], None),
+        ([{"a": {"b": 1}}, {"a": {"b": 2}}], None),
+        ([(1, {"a": 1})], None),
+        ([(Image.new("RGB", (3, 2)), 5)], None),
+        ([Pair(1, 2)], None),
+        ([None], None),
+        ([iter([1])], None),
+        ([1, "a"], None),
+        ([ValueError()], None),
+    ],
+)
+def test_other_items_are_looked_at_one_by_one(items, names):
+    assert columns_of(items, names, dataset=ValueError()) is None

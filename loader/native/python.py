@@ -59,7 +59,7 @@ def crc32c_each(
         except (TypeError, ValueError, BufferError):
             return None
         layouts.add((type(value), data.format, data.shape))
-        if not data.c_contiguous or alike and len(layouts) > 1:
+        if not data.c_contiguous or (alike and len(layouts) > 1):
             return None
         crcs.append(crc32c(data.tobytes(), crc))
     return crcs

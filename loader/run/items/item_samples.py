@@ -27,7 +27,7 @@ from .uniform_items import UniformItems
 
 @dataclass(slots=True, eq=False)
 class ItemSample:
-    """A sample of an item. (A frozen class takes three times as long to make.)"""
+    """A sample of an item. Not frozen: that takes three times as long to make."""
 
     key: str
     """Name of the item."""

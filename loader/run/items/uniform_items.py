@@ -15,7 +15,7 @@ from .item_digest import column_crcs
 
 
 class UniformItems:
-    """Samples of one source that have the same fields; the interface is that of `DeliveredItems`."""
+    """Samples of one source that have the same fields. Has the methods of `DeliveredItems`."""
 
     def __init__(
         self,
@@ -29,14 +29,19 @@ class UniformItems:
         self._keys = keys
         self._items = items
         self._columns = columns
-        self._crcs = {name: column_crcs(values, keys) for name, values in columns.items()}
+        self._crcs: dict[str, I64] = {}
+        for name, values in columns.items():
+            crcs = column_crcs(values, keys)
+            self._crcs[name] = np.array(crcs, np.int64)
 
     @property
     def are_tuples(self) -> bool:
-        return isinstance(self._items[0], tuple)
+        first_item = self._items[0]
+        return isinstance(first_item, tuple)
 
     def items_between(self, rows: slice) -> list[Any]:
-        first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
+        bounds = [rows.start, rows.stop]
+        first, stop = np.searchsorted(self.rows, bounds)
         return self._items[first:stop]
 
     def keys(self) -> list[str]:
@@ -44,12 +49,16 @@ class UniformItems:
 
     def field_crcs(self) -> Iterator[tuple[I64, dict[str, I64]]]:
         """Yield (numbers, field -> int64 CRC-32C of each) of all items at once."""
-        crcs = {name: np.array(values, np.int64) for name, values in self._crcs.items()}
-        yield np.arange(len(self.rows)), crcs
+        numbers = np.arange(len(self.rows))
+        yield numbers, self._crcs
 
-    def put(self, columns: Columns) -> None:
+    def put(
+        self,
+        columns: Columns,
+    ) -> None:
         """Store the values in a batch's columns."""
         rows = self.rows.tolist()
         for name, values in self._columns.items():
             columns.put_each(rows, name, values)
-        columns.put_names(self.rows, tuple(self._columns))
+        names = tuple(self._columns)
+        columns.put_names(self.rows, names)

@@ -125,7 +125,6 @@ def test_checksum_stays_what_trails_hold(name):
         [[1], [2, 3]],
         [object(), object()],
     ],
-    ids=repr,
 )
 def test_column_has_the_checksums_of_its_values(values):
     keys = [str(number) for number in range(len(values))]

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 import loader
 from loader.api import norm_reads
 from loader.dataset import norm as norms_module
-from loader.dataset.exact_statistics import ExactSums, ValueCounts, added, exact_sums
+from loader.dataset.exact_statistics import ExactSums, ValueCounts, add_counts, exact_sums
 from loader.dataset.norm import parse_norm
 from loader.dataset.tables.parquet import parse_stored, table_bytes, table_facts
 from loader.errors import Corrupt, FieldMismatch, InvalidPlan
@@ -66,7 +66,7 @@ def test_zeros_of_both_signs_give_the_same_bits_in_any_order(dtype: Any) -> None
 @given(values=floats, cut=st.integers(0, 20), q=st.floats(0, 1))
 def test_quantiles_have_their_rank_in_any_split(values: np.ndarray, cut: int, q: float) -> None:
     values = values.astype(np.float32)
-    counts = added(ValueCounts.of(values[part]) for part in (slice(cut), slice(cut, None)))
+    counts = add_counts(ValueCounts.of(values[part]) for part in (slice(cut), slice(cut, None)))
     for dim in range(values.shape[1]):
         true = float(np.sort(values[:, dim])[int(q * (len(values) - 1))])
         assert abs(counts.quantile(dim, q) - true) <= abs(true) * 2**-11 + 2**-137

@@ -64,7 +64,7 @@ def test_card_that_lays_nothing_over_is_found(root, monkeypatch):
 
 def test_card_that_takes_annotations_for_samples_is_found(root, monkeypatch):
     root.annotate("d", "labels", ROWS, author="ann", nulls="remove")
-    monkeypatch.setattr(scan, "files_of", lambda entries, names, annotations: entries)
+    monkeypatch.setattr(scan, "select_files", lambda entries, names, annotations: entries)
     with pytest.raises(AssertionError):
         agrees(root)
 

@@ -118,24 +118,14 @@ def occurrences(
         substitute_uses = _substitute_uses(plan, view, ordinals, before)
         for use in chain(own_uses, substitute_uses):
             slot = find_slot(plan, use.step, source_index, use.position)
-            out[use.step, slot] = Occurrence(
-                use.step,
-                slot,
-                use.epoch,
-                use.attempt,
-            )
+            out[use.step, slot] = Occurrence(use.step, slot, use.epoch, use.attempt)
 
     # As the run substituted: its last substitute of a slot replaces the planned sample there.
     last = _last_substitutions(plan, source, substitutions, before)
     for step_and_slot, entry in last.items():
         out.pop(step_and_slot, None)
         if _is_substitute(plan, entry, key, ordinals_by_view[entry.source]):
-            out[step_and_slot] = Occurrence(
-                entry.step,
-                entry.slot,
-                entry.epoch,
-                entry.attempt,
-            )
+            out[step_and_slot] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
     return [out[step_and_slot] for step_and_slot in sorted(out)]
 
 

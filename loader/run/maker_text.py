@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .choice import Maker
-from .making.prefetch import PREFETCH_SHARE, READY, Bound, Prefetch
+from .making.prefetch import PREFETCH_SHARE, READY_STRIDES, Bound, Prefetch
 
 TRAINING_THREAD = "the training's own thread"
 
@@ -36,7 +36,7 @@ def describe_ahead(bound: Bound, prefetch: Prefetch | None) -> str:
     if not bound.by_need:
         return f"{ahead}: set by prefetch="
     return (
-        f"{ahead}: {READY} lie ready for each worker, at least {_mib(bound.least)} in all and at "
+        f"{ahead}: {READY_STRIDES} lie ready for each worker, at least {_mib(bound.least)} in all and at "
         f"most {_mib(bound.most)}, 1/{PREFETCH_SHARE} of this rank's memory"
     )
 

@@ -229,8 +229,8 @@ def measure(root, workload, executor, runtime, times=1, traced=False):
     from loader.run.making import prefetch
 
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    assert prefetch.SECONDS < STEPS_TOGETHER_S
-    prefetch.SECONDS = STEPS_TOGETHER_S
+    assert prefetch.STRIDE_S < STEPS_TOGETHER_S
+    prefetch.STRIDE_S = STEPS_TOGETHER_S
     work = WORKLOADS[workload]
     version = loader.Root(root).open(f"{work.field.partition('.')[0]}@latest")
     plan = loader.plan({"d": version.select(work.field)}, seed=1, global_batch=work.batch)

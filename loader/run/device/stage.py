@@ -15,7 +15,7 @@ from ...storage.threads import LEAVE_S, ends_with_the_process
 from ..batch.batch import Batch
 from ..batch.collate import import_framework
 from ..executor import Execution
-from ..making.prefetch import LOOK_UP_S
+from ..making.prefetch import WAKE_UP_S
 from ..metrics import Metrics
 from .device_backend import Copy, DeviceBackend
 
@@ -93,7 +93,7 @@ class DeviceStage:
                         raise self._error  # never a local variable: its traceback holds this frame
                     finally:
                         self._error = None
-                self._changed.wait(LOOK_UP_S)
+                self._changed.wait(WAKE_UP_S)
             staged = self._ready.popleft()
             self._changed.notify_all()
         staged.copy.hand_over()
@@ -154,7 +154,7 @@ class DeviceStage:
                     and (position.end is None or position.step < position.end)
                 ):
                     return position
-                self._changed.wait(LOOK_UP_S)  # a finalizer may dismiss the stage as the wait begins
+                self._changed.wait(WAKE_UP_S)  # a finalizer may dismiss the stage as the wait begins
         return None
 
     def _copied(self, position: _Position) -> None:

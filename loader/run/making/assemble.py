@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import groups_of
-from .fetch import Fetch, Fetched
+from .fetch import Fetch, Fetched, UnreadableSample
 from .many_samples import ManySamples, OneSample
 from .node_reads import NodeReads
 
@@ -49,39 +49,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Substitute:
+class SubstituteFinder:
+    """Finds substitutes for unreadable samples; thread-safe."""
+
     def __init__(
         self,
         recipe: Recipe,
         fetch: Fetch,
         one_sample: OneSample,
-        run: Map,
+        parallel_map: Map,
     ) -> None:
         self._recipe = recipe
         self._fetch = fetch
         self._one_sample = one_sample
-        self._run = run
+        self._map = parallel_map
 
     def __call__(
         self,
         rank_slots: RankSlots,
-        located: LocatedSamples,
-        number: int,
-        error: Corrupt,
+        unreadable: UnreadableSample,
         batch_row: BatchRow,
     ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
-        """Return a slot's first readable substitute, its values, and the substitutions tried.
+        """Return (first readable substitute, located by itself; its values; the substitutions tried).
 
-        Writes the substitute into `rank_slots`. Raises: the slot's own error, if no substitute is readable or allowed.
+        Writes the substitute's ordinals and attempt into `rank_slots.slots`. batch_row: as for `OneSample`.
+
+        Raises: the sample's own error, if no substitute is readable or allowed.
         """
         if not self._recipe.substitute:
-            raise error
+            raise unreadable.error
         slots = rank_slots.slots
-        row = int(located.rows[number])
+        row = unreadable.row
 
-        def make() -> tuple[tuple[LocatedSamples, dict[str, Any]] | Corrupt, SampleAddress]:
+        def make_candidate() -> tuple[tuple[LocatedSamples, dict[str, Any]] | Corrupt, SampleAddress]:
+            """Return the sample that `slots` has in the row now, or its error; and its address."""
             with step_metrics().timed("address"):
-                alone = self._fetch.locate.again(slots, row, self._run)
+                alone = self._fetch.locate.again(slots, row, self._map)
             sample = self._sample(slots, alone, batch_row)
             address = alone.places.address(0)
             if isinstance(sample, Corrupt):
@@ -94,9 +97,9 @@ class Substitute:
             int(rank_slots.number[row]),
             slots,
             row,
-            located.places.address(number),
-            error,
-            make,
+            unreadable.address,
+            unreadable.error,
+            make_candidate,
         )
         return alone, sample, tried
 
@@ -123,14 +126,16 @@ class Assembler:
     """Makes one recipe's batches; thread-safe. Keeps only pinned ETags; its reads may be cached.
 
     end: first step that is not made; nothing from it on is read ahead.
-    allocate: memory for a batch's arrays. If given, batches are for another process, and their arrays stay numpy's.
+    allocate: memory for a batch's arrays, if batches are for another process: their arrays stay numpy's. None for
+    batches of this process.
+    kept: blocks of freed memory that are kept for later batches of this process.
     """
 
     def __init__(
         self,
         recipe: Recipe,
         metrics: Metrics,
-        run: Map,
+        parallel_map: Map,
         cache: CacheSpec | None = None,
         allocate: Allocate | None = None,
         end: int | None = None,
@@ -138,37 +143,28 @@ class Assembler:
     ) -> None:
         self.recipe = recipe
         self._metrics = metrics
-        self._run = run
-        is_for_this_process = allocate is None
-        self._allocate = allocate or ArrayPool(kept)
-        self._finish = Finish(recipe, collate if is_for_this_process else gathered)
-        self._framework = recipe.framework if is_for_this_process else "numpy"
+        self._map = parallel_map
+        if allocate is None:
+            self._allocate: Allocate = ArrayPool(kept)
+            self._finish = Finish(recipe, collate)
+            self._framework = recipe.framework
+        else:
+            self._allocate = allocate
+            self._finish = Finish(recipe, gathered)
+            self._framework = "numpy"
         decoders = recipe.decoders()
         videos = {source: groups_of(view, decoders[source]) for source, view in recipe.stored.items()}
         if cache is None:
             cache = PageMemory(limit_bytes=0)
-        self._reads = NodeReads(
-            cache,
-            recipe,
-            videos,
-            metrics,
-            run,
-            end,
-        )
-        self._fetch = Fetch(
-            recipe,
-            decoders,
-            videos,
-            self._reads,
-            run,
-        )
+        self._reads = NodeReads(cache, recipe, videos, metrics, parallel_map, end)
+        self._fetch = Fetch(recipe, decoders, videos, self._reads, parallel_map)
         self._plan_slots = SlotPlanner(recipe, end, self._fetch.locate)
         self._one_sample = OneSample(recipe, decoders, self._fetch)
         self._samples = ManySamples(recipe, decoders, self._one_sample)
-        self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
-        self._packed = _packed_slots(recipe, decoders, self._fetch, run)
+        self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
+        self._packed = _packed_slots(recipe, decoders, self._fetch, parallel_map)
         self._items = _item_rows(recipe)
-        self._has_succeeded = False
+        self._has_succeeded = False  # whether any batch was made so far
 
     def dismiss(self) -> None:
         self._reads.dismiss()
@@ -185,7 +181,7 @@ class Assembler:
         Raises: errors of reading, decoding and the transform, with the sample's address; Corrupt if no substitute is
         allowed or readable.
         """
-        (batch,) = self._together([step], alone=alone)
+        (batch,) = self._make_steps([step], alone=alone)
         return batch
 
     def digest(self, step: int) -> int:
@@ -195,7 +191,7 @@ class Assembler:
         stored checksums: they are made.
         """
         (rank_slots,) = self._plan_slots([step])
-        if rank_slots.n_padded:
+        if rank_slots.n_padded:  # the part is all padding
             return 0
         rows = rank_slots.real_rows
         # Digests belong to no batch: these metrics are discarded.
@@ -203,7 +199,7 @@ class Assembler:
             if self._packed is not None:
                 crcs = self._packed.crcs(rank_slots)
             else:
-                parts = self._fetch.locate(rank_slots.slots, rows, self._run)
+                parts = self._fetch.locate(rank_slots.slots, rows, self._map)
                 for part in parts:
                     self._fetch.fill_unknown_crcs(part)
                 crcs = crcs_of(len(rank_slots), parts)
@@ -220,10 +216,13 @@ class Assembler:
         return delivered.crcs
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost."""
+        """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost.
+
+        If that fails, makes them one by one: so the steps before the bad one are yielded, and its error is its own.
+        """
         if len(steps) > 1 and self._packed is None:
             try:
-                batches = self._together(steps)
+                batches = self._make_steps(steps)
             except KeyboardInterrupt:
                 raise
             except BaseException:
@@ -261,6 +260,7 @@ class Assembler:
         take: "TakeSample",
         skip_missing: bool,
     ) -> DeliveredSamples:
+        """Pass each sample to `take`; return the samples delivered. skip_missing: as for `each`."""
         if self._packed is None:
             from .each_sample import EachSample  # only for replays
 
@@ -272,7 +272,7 @@ class Assembler:
                 self._fetch,
                 self._one_sample,
                 self._samples,
-                self._run,
+                self._map,
             )
             stored = each(rank_slots, take)
             if items is None:
@@ -280,6 +280,7 @@ class Assembler:
             from ..items.each_item import merged_samples
 
             return merged_samples(stored, items)
+
         columns = Columns(len(rank_slots), self._allocate)
         delivered = self._packed(rank_slots, columns)
         values = {name: columns.values(name) for name in columns.names()}
@@ -288,14 +289,15 @@ class Assembler:
             take(row, sample)
         return delivered
 
-    def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
+    def _make_steps(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
+        """Return the rank's parts of consecutive steps, with their costs. With `alone`, reads nothing ahead."""
         metrics = StepMetrics(steps)
         is_first = alone or self._reads.begin(steps)
         patience: AbstractContextManager[None] = nullcontext()
-        if not self._has_succeeded:
+        if not self._has_succeeded:  # a store throttles ranks that start together, for minutes
             patience = patient()
         page_waits: AbstractContextManager[None] = nullcontext()
-        if is_first:
+        if is_first:  # a first batch reads only the bytes that it needs
             page_waits = self._reads.waiting_for_no_page()
         is_complete = False
         batches: list[Batch] = []
@@ -304,7 +306,7 @@ class Assembler:
                 with metrics.timed("plan"):
                     planned = self._plan_slots(steps)
                 for rank_slots in planned:
-                    batches += self._make(rank_slots)
+                    batches += self._make_batches(rank_slots)
             is_complete = True
             self._has_succeeded = True
         finally:
@@ -316,15 +318,18 @@ class Assembler:
                 self._metrics.add(metrics)
         return with_costs(batches, metrics)
 
-    def _make(self, rank_slots: RankSlots) -> list[Batch]:
+    def _make_batches(self, rank_slots: RankSlots) -> list[Batch]:
+        """Return a batch for each step of `rank_slots`."""
         metrics = step_metrics()
-        metrics.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
+        metrics.step_of = None  # a single step needs no look-up
+        if len(rank_slots.steps) > 1:
+            metrics.step_of = rank_slots.step_of
         columns = Columns(len(rank_slots), self._allocate)
         delivered_items: list[SourceSamples] = []
         if self._packed is not None:
             delivered = self._packed(rank_slots, columns)
         else:
-            delivered, delivered_items = self._plain(rank_slots, columns)
+            delivered, delivered_items = self._deliver(rank_slots, columns)
         import_framework(self._framework)  # takes seconds the first time, so outside `collate`
         with metrics.timed("collate"):
             batches = self._finish(rank_slots, columns, delivered)
@@ -332,72 +337,84 @@ class Assembler:
                 self._items.complete(batches, rank_slots, delivered_items)
         return batches
 
-    def _plain(
+    def _deliver(
         self, rank_slots: RankSlots, columns: Columns
     ) -> "tuple[DeliveredSamples, list[SourceSamples]]":
+        """Put the slots' samples, or their substitutes, into the columns.
+
+        Return all samples delivered, with their substitutions; and, of these, the items of datasets.
+        """
         slots = rank_slots.slots
-        parts = rank_slots.located
         with step_metrics().timed("address"):
+            parts = rank_slots.located
             if not parts:
-                parts = self._fetch.locate(slots, rank_slots.real_rows, self._run)
-        # Nothing may be written into the columns before a transform.
-        early = columns if self.recipe.transform is None else None
-        fetched = [self._fetch(slots, part, early) for part in parts]
-        bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []  # row, samples, number, error
-        for part, data in zip(parts, fetched, strict=True):
-            for number, error in self._decoded(slots, part, data, columns).items():
-                bad.append((int(part.rows[number]), part, number, error))
+                parts = self._fetch.locate(slots, rank_slots.real_rows, self._map)
+
+        # Fetch and decode what is stored.
+        early_columns = None  # nothing may be written into the columns before a transform
+        if self.recipe.transform is None:
+            early_columns = columns
+        fetched_parts = [self._fetch(slots, part, early_columns) for part in parts]
+        unreadable: list[UnreadableSample] = []
+        for part, fetched in zip(parts, fetched_parts, strict=True):
+            errors = self._decode(slots, part, fetched, columns)
+            for number, error in errors.items():
+                row = int(part.rows[number])
+                unreadable.append(UnreadableSample(row, part, number, error))
+
+        # Make the items of datasets.
         delivered: list[Delivered] = [*parts]
         delivered_items: list[SourceSamples] = []
         substitutions: list[Substitution] = []
         if self._items is not None:
             delivered_items, substitutions = self._items(rank_slots, columns)
             delivered += delivered_items
-        for row, part, number, error in sorted(bad, key=itemgetter(0)):
-            if self.recipe.recorded is not None:
-                address = part.places.address(number)
+
+        # Replace unreadable samples, in order of row.
+        unreadable.sort(key=attrgetter("row"))
+        for bad in unreadable:
+            if self.recipe.recorded is not None:  # a replay has the recorded substitutes, and draws no others
                 substitution = masked_row(
                     self.recipe.plan,
                     rank_slots,
-                    row,
-                    address,
-                    error,
+                    bad.row,
+                    bad.address,
+                    bad.error,
                 )
                 substitutions.append(substitution)
                 continue
-            batch_row = BatchRow(columns, row)
-            alone, sample, tried = self._substitute(
-                rank_slots,
-                part,
-                number,
-                error,
-                batch_row,
-            )
-            batch_row.put(sample, self._samples.names(part, sample))
+            batch_row = BatchRow(columns, bad.row)
+            alone, sample, tried = self._find_substitute(rank_slots, bad, batch_row)
+            batch_row.put(sample, self._samples.names(bad.located, sample))
             delivered.append(alone)  # later ones overwrite the row's identity
             substitutions += tried
         if delivered_items:
             substitutions = in_order(substitutions)
         return delivered_of(len(columns), delivered, substitutions), delivered_items
 
-    def _decoded(
+    def _decode(
         self,
         slots: Slots,
         located: LocatedSamples,
         fetched: Fetched,
         columns: Columns,
     ) -> dict[int, Corrupt]:
+        """Decode the payloads into the columns. Return number -> error of each unreadable sample.
+
+        Empties `fetched.payloads`, so that bytes are freed once they are decoded.
+        """
         bad = dict(fetched.bad)
-        is_whole = np.ones(len(located.rows), bool)  # samples that need no decoder
-        is_whole[[*fetched.payloads, *bad]] = False
-        columns.put_names(located.rows[is_whole], located.kind.names)
+        needs_no_decoder = np.ones(len(located.rows), bool)  # all values are in the columns
+        needs_no_decoder[[*fetched.payloads, *bad]] = False
+        columns.put_names(located.rows[needs_no_decoder], located.kind.names)
         payloads = {number: payload for number, payload in fetched.payloads.items() if number not in bad}
-        fetched.payloads.clear()  # so that bytes are freed once they are decoded
+        fetched.payloads.clear()
         bad |= self._samples(slots, located, payloads, columns)
         return bad
 
 
 def _item_rows(recipe: Recipe) -> "ItemRows | None":
+    """Return the maker of datasets' items; None if no source is a dataset."""
     if not recipe.has_items:
         return None
     from ..items.item_rows import ItemRows  # only for datasets
@@ -410,10 +427,11 @@ def _packed_slots(
     recipe: Recipe,
     decoders: Sequence[Mapping[str, Decoder]],
     fetch: Fetch,
-    run: Map,
+    parallel_map: Map,
 ) -> "PackedSlots | None":
+    """Return the maker of packed sequences; None if the plan is not packed."""
     if recipe.plan.pack is None:
         return None
     from .packed_slots import PackedSlots  # 5 ms, only for packed plans
 
-    return PackedSlots(recipe, decoders, fetch, run)
+    return PackedSlots(recipe, decoders, fetch, parallel_map)

@@ -1,4 +1,4 @@
-"""Gather the arrays of many samples into the batch's rows, without a decoder."""
+"""Gather values that need no decoder into the batch: arrays into its rows, bytes into its columns."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -6,23 +6,24 @@ from typing import NamedTuple
 import numpy as np
 
 from ...dataset.reading.verified_bucket_reads import FieldRead
-from ...dataset.reading.verified_gathers import Gatherable, RowsOfField, gather_rows
-from ...errors import DecodeFailed
+from ...dataset.reading.verified_gathers import Gatherable, RowsOfField, gather_bytes, gather_rows
+from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...order.random.keyed_permutation import I64
 from ..batch.columns import Columns
+from ..recipe.rank_slots import LocatedSamples
 
 
 class InRows(NamedTuple):
-    """The result of reading one field into rows."""
+    """The result of gathering one field into rows. Each sample is in one of the three."""
 
     field: str
     filled: I64
     """int64: numbers of the samples whose rows are filled."""
     others: Sequence[FieldRead]
-    """Samples whose rows are not filled: their bytes or error."""
+    """Samples that a second read returned, or whose header differs: their bytes or error."""
     unread: I64
-    """int64: numbers of the samples that were not read."""
+    """int64: numbers of the samples that were not gathered: their size differs from the layout's."""
 
 
 class Bulk:
@@ -53,6 +54,7 @@ class Bulk:
                 self._layouts[field] = layout
 
     def gathered(self, columns: Columns | None) -> set[str]:
+        """Return the fields whose values `rows` or `gather_plain` copies and verifies."""
         if columns is None:
             return set()
         return {*self.plain, *self._layouts}
@@ -64,9 +66,9 @@ class Bulk:
         columns: Columns,
         bad: Collection[int],
     ) -> list[InRows]:
-        """Gather arrays into rows.
+        """Gather arrays of known layouts into the columns' rows. Return the result of each field.
 
-        rows: int64, each sample's row. bad: numbers of samples to skip.
+        rows: int64 [n], each sample's row. bad: numbers of samples to skip.
         """
         results: list[InRows] = []
         for field in self._arrays:
@@ -74,9 +76,10 @@ class Bulk:
             if layout is None:
                 continue
             memory = columns.rows(field, layout.shape, layout.dtype)
-            if memory is None:
+            if memory is None:  # the batch has values of another shape or dtype
                 continue
-            fits = gatherable.places.fields[field].nbytes == len(layout.head) + layout.nbytes  # bool [n]
+            file_nbytes = len(layout.head) + layout.nbytes
+            fits = gatherable.places.fields[field].nbytes == file_nbytes  # bool [n]
             numbers = np.flatnonzero(fits)
             if bad:
                 numbers = np.setdiff1d(numbers, list(bad), assume_unique=True)
@@ -102,3 +105,29 @@ class Bulk:
                 )
             )
         return results
+
+
+def gather_plain(
+    gatherable: Gatherable,
+    located: LocatedSamples,
+    field: str,
+    numbers: I64,
+    columns: Columns,
+) -> list[FieldRead]:
+    """Gather a field that needs no decoder into `columns`, for the samples `numbers` (int64). Return the errors."""
+    data, others = gather_bytes(gatherable, field, numbers, columns.allocate)
+    columns.put_bytes(
+        field,
+        slots=located.rows[data.numbers],
+        memory=data.memory,
+        begin=data.begin,
+        sizes=data.sizes,
+    )
+    errors: list[FieldRead] = []
+    for result in others:
+        number, _, second_read = result
+        if isinstance(second_read, Corrupt):
+            errors.append(result)
+        else:
+            columns.put(int(located.rows[number]), field, second_read)
+    return errors

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
-from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..batch.collate import DeliveredSamples, delivered_of
 from ..batch.substitution import masked_row
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
-from .fetch import Fetch
+from .fetch import Fetch, UnreadableSample
 from .many_samples import ManySamples, OneSample
 
 MOST_STORED_BYTES = 2**26
@@ -41,66 +40,56 @@ class EachSample:
         fetch: Fetch,
         one_sample: OneSample,
         samples: ManySamples,
-        run: Map,
+        parallel_map: Map,
     ) -> None:
         self._recipe = recipe
         self._fetch = fetch
-        self._run = run
+        self._map = parallel_map
         self._one_sample = one_sample
         self._names = samples.names
 
     def __call__(self, rank_slots: RankSlots, take: TakeSample) -> DeliveredSamples:
-        """Pass every sample in the slots to `take`; return the samples delivered, unreadable ones masked.
+        """Pass every readable sample in the slots to `take`. Return the samples delivered.
 
-        Raises: Corrupt if none is readable; errors of `take`.
+        Masks the rows of unreadable samples in `rank_slots`. Raises: Corrupt if none is readable; errors of `take`.
         """
         delivered: list[LocatedSamples] = []
-        bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []  # row, samples, number, error
-
-        def give(
-            located: LocatedSamples,
-            number: int,
-            sample: dict[str, Any] | Corrupt,
-        ) -> None:
-            row = int(located.rows[number])
-            if isinstance(sample, Corrupt):
-                bad.append((row, located, number, sample))
-                return
-            names = self._names(located, sample)
-            take(row, {name: sample[name] for name in names})
-
+        unreadable: list[UnreadableSample] = []
         with DaemonPool(1, "penstock-sample") as pool:
-            for rows in self._together(rank_slots):
-                for located in self._fetch.locate(rank_slots.slots, rows, self._run):
+            for rows in self._groups_of_rows(rank_slots):
+                for located in self._fetch.locate(rank_slots.slots, rows, self._map):
                     delivered.append(located)
-                    self._each(rank_slots, located, partial(give, located), pool)
+                    unreadable += self._pass_samples(rank_slots, located, take, pool)
+
         substitutions = []
-        bad.sort(key=itemgetter(0))
-        for row, located, number, error in bad:
-            address = located.places.address(number)
+        unreadable.sort(key=attrgetter("row"))
+        for bad in unreadable:
             substitution = masked_row(
                 self._recipe.plan,
                 rank_slots,
-                row,
-                address,
-                error,
+                bad.row,
+                bad.address,
+                bad.error,
             )
             substitutions.append(substitution)
         return delivered_of(len(rank_slots), delivered, substitutions)
 
-    def _each(
+    def _pass_samples(
         self,
         rank_slots: RankSlots,
         located: LocatedSamples,
-        give: Callable[[int, dict[str, Any] | Corrupt], None],
+        take: TakeSample,
         pool: DaemonPool,
-    ) -> None:
+    ) -> list[UnreadableSample]:
+        """Pass the readable samples to `take`, in order; return the others.
+
+        While `take` uses a sample, the pool makes the next one, if that is small.
+        """
         fetched = self._fetch(rank_slots.slots, located, None)
         n = len(located.rows)
         is_small = _nbytes(located) <= MOST_AHEAD_BYTES  # bool [n]
-        ahead: Future[dict[str, Any] | Corrupt] | None = None
 
-        def sample_of(number: int) -> dict[str, Any] | Corrupt:
+        def make(number: int) -> dict[str, Any] | Corrupt:
             payload = fetched.payloads.pop(number, {})
             error = fetched.bad.get(number)
             if error is not None:
@@ -113,26 +102,35 @@ class EachSample:
                 None,
             )
 
+        unreadable: list[UnreadableSample] = []
+        ahead: Future[dict[str, Any] | Corrupt] | None = None  # the sample at hand, if the pool makes it
         for number in range(n):
             if ahead is None:
-                sample = sample_of(number)
+                sample = make(number)
             else:
                 sample = ahead.result()
             ahead = None
             following = number + 1
             if following < n and is_small[following]:
                 # The pool's thread does not inherit the metrics of the step.
-                ahead = pool.submit(copy_context().run, sample_of, following)
-            give(number, sample)
-            del sample  # before the next one is made, if that one is large
+                ahead = pool.submit(copy_context().run, make, following)
 
-    def _together(self, rank_slots: RankSlots) -> Iterator[I64]:
-        """Yield the real rows in runs of at most MOST_STORED_BYTES, each of at least one row."""
+            row = int(located.rows[number])
+            if isinstance(sample, Corrupt):
+                unreadable.append(UnreadableSample(row, located, number, sample))
+            else:
+                names = self._names(located, sample)
+                take(row, {name: sample[name] for name in names})
+            del sample  # before the next one is made, if that one is large
+        return unreadable
+
+    def _groups_of_rows(self, rank_slots: RankSlots) -> Iterator[I64]:
+        """Yield the real rows in groups of at most MOST_STORED_BYTES, each of at least one row."""
         nbytes = np.zeros(len(rank_slots), np.int64)  # [rows]: stored bytes of the row's sample
-        for located in self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run):
+        for located in self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._map):
             nbytes[located.rows] = _nbytes(located)
-        rows = rank_slots.real_rows
-        bytes_to_end = np.cumsum(nbytes[rows])  # [rows left]: stored bytes up to the end of each
+        rows = rank_slots.real_rows  # those not yet yielded
+        bytes_to_end = np.cumsum(nbytes[rows])  # [rows not yet yielded]: stored bytes up to the end of each
         while len(rows):
             n_fit = int(np.searchsorted(bytes_to_end, MOST_STORED_BYTES, "right"))
             n = max(1, n_fit)
@@ -143,6 +141,6 @@ class EachSample:
 
 def _nbytes(located: LocatedSamples) -> I64:
     """Return each sample's stored size, over all of its fields."""
-    of_fields = [places.nbytes for places in located.places.fields.values()]
-    total: I64 = np.sum(of_fields, axis=0, dtype=np.int64)
+    field_nbytes = [places.nbytes for places in located.places.fields.values()]
+    total: I64 = np.sum(field_nbytes, axis=0, dtype=np.int64)
     return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ...dataset.reading.verified_bucket_reads import (
 )
 from ...dataset.reading.verified_gathers import (
     Gatherable,
+    GatheredBytes,
     OpenShards,
     UnverifiedSamples,
     gather_bytes,
@@ -41,7 +42,7 @@ from ..recipe.decode import ReadyValue
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import BareClip, Group, Readers, WholeClip, read_samples, with_tables
-from .bulk_rows import Bulk
+from .bulk_rows import Bulk, gather_plain
 from .node_reads import NodeReads
 
 if TYPE_CHECKING:
@@ -63,12 +64,39 @@ def owned(
 
 
 class Fetched(NamedTuple):
-    """Fetched samples, by number."""
+    """Fetched samples of a `LocatedSamples`. A sample's number is its index there."""
 
     payloads: dict[int, Payload]
     """Sample number -> its fields still to decode."""
     bad: dict[int, Corrupt]
     """Sample number -> its error, if it is unreadable."""
+
+    def add(
+        self,
+        number: int,
+        field: str,
+        data: bytes | memoryview | Corrupt,
+    ) -> None:
+        """Add a field of a sample, or its error, unless the sample has one already."""
+        if isinstance(data, Corrupt):
+            self.bad.setdefault(number, data)
+        else:
+            payload = self.payloads.setdefault(number, {})
+            payload[field] = data
+
+
+class UnreadableSample(NamedTuple):
+    """Sample `number` of `located`, which is corrupt."""
+
+    row: int
+    """Row of the batches that should have the sample."""
+    located: LocatedSamples
+    number: int
+    error: Corrupt
+
+    @property
+    def address(self) -> SampleAddress:
+        return self.located.places.address(self.number)
 
 
 class Fetch:
@@ -83,19 +111,19 @@ class Fetch:
         decoders: Sequence[Mapping[str, Decoder]],
         videos: Mapping[int, Sequence[Group]],
         reads: NodeReads,
-        run: Map,
+        parallel_map: Map,
     ) -> None:
         self._plan = recipe.plan
         self._views = recipe.stored
         self._decoders = decoders
         self._reads = reads
-        self._run = run
+        self._map = parallel_map
         self._videos: dict[int, Sequence[Group]] = {}
         for source, view in self._views.items():
             self._videos[source] = with_tables(view, videos[source])
-        self._pins: dict[str, str] = {}
-        self._scratch = ArrayPool()
-        self._files: dict[int, FileHandles | None] = {}
+        self._pins: dict[str, str] = {}  # ETags of shards
+        self._scratch = ArrayPool()  # memory of data to decode
+        self._files: dict[int, FileHandles | None] = {}  # None: the source is not on a disk
         for source in self._views:
             disk = disk_of(reads[source])
             self._files[source] = None if disk is None else FileHandles(disk)
@@ -107,9 +135,8 @@ class Fetch:
 
             self._windows = window_slots(recipe.plan, windows, decoders)
 
-        # Sources are read together if they lie in the same kind of store and share their decoders. A source with
-        # videos is read by itself: its samples' frames are chosen one by one.
-        # source -> its key: sources with equal keys are read together
+        # Sources with equal keys are read together: they lie in the same kind of store and share their decoders. A
+        # source with videos is read by itself: its samples' frames are chosen one by one.
         group_keys: dict[int, tuple[int | None, bool, int]] = {}
         for source, groups in self._videos.items():
             video_source = source if groups else None
@@ -123,7 +150,7 @@ class Fetch:
         if any(view.columns for view in self._views.values()):
             from .table_columns import TableColumns  # 3 ms, only for views with columns
 
-            self._columns = TableColumns(self._views, run)
+            self._columns = TableColumns(self._views, parallel_map)
 
     def __call__(
         self,
@@ -131,9 +158,9 @@ class Fetch:
         located: LocatedSamples,
         columns: Columns | None,
     ) -> Fetched:
-        """Return the data of samples of one kind. Raises: errors of reading, except Corrupt.
+        """Return the data of samples of one kind, and the errors of corrupt ones. Raises: other errors of reading.
 
-        columns: receives the values that need no decoder; None if a transform needs them.
+        columns: receives the values that need no decoder, which the result then lacks; None if a transform needs them.
         """
         source = located.kind.sources[0]
         with step_metrics().timed_fetch():
@@ -156,14 +183,14 @@ class Fetch:
             return fetched
 
     def fill_unknown_crcs(self, located: LocatedSamples) -> None:
-        """Read fields whose CRC-32C is unknown, and store it in the samples' addresses."""
+        """Read fields whose CRC-32C is unknown, and store it in `located.places`. Raises: Corrupt."""
         places = located.places
-        unknown = _unknown(places)
+        unknown = _unknown_crcs(places)
         if all(len(numbers) == 0 for numbers in unknown.values()):
             return
-        read = read_places(self._reading_finder(located), places, unknown, self._run)
+        results = read_places(self._reading_finder(located), places, unknown, self._map)
         # read_places stores each CRC-32C in `places`: only errors need a look here.
-        for _, _, data in read:
+        for _, _, data in results:
             if isinstance(data, Corrupt):
                 raise data
 
@@ -179,146 +206,109 @@ class Fetch:
         bad: dict[int, Corrupt] = {}
         with step_metrics().timed_fetch():
             # setdefault keeps a request's first error.
-            read = self._readers(source).parts(requests, bad.setdefault)
-        return [bad.get(number, parts) for number, parts in enumerate(read)]
+            parts_by_request = self._readers(source).parts(requests, bad.setdefault)
+        return [bad.get(number, parts) for number, parts in enumerate(parts_by_request)]
 
     def _by_field(self, located: LocatedSamples, columns: Columns | None) -> Fetched:
+        """Fetch samples without videos, field by field. columns: as for `__call__`."""
         places = located.places
         bulk = self._bulk[located.kind.number]
-        unknown = _unknown(places)
+        unknown = _unknown_crcs(places)
         fetched = Fetched({}, {})
-        gatherable = self._gather(located, columns, fetched)
-        rest = dict.fromkeys(places.fields, np.arange(len(places)))  # field -> numbers that are not read yet
+
+        # 1. Reads from a bucket. On a disk, each field below reads and verifies its own bytes.
+        gatherable: Gatherable
+        if self._files[located.kind.sources[0]] is None:
+            verified_later = bulk.gathered(columns)
+            gatherable, results = self._read_bucket(located, verified_later)
+            for result in results:
+                fetched.add(*result)
+        else:
+            gatherable = OpenShards(self._reading_finder(located), places)
+        remaining = dict.fromkeys(places.fields, np.arange(len(places)))  # field -> samples still to gather
+
+        # 2. Arrays of a known layout, straight into the columns' rows.
         if columns is not None:
             for rows in bulk.rows(gatherable, located.rows, columns, fetched.bad):
-                rest[rows.field] = rows.unread
+                remaining[rows.field] = rows.unread
                 columns.put_rows(rows.field, located.rows[rows.filled])
-                for other in rows.others:
-                    _add_result(fetched, *other)
-        for field, numbers in rest.items():
-            others = self._read_remaining(
-                gatherable,
-                located,
-                field,
-                numbers,
-                columns,
-                fetched,
-            )
-            for number, _, data in others:
-                if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
-                    columns.put(int(located.rows[number]), field, data)
-                else:
-                    _add_result(fetched, number, field, data)
+                for result in rows.others:
+                    fetched.add(*result)
+
+        # 3. Everything else: bytes into the columns where no decoder needs them, otherwise into the payloads.
+        for field, numbers in remaining.items():
+            numbers = _without_results(fetched, field, numbers)
+            if not len(numbers):
+                continue
+            if columns is not None and field in bulk.plain:
+                others = gather_plain(gatherable, located, field, numbers, columns)
+            else:
+                # Decoders get views of one block of memory. The pool lends it again once no view is left.
+                data, others = gather_bytes(gatherable, field, numbers, self._scratch)
+                _add_views(fetched, field, data)
+            for result in others:
+                fetched.add(*result)
+
         if columns is not None:
             # Arrays of this layout go straight into rows from the next batch on.
             bulk.remember_layouts(fetched.payloads.values())
-        bad = list(fetched.bad)
-        nbytes = 0
-        for at in places.fields.values():
-            nbytes += int(at.nbytes.sum() - at.nbytes[bad].sum())
-        step_metrics().count("fetched_bytes", nbytes)
+        _count_fetched(places, fetched.bad)
         _count_unverified(places, unknown)
         return fetched
 
-    def _gather(
+    def _read_bucket(
         self,
         located: LocatedSamples,
-        columns: Columns | None,
-        fetched: Fetched,
-    ) -> Gatherable:
-        """Return samples still to verify.
-
-        From a bucket, read all fields, and add to `fetched` what needs no gathering.
-        """
+        verified_later: Collection[str],
+    ) -> tuple[UnverifiedSamples, list[FieldRead]]:
+        """Read all fields. Return (bytes of the fields `verified_later`, verified bytes of the others, and errors)."""
         places = located.places
         find_reading = self._reading_finder(located)
-        if self._files[located.kind.sources[0]] is not None:
-            return OpenShards(find_reading, places)
-        verified_later = self._bulk[located.kind.number].gathered(columns)
-        data: dict[str, dict[int, bytes | memoryview]] = {field: {} for field in places.fields}
         everything = dict.fromkeys(places.fields, np.arange(len(places)))
-        read = read_places(
+        reads = read_places(
             find_reading,
             places,
             everything,
-            self._run,
+            self._map,
             verified_later,
         )
-        for number, field, data_or_error in read:
-            if field in verified_later and not isinstance(data_or_error, Corrupt):
-                data[field][number] = data_or_error
+        unverified: dict[str, dict[int, bytes | memoryview]] = {field: {} for field in places.fields}
+        results: list[FieldRead] = []
+        for number, field, data in reads:
+            if field in verified_later and not isinstance(data, Corrupt):
+                unverified[field][number] = data
             else:
-                _add_result(fetched, number, field, data_or_error)
-        return UnverifiedSamples(find_reading, places, data, partial(step_metrics().spent, "verify"))
-
-    def _read_remaining(
-        self,
-        gatherable: Gatherable,
-        located: LocatedSamples,
-        field: str,
-        numbers: I64,
-        columns: Columns | None,
-        fetched: Fetched,
-    ) -> list[FieldRead]:
-        """Read a field of the samples `numbers` into `columns` or `fetched`. Return second reads and errors."""
-        if not len(numbers):
-            return []
-        # Numbers of samples that are unreadable, or whose field a second read has delivered.
-        known = set(fetched.bad)
-        known.update(number for number, payload in fetched.payloads.items() if field in payload)
-        if known:
-            numbers = np.setdiff1d(numbers, list(known), assume_unique=True)
-        if not len(numbers):
-            return []
-        if columns is not None and field in self._bulk[located.kind.number].plain:
-            read, others = gather_bytes(gatherable, field, numbers, columns.allocate)
-            rows = located.rows[read.numbers]
-            columns.put_bytes(
-                field,
-                slots=rows,
-                memory=read.memory,
-                begin=read.begin,
-                sizes=read.sizes,
-            )
-            return others
-        # Decoders get views of one block of memory. The pool lends it again once no view is left.
-        read, others = gather_bytes(gatherable, field, numbers, self._scratch)
-        data = read.memory.data
-        spans = zip(
-            read.numbers.tolist(),
-            read.begin.tolist(),
-            read.sizes.tolist(),
-            strict=True,
-        )
-        for number, begin, size in spans:
-            fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
-        return others
+                results.append((number, field, data))
+        report = partial(step_metrics().spent, "verify")
+        return UnverifiedSamples(find_reading, places, unverified, report), results
 
     def _by_sample(self, slots: Slots, located: LocatedSamples) -> Fetched:
+        """Fetch samples with videos, one by one: of a video only the packets of its chosen frames."""
         (source,) = located.kind.sources
 
-        def rng_of(number: int, field: str) -> np.random.Generator:
+        def field_rng(number: int, field: str) -> np.random.Generator:
             place = generators.place_of(self._plan, slots, int(located.rows[number]))
             return generators.for_decoder(place, field)
 
         places = located.places
-        unknown = _unknown(places)
-        read = read_samples(
+        unknown = _unknown_crcs(places)
+        samples = read_samples(
             self._views[source],
             self._videos[source],
             self._decoders[source],
             places.addresses(),
-            rng_of,
+            field_rng,
             self._readers(source),
         )
+        # The digest covers these checksums.
         for field, numbers in unknown.items():
             for number in numbers.tolist():
-                payload = read[number]
-                if not isinstance(payload, Corrupt):
-                    places.fields[field].crc32c[number] = _crc_of(payload[field])
+                sample = samples[number]
+                if not isinstance(sample, Corrupt):
+                    places.fields[field].crc32c[number] = _crc_of(sample[field])
         _count_unverified(places, unknown)
         fetched = Fetched({}, {})
-        for number, sample in enumerate(read):
+        for number, sample in enumerate(samples):
             if isinstance(sample, Corrupt):
                 fetched.bad[number] = sample
             else:
@@ -326,6 +316,7 @@ class Fetch:
         return fetched
 
     def _reading_finder(self, located: LocatedSamples) -> FindReading:
+        """Return a function from a source's number within the kind to its `Reading`."""
         sources = located.kind.sources
         return lambda number: self._reading(sources[number])
 
@@ -345,41 +336,84 @@ class Fetch:
         reading = self._reading(source)
         options: dict[str, Any] = {
             "pins": reading.pins,
-            "parallel_map": self._run,
+            "parallel_map": self._map,
             "on_refetch": reading.on_refetch,
             "on_read": reading.on_read,
         }
 
-        def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
-            read = read_fields(
+        def read_and_count_fields(
+            addresses: Sequence[SampleAddress],
+            on_corrupt: OnCorrupt,
+        ) -> list[dict[str, bytes]]:
+            samples = read_fields(
                 reading.store,
                 addresses,
                 on_corrupt=on_corrupt,
                 **options,
             )
             nbytes = 0
-            for sample in read:
+            for sample in samples:
                 nbytes += sum(map(len, sample.values()))
             metrics.count("fetched_bytes", nbytes)
-            return read
+            return samples
 
-        def parts(requests: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
-            read = read_parts(
+        def read_and_count_parts(
+            requests: Sequence[PartsOfField],
+            on_corrupt: OnCorrupt,
+        ) -> list[list[bytes | memoryview]]:
+            parts_by_request = read_parts(
                 reading.store,
                 requests,
                 on_corrupt=on_corrupt,
                 **options,
             )
             nbytes = 0
-            for parts_of_field in read:
-                nbytes += sum(map(len, parts_of_field))
+            for parts in parts_by_request:
+                nbytes += sum(map(len, parts))
             metrics.count("fetched_bytes", nbytes)
-            return read
+            return parts_by_request
 
-        return Readers(fields=fields, parts=parts, run=self._run)
+        return Readers(
+            fields=read_and_count_fields,
+            parts=read_and_count_parts,
+            run=self._map,
+        )
 
 
-def _unknown(places: SamplePlaces) -> dict[str, I64]:
+def _without_results(
+    fetched: Fetched,
+    field: str,
+    numbers: I64,
+) -> I64:
+    """Return the samples, by number, that are readable so far, and whose field `fetched` lacks."""
+    numbers_with_result = set(fetched.bad)
+    for number, payload in fetched.payloads.items():
+        if field in payload:
+            numbers_with_result.add(number)
+    if not numbers_with_result:
+        return numbers
+    return np.setdiff1d(numbers, list(numbers_with_result), assume_unique=True)
+
+
+def _add_views(
+    fetched: Fetched,
+    field: str,
+    data: GatheredBytes,
+) -> None:
+    """Add a view of each sample's bytes to the payloads."""
+    memory = data.memory.data
+    spans = zip(
+        data.numbers.tolist(),
+        data.begin.tolist(),
+        data.sizes.tolist(),
+        strict=True,
+    )
+    # Not by `Fetched.add`: a call more per sample holds the interpreter's lock.
+    for number, begin, size in spans:
+        fetched.payloads.setdefault(number, {})[field] = memory[begin : begin + size]
+
+
+def _unknown_crcs(places: SamplePlaces) -> dict[str, I64]:
     """Return field -> numbers of the samples with unknown CRC-32C."""
     return {field: at.unknown for field, at in places.fields.items()}
 
@@ -390,22 +424,20 @@ def _crc_of(data: bytes | BareClip) -> int:
     return crc32c(data)
 
 
+def _count_fetched(places: SamplePlaces, bad: Collection[int]) -> None:
+    """Count the bytes of all readable samples. bad: numbers of the others."""
+    unreadable = list(bad)
+    nbytes = 0
+    for at in places.fields.values():
+        nbytes += int(at.nbytes.sum() - at.nbytes[unreadable].sum())
+    step_metrics().count("fetched_bytes", nbytes)
+
+
 def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64]) -> None:
+    """Count the bytes that had no checksum to verify. unknown: as from `_unknown_crcs`, before the read."""
     nbytes = 0
     for field, numbers in unknown.items():
         if len(numbers):
             nbytes += int(places.fields[field].nbytes[numbers].sum())
     if nbytes:
         step_metrics().count("unverified_bytes", nbytes)
-
-
-def _add_result(
-    fetched: Fetched,
-    number: int,
-    field: str,
-    data: bytes | memoryview | Corrupt,
-) -> None:
-    if isinstance(data, Corrupt):
-        fetched.bad.setdefault(number, data)
-    else:
-        fetched.payloads.setdefault(number, {})[field] = data

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class OneSample:
-    """Makes a recipe's samples, one at a time; thread-safe. decoders: per source, decoders by field."""
+    """Makes a recipe's samples, one at a time; thread-safe. decoders: per source, decoders by field.
+
+    In all calls, `number` is a sample's index in `located`.
+    """
 
     def __init__(
         self,
@@ -47,8 +50,9 @@ class OneSample:
     ) -> dict[str, Any] | Corrupt:
         """Return the sample, or its error if it is corrupt.
 
-        A sample that does not decode is read and decoded once more; a wrong checksum was already read twice. batch_row:
-        row for decoders to fill, without a transform.
+        A sample that does not decode is read and decoded once more. (Bytes with a wrong checksum were read twice.)
+
+        batch_row: row for decoders to fill; not used with a transform. None: decoders return new arrays.
         """
         sample = self._decode(
             slots,
@@ -58,17 +62,20 @@ class OneSample:
             batch_row,
         )
         if isinstance(sample, DecodeFailed):
-            return self.again(slots, located, number, batch_row)
+            return self.read_again(slots, located, number, batch_row)
         return sample
 
-    def again(
+    def read_again(
         self,
         slots: Slots,
         located: LocatedSamples,
         number: int,
         batch_row: BatchRow | None,
     ) -> dict[str, Any] | Corrupt:
-        """Read and decode a sample once more. Return it, or its error."""
+        """Read and decode a sample once more. Return it, or its error.
+
+        Stores the checksums of the second read in `located.places`.
+        """
         step_metrics().count("refetched")
         alone = self._fetch.locate.again(slots, int(located.rows[number]))
         fetched = self._fetch(slots, alone, None)
@@ -94,6 +101,7 @@ class OneSample:
         payload: Payload,
         batch_row: BatchRow | None,
     ) -> dict[str, Any] | Corrupt:
+        """Decode and transform a sample, and record both in the step's metrics. Return it, or its error."""
         metrics = step_metrics()
         at = located.places.at(number)
         row = int(located.rows[number])
@@ -101,7 +109,7 @@ class OneSample:
         source_name = self._plan.source_names[source]
         transform = self.transforms[source]
 
-        def rng_of(field: str) -> "np.random.Generator":
+        def field_rng(field: str) -> "np.random.Generator":
             place = generators.place_of(self._plan, slots, row)
             return generators.for_decoder(place, field)
 
@@ -109,31 +117,32 @@ class OneSample:
         if batch_row is not None and transform is None:
             options["place_of"] = batch_row.place_of
         try:
-            start = perf_counter()
+            start_s = perf_counter()
             data = {field: owned(value) for field, value in payload.items()}
             sample = decode_sample(
                 data,
                 at,
                 self._decoders[source],
-                rng_of,
+                field_rng,
                 **options,
             )
             del data  # the transform may need the memory
-            decoded = perf_counter()
+            decode_end_s = perf_counter()
             metrics.sample(
                 "decode",
-                decoded - start,
+                decode_end_s - start_s,
                 source_name,
                 at.address,
                 row,
             )
             if transform is None:
                 return sample
+
             place = generators.place_of(self._plan, slots, row)
             sample = apply_transform(transform, sample, at, generators.for_transform(place))
             metrics.sample(
                 "transform",
-                perf_counter() - decoded,
+                perf_counter() - decode_end_s,
                 source_name,
                 at.address,
                 row,
@@ -143,9 +152,10 @@ class OneSample:
             return error
 
 
-RngOf = Callable[[int], "np.random.Generator"]
-Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
-"""A field's decoder, its generators, and the rows that it decodes into."""
+NumberRng = Callable[[int], "np.random.Generator"]
+"""Sample number -> its generator."""
+FieldCall = tuple[Decoder | None, NumberRng | None, FieldRows | None]
+"""A field's decoder, its generators if it draws, and the rows that it decodes into if it can."""
 
 
 class ManySamples:
@@ -172,20 +182,13 @@ class ManySamples:
         payloads: dict[int, Payload],
         columns: Columns,
     ) -> dict[int, Corrupt]:
-        """Store samples of one kind in the columns. Return number -> error for each corrupt one.
+        """Put samples of one kind into the columns. Return number -> error for each corrupt one.
 
-        payloads: emptied, so that bytes are freed once they are decoded.
+        Empties `payloads`, so that bytes are freed once they are decoded.
         """
-        bad: dict[int, Corrupt] = {}
         if not self._need_one_by_one(located):
-            self._loop(
-                slots,
-                located,
-                payloads,
-                columns,
-                bad,
-            )
-            return bad
+            return self._make_all(slots, located, payloads, columns)
+        bad: dict[int, Corrupt] = {}
         for number in sorted(payloads):
             batch_row = BatchRow(columns, int(located.rows[number]))
             sample = self._one_sample(
@@ -195,13 +198,10 @@ class ManySamples:
                 payloads.pop(number),
                 batch_row,
             )
-            self._put(
-                sample,
-                located,
-                number,
-                batch_row,
-                bad,
-            )
+            if isinstance(sample, Corrupt):
+                bad[number] = sample
+            else:
+                self._put(sample, located, batch_row)
         return bad
 
     def _need_one_by_one(self, located: LocatedSamples) -> bool:
@@ -212,62 +212,66 @@ class ManySamples:
         decoders = self._decoders[source]
         return any(isinstance(decoders.get(field), VideoDecoder) for field in located.kind.fields)
 
-    def _loop(
+    def _make_all(
         self,
         slots: Slots,
         located: LocatedSamples,
         payloads: dict[int, Payload],
         columns: Columns,
-        bad: dict[int, Corrupt],
-    ) -> None:
+    ) -> dict[int, Corrupt]:
+        """Make the samples in one loop. Arguments and result: as for `__call__`."""
         # Each call and line per sample holds the interpreter's lock, which all threads share: a test counts them.
         places = located.places
-        row_of = located.rows.tolist()
+        row_of = located.rows.tolist()  # by number
         source_of = located.source.tolist()
-        into = _Into(columns)
+        field_rows = _FieldRowsByName(columns)
+        bad: dict[int, Corrupt] = {}
         decode_s: dict[int, float] = {}
         transform_s: dict[int, float] = {}
         put_s = 0.0
         rows_by_names: dict[tuple[str, ...], list[int]] = {}
         transforms = self._one_sample.transforms
-        calls = self._calls(slots, located, into)
-        rng_of: RngOf | None = None
+        calls = self._field_calls(slots, located, field_rows)
+        transform_rng: NumberRng | None = None
         names = located.kind.names
         if self._recipe.transform is not None:
-            rng_of = generators.of_slots(self._recipe.plan, slots, located.rows)
+            transform_rng = generators.of_slots(self._recipe.plan, slots, located.rows)
             names = ()  # each transform chooses its own
-        begun = perf_counter()
+        start_s = perf_counter()
         try:
             for number in sorted(payloads):
                 row = row_of[number]
-                sample = _decoded(payloads.pop(number), number, row, calls, places)
-                decoded = perf_counter()
+                sample = _decode_payload(payloads.pop(number), number, row, calls, places)
+                end_s = perf_counter()
                 if not isinstance(sample, dict):
-                    self._retry(sample, slots, located, number, columns, bad)
-                    begun = perf_counter()
+                    error = self._retry(sample, slots, located, number, columns)
+                    if error is not None:
+                        bad[number] = error
+                    start_s = perf_counter()
                     continue
-                decode_s[number] = decoded - begun
-                if rng_of is not None and (transform := transforms[source_of[number]]) is not None:
-                    sample = apply_transform(transform, sample, places.at(number), rng_of(number))
-                    transformed = perf_counter()
-                    transform_s[number] = transformed - decoded
-                    decoded = transformed
+                decode_s[number] = end_s - start_s
+                if transform_rng is not None and (transform := transforms[source_of[number]]) is not None:
+                    sample = apply_transform(transform, sample, places.at(number), transform_rng(number))
+                    transform_end_s = perf_counter()
+                    transform_s[number] = transform_end_s - end_s
+                    end_s = transform_end_s
                 for field, value in sample.items():
-                    into[field].put(row, value)
+                    field_rows[field].put(row, value)
                 rows_by_names.setdefault(names or tuple(sample), []).append(row)
-                begun = perf_counter()
-                put_s += begun - decoded
+                start_s = perf_counter()
+                put_s += start_s - end_s
         finally:
             self._record_seconds("decode", located, decode_s)
             if transform_s:
                 self._record_seconds("transform", located, transform_s)
         # Rows are marked as filled once per field, not once per value.
-        begun = perf_counter()
-        for rows in into.values():
+        start_s = perf_counter()
+        for rows in field_rows.values():
             rows.finish()
-        for sample_names, filled in rows_by_names.items():
-            columns.put_names(filled, sample_names)
-        step_metrics().spent("collate", put_s + perf_counter() - begun)
+        for sample_names, filled_rows in rows_by_names.items():
+            columns.put_names(filled_rows, sample_names)
+        step_metrics().spent("collate", put_s + perf_counter() - start_s)
+        return bad
 
     def _retry(
         self,
@@ -276,20 +280,16 @@ class ManySamples:
         located: LocatedSamples,
         number: int,
         columns: Columns,
-        bad: dict[int, Corrupt],
-    ) -> None:
+    ) -> Corrupt | None:
+        """Read a sample that did not decode once more, and put it into the columns. Return its error if that fails."""
         if not isinstance(error, DecodeFailed):
-            bad[number] = error
-            return
+            return error
         batch_row = BatchRow(columns, int(located.rows[number]))
-        sample = self._one_sample.again(slots, located, number, batch_row)
-        self._put(
-            sample,
-            located,
-            number,
-            batch_row,
-            bad,
-        )
+        sample = self._one_sample.read_again(slots, located, number, batch_row)
+        if isinstance(sample, Corrupt):
+            return sample
+        self._put(sample, located, batch_row)
+        return None
 
     def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of a sample's values in the order of a batch."""
@@ -310,36 +310,32 @@ class ManySamples:
 
     def _put(
         self,
-        sample: dict[str, Any] | Corrupt,
+        sample: dict[str, Any],
         located: LocatedSamples,
-        number: int,
         batch_row: BatchRow,
-        bad: dict[int, Corrupt],
     ) -> None:
-        if isinstance(sample, Corrupt):
-            bad[number] = sample
-            return
         with step_metrics().timed("collate"):
             batch_row.put(sample, self.names(located, sample))
 
-    def _calls(
+    def _field_calls(
         self,
         slots: Slots,
         located: LocatedSamples,
-        into: "_Into",
-    ) -> dict[str, Call]:
+        field_rows: "_FieldRowsByName",
+    ) -> dict[str, FieldCall]:
+        """Return field -> how to decode it."""
         decoders = self._decoders[located.kind.sources[0]]
-        calls: dict[str, Call] = {}
+        calls: dict[str, FieldCall] = {}
         for field in located.kind.fields:
             decoder = decoders.get(field)
-            rng_of: RngOf | None = None
+            field_rng: NumberRng | None = None
             rows: FieldRows | None = None
             if decoder is not None:
                 if draws(decoder):
-                    rng_of = generators.of_slots(self._recipe.plan, slots, located.rows, field)
+                    field_rng = generators.of_slots(self._recipe.plan, slots, located.rows, field)
                 if placing(decoder) and self._recipe.transform is None:
-                    rows = into[field]
-            calls[field] = (decoder, rng_of, rows)
+                    rows = field_rows[field]
+            calls[field] = (decoder, field_rng, rows)
         return calls
 
     def _record_seconds(
@@ -348,13 +344,13 @@ class ManySamples:
         located: LocatedSamples,
         seconds: Mapping[int, float],
     ) -> None:
-        """Record the seconds of a stage by sample number, and the slowest sample of each step."""
+        """Record the seconds of a stage, and the slowest sample of each step. seconds: by sample number."""
         metrics = step_metrics()
         metrics.spent(stage, sum(seconds.values()))
         slowest: dict[int, int] = {}  # step -> sample number
         for number, spent_s in seconds.items():
             step = metrics.steps[0]
-            if metrics.step_of is not None:
+            if metrics.step_of is not None:  # several steps are made together
                 step = metrics.step_of(int(located.rows[number]))
             if step not in slowest or spent_s > seconds[slowest[step]]:
                 slowest[step] = number
@@ -371,7 +367,9 @@ class ManySamples:
             )
 
 
-class _Into(dict[str, FieldRows]):
+class _FieldRowsByName(dict[str, FieldRows]):
+    """Field -> its rows of the columns, created at the first look-up."""
+
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
@@ -381,37 +379,38 @@ class _Into(dict[str, FieldRows]):
         return rows
 
 
-def _decoded(
+def _decode_payload(
     payload: Payload,
     number: int,
     row: int,
-    calls: Mapping[str, Call],
+    calls: Mapping[str, FieldCall],
     places: SamplePlaces,
 ) -> dict[str, Any] | Corrupt:
+    """Return field -> value of a sample, or its error. Raises: errors that are not about its bytes (`failure`)."""
     sample: dict[str, Any] = {}
     for field, data in payload.items():
         if type(data) is ReadyValue:
             sample[field] = data.value
             continue
-        decoder, rng_of, rows = calls[field]
+        decoder, field_rng, rows = calls[field]
         try:
             # A generator bound to a name could not be reset for the next field, so each call makes its own.
             if rows is not None:  # decoders that fill a row keep none of the bytes
                 rows.row = row
-                sample[field] = decoder(data, None if rng_of is None else rng_of(number), rows)  # type: ignore[call-arg, arg-type, misc]
+                sample[field] = decoder(data, None if field_rng is None else field_rng(number), rows)  # type: ignore[call-arg, arg-type, misc]
                 continue
             if type(data) is memoryview:
-                data = copy_bytes(data)  # which a decoder may keep
+                data = copy_bytes(data)  # a decoder may keep the copy
             if decoder is None:
                 sample[field] = data
             else:
-                sample[field] = decoder(data, None if rng_of is None else rng_of(number))  # type: ignore[arg-type]
+                sample[field] = decoder(data, None if field_rng is None else field_rng(number))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - from the user's decoder
             reported = failure(error, decoder, places.at(number), field)
             try:
                 if not isinstance(reported, Corrupt):
                     raise
-                if reported is not error:
+                if reported is not error:  # as `raise reported from error` does
                     reported.__cause__ = error
                 return reported
             finally:

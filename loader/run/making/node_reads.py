@@ -32,7 +32,7 @@ class NodeReads:
         recipe: Recipe,
         videos: Mapping[int, Sequence[Group]],
         metrics: Metrics,
-        run: Map,
+        parallel_map: Map,
         end: int | None = None,
     ) -> None:
         self._stores: dict[int, RangeReader] = {}
@@ -55,7 +55,7 @@ class NodeReads:
             recipe,
             videos,
             metrics,
-            run,
+            parallel_map,
             end,
             self._stores,
             remote,
@@ -69,6 +69,7 @@ class NodeReads:
         return self._ahead is not None and self._ahead.begin(steps)
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:
+        """Return a context whose reads fetch only the bytes that they need, and wait for no other page."""
         if self._cache is None:
             return nullcontext()
         from ...cache.cached_store import waiting_for_no_page
@@ -76,6 +77,7 @@ class NodeReads:
         return waiting_for_no_page()
 
     def done(self, step: int) -> None:
+        """Record that a step was made, or failed."""
         if self._ahead is not None:
             self._ahead.done(step)
 

@@ -39,7 +39,8 @@ Addresses = Mapping[int, SampleAddress]
 class PieceReads:
     """Reads single pieces of documents; thread-safe.
 
-    Documents are read whole if the caller sets a decoder, or there are fields beside the tokens.
+    A piece can be read singly if the root has its checksum, the tokens have the default decoder, and no fields lie
+    beside them. Other documents are read whole.
     """
 
     def __init__(
@@ -68,21 +69,23 @@ class PieceReads:
             self._checks.append(checks)
 
     def __call__(self, pieces: SlotPieces, addresses: Addresses) -> dict[int, Values | Corrupt]:
-        """Return piece number -> its tokens, or its error, for pieces that are read individually."""
-        by_source: dict[int, dict[int, PartsOfField]] = {}
+        """Return piece number -> its tokens, or its error, for the pieces that are read singly."""
+        requests_by_source: dict[int, dict[int, PartsOfField]] = {}  # source -> piece number -> request
         for piece, address in addresses.items():
             request = self._request(pieces, piece, address)
             if request is not None:
                 source = int(pieces.documents.source[piece])
-                by_source.setdefault(source, {})[piece] = request
+                requests = requests_by_source.setdefault(source, {})
+                requests[piece] = request
+
         values: dict[int, Values | Corrupt] = {}
-        for source, requests in by_source.items():
-            read = self._fetch.parts(source, list(requests.values()))
-            for piece, data in zip(requests, read, strict=True):
-                if isinstance(data, Corrupt):
-                    values[piece] = data
+        for source, requests in requests_by_source.items():
+            parts_by_piece = self._fetch.parts(source, list(requests.values()))
+            for piece, parts in zip(requests, parts_by_piece, strict=True):
+                if isinstance(parts, Corrupt):
+                    values[piece] = parts
                 else:
-                    (tokens,) = data  # one part was requested
+                    (tokens,) = parts  # one part was requested
                     values[piece] = (np.frombuffer(tokens, self._dtype),)
         return values
 
@@ -93,16 +96,17 @@ class PieceReads:
         address: SampleAddress,
     ) -> PartsOfField | None:
         """Return the read of one piece; None if its document is read whole."""
-        of = pieces.of
+        table = pieces.of
         checks = self._checks[int(pieces.documents.source[piece])]
-        if checks is None or of.tokens[piece] <= self._length:
+        is_split = table.tokens[piece] > self._length  # only split documents have checksums for their pieces
+        if checks is None or not is_split:
             return None
         # Long documents are cut every `length` tokens.
-        number_in_document = int(of.start[piece]) // self._length
+        number_in_document = int(table.start[piece]) // self._length
         place = address.fields[self._field]
         part = checks.part(address.ordinal, number_in_document, place)
-        nbytes = int(of.length[piece]) * self._dtype.itemsize
-        if part is None or part.nbytes != nbytes:
+        nbytes = int(table.length[piece]) * self._dtype.itemsize
+        if part is None or part.nbytes != nbytes:  # no checksum, or one for other bytes
             return None
         return PartsOfField(
             address=address,
@@ -113,84 +117,100 @@ class PieceReads:
 
 
 class _Document(NamedTuple):
-    """A document that was read whole: sample `number` of `located`."""
+    """A document that was read whole, and is not yet decoded: sample `number` of `located`."""
 
     located: LocatedSamples
     number: int
     fetched: Fetched
+    """Data of all samples of `located`."""
 
     @property
     def address(self) -> SampleAddress:
         return self.located.places.address(self.number)
 
 
+class _PieceResults(NamedTuple):
+    """Results of reading a step's pieces, by piece number."""
+
+    values: dict[int, Values]
+    """Piece -> its values, without corrupt documents' pieces."""
+    crcs: dict[int, list[int]]
+    """Piece -> CRC-32C of each field of its document, without corrupt documents' pieces."""
+    substitutions: list[Substitution]
+    """An entry for each piece of a corrupt document."""
+
+
 class PackedSlots:
+    """Makes the packed sequences of a rank's slots; thread-safe.
+
+    A sequence's documents are located as samples: `located.rows` are numbers of pieces, not rows of the batch.
+    """
+
     def __init__(
         self,
         recipe: Recipe,
         decoders: Sequence[Mapping[str, Decoder]],
         fetch: Fetch,
-        run: Map,
+        parallel_map: Map,
     ) -> None:
         assert recipe.plan.pack is not None
         self._recipe = recipe
         self._packing = recipe.plan.pack
         self._views = _packed_views(recipe)
         self._fetch = fetch
-        self._run = run
-        self._pieces = PieceReads(recipe, decoders, fetch)
+        self._map = parallel_map
+        self._read_single_pieces = PieceReads(recipe, decoders, fetch)
         # The transform gets whole sequences, so documents are made without it.
-        self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
+        self._make_document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
     def __call__(self, rank_slots: RankSlots, columns: Columns) -> DeliveredSamples:
-        """Store the slots' sequences in the columns, and return them.
+        """Put the slots' sequences into the columns, and return what was delivered. rank_slots: of one step.
 
         Raises: Corrupt if nothing may be masked; InvalidPlan if a document's length or dtype differs from the plan's.
         """
         metrics = step_metrics()
         slots = rank_slots.slots
         with metrics.timed("address"):
-            pieces = self._pieces_of(rank_slots)
-            documents = self._located(pieces)
-        substitutions: list[Substitution] = []
-        values, crcs = self._values(rank_slots, pieces, documents, substitutions)
+            pieces = self._slot_pieces(rank_slots)
+            documents = self._locate_documents(pieces)
+        results = self._read_pieces(rank_slots, pieces, documents)
+
         keys = [""] * len(columns)
-        sums = np.zeros(len(columns), np.int64)
-        for row, pieces_of_row in _by_row(rank_slots, pieces).items():
-            start = perf_counter()
-            arrays = laid_out(self._packing, pieces.of, pieces_of_row, values)
+        crcs = np.zeros(len(columns), np.int64)  # of the sequences
+        for row, pieces_of_row in _pieces_by_row(rank_slots, pieces).items():
+            start_s = perf_counter()
+            arrays = laid_out(self._packing, pieces.of, pieces_of_row, results.values)
             sample: dict[str, Any] = dict(arrays)
             view = self._views[slots.source[row]]
             address = sequence_address(view, int(slots.ordinal[row]))
-            metrics.spent("collate", perf_counter() - start)
+            metrics.spent("collate", perf_counter() - start_s)
             if self._recipe.transform is not None:
-                sample = self._transformed(slots, row, sample, address)
+                sample = self._transform(slots, row, sample, address)
             BatchRow(columns, row).put(sample, tuple(sample))
             keys[row] = address.key
-            sums[row] = sequence_crc(pieces.of, pieces_of_row, crcs)
+            crcs[row] = sequence_crc(pieces.of, pieces_of_row, results.crcs)
         return DeliveredSamples(
             keys=Keys(lambda: keys),
-            crcs=sums,
-            substitutions=substitutions,
+            crcs=crcs,
+            substitutions=results.substitutions,
         )
 
     def crcs(self, rank_slots: RankSlots) -> I64:
         """Return the sequences' `DeliveredSamples.crcs`, assuming that no document is corrupt."""
-        pieces = self._pieces_of(rank_slots)
-        documents = self._located(pieces)
+        pieces = self._slot_pieces(rank_slots)
+        documents = self._locate_documents(pieces)
+        document_crcs: dict[int, list[int]] = {}  # piece -> CRC-32C of each field of its document
         for located in documents:
             self._fetch.fill_unknown_crcs(located)
-        crcs: dict[int, list[int]] = {}
-        for located in documents:
             for number, piece in enumerate(located.rows.tolist()):
-                crcs[piece] = self._field_crcs(located.places.address(number).fields)
-        sums = np.zeros(len(rank_slots), np.int64)
-        for row, pieces_of_row in _by_row(rank_slots, pieces).items():
-            sums[row] = sequence_crc(pieces.of, pieces_of_row, crcs)
-        return sums
+                document_crcs[piece] = self._field_crcs(located.places.address(number).fields)
+        crcs = np.zeros(len(rank_slots), np.int64)
+        for row, pieces_of_row in _pieces_by_row(rank_slots, pieces).items():
+            crcs[row] = sequence_crc(pieces.of, pieces_of_row, document_crcs)
+        return crcs
 
-    def _pieces_of(self, rank_slots: RankSlots) -> SlotPieces:
-        """Return the pieces of the one step's sequences, without the pieces that a recorded run masked."""
+    def _slot_pieces(self, rank_slots: RankSlots) -> SlotPieces:
+        """Return the pieces of one step's sequences. `held` marks quarantined ones, and those a recorded run masked."""
         (step,) = rank_slots.steps
         pieces = pieces_of(self._recipe.plan, step, rank_slots.slots, rank_slots.real_rows)
         recorded = self._recipe.recorded
@@ -200,56 +220,55 @@ class PackedSlots:
         was_masked = recorded.masked(step, slot_of_piece, pieces.of.document)
         return replace(pieces, held=pieces.held | was_masked)
 
-    def _located(self, pieces: SlotPieces) -> list[LocatedSamples]:
+    def _locate_documents(self, pieces: SlotPieces) -> list[LocatedSamples]:
         readable = np.flatnonzero(~pieces.held)
-        return self._fetch.locate(pieces.documents, readable, self._run)
+        return self._fetch.locate(pieces.documents, readable, self._map)
 
     def _field_crcs(self, fields: Mapping[str, FieldAddress]) -> list[int]:
         return [fields[field].crc32c for field, _, _ in self._packing.layout]
 
-    def _values(
+    def _read_pieces(
         self,
         rank_slots: RankSlots,
         pieces: SlotPieces,
         documents: Sequence[LocatedSamples],
-        substitutions: list[Substitution],
-    ) -> tuple[dict[int, Values], dict[int, list[int]]]:
-        """Return (piece -> its values, piece -> CRC-32C of each field of its document), without corrupt pieces."""
+    ) -> _PieceResults:
+        """Read and decode pieces. Mask corrupt documents. Raises: Corrupt if the recipe masks none."""
         (step,) = rank_slots.steps
         addresses: dict[int, SampleAddress] = {}
         for located in documents:
             for number, piece in enumerate(located.rows.tolist()):
                 addresses[piece] = located.places.address(number)
-        read = self._read(pieces, documents, addresses)
-        values: dict[int, Values] = {}
-        crcs: dict[int, list[int]] = {}
+        raw_results = self._read(pieces, documents, addresses)
+
+        results = _PieceResults({}, {}, [])
         for piece, address in sorted(addresses.items()):
-            value = read.pop(piece)
+            value = raw_results.pop(piece)  # frees a document's bytes once it is decoded
             fields = address.fields
             if isinstance(value, _Document):
                 document = value
-                value = self._decoded(pieces, piece, document)
+                value = self._decode(pieces, piece, document)
                 # The digest covers the delivered bytes. Both reads, the second after bytes that did not decode, may
                 # have stored a checksum that was unknown.
                 fields = document.address.fields
-            if isinstance(value, Corrupt):
-                if not self._recipe.substitute:
-                    raise value
-                slot = int(rank_slots.number[pieces.slot[piece]])
-                substitution = masked(
-                    self._recipe.plan,
-                    step,
-                    pieces.documents,
-                    piece,
-                    slot,
-                    address,
-                    value,
-                )
-                substitutions.append(substitution)
+            if not isinstance(value, Corrupt):
+                results.values[piece] = value
+                results.crcs[piece] = self._field_crcs(fields)
                 continue
-            values[piece] = value
-            crcs[piece] = self._field_crcs(fields)
-        return values, crcs
+            if not self._recipe.substitute:
+                raise value
+            slot = int(rank_slots.number[pieces.slot[piece]])
+            substitution = masked(
+                self._recipe.plan,
+                step,
+                pieces.documents,
+                piece,
+                slot,
+                address,
+                value,
+            )
+            results.substitutions.append(substitution)
+        return results
 
     def _read(
         self,
@@ -257,29 +276,31 @@ class PackedSlots:
         documents: Sequence[LocatedSamples],
         addresses: Addresses,
     ) -> dict[int, Values | Corrupt | _Document]:
-        """Read single pieces where the root has their checksums, else their whole documents."""
-        read: dict[int, Values | Corrupt | _Document] = {**self._pieces(pieces, addresses)}
-        if read:
-            rest = [piece for piece in addresses if piece not in read]
-            documents = self._fetch.locate(pieces.documents, np.array(rest, np.int64), self._run)
+        """Read pieces singly where that is possible, else their whole documents. Return the result of each piece."""
+        results: dict[int, Values | Corrupt | _Document] = {}
+        results |= self._read_single_pieces(pieces, addresses)
+        if results:
+            rest = [piece for piece in addresses if piece not in results]
+            documents = self._fetch.locate(pieces.documents, np.array(rest, np.int64), self._map)
         for located in documents:
             fetched = self._fetch(pieces.documents, located, None)
             for number, piece in enumerate(located.rows.tolist()):
-                read[piece] = _Document(located, number, fetched)
-        return read
+                results[piece] = _Document(located, number, fetched)
+        return results
 
-    def _decoded(
+    def _decode(
         self,
         pieces: SlotPieces,
         piece: int,
         document: _Document,
     ) -> Values | Corrupt:
+        """Decode a document; return a piece of each of its fields, or its error. Takes its payload out of `fetched`."""
         located, number, fetched = document
         payload = fetched.payloads.pop(number, {})
         error = fetched.bad.get(number)
         if error is not None:
             return error
-        sample = self._document(pieces.documents, located, number, payload, None)
+        sample = self._make_document(pieces.documents, located, number, payload, None)
         if isinstance(sample, Corrupt):
             return sample
         start = int(pieces.of.start[piece])
@@ -287,11 +308,11 @@ class PackedSlots:
         n_tokens = int(pieces.of.tokens[piece])
         values: list[np.ndarray] = []
         for field, _, dtype in self._packing.layout:
-            whole = _planned(sample[field], field, np.dtype(dtype), n_tokens, document)
-            values.append(whole[start:stop])
+            array = _check_array(sample[field], field, np.dtype(dtype), n_tokens, document)
+            values.append(array[start:stop])
         return tuple(values)
 
-    def _transformed(
+    def _transform(
         self,
         slots: Slots,
         row: int,
@@ -302,11 +323,11 @@ class PackedSlots:
         assert transform is not None
         place = generators.place_of(self._recipe.plan, slots, row)
         _, source, _, _ = place
-        start = perf_counter()
+        start_s = perf_counter()
         sample = apply_transform(transform, sample, address, generators.for_transform(place))
         step_metrics().sample(
             "transform",
-            perf_counter() - start,
+            perf_counter() - start_s,
             source,
             lambda: address,
             row,
@@ -319,7 +340,7 @@ def _packed_views(recipe: Recipe) -> list[PackedView]:
     return [view for view in views if isinstance(view, PackedView)]
 
 
-def _by_row(rank_slots: RankSlots, pieces: SlotPieces) -> dict[int, list[int]]:
+def _pieces_by_row(rank_slots: RankSlots, pieces: SlotPieces) -> dict[int, list[int]]:
     """Return row -> numbers of its pieces, for each row with a sequence."""
     numbers: dict[int, list[int]] = {row: [] for row in rank_slots.real_rows.tolist()}
     for number, row in enumerate(pieces.slot.tolist()):
@@ -327,13 +348,14 @@ def _by_row(rank_slots: RankSlots, pieces: SlotPieces) -> dict[int, list[int]]:
     return numbers
 
 
-def _planned(
+def _check_array(
     value: object,
     field: str,
     dtype: np.dtype[Any],
     n: int,
     document: _Document,
 ) -> np.ndarray:
+    """Return a document's field. Raises: InvalidPlan unless it is an array of n values, as it was packed."""
     if not isinstance(value, np.ndarray):
         got = repr(type(value))
     elif value.shape == (n,) and value.dtype == dtype:

@@ -13,20 +13,21 @@ from ..batch.batch import Batch
 from ..recipe.recipe import whole_number
 
 MAX_STEPS = 64
-SECONDS = 0.1
-"""Most seconds of work at once: a seek waits for steps already started."""
-GROWTH = 8
-"""Largest growth between strides: first batches may not be typical."""
+"""Most steps of a stride."""
+STRIDE_S = 0.1
+"""Most seconds of work for a stride: a seek waits for steps already started."""
+STRIDE_BYTES = 16 * 2**20
+"""Most bytes of a stride's batches: their shared memory lives as long as the last one."""
+STRIDE_GROWTH = 8
+"""Largest growth from one stride to the next: first batches may not be typical."""
 PREFETCH_BYTES = 64 * 2**20
 """Bytes of batches that may always be made ahead, unless the user sets `prefetch`."""
 PREFETCH_SHARE = 32
 """Batches made ahead get at most this rank's memory divided by PREFETCH_SHARE."""
-BYTES = 16 * 2**20
-"""Most bytes of batches made together: their shared memory lives as long as the last one."""
 
 
 class Stride:
-    """Number of `steps` to make together: initially 1, later as many as are small."""
+    """Number of consecutive `steps` that a worker makes together: initially 1, later as many as are small."""
 
     def __init__(self) -> None:
         self.steps = 1
@@ -37,20 +38,21 @@ class Stride:
         seconds: float,
         nbytes: int,
     ) -> None:
-        """Choose the next stride from the last one. seconds, nbytes: of its steps together."""
-        by_time = SECONDS * steps / max(seconds, 1e-9)
-        by_memory = BYTES * steps / max(nbytes, 1)
-        fitting = int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory))
+        """Set the next stride. steps: number of the last one's steps. seconds, nbytes: of all these together."""
+        by_time = STRIDE_S * steps / max(seconds, 1e-9)
+        by_memory = STRIDE_BYTES * steps / max(nbytes, 1)
+        fitting = int(min(MAX_STEPS, STRIDE_GROWTH * steps, by_time, by_memory))
         self.steps = max(1, fitting)
 
 
 MAX_AHEAD = 64
-"""Most batches made ahead, unless a maker needs more."""
-READY = 2
-"""Strides ready for each worker."""
+"""Most batches made ahead, unless the workers need more."""
+READY_STRIDES = 2
+"""Strides that are ready for each worker, besides the one that it makes."""
 
 
-LOOK_UP_S = 1.0
+WAKE_UP_S = 1.0
+"""Longest wait without a look at `dismiss` and Ctrl-C."""
 
 
 class Bound(NamedTuple):
@@ -61,7 +63,7 @@ class Bound(NamedTuple):
     most: int
     """Bytes that are allowed if needed."""
     by_need: bool = True
-    """True allows READY strides per worker, not only `least` bytes."""
+    """True allows READY_STRIDES strides per worker, up to `most` bytes. False allows `least` bytes."""
 
 
 def prefetch_bound(nbytes: int | None) -> Bound:
@@ -120,9 +122,9 @@ class BatchMaker(Protocol):
 
 
 def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBatches]:
-    """Return a function that makes consecutive steps, and measures them."""
+    """Return a function that makes consecutive steps by `make`, measures them, and returns an error with the rest."""
 
-    def result_of(steps: range) -> MadeBatches:
+    def make_and_measure(steps: range) -> MadeBatches:
         batches: list[Batch] = []
         error: BaseException | None = None
         start_s = perf_counter()
@@ -145,7 +147,7 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBa
         finally:
             del error  # its traceback holds this frame: a cycle would wait for the garbage collector
 
-    return result_of
+    return make_and_measure
 
 
 class _LazyBatches(Future[MadeBatches]):
@@ -161,7 +163,7 @@ class _LazyBatches(Future[MadeBatches]):
             result = self._make()
             if result.error is not None and not isinstance(result.error, Exception):
                 raise result.error
-            if self.set_running_or_notify_cancel():
+            if self.set_running_or_notify_cancel():  # False if it was cancelled meanwhile
                 self.set_result(result)
         return super().result(timeout)
 
@@ -189,6 +191,11 @@ class InlineExecutor:
     def join(self, timeout_s: float | None = None) -> None: ...
 
 
+class _FailedStep(NamedTuple):
+    step: int
+    error: BaseException
+
+
 class Prefetch:
     """Lets a maker make step, step + 1 ...; `take` delivers them in order.
 
@@ -214,28 +221,31 @@ class Prefetch:
         # a throttling store kept 61 of them from ever having it (simulated).
         self._starts_at_second_request = starts_at_second_request
         self._stride = Stride()
-        self._each_bytes: int | None = None
-        self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()
-        self._ready: deque[Batch] = deque()
+        self._each_bytes: int | None = None  # mean bytes of the last stride's batches; None before the first
+        self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()  # strides of consecutive steps
+        self._ready: deque[Batch] = deque()  # batches of the steps before the pending ones
         self._ready_s = 0.0  # time at which they were ready
-        self._failed: tuple[int, BaseException] | None = None  # (step after the ready ones, error)
+        self._failed: _FailedStep | None = None  # the step after the ready ones, if it failed
         self._dismissed = False
         # A loader that is dropped without `close` must leave no working thread or process.
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
+        """Return a step's batch, and let the following ones be made up to `end`. Raises: the step's error."""
         start_s = perf_counter()
-        is_seek = not self._ready or self._ready[0].step != step
-        alone = self._starts_at_second_request
+        is_at_hand = bool(self._ready) and self._ready[0].step == step
+        only_this_step = self._starts_at_second_request
         self._starts_at_second_request = False
-        if is_seek:
-            stop = step + 1 if alone else end
+        if not is_at_hand:
+            stop = end
+            if only_this_step:
+                stop = step + 1
             self._get_ready(step, stop)
-        if alone:  # the second batch is the first of a stretch: larger ones begin once reads ahead do
+        if only_this_step:  # begin anew: strides grow once reads ahead have begun
             self._each_bytes = None
             self._stride = Stride()
         batch = self._ready.popleft()
-        if is_seek and not alone:
+        if not is_at_hand and not only_this_step:
             following = step + 1 + len(self._ready)
             self._fill(following, end)
         if self._maker.size:
@@ -244,10 +254,10 @@ class Prefetch:
 
     @property
     def bound_bytes(self) -> int:
-        """Most bytes of batches made ahead: READY strides, and one in progress per worker."""
+        """Most bytes of batches made ahead: READY_STRIDES strides, and one in progress per worker."""
         if self._each_bytes is None or not self._bound.by_need:
             return self._bound.least
-        needed = (READY + 1) * self._maker.size * self._stride.steps * self._each_bytes
+        needed = (READY_STRIDES + 1) * self._maker.size * self._stride.steps * self._each_bytes
         return max(self._bound.least, min(self._bound.most, needed))
 
     @property
@@ -263,7 +273,7 @@ class Prefetch:
 
     def drop(self) -> None:
         """Discard the batches made ahead."""
-        # At once: another thread may be in `take`.
+        # Replace the queue before the makers are asked to cancel: another thread may be in `take`.
         dropped = self._pending
         self._pending = deque()
         self._ready.clear()
@@ -272,6 +282,7 @@ class Prefetch:
             maker.cancel(futures)
 
     def move(self, maker: BatchMaker) -> None:
+        """Let another maker make the steps that are not yet submitted."""
         self._maker.retire()
         self._retired.append(self._maker)
         self._maker = maker
@@ -293,27 +304,30 @@ class Prefetch:
                 maker.abandon()
 
     def _get_ready(self, step: int, end: int | None) -> None:
-        failed_here = self._failed is not None and self._failed[0] == step and not self._ready
-        if not failed_here:
+        """Wait until the step's batch is the first of the ready ones. Raises: its error."""
+        failed_before = not self._ready and self._failed is not None and self._failed.step == step
+        if not failed_before:
             self._failed = None
-            self._wait_for(step, end)
+            self._make_ready(step, end)
         if self._ready:
             return
         self.drop()
         assert self._failed is not None
         try:
-            raise self._failed[1]  # never a local variable: its traceback holds this frame
+            raise self._failed.error  # never a local variable: its traceback holds this frame
         finally:
             self._failed = None
 
-    def _wait_for(self, step: int, end: int | None) -> None:
-        if self._ready or (self._pending and self._pending[0][0].start != step):
+    def _make_ready(self, step: int, end: int | None) -> None:
+        """Wait for the stride that begins with the step. Add its batches to the ready ones, and record its error."""
+        is_seek = bool(self._ready) or (bool(self._pending) and self._pending[0][0].start != step)
+        if is_seek:
             self.drop()
             self._stride = Stride()  # random access gains nothing from larger strides
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
-            result = self._waited_for(future)
+            result = self._await_result(future)
         except CancelledError:
             raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
@@ -323,29 +337,29 @@ class Prefetch:
         self._ready.extend(result.batches)
         self._ready_s = result.at_s
         if result.error is not None:
-            self._failed = (step + n_batches, result.error)
+            self._failed = _FailedStep(step + n_batches, result.error)
         if n_batches:
             self._each_bytes = result.nbytes // n_batches
             self._stride.adapt(n_batches, result.took_s, result.nbytes)
             self.cpu_s += result.cpu_s
 
-    def _waited_for(self, future: "Future[MadeBatches]") -> MadeBatches:
-        """Return its result; raise CancelledError if `dismiss` came before it started. Wakes often to notice Ctrl-C."""
+    def _await_result(self, future: "Future[MadeBatches]") -> MadeBatches:
+        """Return its result; raise CancelledError if `dismiss` came before it started."""
         while True:
             try:
-                return future.result(LOOK_UP_S)
+                return future.result(WAKE_UP_S)
             except TimeoutError:
-                if future.done():
+                if future.done():  # just now, or its result is a TimeoutError
                     return future.result()
                 if self._dismissed and not future.running():
                     raise CancelledError from None
 
     def _fill(self, step: int, end: int | None) -> None:
-        """Submit steps, in strides, up to `end` or as many as there is room for. step: the first if none is pending."""
+        """Submit strides up to `end`, or as many as there is room for. step: the first if none is pending."""
         following = step
         if self._pending:
             following = self._pending[-1][0].stop
-        while (end is None or following < end) and (n_steps := self._room()):
+        while (end is None or following < end) and (n_steps := self._next_stride()):
             stop = following + n_steps
             if end is not None:
                 stop = min(stop, end)
@@ -353,8 +367,8 @@ class Prefetch:
             self._pending.append((steps, self._maker.submit(steps)))
             following = stop
 
-    def _room(self) -> int:
-        """Return the number of steps that may be submitted now; 0 if enough are ahead."""
+    def _next_stride(self) -> int:
+        """Return the number of steps to submit now as a stride; 0 if enough are ahead."""
         stride = self._stride.steps
         n_workers = self._maker.size
         # Each worker makes one, whatever the bound, and another one waits for the first worker that is free.
@@ -366,17 +380,20 @@ class Prefetch:
         free_bytes = self._free_bytes(each_bytes)
         if is_needed:
             return max(1, min(stride, free_bytes // each_bytes))
+
+        # The others only fill the room that the bounds leave.
         if not n_workers:
             return 0
         n_ahead = len(self._ready) + sum(len(steps) for steps, _ in self._pending)
         most_ahead = MAX_AHEAD
         if self._bound.by_need:
-            most_ahead = max(MAX_AHEAD, (READY + 1) * n_workers * stride)
+            most_ahead = max(MAX_AHEAD, (READY_STRIDES + 1) * n_workers * stride)
         if n_ahead + stride > most_ahead or free_bytes < stride * each_bytes:
             return 0
         return stride
 
     def _free_bytes(self, each_bytes: int) -> int:
+        """Return the bytes that the bound leaves, below 0 if it is exceeded. each_bytes: of a batch not yet made."""
         free_bytes = self.bound_bytes - each_bytes * len(self._ready)
         for steps, future in self._pending:
             if not future.done():  # read once: it may be done a moment later

@@ -15,10 +15,10 @@ from ..recipe.rank_slots import LocatedSamples
 
 
 class TableColumns:
-    """Reads the columns of a recipe's views; thread-safe. run: `map`, or a thread pool's."""
+    """Reads the columns of a recipe's views; thread-safe. parallel_map: `map`, or a thread pool's."""
 
-    def __init__(self, views: Mapping[int, View], run: Map) -> None:
-        self._run = run
+    def __init__(self, views: Mapping[int, View], parallel_map: Map) -> None:
+        self._map = parallel_map
         # Buckets of a source are views of one version: they share a reader, and its cache.
         readers = dict[str, SampleColumns]()
         self._readers = dict[int, SampleColumns | None]()
@@ -39,10 +39,10 @@ class TableColumns:
         bad: Container[int],
         columns: Columns | None,
     ) -> None:
-        """Add values to the samples' payloads, or to the batch's columns if a sample has no payload.
+        """Add values to `payloads`, or to `columns` if a sample has no payload: it needs no decoder.
 
-        payloads: sample number -> its fields still to decode. bad: numbers of unreadable samples. columns: receives
-        values; None if a transform needs them.
+        payloads: sample number -> its fields still to decode. bad: numbers of unreadable samples, which are left out.
+        columns: the batch's; None if a transform needs all values.
 
         Raises: FieldMismatch for a sample without a value, or with one outside of the class names.
         """
@@ -53,7 +53,7 @@ class TableColumns:
             # int64: numbers of the source's samples, and their live ordinals
             numbers = np.flatnonzero(located.source == source)
             ordinals = slots.ordinal[located.rows[numbers]]
-            for name, values in reader(ordinals, self._run).items():
+            for name, values in reader(ordinals, self._map).items():
                 for number, value in zip(numbers.tolist(), values, strict=True):
                     if number in bad:
                         continue

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import Corrupt, TransformFailed
-from loader.run.making.prefetch import BYTES, MAX_STEPS, SECONDS, Stride
+from loader.run.making.prefetch import MAX_STEPS, STRIDE_BYTES, STRIDE_S, Stride
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_corrupt_sample_in_the_midst(memory_root, samples, watched):
 def test_error_comes_at_its_own_step(local, samples, in_workers, executor, monkeypatch):
     """After the batches before it, however many were begun together; asked again, it comes again."""
     monkeypatch.setattr("loader.run.making.prefetch.MAX_AHEAD", 4)  # so that steps are soon made together
-    monkeypatch.setattr("loader.run.making.prefetch.SECONDS", 1e9)  # and as many, however slow they are
+    monkeypatch.setattr("loader.run.making.prefetch.STRIDE_S", 1e9)  # and as many, however slow they are
     made = loader.plan({"photos": local["photos"].select("cls")}, seed=1, global_batch=1)
     bad = 37
     transform = in_workers.FailsOn(samples.number(made.batch_ids(bad)[0][1]))
@@ -183,10 +183,10 @@ def test_stride_grows_while_steps_are_small():
 @pytest.mark.parametrize(
     ("seconds", "nbytes", "steps"),
     [
-        (SECONDS / 4, 1, 4),
-        (SECONDS * 3, 1, 1),
-        (1e-6, BYTES // 5, 5),
-        (1e-6, BYTES * 2, 1),
+        (STRIDE_S / 4, 1, 4),
+        (STRIDE_S * 3, 1, 1),
+        (1e-6, STRIDE_BYTES // 5, 5),
+        (1e-6, STRIDE_BYTES * 2, 1),
         (0.0, 0, MAX_STEPS),
     ],
 )

@@ -149,9 +149,9 @@ def test_arrays_of_one_layout_are_not_decoded_one_by_one(root, monkeypatch):
         {"d": root.open("d@latest").select("fixed.npy", "ragged.npy")}, seed=1, global_batch=12
     )
     passed = []
-    real = loader.run.making.many_samples._decoded
+    real = loader.run.making.many_samples._decode_payload
     monkeypatch.setattr(
-        "loader.run.making.many_samples._decoded",
+        "loader.run.making.many_samples._decode_payload",
         lambda payload, *rest: passed.append(tuple(payload)) or real(payload, *rest),
     )
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches:

@@ -8,7 +8,6 @@ of it (L4). The lanes' permutation (L1) then turns the positions of that stretch
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,17 +89,20 @@ def stacked_slots(
     # L2, L3: the whole batches. Which slots are the rank's depends on all of them.
     stream = slots_in_stream_order(plan, steps)
     # L4: the rank's part, in canonical order. From here on everything has its length, [r].
-    part = _rank_part(planned, stream, rank, world_size)
-    source = stream.source[part.row]
-    position = stream.position[part.row]
-    epoch = stream.epoch[part.row]
-    position_in_epoch = stream.position_in_epoch[part.row]
+    numbers_by_step = _rank_numbers(stream.batches, rank, world_size)
+    number = np.concatenate(numbers_by_step)
+    counts = [len(numbers) for numbers in numbers_by_step]  # [steps]: the rank's slots of each step
+    row = _rank_rows(planned, stream, number, counts)
+    source = stream.source[row]
+    position = stream.position[row]
+    epoch = stream.epoch[row]
+    position_in_epoch = stream.position_in_epoch[row]
     lengths = epoch_lengths(planned)  # [sources]
     # With "mask" the last batch of an epoch is filled with positions from N on: padding.
     valid = position_in_epoch < lengths[source]
 
     # L1: the samples.
-    n_slots = len(part.row)
+    n_slots = len(row)
     view_ordinal = np.full(n_slots, -1, np.int64)
     ordinal = np.full(n_slots, -1, np.int64)
     sample_rows = np.flatnonzero(valid)  # the others are padding
@@ -127,29 +129,36 @@ def stacked_slots(
     )
     return Stacked(
         slots=slots,
-        number=part.number,
-        starts=part.starts,
+        number=number,
+        starts=[0, *accumulate(counts)],
         batches=stream.batches,
     )
 
 
-class _RankPart(NamedTuple):
-    """One rank's slots of several steps, in canonical order, step after step."""
-
-    row: I64
-    """int64 [r]: index of each slot in the arrays of `StreamSlots`."""
-    number: I64
-    """int64 [r]: as `Stacked.number`."""
-    starts: list[int]
-    """As `Stacked.starts`."""
-
-
-def _rank_part(
-    planned: Sequence[PlannedSource],
-    stream: StreamSlots,
+def _rank_numbers(
+    batches: Sequence[int],
     rank: int,
     world_size: int,
-) -> _RankPart:
+) -> list[I64]:
+    """Return the canonical numbers of a rank's slots in each step (int64)."""
+    # Almost all steps have the same size: the numbers are computed once per size, not once per step.
+    numbers_by_size = {}
+    for size in dict.fromkeys(batches):  # in order: an error names the first size that is too small
+        numbers = rank_slice(size, rank, world_size)
+        numbers_by_size[size] = np.arange(numbers.start, numbers.stop)
+    return [numbers_by_size[size] for size in batches]
+
+
+def _rank_rows(
+    planned: Sequence[PlannedSource],
+    stream: StreamSlots,
+    number: I64,
+    counts: Sequence[int],
+) -> I64:
+    """Return the rows of `stream` (int64 [r]) of a rank's slots.
+
+    number: int64 [r], canonical number of each slot in its step. counts: the rank's slots in each step.
+    """
     batches = stream.batches
     n_steps = len(batches)
     batch_number = None  # not needed for a single batch
@@ -161,24 +170,13 @@ def _rank_part(
         stream.position_in_epoch,
         _lane_counts(planned),
         batch_number,
-    )  # [m]: rows of `stream`, step after step
-
-    # Almost all steps have the same size: the rank's numbers are computed once per size, not once per step.
-    numbers_by_size = {}
-    for size in dict.fromkeys(batches):  # in order: an error names the first size that is too small
-        numbers = rank_slice(size, rank, world_size)
-        numbers_by_size[size] = np.arange(numbers.start, numbers.stop)
-    step_numbers = [numbers_by_size[size] for size in batches]
-    counts = [len(numbers) for numbers in step_numbers]  # [steps]: the rank's slots of each step
-    number = np.concatenate(step_numbers)
-    starts = [0, *accumulate(counts)]
-    if world_size == 1:  # every row is the rank's
-        return _RankPart(order, number, starts)
+    )  # [m]: rows, step after step
+    if len(number) == len(order):  # all slots are the rank's
+        return order
 
     step_offsets = [0, *accumulate(batches[:-1])]  # [steps]: index in `order` of each step's first slot
     step_offset = np.repeat(step_offsets, counts)  # [r]
-    row = order[step_offset + number]
-    return _RankPart(row, number, starts)
+    return order[step_offset + number]
 
 
 def _lane_counts(planned: Sequence[PlannedSource]) -> I64:

@@ -359,8 +359,7 @@ class Assembler:
         for part, fetched in zip(parts, fetched_parts, strict=True):
             errors = self._decode(slots, part, fetched, columns)
             for number, error in errors.items():
-                row = int(part.rows[number])
-                unreadable.append(UnreadableSample(row, part, number, error))
+                unreadable.append(UnreadableSample(part, number, error))
 
         # Make the items of datasets.
         delivered: list[Delivered] = [*parts]

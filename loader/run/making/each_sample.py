@@ -115,10 +115,10 @@ class EachSample:
                 # The pool's thread does not inherit the metrics of the step.
                 ahead = pool.submit(copy_context().run, make, following)
 
-            row = int(located.rows[number])
             if isinstance(sample, Corrupt):
-                unreadable.append(UnreadableSample(row, located, number, sample))
+                unreadable.append(UnreadableSample(located, number, sample))
             else:
+                row = int(located.rows[number])
                 names = self._names(located, sample)
                 take(row, {name: sample[name] for name in names})
             del sample  # before the next one is made, if that one is large

@@ -85,14 +85,21 @@ class Fetched(NamedTuple):
             payload[field] = data
 
 
-class UnreadableSample(NamedTuple):
-    """Sample `number` of `located`, which is corrupt."""
+class UnreadableSample:
+    """Sample `number` of `located`, which is corrupt. row: row of the batches that should have it."""
 
-    row: int
-    """Row of the batches that should have the sample."""
-    located: LocatedSamples
-    number: int
-    error: Corrupt
+    __slots__ = ("error", "located", "number", "row")
+
+    def __init__(
+        self,
+        located: LocatedSamples,
+        number: int,
+        error: Corrupt,
+    ) -> None:
+        self.row = int(located.rows[number])
+        self.located = located
+        self.number = number
+        self.error = error
 
     @property
     def address(self) -> SampleAddress:

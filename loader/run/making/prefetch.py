@@ -191,11 +191,6 @@ class InlineExecutor:
     def join(self, timeout_s: float | None = None) -> None: ...
 
 
-class _FailedStep(NamedTuple):
-    step: int
-    error: BaseException
-
-
 class Prefetch:
     """Lets a maker make step, step + 1 ...; `take` delivers them in order.
 
@@ -225,7 +220,8 @@ class Prefetch:
         self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()  # strides of consecutive steps
         self._ready: deque[Batch] = deque()  # batches of the steps before the pending ones
         self._ready_s = 0.0  # time at which they were ready
-        self._failed: _FailedStep | None = None  # the step after the ready ones, if it failed
+        self._error: BaseException | None = None  # of the step after the ready ones, if that failed
+        self._failed_step = -1  # that step; -1 if there is no error
         self._dismissed = False
         # A loader that is dropped without `close` must leave no working thread or process.
         weakref.finalize(self, maker.abandon)
@@ -305,18 +301,22 @@ class Prefetch:
 
     def _get_ready(self, step: int, end: int | None) -> None:
         """Wait until the step's batch is the first of the ready ones. Raises: its error."""
-        failed_before = not self._ready and self._failed is not None and self._failed.step == step
-        if not failed_before:
-            self._failed = None
+        has_failed_already = self._failed_step == step and not self._ready
+        if not has_failed_already:
+            self._forget_error()
             self._make_ready(step, end)
         if self._ready:
             return
         self.drop()
-        assert self._failed is not None
+        assert self._error is not None
         try:
-            raise self._failed.error  # never a local variable: its traceback holds this frame
+            raise self._error  # never a local variable: its traceback holds this frame
         finally:
-            self._failed = None
+            self._forget_error()
+
+    def _forget_error(self) -> None:
+        self._error = None
+        self._failed_step = -1
 
     def _make_ready(self, step: int, end: int | None) -> None:
         """Wait for the stride that begins with the step. Add its batches to the ready ones, and record its error."""
@@ -337,7 +337,8 @@ class Prefetch:
         self._ready.extend(result.batches)
         self._ready_s = result.at_s
         if result.error is not None:
-            self._failed = _FailedStep(step + n_batches, result.error)
+            self._error = result.error
+            self._failed_step = step + n_batches
         if n_batches:
             self._each_bytes = result.nbytes // n_batches
             self._stride.adapt(n_batches, result.took_s, result.nbytes)

@@ -73,10 +73,10 @@ def publish_extension(
         prefix = new_prefix(txn)
         change, checks = _write_change(root, version, prefix, extension)
 
-        def complete(parent: Version | None, merged: Change) -> Change:
-            if not merged.samples:
-                return merged
-            return with_statistics(parent, prefix, merged)
+        def complete(parent: Version | None, change: Change) -> Change:
+            if not change.samples:  # no annotation
+                return change
+            return with_statistics(parent, prefix, change)
 
         pending = Pending(
             dataset=version.dataset,

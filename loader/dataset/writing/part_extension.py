@@ -47,10 +47,12 @@ def read_part(
         row_groups = _read_row_groups(index_files, row_group_start)
         start = max(rows.start, row_group_start)
         stop = min(rows.stop, row_group_start + ROW_GROUP_ROWS)
+        # A block at a time: the fields of a whole row group may not fit in memory.
         for block_start in range(start, stop, BLOCK_ROWS):
-            block_stop = min(block_start + BLOCK_ROWS, stop)
-            local_rows = range(block_start - row_group_start, block_stop - row_group_start)
-            addresses = [_address(part, row_groups, key_shard, shards, local) for local in local_rows]
+            block = range(block_start, min(block_start + BLOCK_ROWS, stop))
+            addresses = [
+                _address(part, row_groups, key_shard, shards, row - row_group_start) for row in block
+            ]
             keys = [address.key for address in addresses]
             yield from zip(keys, read_fields(store, addresses, pins=pins), strict=True)
 
@@ -125,7 +127,7 @@ def add_part_group(
         name=part.id.removeprefix(f"{part.txn}-"),
         group_of=group_chooser(group, None),
     )
-    # The shard belongs to the part that exists, not to a part of this transaction.
+    # The new shard joins the existing part, whose id it repeats.
     writer.id = part.id
     try:
         # A generator: the keys of one row group are in memory, however large the part is.

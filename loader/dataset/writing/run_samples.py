@@ -93,18 +93,18 @@ class RunKeys:
 
 
 class RunSamples:
-    """The samples of a run. tables: one per part. n_rows: total rows. earlier: column -> type in the dataset."""
+    """The samples of a run. tables: one per part. n_rows: total rows. column_types: column -> type in the dataset."""
 
     def __init__(
         self,
         tables: Sequence[pa.Table],
         n_rows: int,
-        earlier: Mapping[str, str],
+        column_types: Mapping[str, str],
     ) -> None:
         """Read all tables once. Raises: DuplicateKey; FieldMismatch."""
         self._tables = tables
         self._n_rows = n_rows
-        self._earlier = earlier
+        self._column_types = column_types
 
         hashes = np.empty(n_rows, np.int64)  # in place: a list of each table's would need the memory twice
         n_hashes = 0
@@ -208,7 +208,7 @@ class RunSamples:
         if table.schema != self._schema:
             empty_table = self._schema.empty_table()
             table = concat([empty_table, table], "the samples table")
-        fitted = with_dataset_types(table, self._earlier)
+        fitted = with_dataset_types(table, self._column_types)
         return fitted.drop_columns(self._empty_columns)
 
 

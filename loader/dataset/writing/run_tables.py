@@ -61,7 +61,7 @@ def write_run(
     store: Store,
     prefix: str,
     parts: Sequence[Part],
-    earlier: Mapping[str, str],
+    column_types: Mapping[str, str],
     exclude: Mapping[str, str],
     earlier_rows: RowsToExclude = NO_ROWS,
     samples: Sequence[pa.Table] | None = None,
@@ -75,7 +75,7 @@ def write_run(
         store: Store of the root.
         prefix: Folder of the tables.
         parts: The run's parts, already uploaded.
-        earlier: Column -> type in the dataset.
+        column_types: Column -> type in the dataset.
         exclude: Key -> reason, for samples of these parts.
         earlier_rows: Samples of earlier parts to exclude.
         samples: Samples table of each part, built on request; None reads the tables.
@@ -87,10 +87,10 @@ def write_run(
     if tables is None:
         tables = part_tables(store, parts)
     n_rows = sum(part.n_rows for part in parts)
-    run = RunSamples(tables, n_rows, earlier)
+    run = RunSamples(tables, n_rows, column_types)
 
     # Before anything is uploaded: a misspelt key in `exclude` raises here.
-    own_rows, not_live = _find_rows_to_exclude(run, exclude, exclusions)
+    own_rows, excluded_keys = _find_rows_to_exclude(run, exclude, exclusions)
 
     files, stats = run.put(store, prefix)
     exclusions_file, n_excluded = _put_run_exclusions(
@@ -113,9 +113,9 @@ def write_run(
         exclusions=exclusions_file,
         n_excluded=n_excluded,
     )
-    if not not_live:
+    if not excluded_keys:
         return change, run.keys
-    return change, run.keys.without(not_live)
+    return change, run.keys.without(excluded_keys)
 
 
 def _put_run_exclusions(

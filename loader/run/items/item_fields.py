@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,9 @@ def fields_of(
 ) -> dict[str, Any]:
     """Return the fields of an item.
 
-    A mapping keeps its names, and a mapping inside adds them with dots: "a.b". A named tuple has its own names, and
-    another tuple `names`, or "0", "1", and so on. Any other value is the field "item". PIL images become uint8 arrays
-    [height, width] or [height, width, channels].
+    A mapping keeps its names, and a mapping inside adds them with dots: "a.b". A dataclass and a named tuple have their
+    own names, and another tuple `names`, or "0", "1", and so on. Any other value is the field "item". PIL images become
+    uint8 arrays [height, width] or [height, width, channels].
 
     Raises: InvalidSample for None, an iterator, the dataset itself, a name that is no string or occurs twice, and a
     tuple with another number of entries than `names`.
@@ -34,13 +36,15 @@ def fields_of(
     elif isinstance(item, tuple):
         entry_names = _names_of(item, names)
         named = dict(zip(entry_names, item, strict=True))
+    elif is_dataclass(item) and not isinstance(item, type):
+        named = {field.name: getattr(item, field.name) for field in dataclass_fields(item)}
     else:
         named = {SINGLE: item}
     fields: dict[str, Any] = {}
     for name, value in _flat(named, ""):
         if name in fields:
             raise InvalidSample(f"it has the field {name!r} twice; rename one of them")
-        fields[name] = _array_of_image(value)
+        fields[name] = _plain_value(value)
     if not fields:
         raise InvalidSample("it is empty; a mapping or tuple with at least one value is needed")
     return fields
@@ -75,7 +79,7 @@ def columns_of(
         columns = {}
         for name in field_names:
             columns[name] = [item[name] for item in items]
-    elif issubclass(kind, Mapping | Iterator | tuple) or kind is type(None):
+    elif issubclass(kind, Mapping | Iterator | tuple) or kind is type(None) or is_dataclass(kind):
         return None
     else:
         columns = {SINGLE: items}
@@ -90,7 +94,7 @@ def _changes(kind: type) -> bool:
     image_type = getattr(sys.modules.get("PIL.Image"), "Image", None)
     if image_type is not None and issubclass(kind, image_type):
         return True
-    return issubclass(kind, Mapping)
+    return issubclass(kind, Mapping | np.character)
 
 
 def _refuse(
@@ -141,8 +145,11 @@ def _flat(
             yield f"{prefix}{name}", value
 
 
-def _array_of_image(value: Any) -> Any:
-    """Return a PIL image as an array, and any other value as it is."""
+def _plain_value(value: Any) -> Any:
+    """Return a PIL image as an array, a string of numpy as Python's, and any other value as it is."""
+    if isinstance(value, np.character):
+        # Strings of numpy would become an array or a list, depending on whether they are equally long.
+        return value.item()
     # Only a dataset that imported PIL returns its images.
     image_module = sys.modules.get("PIL.Image")
     image_type = getattr(image_module, "Image", None)

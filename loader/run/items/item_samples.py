@@ -1,6 +1,7 @@
 """Make the samples of a batch whose sources are datasets: item, fields, digest, transform."""
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -10,19 +11,21 @@ import numpy as np
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed, InvalidSample, UnseededItems
 from ...order.plan import Plan
-from ...order.random.generators import item_words
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.items_view import ItemsView
 from ..batch.batch import step_metrics
-from ..recipe import generators
 from ..recipe.decode import apply_transform
 from ..recipe.recipe import Recipe
+from .framework_values import device_beyond_memory, with_arrays
 from .item_digest import sample_field_crcs
 from .item_fields import columns_of, fields_of
-from .item_seeds import ItemSeeds, Words
+from .item_seeds import ItemSeeds
 from .open_dataset import OpenDataset, is_damage
+from .requested_items import RequestedItems
 from .uniform_items import UniformItems
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +69,14 @@ class SourceItems:
         recipe: Recipe,
         source: int,
         view: ItemsView,
+        *,
+        is_sent: bool = False,
     ) -> None:
+        """Make one source's samples. is_sent: True if they go to another process."""
         self._plan: Plan = recipe.plan
+        self._is_sent = is_sent
+        self._has_arrays_only = recipe.framework != "torch"
+        self._fields_without_bytes: set[str] = set()
         self._name = recipe.plan.source_names[source]
         self._view = view
         self._transform = recipe.transform_of(source)
@@ -88,7 +97,7 @@ class SourceItems:
         Raises: errors of the dataset's code, with a note that names the item; InvalidSample for an item that is no
         sample; UnseededItems if an item differs each time.
         """
-        requested = _Requested(self._plan, self._name, slots, rows)
+        requested = RequestedItems(self._plan, self._name, slots, rows)
         keys = self._view.keys(slots.ordinal[rows])
         items = self._checked_items(requested)
         return self._samples(requested, keys, items)
@@ -99,20 +108,25 @@ class SourceItems:
         rows: I64,
     ) -> UniformItems | list[ItemSample | Corrupt]:
         """Return the samples field by field if all have one form and no transform changes them, else as a call does."""
-        requested = _Requested(self._plan, self._name, slots, rows)
+        requested = RequestedItems(self._plan, self._name, slots, rows)
         keys = self._view.keys(slots.ordinal[rows])
         items = self._checked_items(requested)
         if self._transform is None:
             names = self._dataset.source.fields
             columns = columns_of(items, names, self._dataset.dataset())
             if columns is not None:
-                return UniformItems(rows, keys, items, columns)
+                uniform = UniformItems(rows, keys, items, columns)
+                if self._has_arrays_only:
+                    uniform.use_arrays()
+                return uniform
         return self._samples(requested, keys, items)
 
-    def _checked_items(self, requested: "_Requested") -> list[Any]:
+    def _checked_items(self, requested: RequestedItems) -> list[Any]:
         with self._dataset.turn:
             items = self._items(requested)
             if not self._is_checked:
+                if self._is_sent:
+                    self._check_memory(requested, items)
                 self._check_repeatable(requested, items)
                 # Only now: steps that were made together and failed are made again one by one.
                 self._is_checked = True
@@ -120,7 +134,7 @@ class SourceItems:
 
     def _samples(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         keys: Sequence[str],
         items: Sequence[Any],
     ) -> list[ItemSample | Corrupt]:
@@ -146,7 +160,7 @@ class SourceItems:
         with self._dataset.turn:
             self._dataset.close()
 
-    def _items(self, requested: "_Requested") -> list[Any]:
+    def _items(self, requested: RequestedItems) -> list[Any]:
         """Return each row's item, or its error if it is damaged."""
 
         def make_one(number: int) -> Any:
@@ -166,7 +180,7 @@ class SourceItems:
         step_metrics().spent("decode", seconds)
         return items
 
-    def _all_items(self, requested: "_Requested") -> list[Any]:
+    def _all_items(self, requested: RequestedItems) -> list[Any]:
         """Return all items by one call, or one by one if one of them is damaged."""
         try:
             return self._dataset.items(requested.ordinals)
@@ -179,7 +193,7 @@ class SourceItems:
 
     def _one_item(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         number: int,
     ) -> Any:
         seed_dataset = self._dataset.source.seeded
@@ -198,7 +212,7 @@ class SourceItems:
 
     def _sample(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         number: int,
         key: str,
         item: Any,
@@ -208,6 +222,8 @@ class SourceItems:
         crcs, _ = sample_field_crcs(fields, key)
         if self._transform is not None:
             fields = self._transformed(requested, number, fields)
+        if self._has_arrays_only:
+            fields = with_arrays(fields)
         return ItemSample(
             key,
             fields,
@@ -218,7 +234,7 @@ class SourceItems:
 
     def _transformed(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         number: int,
         fields: dict[str, Any],
     ) -> dict[str, Any]:
@@ -231,6 +247,43 @@ class SourceItems:
             address,
             rng,
         )
+
+    def _check_memory(
+        self,
+        requested: RequestedItems,
+        items: Sequence[Any],
+    ) -> None:
+        """Check the first healthy item. Raises: InvalidSample for a tensor that a worker process cannot send."""
+        for ordinal, item in zip(requested.ordinals, items, strict=True):
+            if isinstance(item, Corrupt):
+                continue
+            for name, value in self._fields(ordinal, item).items():
+                device = device_beyond_memory(value)
+                if device is not None:
+                    raise InvalidSample(
+                        f"item {ordinal} of source {self._name!r} has a tensor on {device} in the field {name!r}, and "
+                        "worker processes send memory of the CPU only: return it by .cpu(), and let Loader(device=) "
+                        "copy batches, or pass workers=0"
+                    )
+            return
+
+    def _warn_of(
+        self,
+        names: Sequence[str],
+        fields: Mapping[str, Any],
+    ) -> None:
+        """Log fields whose values have no bytes, each once."""
+        for name in names:
+            if name in self._fields_without_bytes:
+                continue
+            self._fields_without_bytes.add(name)
+            logger.warning(
+                "source %r: the field %r holds objects without bytes (%s), so digests count the item's name in their "
+                "place, and changed values go unnoticed: return arrays, numbers or strings",
+                self._name,
+                name,
+                type(fields[name]).__name__,
+            )
 
     def _fields(
         self,
@@ -246,7 +299,7 @@ class SourceItems:
 
     def _check_repeatable(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         items: Sequence[Any],
     ) -> None:
         """Make the first healthy item a second time, by itself. Raises: UnseededItems if it differs."""
@@ -262,13 +315,14 @@ class SourceItems:
 
     def _check_item(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         number: int,
         item: Any,
     ) -> None:
         ordinal = requested.ordinals[number]
         fields = self._fields(ordinal, item)
-        first, _ = sample_field_crcs(fields, "")
+        first, without_bytes = sample_field_crcs(fields, "")
+        self._warn_of(without_bytes, fields)
         second = self._crcs_again(requested, number)
         if second is None or first == second:
             return
@@ -289,7 +343,7 @@ class SourceItems:
 
     def _crcs_again(
         self,
-        requested: "_Requested",
+        requested: RequestedItems,
         number: int,
     ) -> dict[str, int] | None:
         """Return the checksums of an item that is made again by itself; None if it is damaged now."""
@@ -300,58 +354,6 @@ class SourceItems:
         fields = self._fields(requested.ordinals[number], again)
         crcs, _ = sample_field_crcs(fields, "")
         return crcs
-
-
-class _Requested:
-    """Rows of one source in a rank's slots, and the random numbers of their items."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        source_name: str,
-        slots: Slots,
-        rows: I64,
-    ) -> None:
-        self._plan = plan
-        self._source_name = source_name
-        self._slots = slots
-        self._rows = rows
-        self.ordinals: list[int] = slots.ordinal[rows].tolist()
-
-    def single(self, number: int) -> "_Requested":
-        """Return the request for one of the rows."""
-        row = self._rows[number : number + 1]
-        return _Requested(
-            self._plan,
-            self._source_name,
-            self._slots,
-            row,
-        )
-
-    def generator(self, number: int) -> np.random.Generator:
-        """Return the generator of a row's transform."""
-        row = int(self._rows[number])
-        place = generators.place_of(self._plan, self._slots, row)
-        return generators.for_transform(place)
-
-    def words(self) -> Words:
-        """Return the numbers that seed each row's item: a function of (seed, source, epoch, ordinal)."""
-        words: list[tuple[int, int]] = [(0, 0)] * len(self._rows)
-        # [n]: mostly one epoch, two where one ends within the batch
-        epochs = self._slots.epoch[self._rows]
-        for epoch in np.unique(epochs).tolist():
-            numbers = np.flatnonzero(epochs == epoch)
-            rows = self._rows[numbers]
-            ordinals = self._slots.ordinal[rows]
-            seeds = item_words(
-                self._plan.seed,
-                self._source_name,
-                epoch,
-                ordinals,
-            )
-            for number, words_of_item in zip(numbers.tolist(), seeds, strict=True):
-                words[number] = words_of_item
-        return words
 
 
 class DeliveredItems:
@@ -395,13 +397,21 @@ SourceSamples = DeliveredItems | UniformItems
 """Samples of one source that were delivered."""
 
 
-def source_items(recipe: Recipe) -> dict[int, SourceItems]:
-    """Return source -> the maker of its samples, for sources that are datasets."""
+def source_items(recipe: Recipe, *, is_sent: bool) -> dict[int, SourceItems]:
+    """Return source -> the maker of its samples, for sources that are datasets.
+
+    is_sent: True if the samples go to another process.
+    """
     makers: dict[int, SourceItems] = {}
     for source, planned in enumerate(recipe.plan.sources.values()):
         view = planned.view
         if isinstance(view, ItemsView):
-            makers[source] = SourceItems(recipe, source, view)
+            makers[source] = SourceItems(
+                recipe,
+                source,
+                view,
+                is_sent=is_sent,
+            )
     return makers
 
 

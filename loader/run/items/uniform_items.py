@@ -11,6 +11,7 @@ import numpy as np
 
 from ...order.random.keyed_permutation import I64
 from ..batch.columns import Columns
+from .framework_values import column_with_arrays
 from .item_digest import column_crcs
 
 
@@ -51,6 +52,11 @@ class UniformItems:
         """Yield (numbers, field -> int64 CRC-32C of each) of all items at once."""
         numbers = np.arange(len(self.rows))
         yield numbers, self._crcs
+
+    def use_arrays(self) -> None:
+        """Put numpy arrays in the place of torch tensors. The checksums stay those of the tensors."""
+        for name, values in self._columns.items():
+            self._columns[name] = column_with_arrays(values)
 
     def put(
         self,

@@ -163,7 +163,7 @@ class Assembler:
         self._samples = ManySamples(recipe, decoders, self._one_sample)
         self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
         self._packed = _packed_slots(recipe, decoders, self._fetch, parallel_map)
-        self._items = _item_rows(recipe)
+        self._items = _item_rows(recipe, is_sent=not is_for_this_process)
         self._has_succeeded = False  # whether any batch was made so far
 
     def dismiss(self) -> None:
@@ -412,14 +412,14 @@ class Assembler:
         return bad
 
 
-def _item_rows(recipe: Recipe) -> "ItemRows | None":
+def _item_rows(recipe: Recipe, *, is_sent: bool) -> "ItemRows | None":
     """Return the maker of datasets' items; None if no source is a dataset."""
     if not recipe.has_items:
         return None
     from ..items.item_rows import ItemRows  # only for datasets
     from ..items.item_samples import source_items
 
-    return ItemRows(recipe, source_items(recipe))
+    return ItemRows(recipe, source_items(recipe, is_sent=is_sent))
 
 
 def _packed_slots(

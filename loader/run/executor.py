@@ -60,6 +60,12 @@ class Execution:
     device.
     """
 
+    # Words and the maker of this process, which a dataset's execution has others for.
+    _own_maker = "threads"
+    _without = "threads make"  # what makes batches without worker processes
+    _user_code = "the transform and the decoders run"
+    _way_back = "executor='threads'"
+
     def __init__(
         self,
         assembler: Assembler,
@@ -121,14 +127,14 @@ class Execution:
         except Unpicklable as error:
             if self._pool is None:
                 raise
-            # Only `auto` chose processes: threads make this batch after all.
-            self._return_to_threads(self._pool, str(error))
+            # Only `auto` chose processes: this process makes the batch after all.
+            self._leave_processes(self._pool, str(error))
         except Exception as error:
             first_step = self._first_moved_step
             if first_step is not None and step >= first_step:
                 error.add_note(
-                    f"the transform and the decoders run in worker processes since step {first_step}, because "
-                    f"{self.why}; executor='threads' keeps them in this process"
+                    f"{self._user_code} in worker processes since step {first_step}, because {self.why}; "
+                    f"{self._way_back} keeps them in this process"
                 )
             raise
         return self.prefetch().take(step, end)
@@ -179,7 +185,7 @@ class Execution:
         if not self._may_start_processes:
             return
         self._script_values = self._values_now()
-        if self._cores > MAX_CORES_FOR_THREADS and decode_share(metrics) >= DOMINANT_SHARE:
+        if self._expects_processes(metrics):
             from .workers.fork_server import prepare
 
             prepare()  # processes are likely: imports modules until the next measurement
@@ -201,10 +207,10 @@ class Execution:
         self._script_values = None
         stale = f"{change}, and worker processes keep the earlier value"
         if self._pool is None:  # the user chose processes: keep them, and warn
-            logger.warning("%s: store it as data, or use executor='threads'", stale)
+            logger.warning("%s: store it as data, or use %s", stale, self._way_back)
             return
         self.prefetch().drop()  # made with the earlier value
-        self._return_to_threads(self._pool, stale)
+        self._leave_processes(self._pool, stale)
 
     @property
     def starts_at_second_request(self) -> bool:
@@ -227,6 +233,9 @@ class Execution:
         if self.name != "caller":
             ahead = describe_ahead(self._bound, self._prefetch)
         return "\n".join([*lines, ahead])
+
+    def begin_copy_thread(self) -> None:
+        """Prepare for a thread that takes the batches and copies them to a device."""
 
     def dismiss(self) -> None:
         """Start no more batches: a thread in `batch` returns soon. Does not wait. For any thread."""
@@ -257,13 +266,6 @@ class Execution:
                 )
             self._sent_bytes = self._check_processes()
             return "processes", "as requested"
-        if self._assembler.recipe.has_items:
-            from .items.first_maker import first_maker
-
-            name, why = first_maker(executor, self._workers_option, has_copy_thread)
-            if name == "processes":
-                self._sent_bytes = self._check_processes()
-            return name, why
         if self._workers_option == 0:
             return "caller", "workers = 0"
         if executor == "threads":
@@ -321,7 +323,7 @@ class Execution:
     def _choose(self, measurement: Measurement) -> None:
         """Change the maker if the measurement is a reason to. Processes take over later, once they have started."""
         now = Maker(self.name, self.workers)
-        better = choice(measurement.locked, self._room(), measurement.stages, now)
+        better = self._better_maker(measurement, now)
         if better is None:
             return
         maker, why = better
@@ -345,6 +347,13 @@ class Execution:
             self._set_reason(f"{why}; but worker processes cannot start: {obstacle}")
             # Without processes now: choose among the other makers.
             self._choose(measurement)
+
+    def _better_maker(self, measurement: Measurement, now: Maker) -> tuple[Maker, str] | None:
+        """Return (a better maker than `now`, why); None if `now` is as good as any."""
+        return choice(measurement.locked, self._room(), measurement.stages, now)
+
+    def _expects_processes(self, metrics: Mapping[str, float]) -> bool:
+        return self._cores > MAX_CORES_FOR_THREADS and decode_share(metrics) >= DOMINANT_SHARE
 
     def _room(self) -> Room:
         """Return the makers that `auto` may choose now."""
@@ -374,7 +383,9 @@ class Execution:
             workers = min(workers, self._count("processes"))  # now with the bytes that are sent
             obstacle = self._start_pool(workers, why)
         if obstacle is not None and not recipe_obstacle.is_usual:
-            logger.warning("threads make the batches, though worker processes would be faster: %s", obstacle)
+            logger.warning(
+                "%s the batches, though worker processes would be faster: %s", self._without, obstacle
+            )
         return obstacle
 
     def _start_pool(self, workers: int, why: str) -> str | None:
@@ -396,10 +407,10 @@ class Execution:
         try:
             if not pool.poll():
                 return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the present maker goes on
             self._starting = None
             pool.abandon()
-            logger.warning("threads make the batches, since a worker process could not start: %s", error)
+            logger.warning("%s the batches, since a worker process could not start: %s", self._without, error)
             self._set_reason(f"{why}; but a worker process could not start: {error}")
             return
         self._starting = None
@@ -408,14 +419,14 @@ class Execution:
         self._first_moved_step = self.prefetch().unmade(self._step + 1)
         self._move("processes", pool.size, why, pool)
 
-    def _return_to_threads(self, pool: "WorkerPool", obstacle: str) -> None:
-        """Let threads make the batches for the rest of the run, in place of a pool that `auto` chose."""
-        logger.warning("threads make the batches from now on: %s", obstacle)
+    def _leave_processes(self, pool: "WorkerPool", obstacle: str) -> None:
+        """Let this process make the batches for the rest of the run, in place of a pool that `auto` chose."""
+        logger.warning("%s the batches from now on: %s", self._without, obstacle)
         self._pool = None
         self._first_moved_step = None
         self._script_values = None
-        n_threads = self._count("threads")
-        self._move("threads", n_threads, f"worker processes were faster, but {obstacle}")
+        n_workers = self._count(self._own_maker)
+        self._move(self._own_maker, n_workers, f"worker processes were faster, but {obstacle}")
         pool.abandon()
 
     def _move(

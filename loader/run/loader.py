@@ -145,7 +145,7 @@ class Loader:
         self._read_threads, parallel_map = range_threads(plan)
         spec = cache_spec(cache)
         self._assembler = Assembler(host_recipe, self._metrics, parallel_map, spec, end=self._end)
-        self._execution = Execution(
+        self._execution = _execution_class(recipe)(
             self._assembler,
             spec,
             self._metrics,
@@ -237,6 +237,8 @@ class Loader:
         """
         self._check_usable()
         delivery = self._delivery_to(device)
+        if delivery is not None:
+            self._execution.begin_copy_thread()
         with self._next_lock:
             if self._delivery is not None:
                 self._delivery.end()
@@ -432,6 +434,14 @@ class Loader:
                 f"this Loader was made in process {self._pid}, which forked this one; its threads are not here. Make "
                 "the Loader in the child, or start workers by spawn"
             )
+
+
+def _execution_class(recipe: Recipe) -> type[Execution]:
+    if not recipe.has_items:
+        return Execution
+    from .item_execution import ItemExecution  # only for datasets
+
+    return ItemExecution
 
 
 def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:

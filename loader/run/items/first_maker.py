@@ -1,8 +1,9 @@
-"""Choose what makes the items of datasets: the training's thread, or worker processes."""
+"""Choose what makes the items of datasets: the training's thread, or worker processes; never a thread beside it."""
 
 from typing import Literal
 
 from ...errors import InvalidRuntime
+from ..choice import MIN_WAIT_SHARE, Maker, Room, Stages
 
 
 def first_maker(
@@ -30,8 +31,22 @@ def first_maker(
     if has_copy_thread:
         return "processes", "a dataset's items are made apart from the thread that copies to the device"
     if workers == "auto":
-        return (
-            "caller",
-            "a dataset's items are made in the training's thread; workers=n makes them in processes",
-        )
+        return "caller", "a dataset's items begin there; `auto` measures if processes are faster"
     return "processes", "one thread of each process makes a dataset's items"
+
+
+def processes_instead(
+    room: Room,
+    stages: Stages,
+    now: Maker,
+) -> tuple[Maker, str] | None:
+    """Return (worker processes, why) if the training loses time by making items itself; else None.
+
+    On one core they would take turns with the training, and send each batch besides.
+    """
+    if now.name != "caller" or not room.processes or room.cores < 2:
+        return None
+    if stages.wait_share < MIN_WAIT_SHARE:
+        return None
+    why = f"making the items took {stages.wait_share:.0%} of the time of the training's thread"
+    return Maker("processes", room.processes), why

@@ -1,0 +1,60 @@
+"""Run the maker of a dataset's batches: the training's thread or worker processes, never a thread beside it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .choice import Maker
+from .contention import Contention, Measurement
+from .executor import EXECUTORS, Execution
+from .items.first_maker import first_maker, processes_instead
+from .maker_text import TRAINING_THREAD
+from .recipe.recipe import one_of
+
+
+class ItemExecution(Execution):
+    """`Execution` of a recipe with datasets.
+
+    Two threads in one dataset give wrong items, and items in a thread beside the training draw from its generators.
+    `auto` begins with the training's thread, and moves to processes if the training loses time by making items.
+    """
+
+    _own_maker = "caller"
+    _without = f"{TRAINING_THREAD} makes"
+    _user_code = "the datasets and the transform run"
+    _way_back = "workers=0"
+
+    def __init__(self, *arguments: Any, executor: object, **options: Any) -> None:
+        self._executor_option = executor
+        super().__init__(*arguments, executor=executor, **options)
+        if self.name == "caller" and self._workers_option == "auto":
+            self._may_start_processes = True
+            self._contention = Contention(probed=False)
+
+    def begin_copy_thread(self) -> None:
+        """Let processes make the items from now on. Raises: InvalidRuntime with workers=0; Unpicklable."""
+        if self.name == "processes":
+            return
+        _, why = self._prepare_first_maker(self._executor_option, has_copy_thread=True)
+        self._may_start_processes = False
+        self._end_measuring()
+        if self._starting is not None:
+            pool, _ = self._starting
+            pool.abandon()
+            self._starting = None
+        workers = self._count("processes")
+        self._move("processes", workers, why)
+
+    def _prepare_first_maker(self, executor: object, *, has_copy_thread: bool) -> tuple[str, str]:
+        one_of("executor", executor, EXECUTORS)
+        if executor == "processes":
+            return super()._prepare_first_maker(executor, has_copy_thread=has_copy_thread)
+        name, why = first_maker(executor, self._workers_option, has_copy_thread)
+        if name == "processes":
+            self._sent_bytes = self._check_processes()
+        return name, why
+
+    def _better_maker(self, measurement: Measurement, now: Maker) -> tuple[Maker, str] | None:
+        return processes_instead(self._room(), measurement.stages, now)
+
+    def _expects_processes(self, metrics: Mapping[str, float]) -> bool:
+        return True  # all that the training would wait for is made in its own thread

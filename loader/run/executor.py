@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 from ..cache.spec import CacheSpec
 from ..cores import rank_cores, rank_memory_bytes, rank_processes
 from ..errors import InvalidRuntime, Unpicklable
-from ..lazy_imports import without_collector
 from ..storage import is_local, is_on_network
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
@@ -264,25 +263,15 @@ class Execution:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
-            self._sent_bytes = self._check_processes()
+            from .workers.early_check import bytes_sent
+
+            self._sent_bytes = bytes_sent(self._assembler.recipe)
             return "processes", "as requested"
         if self._workers_option == 0:
             return "caller", "workers = 0"
         if executor == "threads":
             return "threads", "as requested"
         return "threads", "they begin at once; `auto` measures if another maker is faster"
-
-    def _check_processes(self) -> int:
-        """Return the bytes that each worker process is sent. Raises: Unpicklable, InvalidRuntime."""
-        with without_collector():
-            from .workers.fork_server import prepare
-            from .workers.pool import WorkerPool  # noqa: F401 - needed next
-            from .workers.startup_message import check_can_be_sent, libraries
-
-        recipe = self._assembler.recipe
-        nbytes = check_can_be_sent(recipe)
-        prepare(libraries(recipe))  # imports modules while training starts
-        return nbytes
 
     def _count(self, name: str) -> int:
         """Return the number of workers of a maker."""

@@ -1,14 +1,18 @@
 """Run the maker of a dataset's batches: the training's thread or worker processes, never a thread beside it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .choice import Maker
 from .contention import Contention, Measurement
 from .executor import EXECUTORS, Execution
 from .items.first_maker import first_maker, processes_instead
 from .maker_text import TRAINING_THREAD
-from .recipe.recipe import one_of
+from .recipe.recipe import Recipe, one_of
+
+if TYPE_CHECKING:
+    from .workers.pool import WorkerPool
+    from .workers.script_values import SentValue
 
 
 class ItemExecution(Execution):
@@ -50,7 +54,9 @@ class ItemExecution(Execution):
             return super()._prepare_first_maker(executor, has_copy_thread=has_copy_thread)
         name, why = first_maker(executor, self._workers_option, has_copy_thread)
         if name == "processes":
-            self._sent_bytes = self._check_processes()
+            from .workers.early_check import bytes_sent
+
+            self._sent_bytes = bytes_sent(self._assembler.recipe)
         return name, why
 
     def _better_maker(self, measurement: Measurement, now: Maker) -> tuple[Maker, str] | None:
@@ -58,3 +64,14 @@ class ItemExecution(Execution):
 
     def _expects_processes(self, metrics: Mapping[str, float]) -> bool:
         return True  # all that the training would wait for is made in its own thread
+
+    def _processes(self, workers: int, values: "tuple[SentValue, ...]" = ()) -> "WorkerPool":
+        # A dataset that nothing here refers to lies in the workers' memory only.
+        self._assembler.close_datasets()
+        return super()._processes(workers, values)
+
+
+def execution_class(recipe: Recipe) -> type[Execution]:
+    if recipe.has_items:
+        return ItemExecution
+    return Execution

@@ -17,7 +17,8 @@ from ..storage.threads import DaemonPool
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
-from .executor import Execution, Executor, Workers
+from .executor import Executor, Workers
+from .item_execution import execution_class
 from .ledger import Budget, open_ledger
 from .making.assemble import Assembler
 from .making.prefetch import prefetch_bound
@@ -66,11 +67,10 @@ class Loader:
 
     Args: Speed
         executor: "threads" in this process or worker "processes"; both make the same batches. "auto" starts with
-            threads, measures the first batches, and starts processes if they are faster. `executor_reason` has the
-            reason (docs/throughput.md).
+            threads (for a dataset, with the caller's), and starts processes if the first batches show that they are
+            faster. `executor_reason` has the reason (docs/throughput.md), `describe` the makers that it tried.
         workers: Number of threads or processes; 0 uses the caller's thread. "auto" uses at most four threads for
             samples on this machine, two if samples are only copied, and one process per core in this rank's share.
-            `describe` has the makers that it tried.
         prefetch: Bytes of batches made ahead. None sizes it by need: two ready for each worker, at least 64 MiB and at
             most a 32nd of this rank's memory (`describe`).
         cache: Where reads from remote roots are cached and read ahead (docs/stores.md). A number is bytes of memory, 0
@@ -145,7 +145,7 @@ class Loader:
         self._read_threads, parallel_map = range_threads(plan)
         spec = cache_spec(cache)
         self._assembler = Assembler(host_recipe, self._metrics, parallel_map, spec, end=self._end)
-        self._execution = _execution_class(recipe)(
+        self._execution = execution_class(recipe)(
             self._assembler,
             spec,
             self._metrics,
@@ -237,8 +237,6 @@ class Loader:
         """
         self._check_usable()
         delivery = self._delivery_to(device)
-        if delivery is not None:
-            self._execution.begin_copy_thread()
         with self._next_lock:
             if self._delivery is not None:
                 self._delivery.end()
@@ -272,7 +270,7 @@ class Loader:
 
     @property
     def executor(self) -> str:
-        """Maker of the batches: "threads", "processes", or "caller" with `workers=0`. `auto` may change it."""
+        """Maker of the batches: "threads", "processes" or "caller" (workers=0, datasets). `auto` may change it."""
         return self._execution.name
 
     @property
@@ -363,10 +361,7 @@ class Loader:
         return shown(self, self.status_line, stream)
 
     def close(self) -> None:
-        """Store the ledger, and end all of the loader's threads and processes. Stores stay open.
-
-        Raises: StoreError if the ledger cannot be stored.
-        """
+        """Store the ledger, and end the loader's threads and processes; stores stay open. Raises: StoreError."""
         self._stop(wait=True)
 
     def __enter__(self) -> "Loader":
@@ -415,6 +410,7 @@ class Loader:
         backend = backend_of(device, self._framework, default=self._copies_jax)
         if backend is None:
             return None
+        self._execution.begin_copy_thread()
         delivery = Delivery(backend, self._execution, self._recorder, self._metrics)
         weakref.finalize(self, delivery.abandon)
         return delivery
@@ -434,14 +430,6 @@ class Loader:
                 f"this Loader was made in process {self._pid}, which forked this one; its threads are not here. Make "
                 "the Loader in the child, or start workers by spawn"
             )
-
-
-def _execution_class(recipe: Recipe) -> type[Execution]:
-    if not recipe.has_items:
-        return Execution
-    from .item_execution import ItemExecution  # only for datasets
-
-    return ItemExecution
 
 
 def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:

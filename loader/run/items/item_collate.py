@@ -1,7 +1,6 @@
 """Call your `collate` with the items of a step."""
 
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ...order.random.generators import collate_words
 from ...order.sources.items_view import ItemsView
 from ..recipe.recipe import Recipe
 from .item_seeds import ItemSeeds, Words
+from .open_dataset import ITEM_TURN
 
 
 class ItemCollate:
@@ -30,7 +30,6 @@ class ItemCollate:
         self._name = source_name
         self._collate = collate
         self._seeds = ItemSeeds()
-        self._turn = Lock()
 
     def __call__(
         self,
@@ -53,7 +52,7 @@ class ItemCollate:
             return self._collate(list(items))
 
         try:
-            with self._turn:
+            with ITEM_TURN:
                 (result,) = self._seeds.make(
                     1,
                     words,

@@ -2,12 +2,16 @@
 
 import sys
 from collections.abc import Sequence
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from ...errors import Corrupt, InvalidRuntime, PlanMismatch
 from ...order.sources.items_source import ItemsSource
 from ...order.sources.items_view import ItemsView, missing_text
+
+# For all datasets of the process: items of two loaders draw from the same generators. And torch never calls a dataset
+# from two threads: seek and read on one file gave wrong items without an error. An item may read another loader.
+ITEM_TURN = RLock()
 
 _IMAGE_ERRORS = ("PIL", "UnidentifiedImageError")
 _MEDIA_ERRORS = ("av.error", "InvalidDataError")
@@ -20,8 +24,7 @@ class OpenDataset:
         self._name = source_name
         self._view = view
         self._dataset: Any = None
-        # torch never calls a dataset from two threads: seek and read on one file gave wrong items without an error.
-        self.turn = Lock()
+        self.turn = ITEM_TURN
 
     @property
     def source(self) -> ItemsSource:

@@ -172,6 +172,10 @@ class Assembler:
     def close(self) -> None:
         self._reads.close()
         self._fetch.close()
+        self.close_datasets()
+
+    def close_datasets(self) -> None:
+        """Close the datasets that are open here; the next item opens its dataset again."""
         if self._items is not None:
             self._items.close()
 

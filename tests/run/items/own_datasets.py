@@ -2,7 +2,9 @@
 
 import os
 import random
+import threading
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
@@ -102,6 +104,26 @@ class Broken(Pictures):
         if i % 40 == 7 or i % 6 == 0:
             raise OSError("image file is truncated (3 bytes not processed)")
         return super().__getitem__(i)
+
+
+class Slow(Pictures):
+    """Items that cost a millisecond of a core."""
+
+    def __getitem__(self, i):
+        end = perf_counter() + 0.001
+        while perf_counter() < end:
+            pass
+        return super().__getitem__(i)
+
+
+TRAINER = os.environ.setdefault("PENSTOCK_TEST_TRAINER", str(os.getpid()))
+
+
+def locked_in_workers(items):
+    """Return what cannot be sent, but only in a worker process."""
+    if str(os.getpid()) == TRAINER:
+        return len(items)
+    return threading.Lock()
 
 
 class OpenFile:

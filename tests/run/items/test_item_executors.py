@@ -1,5 +1,7 @@
 """What makes the items of datasets: the training's thread, then processes if they pay; never a thread beside it."""
 
+import functools
+import os
 import threading
 from time import perf_counter
 
@@ -100,7 +102,8 @@ def test_dataset_that_cannot_be_sent_stays_with_the_training(cores, datasets, ca
 
 
 def test_worker_that_cannot_send_a_batch_leaves_items_to_the_training(cores, datasets, caplog):
-    plan = planned(loader.items(datasets.Slow(), collate=datasets.locked_in_workers))
+    collate = functools.partial(datasets.locked_in_workers, os.getpid())
+    plan = planned(loader.items(datasets.Slow(), collate=collate))
     with loader.Loader(plan, 0, 1) as batches:
         taken = until_decided(batches)
         assert batches.executor == "processes"

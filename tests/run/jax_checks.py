@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -241,3 +242,14 @@ def test_times_of_windows_stay_numpy_unless_jax_has_64_bits(tmp_path, wide):
         assert batch[name].dtype == np.int64
     assert np.array_equal(np.asarray(batch["anchor_ns"]), clock[np.asarray(batch["row"])])
     assert isinstance(batch["row"], jax.Array)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tensors_of_a_dataset_become_arrays(workers):
+    items = [(torch.full((2, 3), i, dtype=torch.int32), torch.ones(i + 1)) for i in range(12)]
+    plan = loader.plan({"photos": items}, seed=7, global_batch=4)
+    with loader.Loader(plan, 0, 1, framework="jax", workers=workers, steps=2) as batches:
+        for batch in batches:
+            assert isinstance(batch["0"], jax.Array)
+            assert batch["0"][:, 0, 0].tolist() == batch.ordinals.tolist()
+            assert [isinstance(ragged, jax.Array) for ragged in batch["1"]] == [True] * 4

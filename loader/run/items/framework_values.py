@@ -29,7 +29,10 @@ def column_with_arrays(values: list[Any]) -> list[Any]:
     tensor_type = _tensor_type()
     if tensor_type is None:
         return values
-    for kind in set(map(type, values)):
+    kinds = set(map(type, values))
+    if kinds == {tensor_type}:
+        return [_array(value) for value in values]
+    for kind in kinds:
         if issubclass(kind, tensor_type | list | tuple | Mapping):
             return [with_arrays({"": value})[""] for value in values]
     return values
@@ -52,6 +55,10 @@ def _tensor_type() -> Any:
 
 
 def _array(tensor: Any) -> Any:
+    try:
+        return tensor.numpy()
+    except (RuntimeError, TypeError):
+        pass  # a gradient, a lazy conjugate, a device or a dtype that numpy lacks
     if tensor.is_sparse or tensor.is_quantized:
         return tensor
     on_host = tensor.detach().cpu()

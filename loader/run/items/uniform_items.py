@@ -54,7 +54,7 @@ class UniformItems:
         yield numbers, self._crcs
 
     def use_arrays(self) -> None:
-        """Put numpy arrays in the place of torch tensors. The checksums stay those of the tensors."""
+        """Put numpy arrays in the place of torch tensors. The checksums do not change."""
         for name, values in self._columns.items():
             self._columns[name] = column_with_arrays(values)
 

@@ -163,7 +163,7 @@ class Assembler:
         self._samples = ManySamples(recipe, decoders, self._one_sample)
         self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
         self._packed = _packed_slots(recipe, decoders, self._fetch, parallel_map)
-        self._items = _item_rows(recipe, is_sent=not is_for_this_process)
+        self._items = _item_rows(recipe, is_sent=allocate is not None)
         self._has_succeeded = False  # whether any batch was made so far
 
     def dismiss(self) -> None:

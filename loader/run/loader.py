@@ -163,8 +163,8 @@ class Loader:
             self._micro_batch = checked_micro_batch(plan, self.world, micro_batch)
         self._remaining_micros: list[Batch] = []  # micro batches that the current step still has
         self._trail = trail
-        self._recorder = None if trail is None else self._recorder_of(trail, recipe, epochs)
-        self._delivery = self._delivery_to(device)
+        self._recorder = None if trail is None else self._open_recorder(trail, recipe, epochs)
+        self._delivery = self._open_delivery(device)
         self._closed = False
         self._pid = os.getpid()
 
@@ -236,7 +236,7 @@ class Loader:
         Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
         """
         self._check_usable()
-        delivery = self._delivery_to(device)
+        delivery = self._open_delivery(device)
         with self._next_lock:
             if self._delivery is not None:
                 self._delivery.end()
@@ -381,8 +381,8 @@ class Loader:
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one held at the fork stays locked
         if self._delivery is not None:
-            self._delivery.close(wait=wait)
-        self._execution.close(wait=wait)
+            self._delivery.close(wait=wait)  # first: it takes batches from the execution
+        self._execution.close(wait=wait)  # before the assembler and the threads that its makers read with
         if wait:
             self._assembler.close()
         else:
@@ -394,7 +394,7 @@ class Loader:
             self._recorder.close(wait=wait)
         self._ledger.close()
 
-    def _recorder_of(self, trail: "Trail", recipe: Recipe, epochs: int | None) -> "Recorder | None":
+    def _open_recorder(self, trail: "Trail", recipe: Recipe, epochs: int | None) -> "Recorder | None":
         from .trail.recorder import recorder_of  # only for runs with a run log
 
         recorder = recorder_of(trail, recipe, epochs)
@@ -402,7 +402,7 @@ class Loader:
             weakref.finalize(self, recorder.dismiss)
         return recorder
 
-    def _delivery_to(self, device: Any) -> "Delivery | None":
+    def _open_delivery(self, device: Any) -> "Delivery | None":
         if device is None and not self._copies_jax:
             return None
         from .device.stage import Delivery, backend_of

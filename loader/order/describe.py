@@ -118,16 +118,16 @@ def _growth_line(
 ) -> str:
     n_remaining = facts["left_of_epoch"]
     n_new = facts["new"]
-    mixed = "its"
+    epochs = "its epochs"
     if n_remaining:
-        mixed = f"{n_remaining} samples left of its epoch are mixed with {n_new} new ones, then"
+        epochs = f"{n_remaining} samples left of its epoch are mixed with {n_new} new ones, then epochs"
     whole_from_step = facts["whole_from_step"]
     start = "never (it grows again before)"
     if whole_from_step is not None:
         start = f"from step {whole_from_step}"
     return (
         f"from step {step} {subject} grows: "
-        f"{mixed} epochs are of the {facts['samples']} samples "
+        f"{epochs} are of the {facts['samples']} samples "
         f"of view {facts['view']}, {start}"
     )
 

@@ -412,13 +412,15 @@ def _is_substitute(
     ordinals: view ordinals of the key in the entry's view, or None.
     """
     view = plan.sources[entry.source].view
-    if isinstance(view, WindowView):
-        # An entry names only the episode: draw the window again.
+    has_key_of_sample = not isinstance(view, WindowView | ItemsView)
+    if has_key_of_sample:
+        return entry.substitute == key
+    if isinstance(view, WindowView):  # the entry may name only the episode
         episode, _, _ = key.rpartition("@")
         if entry.substitute not in (key, episode):
             return False
-    elif not isinstance(view, ItemsView):  # whose names are unknown without the dataset
-        return entry.substitute == key
+
+    # Draw the substitute again, and compare ordinals. (The names of items are unknown without their dataset.)
     if not ordinals:
         return False
     source_index = plan.source_names.index(entry.source)

@@ -163,6 +163,7 @@ def _growth_facts(
     plan: PlanContent,
     growth: Growth,
 ) -> dict[str, Any]:
+    """Return the facts of a growth: sums over its buckets, and each bucket's own."""
     by_bucket: dict[str | None, dict[str, Any]] = {}
     for source in plan.sources.values():
         is_of_growth = source.source == growth.source and source.growth == growth.number
@@ -215,23 +216,26 @@ def _segment_facts(
     world_size: int,
     steps_per_s: float,
 ) -> dict[str, Any]:
+    """Return the facts of a segment, by its number: sizes, and rates of a mean step."""
     segment = plan.segments[number]
-    views: dict[str, PlannedSource] = {}
+    views: dict[str, PlannedSource] = {}  # stream -> its view in force
     for name in segment.weights:
         for source in plan.views_at(name, segment.start_step):
             views[source.stream] = source
 
+    # Without buckets the plan counts as a single one, with the label None.
     turns = _turns(plan, number)
     total_turns = sum(turns.values())
     rates: dict[str, dict[str, Any]] = {}
     buckets: dict[str, dict[str, int]] = {}
     for label, own_turns in turns.items():
         batch = _slots(plan, number, label)
+        slots_per_step = batch * own_turns / total_turns  # mean over the plan's steps
         rates |= _rates(
             plan,
             number,
             label,
-            batch * own_turns / total_turns,
+            slots_per_step,
             views,
         )
         if label is not None:
@@ -275,29 +279,29 @@ def _rates(
     plan: PlanContent,
     number: int,
     label: str | None,
-    slots: float,
+    slots_per_step: float,
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Return stream -> rates, for the streams of one bucket. slots: the bucket's slots of a mean step."""
-    stream = plan.streams[label]
+    """Return stream -> rates, for the streams of one bucket. slots_per_step: the bucket's slots of a mean step."""
+    mixture = plan.streams[label]
     segment = plan.segments[number]
     if plan.boundary == MASK:  # a mean step of its only source, padding left out
-        n = plan.sources[stream.names[0]].shape.n
-        slots = n / epoch_steps(n, stream.batch)
+        n = plan.sources[mixture.names[0]].shape.n
+        slots_per_step = n / epoch_steps(n, mixture.batch)
 
     weights: dict[str, int] = {}
-    for name in stream.names:
-        if name in views:
-            weights[name] = segment.weights[views[name].source]
+    for stream in mixture.names:
+        if stream in views:
+            weights[stream] = segment.weights[views[stream].source]
     total_weight = sum(weights.values())
     rates: dict[str, dict[str, Any]] = {}
-    for name, weight in weights.items():
-        n = views[name].shape.n
-        rates[name] = {
+    for stream, weight in weights.items():
+        n = views[stream].shape.n
+        rates[stream] = {
             "weight": weight,
             "total_weight": total_weight,
-            "samples_per_step": slots * weight / total_weight,
-            "steps_per_epoch": n * total_weight / (slots * weight),
+            "samples_per_step": slots_per_step * weight / total_weight,
+            "steps_per_epoch": n * total_weight / (slots_per_step * weight),
         }
     return rates
 
@@ -324,12 +328,12 @@ def _per_step(
     chunk_requests: list[float] = []
     for name, rate in rates.items():
         source = views[name]
-        of_source = rate["samples_per_step"]
-        requests_of_source = of_source * _requests_per_sample(source)
-        samples.append(of_source)
-        nbytes.append(of_source * source.view.mean_sample_bytes)
-        requests.append(requests_of_source)
-        chunk_requests.append(requests_of_source / source.shape.chunk)
+        own_samples = rate["samples_per_step"]
+        own_requests = own_samples * _requests_per_sample(source)
+        samples.append(own_samples)
+        nbytes.append(own_samples * source.view.mean_sample_bytes)
+        requests.append(own_requests)
+        chunk_requests.append(own_requests / source.shape.chunk)
     return {
         "samples": sum(samples),
         "bytes": sum(nbytes),

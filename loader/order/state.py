@@ -111,7 +111,7 @@ def _views_read(
     names: set[str],
     grown: Sequence[Growth],
 ) -> list[PlannedSource]:
-    """Return the views of these sources: of the first version, and of each growth."""
+    """Return the views that were read: of these sources' first versions, and of these growths."""
     versions = {(name, 0) for name in names}
     for growth in grown:
         versions.add((growth.source, growth.number))

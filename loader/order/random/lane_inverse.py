@@ -50,7 +50,7 @@ def _find_tail_position(
     keys: EpochKeys,
     number_in_tail: int,
 ) -> int:
-    """Return the in-epoch position of a sample by its number among the tail's samples, as `lanes._tail` counts them."""
+    """Return the in-epoch position of a sample by its number among the tail's samples (`lanes._numbers_in_tail`)."""
     body = shape.body
     tail = shape.n - body  # samples
     slots = shape.slots

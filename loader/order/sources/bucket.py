@@ -156,7 +156,7 @@ def batch_sizes(
         affordable = int(budget // cost)
         at_least_one = max(1, affordable)
         size = min(global_batch, at_least_one)
-        n_multiples = max(1, size // multiple)
+        n_multiples = max(1, size // multiple)  # rounded down, but not to 0
         sizes[label] = n_multiples * multiple
     return sizes
 
@@ -235,7 +235,7 @@ def _edges(edges: Sequence[Number]) -> tuple[str, ...]:
                 text = str(edge)  # 0.1 means 1/10, not the double next to it
                 numbers.append(Decimal(text))
         inner_edges = numbers[:-1]
-        is_complete = len(numbers) == len(edges) >= 2
+        is_complete = len(numbers) == len(edges) >= 2  # no truth value among them
         is_ascending = all(low < high for low, high in pairwise(numbers))
         is_finite = all(number.is_finite() for number in inner_edges)
         is_valid = is_complete and is_ascending and is_finite

@@ -327,28 +327,28 @@ def best_fit(sizes: I64, capacity: int) -> I64:
     Sizes are placed in descending order, equal ones in input order. Each goes into the bin with the least sufficient
     room; among equal bins, the one opened first.
     """
+    # An open bin is one number, (room << bits) + bin: that sorts by room, then bin, and faster than a pair.
     bits = len(sizes).bit_length()  # enough for any bin's number
     n_numbers = 1 << bits
     bin_mask = n_numbers - 1
-    empty_room = capacity << bits
-    rooms: list[int] = []  # (room << bits) + bin, ascending: one number sorts faster than a pair
+    empty_bin = capacity << bits
+    open_bins: list[int] = []  # ascending, without full ones
     n_bins = 0
     bins = []
     order = np.argsort(-sizes, kind="stable")
     descending = sizes[order]
     for size in descending.tolist():
         needed = size << bits
-        smallest = bisect_left(rooms, needed)
-        if smallest < len(rooms):
-            room = rooms.pop(smallest)
+        smallest = bisect_left(open_bins, needed)  # the first bin with enough room
+        if smallest < len(open_bins):
+            open_bin = open_bins.pop(smallest)
         else:
-            room = empty_room + n_bins
+            open_bin = empty_bin + n_bins
             n_bins += 1
-        bin_number = room & bin_mask
-        bins.append(bin_number)
-        room -= needed
-        if room >> bits:  # full bins leave the list
-            insort(rooms, room)
+        bins.append(open_bin & bin_mask)
+        open_bin -= needed
+        if open_bin >> bits:  # it has room left
+            insort(open_bins, open_bin)
     out = np.empty(len(sizes), np.int64)
     out[order] = bins
     return out

@@ -161,7 +161,10 @@ def quarantine_of(
     value: object,
     views: Mapping[str, OrderView],
 ) -> Quarantine:
-    """Return the lists that a caller requests: {source: keys}, or (step, {source: keys}) pairs."""
+    """Return the quarantine that a caller requests. views: source -> view.
+
+    value: {source: keys} from step 0 on; [(step, {source: keys}), ...]; or None. Raises: InvalidPlan.
+    """
     entries: object = value or []
     if isinstance(value, Mapping):
         entries = [(0, value)]
@@ -198,36 +201,35 @@ def quarantine_of(
 
 def listed_samples(
     source: str,
-    value: Iterable[Iterable[str]],
+    key_lists: Iterable[Iterable[str]],
     views: Mapping[str, OrderView],
 ) -> ListedSamples:
-    """Return (version ordinal, key) for the keys in `value`, one list or several, by ordinal.
+    """Return (version ordinal, key) of each key in one list or several, by ordinal.
 
     Raises InvalidPlan if the source is unknown, or a key has no live sample.
     """
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")
-    for keys in value:
+    for keys in key_lists:
         is_text = isinstance(keys, str)  # its characters are no keys
         if is_text or not isinstance(keys, Iterable):
             raise InvalidPlan(f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed")
 
     distinct: dict[str, None] = {}  # in the order of the lists
-    for keys in value:
-        list_keys = dict.fromkeys(keys)
-        distinct.update(list_keys)
+    for keys in key_lists:
+        distinct.update(dict.fromkeys(keys))
     for key in distinct:
         if not isinstance(key, str):
             raise InvalidPlan(f"quarantine[{source!r}] has {key!r}; sample keys are strings")
 
-    names = list(distinct)
-    ordinals = views[source].ordinals(names)
+    distinct_keys = list(distinct)
+    ordinals = views[source].ordinals(distinct_keys)
     samples: list[tuple[int, str]] = []
     unknown: list[str] = []
-    for ordinal, name in zip(ordinals.tolist(), names, strict=True):
-        samples.append((ordinal, name))
+    for ordinal, key in zip(ordinals.tolist(), distinct_keys, strict=True):
+        samples.append((ordinal, key))
         if ordinal < 0:
-            unknown.append(name)
+            unknown.append(key)
     if unknown:
         n_unknown = len(unknown)
         first_unknown = unknown[0]

@@ -149,7 +149,8 @@ class WindowLayout:
         for field, offsets in self.at.items():
             at[field] = offsets.to_json()
 
-        # An option that a layout does not use is no key: the plan's id is the one from before there was the option.
+        # `text`, `keep` and `columns` are younger than plans that were saved without them, whose ids must stay. So they
+        # are absent if the layout does not use them.
         body: dict[str, Any] = {}
         if self.text:
             body["text"] = list(self.text)
@@ -170,11 +171,11 @@ class WindowLayout:
         """Return the layout whose `to_json()` is `body`. Raises: InvalidPlan."""
         try:
             at = {}
-            for field, places in body["at"].items():
-                if "ns" in places:
-                    at[field] = times_of(places)
+            for field, offsets in body["at"].items():
+                if "ns" in offsets:
+                    at[field] = times_of(offsets)
                 else:
-                    at[field] = rows_of(places)
+                    at[field] = rows_of(offsets)
             return layout_of(
                 anchor=body["anchor"],
                 at=at,
@@ -192,8 +193,8 @@ class WindowLayout:
 
     @property
     def span(self) -> tuple[int, int]:
-        """(rows needed before the anchor's row, after it) by windows that fit."""
-        offsets: tuple[int, ...] = (0,)
+        """Number of anchor rows before, and after, the row at which a window stands that lies inside its episode."""
+        offsets: tuple[int, ...] = (0,)  # the window has no values of the anchor itself
         if self.anchor in self.at:
             offsets = self.at[self.anchor].values
         earliest = min(offsets)
@@ -203,15 +204,15 @@ class WindowLayout:
         return before, after
 
 
-def times_of(places: Mapping[str, Any]) -> Offsets:
+def times_of(offsets: Mapping[str, Any]) -> Offsets:
     """Return instants of a plan's JSON. Raises: InvalidPlan."""
-    values = [nanoseconds(time) for time in places["ns"]]
+    values = [nanoseconds(time) for time in offsets["ns"]]
     return _offsets("ns", values, "at")
 
 
-def rows_of(places: Mapping[str, Any]) -> Offsets:
+def rows_of(offsets: Mapping[str, Any]) -> Offsets:
     """Return rows of a plan's JSON. Raises: InvalidPlan."""
-    values = [_row(row) for row in places["rows"]]
+    values = [_row(row) for row in offsets["rows"]]
     return _offsets("rows", values, "at")
 
 
@@ -241,20 +242,9 @@ def layout_of(
             f"windows: at = {at!r}; a dict of field -> times or loader.rows(...) is needed, such as "
             "{'state.npy': [0], 'action.npy': loader.rows(0, 50)}"
         )
-    places = {}
+    offsets_by_field = {}
     for field, value in at.items():
-        places[field] = _places(field, value)
-    rules = _rules(rule, places)
-    if pad not in ("mask", "inside"):
-        raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")
-    padding: Literal["mask", "inside"] = "mask"
-    if pad == "inside":
-        padding = "inside"
-        for offsets in places.values():
-            if offsets.unit == "ns" and any(offsets.values):
-                raise InvalidPlan(
-                    "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
-                )
+        offsets_by_field[field] = _checked_offsets(field, value)
     if keep is not None and (not isinstance(keep, str) or not keep):
         raise InvalidPlan(
             f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'"
@@ -267,9 +257,9 @@ def layout_of(
     return WindowLayout(
         anchor=anchor,
         every=checked_int("windows: every", every, 1, 2**31),
-        at=places,
-        rule=rules,
-        pad=padding,
+        at=offsets_by_field,
+        rule=_rules(rule, offsets_by_field),
+        pad=_checked_pad(pad, offsets_by_field),
         max_age_ns=max_age_ns,
         text=_styles(text),
         keep=keep,
@@ -277,22 +267,36 @@ def layout_of(
     )
 
 
+def _checked_pad(pad: str, at: Mapping[str, Offsets]) -> Literal["mask", "inside"]:
+    if pad == "mask":
+        return "mask"
+    if pad != "inside":
+        raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")
+    for offsets in at.values():
+        # Windows inside are counted by rows of the anchor. Only the anchor's own time, 0, has a known row.
+        if offsets.unit == "ns" and any(offsets.values):
+            raise InvalidPlan(
+                "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
+            )
+    return "inside"
+
+
 def _rules(
     rule: Mapping[str, str] | None,
-    places: Mapping[str, Offsets],
+    at: Mapping[str, Offsets],
 ) -> dict[str, str]:
     """Return the rules other than "last", checked."""
     rules: dict[str, str] = {}
     if not rule:
         return rules
     for field, name in dict(rule).items():
-        if field not in places or name not in RULES:
+        if field not in at or name not in RULES:
             raise InvalidPlan(
                 f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}"
             )
         if name == "last":
             continue
-        if places[field].unit == "rows":
+        if at[field].unit == "rows":
             raise InvalidPlan(
                 f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule"
             )
@@ -335,7 +339,8 @@ def _columns(columns: Any) -> tuple[str, ...]:
     return tuple(distinct)
 
 
-def _places(field: object, value: Any) -> Offsets:
+def _checked_offsets(field: object, value: Any) -> Offsets:
+    """Return a field's entry of `at`. Raises: InvalidPlan."""
     if not isinstance(field, str):
         raise InvalidPlan(f"windows: at names {field!r}; fields are texts")
     if isinstance(value, Offsets):

@@ -184,15 +184,16 @@ class WindowView:
                 "the later windows have another anchor, every, keep, at, rule, pad, max_age, text or columns; a plan "
                 "has one"
             )
+        # Shared episodes must have the same windows. They come first in this view, before the new ones.
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
         n_shared = len(self.episodes)
         if delta.view is not None:
             n_shared -= len(delta.view)
-        shared = shared_episodes(old, delta.removed)
+        shared = shared_episodes(old, delta.removed)  # [shared]: their numbers in the old view
         all_counts_before = np.diff(old._first_at_all_rows)
         all_counts = np.diff(self._first_at_all_rows)
         counts_before = all_counts_before[shared]
-        counts = all_counts[:n_shared]  # new episodes come after the shared ones
+        counts = all_counts[:n_shared]
         if not np.array_equal(counts_before, counts):
             raise InvalidPlan(
                 f"the number of rows of {self.layout.anchor!r} changed in episodes that both versions share"
@@ -201,12 +202,13 @@ class WindowView:
             _check_clocks(self, old)
             _check_kept(self, old, shared)
 
+        # The new episodes' windows, numbered from 0.
         if delta.view is None:
             return delta
         first_new_window = self.first[n_shared]
         first = self.first[n_shared:] - first_new_window
         n_new_windows = first[-1]
-        if not n_new_windows:
+        if not n_new_windows:  # the new episodes are too short, or `keep` leaves no row
             return replace(delta, view=None)
         kept: KeptWindows | None = None
         if self.kept is not None:
@@ -215,11 +217,13 @@ class WindowView:
         return replace(delta, view=new_windows)
 
     def windows_at(self, key: str) -> list[int] | None:
-        """Return the numbers of all windows of an episode, or of one window, by its key; None for an unknown key."""
-        windows = self._windows_of_episode(key)  # an episode's key may have an @ of its own
+        """Return the numbers of an episode's windows, or of one window, by its key; None if there are none."""
+        # First as an episode's key, which may have an @ of its own.
+        windows = self._windows_of_episode(key)
         if windows is not None:
             return list(windows) or None
 
+        # Then as a window's: <episode>@<row>.
         episode_key, _, row_text = key.rpartition("@")
         windows = self._windows_of_episode(episode_key)
         if windows is None:
@@ -313,18 +317,16 @@ def _check_kept(
     """Raise InvalidPlan unless both keep the same rows. shared: int64, `old`'s numbers of `view`'s first episodes."""
     if view.kept is None or old.kept is None or len(shared) == 0:
         return
-    members = view.kept.members
-    members_before = old.kept.members
+    bits = view.kept.members.bits
+    former_bits = old.kept.members.bits
     for first, stop, shift in _shared_runs(view.kept, old.kept, shared):
-        for block in range(first, stop, BITS_TOGETHER):
+        for block in range(first, stop, BITS_TOGETHER):  # bounds the memory
             block_end = min(block + BITS_TOGETHER, stop)
-            former_block = block + shift
-            former_block_end = block_end + shift
-            now = members.bits(block, block_end)
-            before = members_before.bits(former_block, former_block_end)
-            differ = np.flatnonzero(now != before)
-            if len(differ):
-                first_difference = int(differ[0])
+            is_kept = bits(block, block_end)
+            was_kept = former_bits(block + shift, block_end + shift)
+            differences = np.flatnonzero(is_kept != was_kept)
+            if len(differences):
+                first_difference = int(differences[0])
                 key = _key_at(view, block + first_difference)
                 raise InvalidPlan(
                     f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan"
@@ -336,14 +338,16 @@ def _shared_runs(
     former: KeptWindows,
     shared: I64,
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, stop, shift) of windows between two removed episodes: there `former` has them `shift` further on.
+    """Yield (first, stop, shift) for each run of windows that `kept` numbers first ... stop - 1.
+
+    A run is the windows of shared episodes between two removed ones. `former` numbers them first + shift and so on.
 
     shared: int64, not empty; as for `_check_kept`.
     """
-    has_gap_behind = np.diff(shared) != 1
+    has_gap_behind = np.diff(shared) != 1  # a removed episode follows in the old view
     gaps = np.flatnonzero(has_gap_behind)
     run_starts = (gaps + 1).tolist()
-    episode_edges = [0, *run_starts, len(shared)]
+    episode_edges = [0, *run_starts, len(shared)]  # in the new view
     for episode, stop_episode in pairwise(episode_edges):
         first = int(kept.first[episode])
         stop = int(kept.first[stop_episode])

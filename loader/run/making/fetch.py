@@ -223,8 +223,8 @@ class Fetch:
         unknown = _unknown_crcs(places)
         fetched = Fetched({}, {})
 
-        # 1. Reads from a bucket. On a disk, each field below reads and verifies its own bytes.
-        gatherable: Gatherable
+        # 1. From a bucket, read all fields at once. On a disk, the steps below read what they need from open files.
+        gatherable: Gatherable  # bytes that the steps below copy and verify
         if self._files[located.kind.sources[0]] is None:
             verified_later = bulk.gathered(columns)
             gatherable, results = self._read_bucket(located, verified_later)

@@ -9,7 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,6 +49,18 @@ logger = logging.getLogger(__name__)
 
 Producer = Mapping[str, Any] | None
 Facts = Mapping[str, Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectsTable:
+    """The registered objects that have the bytes of new parts."""
+
+    table: pa.Table
+    """Table of the objects (`foreign_objects.foreign_table`)."""
+    facts: Mapping[str, str]
+    """Facts about the table: the format and options of the registration."""
+    chunk_rows: int = 0
+    """Average samples per decoded chunk of a registered table; 0 for other objects."""
 
 
 def publish_parts(
@@ -173,26 +185,22 @@ def publish_registered(
     prefix: str,
     parts: Sequence[Part],
     samples: Sequence[pa.Table] | None,
-    foreign: pa.Table | None,
+    objects: ObjectsTable | None,
     *,
-    table_facts: Mapping[str, str],
     parent: Version | None,
     to_exclude: RowsToExclude,
     producer: Mapping[str, Any],
     created_us: int,
     field_facts: Facts = None,
-    chunk_rows: int = 0,
     exclusions: Exclusions = NO_EXCLUSIONS,
 ) -> Version:
     """Publish registered or imported parts, under names derived from their content.
 
     Args:
         samples: One table per part, as for `write_run`; None reads the parts' tables.
-        foreign: Table of the parts' objects; None if the parts have their own bytes.
-        table_facts: Facts about the table `foreign`.
+        objects: The registered objects; None for parts with their own bytes, such as imported ones.
         to_exclude: Parent samples to exclude.
         field_facts: Facts about fields, as for `publish_parts`.
-        chunk_rows: Average samples per decoded chunk of a registered table; 0 for other objects.
         exclusions: Standing exclusions, applied to samples of the parts and of the parent.
 
     Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
@@ -207,10 +215,10 @@ def publish_registered(
     parent_rows = to_exclude.union(standing_rows)
     types = _column_types(parent)
     change, keys = write_run(root.store, prefix, parts, types, {}, parent_rows, samples, exclusions)
-    if foreign is not None:
-        data = table_bytes(foreign, "foreign", facts=table_facts)
-        objects = put_named(root.store, prefix, "foreign", data, foreign.num_rows)
-        change = replace(change, foreign=objects, chunks=_chunks(change, chunk_rows))
+    if objects is not None:
+        data = table_bytes(objects.table, "foreign", facts=objects.facts)
+        file = put_named(root.store, prefix, "foreign", data, objects.table.num_rows)
+        change = replace(change, foreign=file, chunks=_chunks(change, objects.chunk_rows))
 
     # 2. Commit. The producer names the records of those exclusions that had an effect.
     records = _effective_records(exclusions, standing_keys, keys)

@@ -387,7 +387,6 @@ class _Import:
             parts,
             self._agreed(parts, members) if members else None,
             None,
-            table_facts={},
             parent=self.parent,
             to_exclude=self.since.left_out(self.parent),
             producer=producer if labels is None else {**producer, "labels": list(labels)},

@@ -19,7 +19,7 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import publish_registered, publish_without
+from loader.dataset.publish import ObjectsTable, publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.tables.foreign_objects import foreign_table, place_id
 from loader.dataset.tables.place_records import is_adopted, put_place
@@ -250,8 +250,10 @@ class EpisodeParts:
                 f"data/{txn}/registered",
                 parts,
                 None,
-                foreign_table(objects_of(self.store, place, shards)),
-                table_facts={"registered": canonical(dict(chosen)).decode()},
+                ObjectsTable(
+                    table=foreign_table(objects_of(self.store, place, shards)),
+                    facts={"registered": canonical(dict(chosen)).decode()},
+                ),
                 parent=parent,
                 to_exclude=left_out,
                 producer={

@@ -16,9 +16,9 @@ from loader.dataset.columnar.choices import WIDTHS, ColumnarOptions
 from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import publish_registered, publish_without
+from loader.dataset.publish import ObjectsTable, publish_registered, publish_without
 from loader.dataset.root import Root
-from loader.dataset.tables.foreign_objects import foreign_table, place_id
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_table, place_id
 from loader.dataset.tables.place_records import is_adopted, put_place
 from loader.dataset.versions.version import Version
 from loader.errors import Conflict, EmptyVersion
@@ -293,6 +293,7 @@ def _publish(
     producer = {"registered": dict(recorded), "place": place} | _facts(objects, store.url)
     with root.heartbeat(txn):
         parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of, seals=objects.seals)
+        foreign_objects = objects_of(store, place, shards, objects.chunks)
         version = publish_registered(
             root,
             dataset,
@@ -300,10 +301,7 @@ def _publish(
             prefix,
             parts,
             SampleTables(txn, rows, keys),
-            foreign_table(objects_of(store, place, shards, objects.chunks)),
-            chunk_rows=_chunk_rows(objects, rows),
-            # Labels may change from one registration to the next, so `difference` does not compare them.
-            table_facts={"registered": canonical(without_labels(recorded)).decode()},
+            _objects_table(foreign_objects, recorded, _chunk_rows(objects, rows)),
             parent=parent,
             to_exclude=since.left_out(parent),
             producer=producer,
@@ -311,6 +309,20 @@ def _publish(
             exclusions=standing_exclusions(root.store, dataset),
         )
     return version, sealed
+
+
+def _objects_table(
+    objects: Sequence[ForeignObject],
+    recorded: Mapping[str, Any],
+    chunk_rows: int,
+) -> ObjectsTable:
+    # Labels may change from one registration to the next, so `difference` does not compare them.
+    registered = canonical(without_labels(recorded)).decode()
+    return ObjectsTable(
+        table=foreign_table(objects),
+        facts={"registered": registered},
+        chunk_rows=chunk_rows,
+    )
 
 
 def _facts(objects: FoundObjects, url: str) -> dict[str, Any]:

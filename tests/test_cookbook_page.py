@@ -1,5 +1,6 @@
 """The blocks of docs/cookbook.md, in their order, twice over, in processes of their own."""
 
+import difflib
 import json
 import os
 import re
@@ -164,6 +165,15 @@ def test_front_page_trains_on_labelled_photos(tmp_path: Path) -> None:
     shell(command, tmp_path)
     small = loop.replace("global_batch=256", "global_batch=24")
     assert run(ONE_STEP + small, tmp_path) == "24 224 224 3 24\n"
+
+
+def test_page_counts_the_changed_lines_of_a_moved_training() -> None:
+    folder = ROOT / "tests/oracles/classify"
+    before = (folder / "before.py").read_text().splitlines()
+    after = (folder / "after.py").read_text().splitlines()
+    changes = [line[0] for line in difflib.ndiff(before, after)]
+    text = f"Of its {len(before)} lines, {changes.count('-')} became {changes.count('+')}."
+    assert text in PAGE
 
 
 def test_every_block_is_tried() -> None:

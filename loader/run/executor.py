@@ -59,11 +59,11 @@ class Execution:
     device.
     """
 
-    # Words and the maker of this process, which a dataset's execution has others for.
-    _own_maker = "threads"
-    _without = "threads make"  # what makes batches without worker processes
+    # What makes the batches if worker processes do not, how messages name it, and the option that chooses it.
+    _fallback_maker = "threads"
+    _fallback_phrase = "threads make"
+    _fallback_option = "executor='threads'"
     _user_code = "the transform and the decoders run"
-    _way_back = "executor='threads'"
 
     def __init__(
         self,
@@ -105,8 +105,7 @@ class Execution:
             # Not the execution itself, which the probe's thread would keep alive.
             weakref.finalize(self, self._contention.end_probe)
 
-        # Earlier makers, each with the seconds that training waited and worked meanwhile. _used_s counts them for the
-        # current maker.
+        # Earlier makers, each with the seconds of the run that it served. _used_s counts them for the current one.
         self._trials: list[tuple[Maker, float]] = []
         self._used_s = 0.0
 
@@ -133,7 +132,7 @@ class Execution:
             if first_step is not None and step >= first_step:
                 error.add_note(
                     f"{self._user_code} in worker processes since step {first_step}, because {self.why}; "
-                    f"{self._way_back} keeps them in this process"
+                    f"{self._fallback_option} keeps them in this process"
                 )
             raise
         return self.prefetch().take(step, end)
@@ -179,7 +178,6 @@ class Execution:
         if measurement is not None:
             self._choose(measurement)
             return
-
         # The first measurement only begins an interval. Prepare for processes, which later ones may choose.
         if not self._may_start_processes:
             return
@@ -206,7 +204,7 @@ class Execution:
         self._script_values = None
         stale = f"{change}, and worker processes keep the earlier value"
         if self._pool is None:  # the user chose processes: keep them, and warn
-            logger.warning("%s: store it as data, or use %s", stale, self._way_back)
+            logger.warning("%s: store it as data, or use %s", stale, self._fallback_option)
             return
         self.prefetch().drop()  # made with the earlier value
         self._leave_processes(self._pool, stale)
@@ -373,7 +371,7 @@ class Execution:
             obstacle = self._start_pool(workers, why)
         if obstacle is not None and not recipe_obstacle.is_usual:
             logger.warning(
-                "%s the batches, though worker processes would be faster: %s", self._without, obstacle
+                "%s the batches, though worker processes would be faster: %s", self._fallback_phrase, obstacle
             )
         return obstacle
 
@@ -399,7 +397,9 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - whatever it is, the present maker goes on
             self._starting = None
             pool.abandon()
-            logger.warning("%s the batches, since a worker process could not start: %s", self._without, error)
+            logger.warning(
+                "%s the batches, since a worker process could not start: %s", self._fallback_phrase, error
+            )
             self._set_reason(f"{why}; but a worker process could not start: {error}")
             return
         self._starting = None
@@ -410,12 +410,12 @@ class Execution:
 
     def _leave_processes(self, pool: "WorkerPool", obstacle: str) -> None:
         """Let this process make the batches for the rest of the run, in place of a pool that `auto` chose."""
-        logger.warning("%s the batches from now on: %s", self._without, obstacle)
+        logger.warning("%s the batches from now on: %s", self._fallback_phrase, obstacle)
         self._pool = None
         self._first_moved_step = None
         self._script_values = None
-        n_workers = self._count(self._own_maker)
-        self._move(self._own_maker, n_workers, f"worker processes were faster, but {obstacle}")
+        n_workers = self._count(self._fallback_maker)
+        self._move(self._fallback_maker, n_workers, f"worker processes were faster, but {obstacle}")
         pool.abandon()
 
     def _move(

@@ -23,10 +23,10 @@ class ItemExecution(Execution):
     `auto` begins with the training's thread, and moves to processes if the training loses time by making items.
     """
 
-    _own_maker = "caller"
-    _without = f"{TRAINING_THREAD} makes"
+    _fallback_maker = "caller"
+    _fallback_phrase = f"{TRAINING_THREAD} makes"
+    _fallback_option = "workers=0"
     _user_code = "the datasets and the transform run"
-    _way_back = "workers=0"
 
     def __init__(self, *arguments: Any, executor: object, **options: Any) -> None:
         self._executor_option = executor
@@ -40,6 +40,7 @@ class ItemExecution(Execution):
         """Let processes make the items from now on. Raises: InvalidRuntime with workers=0; Unpicklable."""
         if self.name == "processes":
             return
+        # Choose as at the start, but with a copy thread. Processes that `auto` has started may not be ready yet.
         _, why = self._prepare_first_maker(self._executor_option, has_copy_thread=True)
         self._may_start_processes = False
         self._end_measuring()

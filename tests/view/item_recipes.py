@@ -77,6 +77,10 @@ def other_name():
     return view(name="pictures")
 
 
+def number():
+    return {"photos": 7}
+
+
 class Shorter(Photos):
     def __len__(self):
         return N - 1
@@ -92,6 +96,24 @@ def other_source():
 
 def no_dataset():
     return {"decode": True}
+
+
+class Thing:
+    """An object that only this module knows."""
+
+
+class WithObjects(Photos):
+    def __getitem__(self, i):
+        return {
+            **super().__getitem__(i),
+            "thing": Thing(),
+            "boxes": [[i, Thing()]],
+            "texts": np.array([i], object),
+        }
+
+
+def with_objects():
+    return view(WithObjects())
 
 
 class Failing(Photos):

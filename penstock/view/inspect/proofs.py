@@ -170,7 +170,7 @@ def _by_sum(batch: ShownBatch, ranks: Mapping[int, int], world_size: int) -> Ver
     """Compare a whole step with the sum of its ranks' recorded digests: items of other parts are not made."""
     if batch.world_size == 1 and len(ranks) == world_size:
         recorded_sum = sum(ranks.values()) % WHOLE
-        whose = f"the sum of {world_size} ranks"
+        whose = f"{world_size} ranks together"
         return _compared({batch.digest or 0}, {recorded_sum}, whose)
     return None, f"the trail has parts of {world_size} ranks: open rank {min(ranks)} of {world_size}"
 

@@ -15,7 +15,7 @@ from loader.run.trail.slot_columns import array_bytes, tensor_crcs
 from ..kinds import kind_of
 from ..kinds.array_values import ranges_cached
 from ..kinds.kind import Media
-from ..replays.replayed_values import Texts, detached
+from ..replays.replayed_values import Texts, sent_sample
 from ..replays.replays import ReplayedPart
 from ..shown_values import ShownValue, facts_of, shown_sample, version_of
 
@@ -101,7 +101,7 @@ def shown_batch(
             versions[source] = version_of(plan, source)
         version, part = versions.get(source), parts[i]
         if samples is not None:
-            samples[values.first_slot + i] |= {name: detached(value) for name, value in sample.items()}
+            samples[values.first_slot + i] |= sent_sample(sample, is_item=version is None)
         with ranges_cached():
             shown = shown_sample(sample, version, texts, values.cut.get(i))
             part.fields.update(zip(sample, shown, strict=True))

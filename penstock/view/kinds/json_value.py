@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .array_values import as_array, shape_of
-from .kind import Facts, Kind, Mark, mark
+from .kind import Facts, Kind, Mark, mark, type_name
 from .text import MAX_LINES, bounded
 
 MAX_DEPTH = 12
@@ -123,7 +123,7 @@ def _leaf(value: object) -> str:
         return repr(float(value))
     if isinstance(value, bytes | bytearray):
         return f"{len(value):,} bytes"
-    return shape_of(value) or f"{type(value).__module__}.{type(value).__qualname__}"
+    return shape_of(value) or type_name(value)
 
 
 def _whole(value: int) -> str:

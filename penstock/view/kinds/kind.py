@@ -34,6 +34,25 @@ WEIGHTS = {
 """Weight by mark; the worst weighs the most."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnsentObject:
+    """Stands for an object whose class exists only in the process of the user's code."""
+
+    type_name: str
+    """Its module and class, or what it holds."""
+
+    def __str__(self) -> str:
+        return self.type_name
+
+
+def type_name(value: object) -> str:
+    """Return a value's module and class."""
+    if isinstance(value, UnsentObject):
+        return value.type_name
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Facts about a field beside its value."""

@@ -8,7 +8,7 @@ import numpy as np
 from ...text import terminal_text
 from ...units import size
 from .array_values import shape_of
-from .kind import Facts, Kind, Mark, mark
+from .kind import Facts, Kind, Mark, mark, type_name
 
 MAX_LINES = 200
 """Most lines shown per value."""
@@ -84,8 +84,7 @@ def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
     shape = shape_of(value)
     if shape is not None:
         return bounded(shape), *hex_lines(_first_bytes(value), most=MAX_OTHER_BYTES)
-    kind = type(value)
-    name = bounded(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+    name = bounded(type_name(value).removeprefix("builtins."))
     if isinstance(value, dict | list | tuple | set | frozenset):
         return (f"{name}, {len(value):,} items",)
     return (name,)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import loader
-from loader.errors import InvalidRuntime, PenstockError, PlanMismatch, TransformFailed
+from loader.errors import EmptyView, InvalidPlan, InvalidRuntime, PenstockError, PlanMismatch, TransformFailed
 from loader.order.sources.items_view import ItemsView, shown_text
 
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"
@@ -215,6 +215,8 @@ class RecipeDatasets:
                 return view
             # Called here once: each replay would call it again.
             opened = replace(source, dataset=source.dataset(), is_factory=False)
+        except (InvalidPlan, EmptyView) as error:
+            raise type(error)(f"{self._title}, dataset '{shown_text(name)}': {error}") from error
         except PenstockError:
             raise
         except Exception as error:

@@ -9,7 +9,9 @@ import numpy as np
 
 import loader
 from loader.dataset.shards.address import SampleAddress
+from loader.order.sources.items_view import ItemsView
 
+from ..kinds.kind import UnsentObject, type_name
 from .image_placement import Placement
 from .recorded_decoders import RecordedDecoders
 
@@ -100,12 +102,40 @@ def itself(plan: "loader.Plan", values: V) -> V:
 
 
 def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
-    """Return tensors as arrays, because unpickling a tensor would import torch, or JAX."""
-    decoded, trained = (
-        {name: detached(value) for name, value in sample.items()}
-        for sample in (values.decoded, values.trained)
-    )
+    """Return a slot's values as `sent_sample` does."""
+    is_item = isinstance(plan.sources[values.source].view, ItemsView)
+    decoded = sent_sample(values.decoded, is_item=is_item)
+    trained = sent_sample(values.trained, is_item=is_item)
     return replace(values, decoded=decoded, trained=trained)
+
+
+def sent_sample(sample: Mapping[str, Any], *, is_item: bool) -> dict[str, Any]:
+    """Return tensors as arrays, because unpickling a tensor would import torch, or JAX.
+
+    is_item: True for an item of a dataset, whose objects of other classes stay in its process.
+    """
+    sent = {name: detached(value) for name, value in sample.items()}
+    if is_item:
+        sent = {name: _without_objects(value) for name, value in sent.items()}
+    return sent
+
+
+_KNOWN_MODULES = frozenset(("builtins", "datetime", "decimal", "numpy", "torch"))
+
+
+def _without_objects(value: Any) -> Any:
+    """Return a value of an item whose objects of other modules are replaced by their names."""
+    if type(value) is dict:
+        return {key: _without_objects(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_without_objects(item) for item in value]
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        shape = list(value.shape)
+        return UnsentObject(f"{value.dtype} {shape}")
+    module, _, _ = type(value).__module__.partition(".")
+    if module in _KNOWN_MODULES:
+        return value
+    return UnsentObject(type_name(value))
 
 
 def detached(value: Any) -> Any:

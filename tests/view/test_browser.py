@@ -13,6 +13,7 @@ import loader
 from tests.servers.chromium import Page, chromium
 from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import BATCH, train, words_of, write_photos
+from tests.view.recipes import plain
 
 pytestmark = pytest.mark.server
 PREFIX = "/proxy/view"
@@ -21,6 +22,8 @@ PAGES = {
     "/r/one": "Starts",
     "/r/one/2": "digest",
     "/r/one/2/3": "Provenance",
+    "/r/items/1": "no digest",
+    "/r/items/1/2": "Raw object and Dagster run are not known",
     "/r/one/against/one": "equal",
     "/r/one/window?from=1&to=4": "Mixture",
     "/v/photos/1": "Columns",
@@ -97,6 +100,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with loader.Root(folder) as root:
         plan = loader.plan({"photos": write_photos(root).select("jpg", "cls")}, seed=3, global_batch=BATCH)
         train(root, plan, "one")
+        items = loader.plan({"rows": loader.items(range(40))}, seed=3, global_batch=BATCH)
+        train(root, items, "items", recipe=plain)
         write_photos(root, numbers=range(20, 23))
         with root.write("odd") as writer:
             writer.add(ODD_KEY, {"txt": "a"})

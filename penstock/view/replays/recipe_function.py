@@ -85,7 +85,9 @@ def _failed(recipe: str, error: BaseException) -> TransformFailed:
 
 def described_error(error: BaseException) -> str:
     """Return an error of the user's code as one text: its notes, the line that raised it, and its causes."""
-    parts = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    kind = type(error).__name__
+    notes = getattr(error, "__notes__", ())
+    parts = [f"{kind}: {error}", *notes]
     frames = traceback.extract_tb(error.__traceback__)
     if frames:
         last = frames[-1]
@@ -94,7 +96,8 @@ def described_error(error: BaseException) -> str:
     for _ in range(MOST_CAUSES):
         if cause is None:
             break
-        parts.append(f"caused by {type(cause).__name__}: {cause}")
+        kind = type(cause).__name__
+        parts.append(f"caused by {kind}: {cause}")
         cause = cause.__cause__ or cause.__context__
     return "; ".join(parts)
 
@@ -182,13 +185,14 @@ class RecipeDatasets:
         named = self._recipe.get("items")
         if named is not None and not isinstance(named, Mapping):
             # One dataset without a name can only be the plan's only one.
-            names = set[str]()
+            names: set[str] = set()
             for planned in plan.sources.values():
                 if isinstance(planned.view, ItemsView):
                     names.add(planned.view.name)
             if len(names) == 1:
                 return named
-            listed = ", ".join(f"'{shown_text(other)}'" for other in sorted(names))
+            shown_names = [f"'{shown_text(other)}'" for other in sorted(names)]
+            listed = ", ".join(shown_names)
             raise PlanMismatch(
                 f"{self._title} returns one dataset, and the plan has {listed}; return a dict of name -> dataset"
             )
@@ -216,7 +220,8 @@ class RecipeDatasets:
             # Called here once: each replay would call it again.
             opened = replace(source, dataset=source.dataset(), is_factory=False)
         except (InvalidPlan, EmptyView) as error:
-            raise type(error)(f"{self._title}, dataset '{shown_text(name)}': {error}") from error
+            kind = type(error)
+            raise kind(f"{self._title}, dataset '{shown_text(name)}': {error}") from error
         except PenstockError:
             raise
         except Exception as error:

@@ -77,7 +77,7 @@ def publish_parts(
     facts: Facts = None,
     foreign: Mapping[str, Any] | None = None,
 ) -> Version:
-    """Publish parts as the dataset's next version (`Root.publish`). foreign: as for `_check_foreign`."""
+    """Publish parts as the dataset's next version (`Root.publish`). All arguments are as there."""
     # 1. Check the arguments and the transaction, before anything is uploaded.
     txn = check_parts(parts)
     objects = _check_foreign(txn, parts, foreign)

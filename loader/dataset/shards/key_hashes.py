@@ -121,18 +121,17 @@ def _look_up_by_row_groups(
     is_known = np.zeros(len(hashes), bool)
     with _corrupt_if_unreadable(name):
         # 1. Choose the row groups by the smallest hash of each, which the footer has.
-        # Tables of earlier releases have none: there, Parquet checks the CRC of each page.
-        group_sha256s: Sequence[str] = ()
-        if "footer_sha256" in file:
-            group_sha256s = part_hashes(metadata).row_groups
-
         columns = [metadata.row_group(group).column(0) for group in range(metadata.num_row_groups)]
         smallest = np.array([column.statistics.min for column in columns], np.int64)
         groups = _candidate_groups(hashes, smallest)
         if not groups:
             return is_known
 
-        # 2. Read these row groups, and look up the hashes in each.
+        # 2. Read these row groups, and look up the hashes in each. Earlier releases stored no SHA-256 of row groups:
+        #    there, Parquet checks the CRC of each page.
+        group_sha256s: Sequence[str] = ()
+        if "footer_sha256" in file:
+            group_sha256s = part_hashes(metadata).row_groups
         spans = [_span(columns[group]) for group in groups]
         blobs = store.get_ranges(
             path,

@@ -424,7 +424,7 @@ def locate(
 
     positions = set(part.tolist())
     for position in sorted(positions):
-        if position not in live_rows:
+        if position not in live_rows:  # all rows of the part are live
             continue
         is_of_part = part == position
         of_part = np.flatnonzero(is_of_part)

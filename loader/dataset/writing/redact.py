@@ -297,10 +297,11 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
     group_places: list[Int64s] = []
     fields: list[str] = []
     while len(keys) < index.n_rows:
-        rows = index.read_group(index.row_group_of(len(keys)))
+        next_row = len(keys)
+        rows = index.read_group(index.row_group_of(next_row))
         keys += rows.keys
         group_places.append(rows.places)
-        fields = list(rows.offset)
+        fields = list(rows.offset)  # the same in each row group
     places = np.concatenate(group_places)  # int64 [rows, fields, 3]
     places_by_field = {}
     for number, field in enumerate(fields):

@@ -8,6 +8,7 @@ READING, STORES, PIPELINE = "benchmarks.md", "benchmarks-stores.md", "benchmarks
 PAGES = {
     "benchmarks": READING,
     "benchmarks.executors": READING,
+    "benchmarks.items": READING,
     "benchmarks.verified": READING,
     "benchmarks.video_reads": READING,
     "benchmarks.run_steps": READING,

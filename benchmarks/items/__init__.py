@@ -1,0 +1,1 @@
+"""`python -m benchmarks.items`: penstock beside other loaders over one map-style dataset."""

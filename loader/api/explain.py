@@ -19,7 +19,7 @@ from ..order.slots import Slots, rank_slice
 from ..order.sources.items_view import ItemsView, shown_text, unsupported
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
-from ..run.recipe.document_pieces import pieces_of, sequence_address
+from ..run.recipe.document_pieces import find_pieces, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World
 from ..storage.external_shards import PlacedStore
@@ -266,18 +266,18 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
 
 
 def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[int, list[ExplainedPiece]]:
-    pieces = pieces_of(plan, step, slots, rows)
-    addresses = _addresses(view, pieces.of.document)
+    pieces = find_pieces(plan, step, slots, rows)
+    addresses = _addresses(view, pieces.positions.document)
     out: dict[int, list[ExplainedPiece]] = {}
     for i, (address, row) in enumerate(zip(addresses, provenance(view.version, addresses), strict=True)):
-        start = int(pieces.of.start[i])
+        start = int(pieces.positions.start[i])
         out.setdefault(int(pieces.slot[i]), []).append(
             ExplainedPiece(
-                segment_id=int(pieces.of.number_in_sequence[i]) + 1,
+                segment_id=int(pieces.positions.number_in_sequence[i]) + 1,
                 start=start,
-                stop=start + int(pieces.of.length[i]),
-                at=int(pieces.of.offset_in_sequence[i]),
-                masked=bool(pieces.held[i]),
+                stop=start + int(pieces.positions.length[i]),
+                at=int(pieces.positions.offset_in_sequence[i]),
+                masked=bool(pieces.is_masked[i]),
                 address=address,
                 provenance=row,
             )

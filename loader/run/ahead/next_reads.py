@@ -19,7 +19,7 @@ from ...order.plan import PlannedSource
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packing import PackedView
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
-from ..recipe.document_pieces import pieces_of
+from ..recipe.document_pieces import find_pieces
 from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import Group
@@ -75,8 +75,8 @@ class RankFuture:
         if not len(rows):
             return None
         if self._recipe.plan.pack is not None:
-            pieces = pieces_of(self._recipe.plan, step, slots, rows)
-            slots, rows = pieces.documents, np.flatnonzero(~pieces.held)
+            pieces = find_pieces(self._recipe.plan, step, slots, rows)
+            slots, rows = pieces.documents, np.flatnonzero(~pieces.is_masked)
         out = {}
         for located in self._locate(slots, rows, self._run):
             out.update(by_path(located))

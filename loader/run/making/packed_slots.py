@@ -26,7 +26,7 @@ from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
-from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
+from ..recipe.document_pieces import SlotPieces, Values, find_pieces, lay_out, sequence_address, sequence_crc
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
@@ -96,16 +96,18 @@ class PieceReads:
         address: SampleAddress,
     ) -> PartsOfField | None:
         """Return the read of one piece; None if its document is read whole."""
-        table = pieces.of
+        positions = pieces.positions
         checks = self._checks[int(pieces.documents.source[piece])]
-        is_split = table.tokens[piece] > self._length  # only split documents have checksums for their pieces
+        is_split = (
+            positions.tokens[piece] > self._length
+        )  # only split documents have checksums for their pieces
         if checks is None or not is_split:
             return None
         # Long documents are cut every `length` tokens.
-        number_in_document = int(table.start[piece]) // self._length
+        number_in_document = int(positions.start[piece]) // self._length
         place = address.fields[self._field]
         part = checks.part(address.ordinal, number_in_document, place)
-        nbytes = int(table.length[piece]) * self._dtype.itemsize
+        nbytes = int(positions.length[piece]) * self._dtype.itemsize
         if part is None or part.nbytes != nbytes:  # no checksum, or one for other bytes
             return None
         return PartsOfField(
@@ -179,7 +181,7 @@ class PackedSlots:
         crcs = np.zeros(len(columns), np.int64)  # of the sequences
         for row, pieces_of_row in _pieces_by_row(rank_slots, pieces).items():
             start_s = perf_counter()
-            arrays = laid_out(self._packing, pieces.of, pieces_of_row, results.values)
+            arrays = lay_out(self._packing, pieces.positions, pieces_of_row, results.values)
             sample: dict[str, Any] = dict(arrays)
             view = self._views[slots.source[row]]
             address = sequence_address(view, int(slots.ordinal[row]))
@@ -188,7 +190,7 @@ class PackedSlots:
                 sample = self._transform(slots, row, sample, address)
             BatchRow(columns, row).put(sample, tuple(sample))
             keys[row] = address.key
-            crcs[row] = sequence_crc(pieces.of, pieces_of_row, results.crcs)
+            crcs[row] = sequence_crc(pieces.positions, pieces_of_row, results.crcs)
         return DeliveredSamples(
             keys=Keys(lambda: keys),
             crcs=crcs,
@@ -206,22 +208,22 @@ class PackedSlots:
                 document_crcs[piece] = self._field_crcs(located.places.address(number).fields)
         crcs = np.zeros(len(rank_slots), np.int64)
         for row, pieces_of_row in _pieces_by_row(rank_slots, pieces).items():
-            crcs[row] = sequence_crc(pieces.of, pieces_of_row, document_crcs)
+            crcs[row] = sequence_crc(pieces.positions, pieces_of_row, document_crcs)
         return crcs
 
     def _slot_pieces(self, rank_slots: RankSlots) -> SlotPieces:
-        """Return the pieces of one step's sequences. `held` marks quarantined ones, and those a recorded run masked."""
+        """Return the pieces of one step's sequences. Masked: quarantined ones, and the ones a recorded run masked."""
         (step,) = rank_slots.steps
-        pieces = pieces_of(self._recipe.plan, step, rank_slots.slots, rank_slots.real_rows)
+        pieces = find_pieces(self._recipe.plan, step, rank_slots.slots, rank_slots.real_rows)
         recorded = self._recipe.recorded
         if recorded is None:
             return pieces
         slot_of_piece = rank_slots.number[pieces.slot]  # [pieces]: slot in the global batch
-        was_masked = recorded.masked(step, slot_of_piece, pieces.of.document)
-        return replace(pieces, held=pieces.held | was_masked)
+        was_masked = recorded.masked(step, slot_of_piece, pieces.positions.document)
+        return replace(pieces, is_masked=pieces.is_masked | was_masked)
 
     def _locate_documents(self, pieces: SlotPieces) -> list[LocatedSamples]:
-        readable = np.flatnonzero(~pieces.held)
+        readable = np.flatnonzero(~pieces.is_masked)
         return self._fetch.locate(pieces.documents, readable, self._map)
 
     def _field_crcs(self, fields: Mapping[str, FieldAddress]) -> list[int]:
@@ -303,9 +305,9 @@ class PackedSlots:
         sample = self._make_document(pieces.documents, located, number, payload, None)
         if isinstance(sample, Corrupt):
             return sample
-        start = int(pieces.of.start[piece])
-        stop = start + int(pieces.of.length[piece])
-        n_tokens = int(pieces.of.tokens[piece])
+        start = int(pieces.positions.start[piece])
+        stop = start + int(pieces.positions.length[piece])
+        n_tokens = int(pieces.positions.tokens[piece])
         values: list[np.ndarray] = []
         for field, _, dtype in self._packing.layout:
             array = _check_array(sample[field], field, np.dtype(dtype), n_tokens, document)

@@ -30,41 +30,54 @@ class SlotPieces:
 
     slot: I64
     """int64 [pieces], ascending within each source: the piece's slot."""
-    of: DocumentPieces
-    """Positions of the pieces in slots and documents."""
+    positions: DocumentPieces
+    """Positions of the pieces in sequences and documents."""
     documents: Slots
     """One slot per piece, with the piece's document."""
-    held: NDArray[np.bool_]
-    """bool [pieces]: True if the document is quarantined, and not read."""
+    is_masked: NDArray[np.bool_]
+    """bool [pieces]: True if the document is quarantined, or masked by a recorded run, and not read."""
 
 
-def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
-    """Return the pieces of the packed sequences in a step's slots (int64 numbers), source by source."""
-    parts: list[tuple[I64, DocumentPieces, NDArray[np.bool_]]] = []
+def find_pieces(
+    plan: Plan,
+    step: int,
+    slots: Slots,
+    rows: I64,
+) -> SlotPieces:
+    """Return the pieces of the packed sequences in a step's slots, source by source. rows: int64, indexes of slots."""
+    slot_parts: list[I64] = []
+    position_parts: list[DocumentPieces] = []
+    mask_parts: list[NDArray[np.bool_]] = []
     for index, source in enumerate(plan.sources.values()):
-        rows_of_source = rows[slots.source[rows] == index]
+        is_of_source = slots.source[rows] == index
+        rows_of_source = rows[is_of_source]
         assert isinstance(source.view, PackedView)
         pieces = source.view.table.pieces(slots.ordinal[rows_of_source])
-        parts.append(
-            (rows_of_source[pieces.row], pieces, plan.quarantine.holds(source.source, step, pieces.document))
-        )
-    slot = np.concatenate([owner for owner, _, _ in parts])
-    columns = {
-        name: np.concatenate([getattr(pieces, name) for _, pieces, _ in parts])
-        for name in DocumentPieces.__dataclass_fields__
-    }
-    of = DocumentPieces(**columns)
+        slot_parts.append(rows_of_source[pieces.row])
+        position_parts.append(pieces)
+        is_masked = plan.quarantine.holds(source.source, step, pieces.document)
+        mask_parts.append(is_masked)
+
+    columns = {}
+    for name in DocumentPieces.__dataclass_fields__:
+        parts = [getattr(pieces, name) for pieces in position_parts]
+        columns[name] = np.concatenate(parts)
+    positions = DocumentPieces(**columns)
+    slot = np.concatenate(slot_parts)
     documents = Slots(
         source=slots.source[slot],
         position=slots.position[slot],
         epoch=slots.epoch[slot],
-        ordinal=of.document,
-        view_ordinal=of.document,
-        valid=np.ones(len(of), np.bool_),
-        attempt=np.zeros(len(of), np.int8),
+        ordinal=positions.document,
+        view_ordinal=positions.document,
+        valid=np.ones(len(positions), np.bool_),
+        attempt=np.zeros(len(positions), np.int8),
     )
     return SlotPieces(
-        slot=slot, of=of, documents=documents, held=np.concatenate([held for _, _, held in parts])
+        slot=slot,
+        positions=positions,
+        documents=documents,
+        is_masked=np.concatenate(mask_parts),
     )
 
 
@@ -72,8 +85,11 @@ Values = tuple[np.ndarray, ...]
 """Values of one piece [tokens]: its tokens, and the fields beside them, as in `Packing.layout`."""
 
 
-def laid_out(
-    packing: Packing, pieces: DocumentPieces, numbers: Sequence[int], values: Mapping[int, Values]
+def lay_out(
+    packing: Packing,
+    pieces: DocumentPieces,
+    numbers: Sequence[int],
+    values: Mapping[int, Values],
 ) -> dict[str, np.ndarray]:
     """Return one sequence's arrays.
 
@@ -84,31 +100,40 @@ def laid_out(
     - `<field>.segment_ids` -> int32 [length], 1 for the first piece and so on; 0 where there is no token.
     - `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
     """
-    length, name = packing.length, packing.field
-    out = {
-        field: np.full(length, fill, np.dtype(dtype).newbyteorder("="))
-        for field, fill, dtype in packing.layout
-    }
-    position, segment = np.zeros(length, np.int32), np.zeros(length, np.int32)
-    loss = np.zeros(length, np.bool_)
+    length = packing.length
+    name = packing.field
+    fields: dict[str, np.ndarray] = {}
+    for field, fill, dtype in packing.layout:
+        native_dtype = np.dtype(dtype).newbyteorder("=")
+        fields[field] = np.full(length, fill, native_dtype)
+    position_ids = np.zeros(length, np.int32)
+    segment_ids = np.zeros(length, np.int32)
+    loss_mask = np.zeros(length, np.bool_)
+
     for number in numbers:
         if number not in values:
             continue
-        at, n = int(pieces.offset_in_sequence[number]), int(pieces.length[number])
-        for field, column in zip(out.values(), values[number], strict=True):
-            field[at : at + n] = column
-        position[at : at + n] = np.arange(n, dtype=np.int32)
-        segment[at : at + n] = pieces.number_in_sequence[number] + 1
-        loss[at + 1 : at + n] = True
+        start = int(pieces.offset_in_sequence[number])
+        n_tokens = int(pieces.length[number])
+        stop = start + n_tokens
+        for array, piece in zip(fields.values(), values[number], strict=True):
+            array[start:stop] = piece
+        position_ids[start:stop] = np.arange(n_tokens, dtype=np.int32)
+        segment_ids[start:stop] = pieces.number_in_sequence[number] + 1
+        loss_mask[start + 1 : stop] = True
     return {
-        **out,
-        f"{name}.{POSITION_IDS}": position,
-        f"{name}.{SEGMENT_IDS}": segment,
-        f"{name}.{LOSS_MASK}": loss,
+        **fields,
+        f"{name}.{POSITION_IDS}": position_ids,
+        f"{name}.{SEGMENT_IDS}": segment_ids,
+        f"{name}.{LOSS_MASK}": loss_mask,
     }
 
 
-def sequence_crc(pieces: DocumentPieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
+def sequence_crc(
+    pieces: DocumentPieces,
+    numbers: Sequence[int],
+    crcs: Mapping[int, Sequence[int]],
+) -> int:
     """Return the CRC-32C over a sequence's pieces, little-endian.
 
     A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each field of the document in the order of
@@ -116,15 +141,20 @@ def sequence_crc(pieces: DocumentPieces, numbers: Sequence[int], crcs: Mapping[i
     """
     body = b""
     for number in numbers:
-        of = crcs.get(number)
-        length = 0 if of is None else int(pieces.length[number])
-        sums = (0,) if of is None else of
-        head = (int(pieces.document[number]), int(pieces.start[number]), length)
-        body += struct.pack(f"<QQI{len(sums)}I", *head, *sums)
+        length = 0
+        field_crcs: Sequence[int] = (0,)
+        if number in crcs:
+            length = int(pieces.length[number])
+            field_crcs = crcs[number]
+        document = int(pieces.document[number])
+        start = int(pieces.start[number])
+        n_fields = len(field_crcs)
+        body += struct.pack(f"<QQI{n_fields}I", document, start, length, *field_crcs)
     return crc32c(body)
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:
+    """Return the address by which errors and records name a sequence. It has no bytes of its own, so no fields."""
     documents = stored_view(view)
     assert documents is not None
     version = documents.version

@@ -1,7 +1,6 @@
 """Run the maker of a dataset's batches: the training's thread or worker processes, never a thread beside it."""
 
 from collections.abc import Mapping
-from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any
 
 from .choice import Maker
@@ -31,6 +30,8 @@ class ItemExecution(Execution):
     def __init__(self, *arguments: Any, executor: object, **options: Any) -> None:
         self._executor_option = executor
         super().__init__(*arguments, executor=executor, **options)
+        from multiprocessing import current_process  # 10 ms, only for datasets
+
         is_worker = current_process().daemon  # of torch's DataLoader: it starts no processes
         if self.name == "caller" and self._workers_option == "auto" and not is_worker:
             self._may_start_processes = True

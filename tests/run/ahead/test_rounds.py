@@ -104,6 +104,8 @@ generated, collected = [0], []
 sys.addaudithook(lambda event, given: generated.append(1) if event == "compile" and given[1] == "<string>" else None)
 gc.callbacks.append(lambda phase, about: collected.append(1) if phase == "start" else None)
 before = set(sys.modules)
+gc.collect()  # else the first look depends on what was allocated before
+collected.clear()
 import loader
 
 loader.Root, loader.plan, loader.Loader

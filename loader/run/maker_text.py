@@ -15,14 +15,22 @@ def maker_phrase(maker: Maker, caller: str = TRAINING_THREAD) -> str:
     plural = maker.name
     if maker.workers != 1:
         return f"{maker.workers} {plural}"
-    ending = {"threads": "s", "processes": "es"}[plural]
-    return f"1 {plural.removesuffix(ending)}"
+    endings = {
+        "threads": "s",
+        "processes": "es",
+    }
+    singular = plural.removesuffix(endings[plural])
+    return f"1 {singular}"
 
 
 def describe_trials(trials: Sequence[tuple[Maker, float]]) -> str:
     """Return the makers of a run, each with the seconds for which it was used."""
-    texts = [f"{maker_phrase(maker)} for {seconds:,.1f} s" for maker, seconds in trials]
-    return f"tried: {', '.join(texts)}"
+    texts: list[str] = []
+    for maker, seconds in trials:
+        phrase = maker_phrase(maker)
+        texts.append(f"{phrase} for {seconds:,.1f} s")
+    tried = ", ".join(texts)
+    return f"tried: {tried}"
 
 
 def describe_ahead(bound: Bound, prefetch: Prefetch | None) -> str:
@@ -32,17 +40,20 @@ def describe_ahead(bound: Bound, prefetch: Prefetch | None) -> str:
         most_bytes = prefetch.bound_bytes
     ahead = f"up to {_mib(most_bytes)} are made ahead"
     if prefetch is not None and prefetch.batch_bytes is not None:
-        ahead += f", in batches of {_mib(prefetch.batch_bytes)}"
+        batch_mib = _mib(prefetch.batch_bytes)
+        ahead += f", in batches of {batch_mib}"
     if not bound.by_need:
         return f"{ahead}: set by prefetch="
+    least = _mib(bound.least)
+    most = _mib(bound.most)
     return (
-        f"{ahead}: {READY_STRIDES} lie ready for each worker, at least {_mib(bound.least)} in all and at "
-        f"most {_mib(bound.most)}, 1/{PREFETCH_SHARE} of this rank's memory"
+        f"{ahead}: {READY_STRIDES} lie ready for each worker, at least {least} in all and at "
+        f"most {most}, 1/{PREFETCH_SHARE} of this rank's memory"
     )
 
 
 def _mib(nbytes: int) -> str:
-    digits = 2
-    if nbytes >= 10 * 2**20:
-        digits = 0
-    return f"{nbytes / 2**20:,.{digits}f} MiB"
+    mib = nbytes / 2**20
+    if mib < 10:
+        return f"{mib:,.2f} MiB"
+    return f"{mib:,.0f} MiB"

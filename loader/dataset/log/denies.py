@@ -61,7 +61,8 @@ def file_names(key: str, uri: str, files: Iterable[str]) -> list[str]:
     location = uri.removesuffix(key)
     names: list[str] = []
     for file in files:
-        names += [file, f"{location}{file}"]
+        uri_of_file = f"{location}{file}"
+        names += [file, uri_of_file]
     return names
 
 
@@ -118,7 +119,8 @@ class DenyList:
             if hashed_kind != kind or not entries:
                 continue
             for dataset in ("", self._dataset):  # "": for all datasets
-                entry = entries.get(keyed_hash(salt, kind, dataset, value))
+                value_hash = keyed_hash(salt, kind, dataset, value)
+                entry = entries.get(value_hash)
                 if entry is not None:
                     return entry
         return 0
@@ -150,8 +152,10 @@ class DenyList:
             return np.zeros(len(column), np.int64)
         # [distinct values + 1]: the last is for rows of null
         value_entries = np.array([*numbers, 0], np.int64)
-        indices = pc.index_in(column, value_set=values).fill_null(len(values))
-        row_entries: Int64s = value_entries[indices.to_numpy()]  # [rows]
+        # [rows]: number of the row's value among the distinct ones
+        indices = pc.index_in(column, value_set=values)
+        value_numbers = indices.fill_null(len(values)).to_numpy()
+        row_entries: Int64s = value_entries[value_numbers]
         return row_entries
 
 
@@ -193,4 +197,8 @@ def _pseudorandom(salt: str, message: str, n: int, alphabet: str) -> list[str]:
     for block in range(n_blocks):
         block_message = f"key\0{block}\0{message}".encode()
         stream += hmac.digest(salt_bytes, block_message, "sha256")
-    return [alphabet[byte % len(alphabet)] for byte in stream[:n]]
+    characters: list[str] = []
+    for byte in stream[:n]:
+        number = byte % len(alphabet)
+        characters.append(alphabet[number])
+    return characters

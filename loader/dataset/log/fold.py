@@ -187,7 +187,10 @@ def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
     # The transaction may commit to this dataset.
     txn = draft.txns[record.txn]
     if txn.status != "open":
-        _refuse(entry, f"transaction {txn.txn} is {txn.status}, not open")
+        _refuse(
+            entry,
+            f"transaction {txn.txn} is {txn.status}, not open",
+        )
     if txn.gated and not _optional_text(entry, "verdict"):
         _refuse(entry, f"transaction {txn.txn} is gated, and it names no verdict")
     if txn.dataset != record.dataset:
@@ -245,7 +248,10 @@ def _fold_abort(draft: _Draft, entry: Entry) -> None:
     if txn is None:
         _refuse(entry, f"transaction {name} is never begun, not open")
     if txn.status != "open":
-        _refuse(entry, f"transaction {name} is {txn.status}, not open")
+        _refuse(
+            entry,
+            f"transaction {name} is {txn.status}, not open",
+        )
     draft.txns[name] = replace(
         txn,
         status="aborted",

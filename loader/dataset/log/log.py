@@ -132,9 +132,11 @@ class Log:
         try:
             state, _ = _fold_chunks(State(), entries)
         except Corrupt as error:
-            names = [entry_key(n) for n in find_edited(self._readable_links())]
-            if names:
-                error.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
+            links = self._readable_links()
+            keys = [entry_key(n) for n in find_edited(links)]
+            if keys:
+                names = ", ".join(keys)
+                error.add_note(f"edited after they were written, by the chain of hashes: {names}")
             raise
         check_end(self._store, state.n)
         return state

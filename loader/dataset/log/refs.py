@@ -169,14 +169,18 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
     versions = state.versions(dataset)
     if not versions:
         near = did_you_mean(dataset, state.datasets)
+        datasets = existing_names(state, dataset)
         raise VersionNotFound(
-            f"no dataset {dataset!r}{near or ':'} {existing_names(state, dataset)}", dataset=""
+            f"no dataset {dataset!r}{near or ':'} {datasets}",
+            dataset="",
         )
     if parsed.name == LATEST:
         newest = state.newest(dataset)
         if newest is None:
+            versions_here = existing_names(state, dataset)
             raise VersionRetired(
-                f"every version of {dataset} was retired: {existing_names(state, dataset)}", dataset=dataset
+                f"every version of {dataset} was retired: {versions_here}",
+                dataset=dataset,
             )
         return newest
 
@@ -190,7 +194,11 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
         if parsed.name:
             names = [name for ref_dataset, name in state.refs if ref_dataset == dataset]
             near = did_you_mean(parsed.name, [LATEST, *names])
-        raise VersionNotFound(f"no {parsed}{near or ':'} {existing_names(state, dataset)}", dataset=dataset)
+        versions_here = existing_names(state, dataset)
+        raise VersionNotFound(
+            f"no {parsed}{near or ':'} {versions_here}",
+            dataset=dataset,
+        )
     return record
 
 

@@ -93,7 +93,11 @@ def _head(checksum: str, format_number: int) -> bytes:
 def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
     # `asdict` copies each value deeply, which takes six times as long.
     names = [field.name for field in fields(kind)]
-    return [{name: getattr(row, name) for name in names} for row in rows]
+    plain_rows: list[dict[str, object]] = []
+    for row in rows:
+        plain_row = {name: getattr(row, name) for name in names}
+        plain_rows.append(plain_row)
+    return plain_rows
 
 
 def load_state(data: bytes) -> State:
@@ -140,18 +144,21 @@ def _load(body: Mapping[str, Any]) -> State:
         hashes = tuple(row["hashes"])
         denies.append(Deny(**{**row, "hashes": hashes}))
 
+    txns = {row["txn"]: Txn(**row) for row in body["txns"]}
+    datasets = {name: tuple(records) for name, records in versions.items()}
+    holds = [Hold(**row) for row in body["holds"]]
     primary = None
     if "primary" in body:
         primary = Primary(**body["primary"])
     return State(
         n=body["n"],
         prev=body["prev"],
-        txns={row["txn"]: Txn(**row) for row in body["txns"]},
-        datasets={name: tuple(records) for name, records in versions.items()},
+        txns=txns,
+        datasets=datasets,
         ids=ids,
         refs=refs,
         denies=tuple(denies),
-        holds=tuple(Hold(**row) for row in body["holds"]),
+        holds=tuple(holds),
         mirrors=tuple(body["mirrors"]),
         primary=primary,
     )
@@ -212,9 +219,14 @@ def list_log(store: Store) -> LogListing:
 
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
     """Return the numbers in keys of the form <prefix><12 digits>.json, ascending; other keys are ignored."""
-    name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
-    matches = map(name.fullmatch, keys)
-    return sorted(int(match[1]) for match in matches if match is not None)
+    pattern = re.compile(f"{prefix}([0-9]{{12}})\\.json")
+    numbers: list[int] = []
+    for key in keys:
+        match = pattern.fullmatch(key)
+        if match is not None:
+            number = int(match[1])
+            numbers.append(number)
+    return sorted(numbers)
 
 
 def load_newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:

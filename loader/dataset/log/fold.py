@@ -409,6 +409,7 @@ def _fold_primary(draft: _Draft, entry: Entry) -> None:
             entry,
             f"url {url!r}, token {token!r}, gone {is_gone!r}: text that is not empty, and true or false",
         )
+    # Each move has a token of its own: only the root at `url` has it in its marker.
     if draft.primary is not None and draft.primary.token == token:
         _refuse(entry, f"its token belongs to entry {draft.primary.n}")
     draft.primary = Primary(

@@ -336,7 +336,7 @@ def _fold_chunks(state: State, entries: Iterator[Entry]) -> tuple[State, State |
             if entry.state:
                 last_checksum = i
         if last_checksum >= 0:
-            # Stop before that entry to keep the state there.
+            # Fold up to that entry, and keep the state there. The rest of the chunk follows below.
             state = fold_all(state, chunk[:last_checksum])
             at_hint = state
             chunk = chunk[last_checksum:]

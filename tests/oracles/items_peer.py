@@ -13,7 +13,7 @@ os.environ["HF_HOME"] = str(FOLDER / "hf")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 
-from items_walk import loader, planned, shown, steps_of  # noqa: E402
+from items_walk import loader, planned, shown, steps_of, value_text  # noqa: E402
 from PIL import Image  # noqa: E402
 
 N = 40
@@ -95,6 +95,27 @@ def detection():
     transforms = v2.Compose([*augment, v2.Resize((16, 16)), v2.ToImage()])
     dataset = VOCDetection(FOLDER, image_set="train", transforms=transforms)
     shown(wrap_dataset_for_transforms_v2(dataset, target_keys=("boxes", "labels")))
+
+
+def mixed(items):
+    from torch.utils.data import default_collate
+    from torchvision.transforms import v2
+
+    images, labels = default_collate(items)
+    return v2.MixUp(num_classes=4)(images.float(), labels)
+
+
+def mixup():
+    """Print what collate= returns on one rank, made here and in a worker process."""
+    from torchvision.datasets import ImageFolder
+
+    dataset = ImageFolder(photo_folder(), augmentation())
+    plan = planned(loader.items(dataset, collate=mixed))
+    settings = []
+    for workers in (0, 1):
+        with loader.Loader(plan, 0, 1, steps=3, workers=workers) as batches:
+            settings.append([value_text(batch.collated) for batch in batches])
+    print(json.dumps({"settings": settings}))
 
 
 def hf_rows():

@@ -55,6 +55,12 @@ def test_augmented_dataset_makes_the_same_batches_everywhere(case, name):
     assert len(set(samples(batches))) == BATCH * STEPS > result["length"]
 
 
+def test_mixup_in_collate_draws_the_same_in_a_process(case):
+    here, in_process = case("mixup")["settings"]
+    assert here == in_process
+    assert len(set(here)) == 3
+
+
 def test_fingerprint_of_hugging_face_is_the_plans(case):
     assert case("hf_plain")["fingerprint"].startswith("hf-")
 

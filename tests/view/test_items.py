@@ -381,6 +381,7 @@ def test_objects_of_the_dataset_are_named(command, tmp_path):
     code, body, _ = command("batch", "items@1", "--slot", 2, *recipe, "--save", tmp_path, as_json=True)
     assert code == 0
     assert not body["trouble"]
+    assert body["repeats"]
     assert "tests.view.item_recipes.Thing" in json.dumps(body)
     assert list(tmp_path.glob("*thing.json"))
 

@@ -172,8 +172,9 @@ def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, 
         n_before = len(paths)
         time.sleep(0.5)
         assert len(paths) == n_before
+        assert batches.metrics()["ahead_bytes_total"] == 0
         next(batches)
-        until(lambda: len([path for path, _ in paths if path.endswith(".tar")]) > len(before) + 4)
+        until(lambda: batches.metrics()["ahead_bytes_total"] > 0)
 
 
 def test_epoch_costs_each_page_once(memory_root, watched):

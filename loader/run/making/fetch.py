@@ -153,11 +153,11 @@ class Fetch:
         self.locate = Locate(self._views, fields, group_keys, windows)
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
-        self._columns: TableColumns | None = None
+        self._table_columns: TableColumns | None = None
         if any(view.columns for view in self._views.values()):
             from .table_columns import TableColumns  # 3 ms, only for views with columns
 
-            self._columns = TableColumns(self._views, parallel_map)
+            self._table_columns = TableColumns(self._views, parallel_map)
 
     def __call__(
         self,
@@ -179,8 +179,8 @@ class Fetch:
                 fetched = self._by_sample(slots, located)
             else:
                 fetched = self._by_field(located, columns)
-            if self._columns is not None:
-                self._columns.add(
+            if self._table_columns is not None:
+                self._table_columns.add(
                     slots,
                     located,
                     fetched.payloads,

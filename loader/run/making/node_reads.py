@@ -40,7 +40,7 @@ class NodeReads:
             self._stores[source] = view.version.shard_store
         self._cache: OpenCache | MemoryPages | None = None
         self._ahead: ReadAhead[Any] | None = None
-        remote = [number for number, store in self._stores.items() if not is_local(store)]
+        remote = [source for source, store in self._stores.items() if not is_local(store)]
         if not remote:
             if isinstance(cache, NodeCache):
                 logger.info("every source lies on this machine: the node cache %s is not used", cache.path)

@@ -176,8 +176,7 @@ def _same(a: Any, b: Any) -> bool:
             return np.array_equal(array_bytes(a), array_bytes(b))
         except TypeError:  # an array of objects
             return bool(np.asarray(a).tolist() == np.asarray(b).tolist())
-    kind: Any = type(a)
-    if kind is type(b) and kind.__eq__ is object.__eq__:
+    if type(a) is type(b) and a.__class__.__eq__ is object.__eq__:
         return True  # such objects equal only themselves, and each of these is a copy
     return bool(a == b) or (a != a and b != b)
 

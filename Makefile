@@ -19,7 +19,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 TOOLS := install-peers install-servers install-slurm
 
-.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check lint collected fetched $(TOOLS) ci nightly screenshots prove prove-clusters prove-trainings prove-robots campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check lint collected fetched $(TOOLS) ci nightly screenshots prove prove-clusters prove-trainings prove-robots prove-datasets campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -129,7 +129,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) $(IN_CI) --durations=15
 	scripts/timed.sh "planted bugs of the day, light formats' own libraries" $(MAKE) --jobs=2 --output-sync=target oracles mutants ORACLES=webdataset PLANTED='--planted-sample 12 tests/test_planted_bugs.py'
 
-nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings prove-robots campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, lerobot, 5,000 worlds, fuzz, soak, benchmarks
+nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings prove-robots prove-datasets campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, lerobot, datasets of others, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh
@@ -149,6 +149,9 @@ prove-robots: $(READY) ## LeRobot reads every window of our export, and its poli
 	@test -d "$$PENSTOCK_MEDIA/robot" || { echo 'set PENSTOCK_MEDIA to the folder of real media: its robot/ has the episodes'; exit 1; }
 	scripts/install-servers.sh
 	$(MAKE) oracles ORACLES='lerobot06 policies'
+
+prove-datasets: $(READY) ## datasets of torchvision, Hugging Face and Grain as sources, and a moved training that is killed (5 minutes)
+	$(MAKE) oracles ORACLES=items
 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)

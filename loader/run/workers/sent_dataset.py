@@ -14,7 +14,7 @@ from typing import Any
 from ...order.sources.items_source import ItemsSource
 from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, mapped_privately
 
-LEAST_BYTES = 64 * 2**20
+LEAST_BYTES = 16 * 2**20
 """Smallest memory for which a dataset is dropped."""
 
 

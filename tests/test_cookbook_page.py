@@ -172,7 +172,7 @@ def test_page_counts_the_changed_lines_of_a_moved_training() -> None:
     before = (folder / "before.py").read_text().splitlines()
     after = (folder / "after.py").read_text().splitlines()
     changes = [line[0] for line in difflib.ndiff(before, after)]
-    text = f"Of its {len(before)} lines, {changes.count('-')} became {changes.count('+')}."
+    text = f"{changes.count('-')} of its {len(before)} lines became {changes.count('+')}."
     assert text in PAGE
 
 

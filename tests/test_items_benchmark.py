@@ -24,9 +24,10 @@ def test_section_compares_with_torch_and_marks_what_misses_its_aim() -> None:
         name="arrays", title="500 MiB of arrays", values=values, failed={"Grain, 2 workers": "no"}
     )
     text = page.section("command", "machine", "", {"torch": "2.0"}, {"torchdata": "not installed"}, [table])
-    assert "| penstock, 2 workers | 135 (130-140) | 0.5 | **1.35 (1.30-1.40)** |" in text
-    assert "| penstock, the script keeps the dataset | 105 | 0.5 | 1.05 |" in text
-    assert "| Grain, 2 workers | failed: no | | |" in text
+    assert "| 500 MiB of arrays, MiB: 2 workers | 135 | **1.35 (1.30-1.40)** | 100 |  |  |" in text
+    assert "| the script keeps the dataset | 105 | 1.05 |  |  |  |" in text
+    assert "500 MiB of arrays: Grain, 2 workers failed: no." in text
+    assert "penstock, 2 workers: MiB 135 (130-140); first batch, s 0.5" in page.details([table])
     assert "StatefulDataLoader is absent: not installed." in text
     assert "Peers: torch DataLoader 2.0." in text
 
@@ -64,14 +65,14 @@ def test_resume_makes_the_items_of_one_batch() -> None:
 
 
 def test_datasets_are_measured_end_to_end(tmp_path: Path) -> None:
-    options = ["--rows", "small,resume", "--peers", "penstock,nobody", "--rounds", "1", "--scale", "0.02"]
-    given = command.parser().parse_args(options)
-    text = command.run(given, tmp_path)
+    options = ["--rows", "small,resume", "--peers", "penstock,unknown", "--rounds", "1", "--scale", "0.02"]
+    selected = command.parser().parse_args(options)
+    text = command.run(selected, tmp_path)
     assert (
-        "`python -m benchmarks.items --rows small,resume --peers penstock,nobody --rounds 1 --scale 0.02`"
+        "`python -m benchmarks.items --rows small,resume --peers penstock,unknown --rounds 1 --scale 0.02`"
         in text
     )
-    assert "nobody is absent: KeyError: 'nobody'" in text
-    assert "| penstock, own process |" in text
-    assert "| penstock, own process | 257 |" in text
+    assert "unknown is absent: KeyError: 'unknown'" in text
+    assert "| items of 1 us, us of processor: own process |" in text
+    assert "items made: own process | 257 |" in text
     assert "failed" not in text

@@ -46,7 +46,7 @@ class Row:
 
 ROWS = {
     "photos": Row(title="photos: decode, crop", n=4_000, batch=64, measures="turn"),
-    "small": Row(title="items of 1 us, own process", n=200_000, measures="turn"),
+    "small": Row(title="items of 1 us", n=200_000, measures="turn"),
     "arrays": Row(title="500 MiB of arrays", n=500, measures="epoch"),
     "strings": Row(title="1e6 Python strings", n=1_000_000, measures="epoch"),
     "resume": Row(title="resume at step 1e6 of 1e9 items", n=1_000_000_000, measures="resume"),
@@ -96,6 +96,7 @@ def run(given: argparse.Namespace, folder: Path) -> str:
         if value != usual[option]:
             command.append(f"--{option} {value}")
     machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    say(page.details(tables))
     return page.section(" ".join(command), machine, given.note, peers.versions, peers.absent, tables)
 
 

@@ -38,8 +38,8 @@ class Figure:
 
 
 RATE = Figure(head="samples/s", value=lambda turn: turn["samples"] / turn["seconds"])
-CPU = Figure(head="processor us a sample", value=lambda turn: 1e6 * turn["cpu_s"] / turn["samples"], digits=1)
-MEMORY = Figure(head="MiB after an epoch", value=lambda turn: turn["memory_bytes"] / 2**20)
+CPU = Figure(head="us of processor", value=lambda turn: 1e6 * turn["cpu_s"] / turn["samples"], digits=1)
+MEMORY = Figure(head="MiB", value=lambda turn: turn["memory_bytes"] / 2**20)
 FIRST = Figure(head="first batch, s", value=lambda turn: turn["first_s"], digits=1)
 ITEMS = Figure(head="items made", value=lambda turn: turn["items"])
 RESUME_S = Figure(head="seconds", value=lambda turn: turn["seconds"], digits=3)
@@ -70,33 +70,64 @@ def section(
         "# Any Dataset",
         "",
         f"Made by `{command}` on {machine}. {note}".strip(),
-        f"Peers: {', '.join(peers) or 'none'}. Time and memory are those of all processes.",
+        f"Peers: {', '.join(peers) or 'none'}.",
     ]
     for peer, why in absent.items():
         lines.append(f"{TITLES.get(peer, peer)} is absent: {why}.")
+    columns = ["penstock", "of torch's", *[TITLES[peer] for peer in TITLES if peer != "penstock"]]
+    lines += [
+        "",
+        f"| of all processes | {' | '.join(columns)} |",
+        "| --- |" + " --- |" * len(columns),
+    ]
     for table in tables:
-        lines += ["", *_table(table)]
+        lines += _rows(table)
+    for table in tables:
+        for title, why in table.failed.items():
+            lines.append(f"\n{table.title}: {title} failed: {why}.")
     return "\n".join([*lines, ""])
 
 
-def _table(table: Table) -> list[str]:
-    figures = FIGURES[table.name]
-    heads = [figure.head for figure in figures]
-    lines = [
-        f"| {table.title} | {' | '.join(heads)} | of torch's |",
-        "| --- |" + " --- |" * (len(heads) + 1),
-    ]
-    reference = _reference(table, figures[0])
+def details(tables: list[Table]) -> str:
+    """Return every figure of every contestant, for the terminal."""
+    lines = []
+    for table in tables:
+        for title, turns in table.values.items():
+            cells = []
+            for figure in FIGURES[table.name]:
+                values = [figure.value(turn) for turn in turns]
+                cells.append(f"{figure.head} {shown(values, figure.digits)}")
+            lines.append(f"{table.title}: {title}: {'; '.join(cells)}")
+    return "\n".join(lines)
+
+
+def _rows(table: Table) -> list[str]:
+    """Return a row with the contestants that run as torch's default does, and one for each other way."""
+    figure = FIGURES[table.name][0]
+    reference = _reference(table, figure)
+    by_way: dict[str, dict[str, str]] = {}
     for title, turns in table.values.items():
-        cells = []
-        for figure in figures:
-            values = [figure.value(turn) for turn in turns]
-            cells.append(shown(values, figure.digits))
-        cells.append(_ratio(table, title, figures[0], reference))
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    for title, why in table.failed.items():
-        lines.append(f"| {title} | failed: {why} |{' |' * len(heads)}")
-    return lines
+        peer, _, way = title.partition(", ")
+        values = [figure.value(turn) for turn in turns]
+        by_way.setdefault(way, {})[peer] = f"{statistics.median(values):,.{figure.digits}f}"
+    rows = []
+    for number, (way, cells) in enumerate(_torch_first(by_way).items()):
+        ratio = ""
+        if OURS in cells:
+            ratio = _ratio(table, f"{OURS}, {way}", figure, reference)
+        others = [cells.get(TITLES[peer], "") for peer in TITLES if peer != "penstock"]
+        head = f"{table.title}, {figure.head}: {way}"
+        if number:
+            head = way
+        rows.append(f"| {head} | {cells.get(OURS, '')} | {ratio} | {' | '.join(others)} |")
+    return rows
+
+
+def _torch_first(by_way: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the ways in order, that of torch's default before the others."""
+    ways = list(by_way)
+    ways.sort(key=lambda way: TORCH not in by_way[way])
+    return {way: by_way[way] for way in ways}
 
 
 def _reference(table: Table, figure: Figure) -> list[float]:

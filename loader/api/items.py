@@ -170,7 +170,7 @@ def _length_of(dataset: Any, length: int | None) -> int:
     if n is None:
         try:
             n = len(dataset)
-        except TypeError as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidPlan(
                 f"{_shown(dataset)} has no length ({error}); state it with loader.items(length=)"
             ) from None

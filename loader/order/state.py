@@ -19,6 +19,7 @@ from .mixture import MixtureSegment
 from .planned_source import PlannedSource
 from .random.plan_hash import content_hash
 from .sources.growth import Growth
+from .sources.items_view import ItemsView
 from .substitutes import planned_slots
 
 STATE_FORMAT = 1
@@ -174,6 +175,7 @@ def check_state(plan: PlanContent, state: object) -> int:
     differences = _differences(saved["past"], own["past"])
     differences += _segment_differences(saved["segments"], own["segments"])
     if differences:
+        differences += _other_datasets(saved["past"], plan)
         listed = "; ".join(differences)
         raise PlanMismatch(
             f"the state was saved at step {step} of a plan with another past: {listed}. "
@@ -252,6 +254,24 @@ def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
         own_source = own_sources.get(name)
         differences += _source_differences(name, saved_source, own_source)
     return differences
+
+
+def _other_datasets(past: dict[str, Any], plan: PlanContent) -> list[str]:
+    """Return a sentence for each dataset that you brought and that is another one now."""
+    sentences = []
+    saved_sources = past.get("sources")
+    for name, source in plan.sources.items():
+        view = source.view
+        if not isinstance(view, ItemsView) or not isinstance(saved_sources, dict):
+            continue
+        saved = saved_sources.get(name)
+        if isinstance(saved, list) and saved[:1] != [source.view_id]:
+            sentences.append(
+                f"source {name!r} is a dataset, here of {len(view)} items with the fingerprint {view.fingerprint!r}; "
+                "the run had another: usual causes are added files, an unsorted os.listdir, and a shuffle() without a "
+                "seed"
+            )
+    return sentences
 
 
 def _source_differences(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InvalidSample
+from ...errors import Corrupt, InvalidSample
 
 SINGLE = "item"
 """Field of an item that is neither a mapping nor a tuple."""
@@ -79,8 +79,8 @@ def columns_of(
         columns = {}
         for name in field_names:
             columns[name] = [item[name] for item in items]
-    elif issubclass(kind, Mapping | Iterator | tuple) or kind is type(None) or is_dataclass(kind):
-        return None
+    elif issubclass(kind, Mapping | Iterator | tuple | Corrupt) or kind is type(None) or is_dataclass(kind):
+        return None  # Corrupt: all items of the batch are damaged, and stand for themselves
     else:
         columns = {SINGLE: items}
     for values in columns.values():

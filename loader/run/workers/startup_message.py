@@ -18,14 +18,15 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
+from ...order.sources.items_source import ItemsSource
 from ...order.sources.items_view import ItemsView
 from ..recipe.recipe import Recipe
 from .sent_dataset import SentDataset, release_original, with_dataset
 from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, mapped_privately
 from .shared_arrays import OutsideArrays
+from .unpicklable_part import unpicklable_part
 
 if TYPE_CHECKING:
-    from ...order.sources.items_source import ItemsSource
     from .script_values import SentValue
 
 logger = logging.getLogger(__name__)
@@ -137,6 +138,8 @@ def check_can_be_sent(recipe: Recipe) -> int:
         try:
             _pickle([value], size)
         except Exception as error:
+            if isinstance(value, ItemsSource):
+                raise _unpicklable_dataset(name, value, error) from error
             raise Unpicklable(
                 f"{name} = {value!r} cannot be sent to a worker process ({error}); make what cannot be pickled (a "
                 "lock, an open file, a tensor on a GPU) at its first use, or use executor='threads'"
@@ -150,6 +153,34 @@ def check_can_be_sent(recipe: Recipe) -> int:
                 f"{size.nbytes / 2**20:,.0f}",
             )
     return total
+
+
+def _unpicklable_dataset(name: str, source: ItemsSource, error: Exception) -> Unpicklable:
+    """Return the error for a dataset, with the attribute that cannot be pickled."""
+    options = {
+        "dataset": source.dataset,
+        "keys": source.keys,
+        "seeded": source.seeded,
+        "collate": source.collate,
+    }
+    path, part = unpicklable_part(options, _can_be_pickled)
+    option = path.partition("]")[0].strip("['")
+    shown = f"the {type(source.dataset).__qualname__}{path.partition(']')[2]}"
+    if option != "dataset":
+        shown = f"{option}="
+    return Unpicklable(
+        f"{name}: {shown} is a {type(part).__qualname__}, which cannot be sent to a worker process ({error}); open it "
+        "at the first item or in a function, loader.items(lambda: MyDataset(...)), or make items in the training's "
+        "thread with workers=0"
+    )
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        _pickle([value], _Size())
+    except Exception:  # noqa: BLE001 - a user's class may raise anything
+        return False
+    return True
 
 
 class Obstacle(NamedTuple):

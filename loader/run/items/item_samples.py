@@ -172,10 +172,15 @@ class SourceItems:
         start = perf_counter()
         n = len(requested.ordinals)
         seeded = self._dataset.source.seeded
-        if callable(seeded):
-            items = [make_one(number) for number in range(n)]
-        else:
-            items = self._seeds.make(n, requested.words, make_all, make_one)
+        watch = self._dataset.watch
+        watch.start()
+        try:
+            if callable(seeded):
+                items = [make_one(number) for number in range(n)]
+            else:
+                items = self._seeds.make(n, requested.words, make_all, make_one)
+        finally:
+            watch.current.ordinal = None
         seconds = perf_counter() - start
         step_metrics().spent("decode", seconds)
         return items

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import Corrupt, InvalidRuntime, PlanMismatch
 from ...order.sources.items_source import ItemsSource
 from ...order.sources.items_view import ItemsView, missing_text
+from .item_watch import ItemWatch
 
 # For all datasets of the process: items of two loaders draw from the same generators. And torch never calls a dataset
 # from two threads: seek and read on one file gave wrong items without an error. An item may read another loader.
@@ -25,6 +26,7 @@ class OpenDataset:
         self._view = view
         self._dataset: Any = None
         self.turn = ITEM_TURN
+        self.watch = ItemWatch(source_name)
 
     @property
     def source(self) -> ItemsSource:
@@ -51,6 +53,7 @@ class OpenDataset:
 
     def close(self) -> None:
         """Close the dataset if a function opened it here; the next item opens it again."""
+        self.watch.end()
         dataset = self._dataset
         self._dataset = None
         if dataset is not None and self.source.is_factory:
@@ -69,6 +72,7 @@ class OpenDataset:
         get_items = getattr(dataset, "__getitems__", None)
         if get_items is None:
             return [self.item(ordinal) for ordinal in ordinals]
+        self.watch.current.ordinal = (ordinals[0],)
         try:
             items = list(get_items(list(ordinals)))
         except Exception as error:
@@ -84,6 +88,7 @@ class OpenDataset:
     def item(self, ordinal: int) -> Any:
         """Return one item. Raises: InvalidRuntime if the dataset has fewer items than it said; its own errors."""
         dataset = self.dataset()
+        self.watch.current.ordinal = (ordinal,)
         try:
             return dataset[ordinal]
         except IndexError as error:

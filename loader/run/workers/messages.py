@@ -29,6 +29,7 @@ class MessageKind(IntEnum):
     DROPPED = 7  # names its task
     STARTED = 8  # from the fork server; the task is the process number
     NOT_STARTED = 9  # from the fork server; the task is the system's error number
+    SLOW_ITEM = 10  # the task is the source's number, the step an ordinal; then its seconds
 
 
 class WorkerMessage(NamedTuple):

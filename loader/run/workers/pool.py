@@ -20,6 +20,7 @@ from itertools import count
 from ...dataset.reading.read_faults import FAULTS
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
+from ..items.item_watch import log_slow_item
 from ..making.prefetch import MadeBatches
 from ..metrics import Metrics
 from .batch_memory import MemorySegment, OutcomePlace, Ring, read
@@ -216,6 +217,7 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         self._n_workers = workers
         self._libraries = libraries(message.recipe)
+        self._source_names = message.recipe.plan.source_names
         try:
             self._sent_fd = message.written()
             for _ in range(workers):
@@ -308,6 +310,8 @@ class WorkerPool:
     def _heed(self, worker: WorkerProcess, message: WorkerMessage, fd: int | None) -> None:
         if message.kind == MessageKind.READY:
             worker.is_ready = True
+        elif message.kind == MessageKind.SLOW_ITEM:
+            log_slow_item(self._source_names[message.task], message.step, message.steps)
         elif message.kind == MessageKind.REFUSED:
             assert fd is not None
             outcome = self._outcome(self._ring.add(fd, message.nbytes), message)

@@ -5,12 +5,14 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import NoReturn
 
 from ...dataset.reading.read_faults import FAULTS
 from ...errors import Unpicklable
+from ...order.plan import Plan
 from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
 from ..making.assemble import Assembler
@@ -56,6 +58,8 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
             from .script_values import check_values
 
             check_values(sent.values)
+        if sent.recipe.has_items:
+            _report_slow_items(sock, sent.recipe.plan)
         run = range_threads(sent.recipe.plan)[1]
         assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
     except Exception as error:  # noqa: BLE001 - the trainer raises it
@@ -68,6 +72,23 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
         BatchWorker(sock, slot, assembler, metrics, logs).run()
     finally:
         assembler.close()
+
+
+def _report_slow_items(sock: socket.socket, plan: Plan) -> None:
+    """Send items that hang to the trainer: this process's log goes with its next batch."""
+    from ..items import item_watch
+
+    def report(source: str, ordinal: int, seconds: float) -> None:
+        message = WorkerMessage(
+            MessageKind.SLOW_ITEM,
+            task=plan.source_names.index(source),
+            step=ordinal,
+            steps=int(seconds),
+        )
+        with suppress(EOFError, OSError):  # the trainer is gone
+            send(sock, message)
+
+    item_watch.report = report
 
 
 class BatchWorker:

@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from time import perf_counter
+from time import perf_counter, sleep
 
 import pytest
 
@@ -11,7 +11,9 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.run import executor
 from loader.run.choice import Maker, Room, Stages
+from loader.run.items import item_watch
 from loader.run.items.first_maker import processes_instead
+from tests.servers.patience import PATIENCE_S
 
 BATCH = 8
 MOST_STEPS = 2000
@@ -194,3 +196,65 @@ def test_device_that_comes_later_moves_items_to_processes(datasets):
         with pytest.raises(InvalidRuntime, match="workers = 0 with device= over a dataset"):
             batches.on(Memory())
         assert next(batches).digest == first
+
+
+def warnings_about_items(caplog, count):
+    """Wait for warnings, and return them."""
+    deadline = perf_counter() + PATIENCE_S
+    while perf_counter() < deadline:
+        messages = [
+            record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()
+        ]
+        if len(messages) >= count:
+            return messages
+        sleep(0.02)
+    raise AssertionError("no item was named")
+
+
+def test_item_that_hangs_in_a_worker_is_named_and_close_ends(datasets, caplog):
+    plan = loader.plan({"photos": datasets.Hanging()}, seed=7, global_batch=120)
+    batches = loader.Loader(plan, 0, 1, workers=1)
+    errors = []
+
+    def take():
+        try:
+            next(batches)
+        except BaseException as error:  # noqa: BLE001 - the test counts them
+            errors.append(error)
+
+    waiting = threading.Thread(target=take)
+    waiting.start()
+    (message,) = warnings_about_items(caplog, 1)
+    assert message.startswith("source 'photos': item 7 has not returned for ")
+    batches.close()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert len(errors) == 1
+
+
+def test_item_that_hangs_in_the_training_is_named_once(monkeypatch, caplog):
+    monkeypatch.setattr(item_watch, "SLOW_S", 0.2)
+    returns = threading.Event()
+
+    class Stuck:
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            if i == 7:
+                returns.wait(PATIENCE_S)
+            return i
+
+    plan = loader.plan({"photos": Stuck()}, seed=7, global_batch=40)
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+        taken = []
+        waiting = threading.Thread(target=lambda: taken.append(next(batches)))
+        waiting.start()
+        warnings_about_items(caplog, 1)
+        sleep(0.5)
+        returns.set()
+        waiting.join(PATIENCE_S)
+        assert sorted(taken[0]["item"].tolist()) == list(range(40))
+        assert len(warnings_about_items(caplog, 1)) == 1
+    names = [thread.name for thread in threading.enumerate()]
+    assert "penstock-item-watch" not in names

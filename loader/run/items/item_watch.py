@@ -31,7 +31,7 @@ def log_slow_item(
 
 
 report: Report = log_slow_item
-"""What a process does with a slow item; a worker process sends it to the trainer."""
+"""Logs a slow item here; a worker process replaces it, and sends the item to the trainer."""
 
 
 class CurrentItem:

@@ -188,7 +188,7 @@ def test_factory_opens_the_dataset_in_each_process(datasets, tmp_path):
             assert batch["item"].tolist() == batch.ordinals.tolist()
     with (
         pytest.raises(
-            loader.errors.Unpicklable, match=r"source 'photos' .* cannot be sent to a worker process"
+            loader.errors.Unpicklable, match=r"source 'photos': .* cannot be sent to a worker process"
         ),
         contextlib.closing(datasets.OpenFile(path)) as dataset,
     ):

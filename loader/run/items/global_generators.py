@@ -91,7 +91,11 @@ class TorchRandom:
 
     def is_loaded(self) -> bool:
         torch = sys.modules.get("torch")
-        return hasattr(torch, "default_generator")  # False while torch is being imported
+        if not hasattr(torch, "default_generator"):
+            return False
+        # While another thread imports torch, the generator is there and its state ends the process by SIGSEGV.
+        spec = getattr(torch, "__spec__", None)
+        return not getattr(spec, "_initializing", False)
 
     def state(self) -> State:
         return self._generator().get_state()

@@ -23,8 +23,8 @@ class SampleFormat:
     name: str
     choices: dict[str, Any]
     """Reader options, in the form of `Options.to_json`."""
-    batch: str
-    """Id of one audit, which lists a source once."""
+    audit_id: str
+    """Random id of a batch's audit. A process lists the source once for each id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def _audited_samples(
     from .formats.sample_work import audit_samples  # media do not need these modules
 
     try:
-        row = audit_samples(landing, raw, format.name, format.choices, format.batch)
+        row = audit_samples(landing, raw, format.name, format.choices, format.audit_id)
     except Unusable as unusable:
         refusal = refusal_row(raw["key"], raw["sha256"], unusable)
         return Audited(refusal=refusal)
@@ -104,7 +104,7 @@ def _alike(task: AuditTask) -> AuditTask:
     if task.format is None:
         return task
     # This id is random in each run.
-    return replace(task, format=replace(task.format, batch=""))
+    return replace(task, format=replace(task.format, audit_id=""))
 
 
 def _limit_s(task: AuditTask) -> float:

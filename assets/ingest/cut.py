@@ -83,10 +83,10 @@ def cut_objects(
             refusal = _refusal(audits[number], limits[number], outcome)
             if refusal is not None:
                 refusals.append(refusal)
-        # Written by the node that computed the block, so its paths are checked.
         cut = block.part
         for kind, body in cut.parts:
-            parts.append((kind, written_part(body, batch.txn)))
+            part = written_part(body, batch.txn)  # checks its paths, because a node stated them
+            parts.append((kind, part))
         rows += cut.rows
         refusals += cut.refusals
         short_shots += cut.short_shots
@@ -153,7 +153,7 @@ def _tasks(
             raw=raw,
             audit=row,
             policy=spec.policy,
-            words=_setting_texts(spec.policy, kind),
+            settings=_setting_texts(spec.policy, kind),
             staging=staged_clips.key(raw),
             label=label,
             has_folder_labels=has_folder_labels,
@@ -168,9 +168,10 @@ def _provenance(batch: OpenBatch, raw: Row) -> dict[str, str]:
     """Return the provenance of all samples of an object."""
     spec = batch.spec
     by_subject = spec.split_by == "subject"
+    subject = str(raw["label"])  # the object's folder names the subject
     # All samples of a subject, or of an object, are in one split.
     if by_subject:
-        identity = str(raw["label"])
+        identity = subject
     else:
         identity = str(raw["sha256"])
     provenance = {
@@ -182,8 +183,8 @@ def _provenance(batch: OpenBatch, raw: Row) -> dict[str, str]:
         "split": spec.split_of(identity),
         **batch.provenance,
     }
-    if by_subject and raw["label"]:
-        provenance["subject"] = identity
+    if by_subject and subject:
+        provenance["subject"] = subject
     return provenance
 
 

@@ -44,8 +44,8 @@ class CutTask:
     audit: dict[str, Any]
     """Object's row of `media`."""
     policy: CutPolicy
-    words: dict[str, str]
-    """Policy as text, part of the units' ids."""
+    settings: dict[str, str]
+    """Settings that decide the units, as texts: part of the units' ids."""
     staging: str
     """Key of the staged clips, or ""."""
     label: int | None
@@ -66,6 +66,7 @@ class UnitFiles:
     """Field -> name of its file."""
     values: dict[str, Any]
     """Field -> JSON value, for fields without a file."""
+    # The others as in `Unit`.
     start: str
     end: str
     metadata: dict[str, Any]
@@ -129,25 +130,26 @@ def write_cut(
     node: Node,
 ) -> CutParts:
     """Write the units of a block as parts."""
-    units = list[CutUnit]()
+    tasks = block.units  # the units of a job are tasks here; `cut_units` are what they cut
+    cut_units = list[CutUnit]()
     refusals = list[Row]()
-    for task, folder, outcome in zip(block.units, block.folders, outcomes, strict=True):
+    for task, folder, outcome in zip(tasks, block.folders, outcomes, strict=True):
         result = outcome.value
         if result is None or result.kind is None:
-            continue
+            continue  # failed or refused: the submitter stores the refusal
         if _names_own_files(folder, result.pieces):
-            units += _units(task, folder, result.kind, result.pieces)
+            cut_units += _cut_units(task, folder, result.kind, result.pieces)
         else:
             foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
             refusal = refusal_row(task.raw["key"], task.audit["sha256"], foreign)
             refusals.append(refusal)
 
-    first = block.units[0]
-    root = node.open(first.root)
+    first_task = tasks[0]  # all tasks have its root and transaction
+    root = node.open(first_task.root)
     name = f"{block.number:05d}"
     parts = list[tuple[Kind, dict[str, Any]]]()
     rows = list[Row]()
-    for part, members in write_parts(root, first.txn, units, name):
+    for part, members in write_parts(root, first_task.txn, cut_units, name):
         kind = members[0].kind
         parts.append((kind, part.to_json()))
         for unit in members:
@@ -156,7 +158,7 @@ def write_cut(
         parts=parts,
         rows=rows,
         refusals=refusals,
-        short_shots=n_short_shots(units),
+        short_shots=n_short_shots(cut_units),
     )
 
 
@@ -182,20 +184,20 @@ def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
     )
 
 
-def _units(
+def _cut_units(
     task: CutTask,
     folder: Path,
     kind: Kind,
     pieces: Sequence[UnitFiles],
 ) -> Iterator[CutUnit]:
-    """Yield the units of an object. folder: where its worker left their files."""
+    """Yield the units of an object. folder: where its worker left the files of these pieces."""
     for piece in pieces:
         # All that decides a unit's bytes, so that a repeated cut gives the same ids.
         identity: list[object] = [
             task.audit["sha256"],
             piece.start,
             piece.end,
-            task.words,
+            task.settings,
         ]
         if piece.request:
             identity.append(piece.request)

@@ -1,6 +1,5 @@
 """The asset `media`: every object of a batch, probed and decoded to its end; damaged ones are refused."""
 
-import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +44,6 @@ _SUPERSEDED = ("Changed", "ObjectNotFound")
 """Object was repaired (it lands again) or deleted since, which is no damage."""
 _BYTES_PER_S = 10e6
 """Bytes of an image or text audited per second."""
-_LIMIT_PER_COST = 8
-"""Times that a time limit exceeds the usual time."""
 
 Row = dict[str, Any]
 
@@ -89,7 +86,7 @@ def media_stage(
     )
     admitted, refusals = audit_objects(batch, raws, tell)
     reason = stop_reason(refusals, len(raws), spec)
-    if reason:
+    if reason:  # a batch that failed is not cut, so nothing uses its staged clips
         clear_staging(store, spec.name, partition)
 
     record = stage.append(
@@ -171,7 +168,8 @@ def audit_objects(
         sha256 = row["sha256"]
         try:
             _check_readable(row, batch.spec)
-        except Unusable as unusable:  # raised here under the object's own name: duplicates get another reason
+        except Unusable as unusable:
+            # For a reason of its own, which objects with the same bytes do not share: it is no original of them.
             refusals[key] = refusal_row(key, sha256, unusable)
             continue
         if first_with.setdefault(sha256, key) == key:
@@ -226,7 +224,7 @@ def _sample_format(spec: DatasetSpec) -> SampleFormat | None:
     return SampleFormat(
         name=spec.format,
         choices=spec.sources[0].choices.to_json(),
-        batch=secrets.token_hex(8),
+        audit_id=secrets.token_hex(8),  # random: each audit lists the source anew
     )
 
 
@@ -245,7 +243,7 @@ def _tasks(
         if limit.work is None:
             cost_s = row["nbytes"] / _BYTES_PER_S
         else:
-            cost_s = limit.work.limit_s(0.0, math.inf) / _LIMIT_PER_COST
+            cost_s = limit.work.usual_s
         task = AuditTask(
             landing=store_url(files),
             root=store_url(batch.root),
@@ -275,6 +273,7 @@ def _audited(
     limit: TimeLimit,
     outcome: Outcome[Audited],
 ) -> Audited:
+    """Return the result of an object's audit; a refusal if the worker returned none. row: of `raw_objects`."""
     if outcome.value is not None:
         return outcome.value
     if outcome.error is None:

@@ -105,6 +105,6 @@ def _column_clash(root: "loader.Root", record: StageRecord) -> str:
         if name not in published:
             continue
         stored = published[name]["type"]
-        if stored not in (kind, "null"):
+        if stored not in (kind, "null"):  # a column without values takes any type
             return f"the column {name!r} is {stored} in the newest version, and {kind} here"
     return ""

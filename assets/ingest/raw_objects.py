@@ -110,6 +110,7 @@ def raw_rows(
             readable.append(item)
     if hashes is None:
         hashes = partial(_hash_in_threads, landing)
+    # Closed so that a caller who stops early ends the reading too.
     with closing(hashes(readable)) as contents:  # type: ignore[type-var]
         for row in rows:
             if not row["error_code"]:
@@ -119,14 +120,16 @@ def raw_rows(
 
 
 def _hash_in_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
+    """Yield the objects' contents, read by threads of this process. Raises: as `read_content`."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ahead = list[Future[Hashed]]()
+        futures = list[Future[Hashed]]()
         for item in objects:
             task = _task(landing, item)
-            ahead.append(pool.submit(read_content, landing, task))
+            future = pool.submit(read_content, landing, task)
+            futures.append(future)
         try:
-            for read in ahead:
-                yield read.result()
+            for future in futures:
+                yield future.result()
         finally:
             # If the caller stops early, objects that no thread has begun are not read.
             pool.shutdown(wait=True, cancel_futures=True)
@@ -138,6 +141,7 @@ def _hash_on_nodes(
     landing: Store,
     objects: Sequence[RawObject],
 ) -> Iterator[Hashed]:
+    """Yield the objects' contents, once nodes have read all of them. Raises: StoreError if one could not be read."""
     tasks = [_task(landing, item) for item in objects]
     contents = list[Hashed]()
     for block in blocks_of(compute, job, lambda: tasks):

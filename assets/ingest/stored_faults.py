@@ -1,6 +1,6 @@
 """Recognise stored verdicts on data that errors of code, machine or store caused, so that no stage reuses them.
 
-KeyHistory releases recorded such errors as refusals; today they raise (`penstock.compute.pool.is_fault`).
+Earlier releases recorded such errors as refusals; today they raise (`penstock.compute.pool.is_fault`).
 """
 
 import re

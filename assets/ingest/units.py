@@ -111,7 +111,7 @@ def units_stage(
     media_refusals = read_table(store, media.files["refusals"])
     duplicates = [row for row in media_refusals if row["code"] == DUPLICATE]
     refusals = [*samples.refusals, *inherited_refusals(duplicates, samples.refusals)]
-    n_objects = len(audits) + len(duplicates)
+    n_objects = len(audits) + len(duplicates)  # copies count too: they may inherit a refusal
     reason = untrue_reason(refusals, n_objects, spec.max_untrue_rate)
     if reason:  # then nothing of the batch is published
         samples = replace(samples, parts=[], rows=[])

@@ -1,6 +1,7 @@
 """Time limits per object: a base plus decoding time for its audio and video, by header, size or audit."""
 
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +24,9 @@ PIXELS_PER_S = 5_000_000
 
 VALUES_PER_S = 1_000_000
 """Samples of all channels per second allowed for; an idle core audits 12 million."""
+
+_ALLOWED_PER_USUAL = 8
+"""Allowed time per usual time."""
 
 # Codec -> how many times slower than others it is at worst.
 _SLOW = {
@@ -54,6 +58,11 @@ class DecodeWork:
         """Return the allowed seconds, from base_s up to ceiling_s."""
         wanted_s = base_s + self.pixels / PIXELS_PER_S + self.values / VALUES_PER_S
         return min(wanted_s, max(base_s, ceiling_s))
+
+    @property
+    def usual_s(self) -> float:
+        """Estimated seconds on an idle core, which time limits exceed eightfold."""
+        return self.limit_s(0.0, math.inf) / _ALLOWED_PER_USUAL
 
     def __str__(self) -> str:
         kind = "video" if self.pixels else "sound"

@@ -178,36 +178,14 @@ class Publisher:
     def _publish_batch(self, record: StageRecord, audit: Audit) -> "_BatchRelease":
         """Publish a batch that passed, unless it no longer fits. record: its samples record."""
         root = self.root
-        for attempt in range(1, ATTEMPTS + 1):
-            txn = record.body["txn"]
-            known = root.state.committed(txn)
-            if known is not None:  # another release published it
-                version = root.open(known.id)
-                return _BatchRelease(audit=audit, version=version)
-            reason = _unfit_reason(root, record) or _recut_reason(record, audit.record)
-            if reason:
-                return _BatchRelease(audit=audit, reason=reason)
-
-            # Near-duplicates are compared with the newest version: again, if that is another one by now.
-            if samples_stage.outdated(root, record):
-                if self.spec is None:
-                    return _BatchRelease(audit=audit, reason=_not_compared(record))
-                record, _ = samples_stage.samples_stage(
-                    root,
-                    self.spec,
-                    partition=record.partition,
-                    run_id=self.run_id,
-                )
-                if record.verdict != "published" or not record.body["parts"]:
-                    return _BatchRelease(audit=audit, reason=record.reason)  # only duplicates are left
-            current = audit_batch(root, record, self.gate, self.run_id)
-            if (
-                current.record != audit.record
-            ):  # else keep the audit that has the plot: a stored verdict has none
-                audit = current
-            if not audit.passed:
-                return _BatchRelease(audit=audit, reason=audit.record.reason)
-
+        attempt = 0
+        while True:
+            attempt += 1
+            checked = self._recheck(record, audit)
+            if isinstance(checked, _BatchRelease):
+                return checked
+            record = checked.record
+            audit = checked.audit
             try:
                 version = _publish(root, record, audit.record, self.run_id)
             except Conflict:
@@ -219,7 +197,58 @@ class Publisher:
                     raise
             else:
                 return _BatchRelease(audit=audit, version=version)
-        raise AssertionError("unreachable")
+
+    def _recheck(
+        self,
+        record: StageRecord,
+        audit: Audit,
+    ) -> "_ReadyBatch | _BatchRelease":
+        """Check a batch that passed against the newest version, and audit it again if that is another one by now.
+
+        Return the batch ready to publish; or its release, if it was published already or has to wait.
+        """
+        root = self.root
+        txn = record.body["txn"]
+        known = root.state.committed(txn)
+        if known is not None:  # another release published it
+            version = root.open(known.id)
+            return _BatchRelease(audit=audit, version=version)
+        reason = _unfit_reason(root, record) or _recut_reason(record, audit.record)
+        if reason:
+            return _BatchRelease(audit=audit, reason=reason)
+
+        # Near-duplicates are compared with the newest version: again, if that is another one by now.
+        if samples_stage.outdated(root, record):
+            if self.spec is None:
+                return _BatchRelease(audit=audit, reason=_not_compared(record))
+            record, _ = samples_stage.samples_stage(
+                root,
+                self.spec,
+                partition=record.partition,
+                run_id=self.run_id,
+            )
+            if record.verdict != "published":
+                return _BatchRelease(audit=audit, reason=record.reason)
+            if not record.body["parts"]:  # all its samples are duplicates by now
+                return _BatchRelease(audit=audit)
+
+        current = audit_batch(root, record, self.gate, self.run_id)
+        # If the stored verdict still holds, keep the audit that the caller has: only that has the plot.
+        if current.record != audit.record:
+            audit = current
+        if not audit.passed:
+            return _BatchRelease(audit=audit, reason=audit.record.reason)
+        return _ReadyBatch(record=record, audit=audit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReadyBatch:
+    """A batch that may be published onto the newest version."""
+
+    record: StageRecord
+    """Newest samples record."""
+    audit: Audit
+    """Newest audit, which it passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,12 +306,12 @@ def _not_compared(record: StageRecord) -> str:
 
 def _recut_reason(record: StageRecord, verdict: StageRecord) -> str:
     """Return why a verdict is not on this samples record, or ""."""
-    audited = verdict.upstream[0]
-    if audited.r == record.r:
+    samples_read = verdict.upstream[0]  # the only record that an audit reads
+    if samples_read.r == record.r:
         return ""
     return (
         f"batch {record.partition} was cut again during its audit (its newest samples record is {record.r}, "
-        f"the audit read {audited.r}): run the release again"
+        f"the audit read {samples_read.r}): run the release again"
     )
 
 
@@ -388,6 +417,7 @@ def version_asset(
     def version(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[VersionEvent]:
         run_id = context.run.run_id
         with root.opened() as opened:
+            # The steps of `publish_batches`: the checks are shown between them, even if the release stops.
             obey(opened, dataset)
             audits = audit_waiting(opened, dataset, run_id, gate)
             stop = release_stop_reason(audits)

@@ -36,8 +36,8 @@ def missing_notes(
         for key in batch_keys:
             member = shard_set(key)
             if member is not None:
-                of_key, _ = member
-                sets.add(of_key)
+                own_set, _ = member
+                sets.add(own_set)
     states_counts = entry.states_counts and entry.companions is not None
     if not sets and not states_counts:
         return []
@@ -48,15 +48,15 @@ def missing_notes(
         stated = _stated_counts(files, format, options, listed)
     else:
         # A prefix of keys is text, and may end within a name.
-        prefix = commonprefix([files_of_set.begin for files_of_set in sets])  # noqa: RUF071
+        prefix = commonprefix([shards.begin for shards in sets])  # noqa: RUF071
         listed = list(list_place(files, prefix))
     keys = list[str]()  # of all listed shards of these sets
     for info in listed:
         member = shard_set(info.key)
         if member is None:
             continue
-        of_key, _ = member
-        if of_key in sets:
+        own_set, _ = member
+        if own_set in sets:
             keys.append(info.key)
     stated.add_shards(
         files.url,

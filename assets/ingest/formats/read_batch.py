@@ -64,7 +64,7 @@ def write_read(batch: OpenBatch) -> BatchSamples:
     tasks = _tasks(batch, fresh, newest)
     units_read = reader.read(tasks)
     # Class names and columns before groups: a refused object's fields do not count for the groups.
-    names, units_read = reader.agree_on_columns(units_read)
+    class_names, units_read = reader.agree_on_columns(units_read)
     units_read = reader.agree_on_groups(units_read)
 
     results = [result for _, result in units_read]
@@ -77,10 +77,11 @@ def write_read(batch: OpenBatch) -> BatchSamples:
         parts=parts,
         rows=rows,
         refusals=refusals,
-        labels=names,
+        labels=class_names,
         facts=facts,
         jobs=reader.jobs,
     )
+    # Each node chose the types of columns from JSON for its own unit only.
     if any(result.of_json for result in results):
         samples = _with_common_columns(batch.root.store, samples, results, newest.columns)
     return admission.complete(samples, batch.raws)
@@ -388,7 +389,7 @@ def _with_raws(
     suffix: str,
     raws: list[Row],
 ) -> ReadTask:
-    """Return the task for a further read of these objects."""
+    """Return the task for a further read of these objects. suffix: letter of the read."""
     # The name orders units, and names their parts: each further read needs another one.
     return replace(
         task,

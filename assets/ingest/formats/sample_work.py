@@ -136,7 +136,13 @@ class ReadPlace:
         """
         if readable is None:
             readable = self.readable(info)
-        reader = UnitReader(self._files, readable, self._options, (), [])
+        reader = UnitReader(
+            self._files,
+            readable,
+            self._options,
+            in_use=(),  # `Admission` compares with the dataset instead
+            failures=[],  # only for units of several objects
+        )
         # One unit for all runs, because a key may occur only once in the whole object.
         runs = list(readable.runs(info))
         unit = ReadUnit(info.key, runs)
@@ -157,11 +163,11 @@ def audit_samples(
     raw: Row,
     format: str,
     choices: Mapping[str, Any],
-    batch: str,
+    audit_id: str,
 ) -> Row:
     """Return an object's row of `media`, after walking or reading its samples to the end.
 
-    choices: reader options, as `ColumnarOptions.to_json`. batch: id of one audit, which lists a source only once.
+    choices: reader options, as `ColumnarOptions.to_json`. audit_id: see `SampleFormat`.
 
     Raises: Unusable; Fault; Throttled; Transient.
     """
@@ -170,7 +176,7 @@ def audit_samples(
         open_source = read_place
     with refused_where_unreadable("probe"):
         options = ColumnarOptions.from_json(dict(choices))
-        source = open_source(batch, landing, format, options)
+        source = open_source(audit_id, landing, format, options)
         info = landed_info(source.landing, raw)
         if not source.has_samples(info):
             raise dropped("probe", "no_samples", "it holds no sample")
@@ -252,11 +258,13 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
     """
     rules = task.rules
     place = read_place(task.txn, node.open(task.landing), rules.format, rules.options)
-    place.members = JsonMembers()
+    place.members = (
+        JsonMembers()
+    )  # the place may be cached from the task before: count this task's values only
     raws = list(task.raws)
     refusals = list[Row]()
     partitions = Partitions((), rules.options.without, task.texts)
-    while True:
+    while True:  # until no object is refused
         result = ReadParts(refusals=refusals)
         with closing(Spilled()) as spilled:
             try:

@@ -156,22 +156,23 @@ class WalkedPlace:
 def cached_per_batch(
     open_source: Callable[[Store, str, ColumnarOptions], Place],
 ) -> Callable[[str, Store, str, ColumnarOptions], Place]:
-    """Return `open_source` with the batch as first argument, caching the latest batch's source in each process.
+    """Return `open_source` with a first argument `pass_id`, whose latest source each process caches.
 
-    Tasks of a batch follow each other in a worker, and opening a source may list it.
+    pass_id: id of one audit or one transaction. Its tasks follow each other in a worker, and opening a source may
+    list it.
     """
-    opened: dict[str, Place] = {}  # at most one
+    opened: dict[str, Place] = {}  # pass id -> source; at most one
 
     def open_cached(
-        batch: str,
+        pass_id: str,
         files: Store,
         format: str,
         options: ColumnarOptions,
     ) -> Place:
-        if batch not in opened:
+        if pass_id not in opened:
             opened.clear()
-            opened[batch] = open_source(files, format, options)
-        return opened[batch]
+            opened[pass_id] = open_source(files, format, options)
+        return opened[pass_id]
 
     return open_cached
 

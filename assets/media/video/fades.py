@@ -59,7 +59,7 @@ class FadeFinder:
             self._after = Boundary(number, pts)
         self._contrasted.append(frame)
         if len(self._contrasted) == COMPARED_FRAMES:
-            self._compare_scenes()
+            self._compare_scenes()  # does nothing unless a flat run came before these frames
 
     def _add_flat(self) -> None:
         # The frames after the last run end here, so they are all that its scenes can be compared by.

@@ -240,7 +240,8 @@ class ShotDetector:
         end: int,
     ) -> None:
         is_flat = self._std < FLAT_STD  # bool [frames in memory]
-        # Without a flat frame, and none before that waits for its scene, only the last frames matter: for the next run.
+        # If no frame is flat, and no earlier flat run waits for its scene, there is no fade here. The finder then needs
+        # only the last frames, to compare them with the scene after a later run.
         if self._fades.is_idle and not is_flat[begin:end].any():
             begin = max(begin, end - COMPARED_FRAMES)
         for position in range(begin, end):

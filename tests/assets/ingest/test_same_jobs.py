@@ -39,12 +39,12 @@ def test_units_of_two_runs_are_alike_but_for_the_run(work: Any) -> None:
 
 
 def test_audits_of_two_runs_are_alike_but_for_the_name_of_their_listing() -> None:
-    held = SampleFormat(name="webdataset", choices={}, batch="drawn")
+    held = SampleFormat(name="webdataset", choices={}, audit_id="drawn")
     media = AuditTask(
         landing="l", root="r", raw={}, policy=CutPolicy(), staging="", cost_s=1.0, limit_s=1.0, format=None
     )
     one = replace(media, format=held)
     assert AUDIT.alike is not None
-    assert AUDIT.alike(replace(one, format=replace(held, batch="again"))) == AUDIT.alike(one)
+    assert AUDIT.alike(replace(one, format=replace(held, audit_id="again"))) == AUDIT.alike(one)
     assert AUDIT.alike(replace(one, format=replace(held, name="tfrecord"))) != AUDIT.alike(one)
     assert AUDIT.alike(media) == media

@@ -78,6 +78,7 @@ def cut_objects(
     rows = list[Row]()
     refusals = list[Row]()
     short_shots = 0
+    # An object's failure or refusal is in its outcome; units, and refusals for foreign files, are in the block's part.
     for block in blocks_of(batch.compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             refusal = _refusal(audits[number], limits[number], outcome)

@@ -187,6 +187,7 @@ def audit_objects(
                 refusals[audited.refusal["key"]] = audited.refusal
             elif audited.row is not None:
                 admitted.append(audited.row)
+
     # After all audits: a duplicate inherits its original's refusal.
     for row in duplicates:
         original_key = first_with[row["sha256"]]

@@ -52,6 +52,7 @@ def clash(
     reason = _group_clash(root, dataset, parts) or _column_clash(root, record)
     if reason:
         return reason
+
     published = published_objects(root, dataset)
     rows = list[Row]()
     if published:  # otherwise the rows cannot clash: do not read them
@@ -61,7 +62,8 @@ def clash(
         sha256 = row["raw_sha256"]
         if sha256 in published:
             return f"{row['raw_key']!r} has the same bytes as {published[sha256]}"
-    if "replaces" not in record.body:
+
+    if "replaces" not in record.body:  # the batch is of media, whose samples replace none
         return ""
     newest = root.state.newest(dataset)
     if newest is None:

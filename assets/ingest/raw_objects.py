@@ -250,6 +250,7 @@ def land(
     may_use_nodes = not isinstance(landing, JoinedObjects)
     if may_use_nodes and compute is not None and isinstance(compute, Jobs):
         hashes = partial(_hash_on_nodes, compute, job, landing)
+
     rows = list(raw_rows(landing, manifest.objects, hashes))
     # The fingerprint covers content, so it is compared after the reading.
     facts = [_content_facts(row) for row in rows]
@@ -257,6 +258,7 @@ def land(
     if newest is not None and newest.verdict == "published" and newest.fingerprint == digest:
         discard(compute, job)
         return newest, rows
+
     nbytes = sum(row["nbytes"] for row in rows)
     record = stage.append(
         fingerprint=digest,

@@ -35,7 +35,7 @@ _FAULTS = frozenset(
 _FEATURIZER_FAULTS = frozenset({"AttributeError", "TypeError", "NotImplementedError", "InvalidField"})
 """Names of errors that are no verdict if a featurizer raises them."""
 _ERROR = re.compile(r"(?:the same bytes as .+: )?((?:\w+\.)*)(\w+):")
-"""A reason begins with the error's module and class, after the words for a copy."""
+"""A reason begins with the error's module and class; a copy's reason names its original before them."""
 _FFMPEG = "av."
 """Module of errors that name damage by the operating system's numbers, which `is_fault` therefore ignores."""
 _ERRNO = re.compile(r"\[Errno (?:5|12|13|1|23|24|28|30|116|122)\] ")  # as `is_fault` lists them, on Linux
@@ -46,17 +46,17 @@ def is_stored_fault(code: str, reason: str) -> bool:
     """Return whether a stored refusal came from code, machine or store."""
     if code in _FAULTS or reason.startswith(_NO_HEIC):
         return True
-    return _is_raised(code, reason, _FAULTS)
+    return _names_error(code, reason, _FAULTS)
 
 
 def is_stored_feature_fault(code: str, reason: str) -> bool:
     """Return whether a featurizer's stored refusal came from code, machine or store."""
     if is_stored_fault(code, reason):
         return True
-    return _is_raised(code, reason, _FEATURIZER_FAULTS)
+    return _names_error(code, reason, _FEATURIZER_FAULTS)
 
 
-def _is_raised(code: str, reason: str, errors: frozenset[str]) -> bool:
+def _names_error(code: str, reason: str, errors: frozenset[str]) -> bool:
     """Return whether a refusal by an exception names one of these errors, or an error of the machine."""
     if code != "exception":
         return False

@@ -63,7 +63,7 @@ def write_parts(
     for number, layout in enumerate(sorted(layouts)):
         kind, fields = layout
         members = layouts[layout]
-        own_groups = members[0].unit.groups
+        own_groups = members[0].unit.groups  # alike for all units of a kind with the same fields
         groups = {field: group for field, group in own_groups.items() if field in fields}
         if CAPTION_FIELD in fields:
             groups[CAPTION_FIELD] = "captions"
@@ -89,7 +89,7 @@ def _samples(units: Sequence[CutUnit]) -> Iterator[tuple[Any, ...]]:
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
-    """Return the sorted field names of a sample, without reading files."""
+    """Return the sorted names of the fields that `sample_fields` returns, without reading files."""
     raw = unit.raw
     cutter = CUTTERS[unit.kind]
     names = set(unit.unit.fields)

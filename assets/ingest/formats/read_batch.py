@@ -120,7 +120,7 @@ def _with_common_columns(
 
     A node chose the types of its unit only. Parts whose table differs get a new one. known: the version's columns.
     """
-    members = JsonMembers()
+    members = JsonMembers()  # counts the values of all units that became no column
     for result in results:
         for reason, (n, example) in result.notes.items():
             members.count(reason, example, n)
@@ -139,6 +139,7 @@ def _with_common_columns(
 
     parts = list[tuple[str, Part]]()
     for (kind, part), table, own in zip(samples.parts, tables, own_types, strict=True):
+        # The pipeline's own columns keep their types: a column without one would be dropped.
         agreed = members.as_agreed(table, {**types, **own})
         if agreed.schema != table.schema:
             part = _with_table(store, part, agreed)

@@ -40,7 +40,7 @@ from .sample_facts import (
 )
 from .walked_objects import (
     WalkedPlace,
-    cached_per_batch,
+    cached_per_pass,
     landed_info,
     refused_where_unreadable,
     walked_place,
@@ -63,6 +63,7 @@ class ReadPlace:
         self._importer: Importer = importer
         self._joined: JoinedObjects | None = None
         self.landing = files
+        """Store of the raw objects, each with all its files."""
         if format in JOINED:
             self._joined = JoinedObjects(files, format, options)
             self.landing = cast(Store, self._joined)
@@ -155,7 +156,7 @@ class ReadPlace:
             yield sample
 
 
-read_place = cached_per_batch(ReadPlace)
+read_place = cached_per_pass(ReadPlace)
 
 
 def audit_samples(

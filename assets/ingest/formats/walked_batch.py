@@ -277,6 +277,7 @@ def _put_in_place(
     keys = list[list[str]]()
     for run in runs:
         keys.append([sample.key for sample in run.samples])
+    # Parts with indexes, but without samples tables. This frees the rows' places and checksums.
     bare_parts = put_parts(
         plan.batch.root.store,
         txn,

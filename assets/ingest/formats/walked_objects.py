@@ -153,7 +153,7 @@ class WalkedPlace:
         return rows_of(shard, samples_of_objects, self._options.without)
 
 
-def cached_per_batch(
+def cached_per_pass(
     open_source: Callable[[Store, str, ColumnarOptions], Place],
 ) -> Callable[[str, Store, str, ColumnarOptions], Place]:
     """Return `open_source` with a first argument `pass_id`, whose latest source each process caches.
@@ -177,7 +177,7 @@ def cached_per_batch(
     return open_cached
 
 
-walked_place = cached_per_batch(WalkedPlace)
+walked_place = cached_per_pass(WalkedPlace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,15 +341,15 @@ def as_failures(*errors: type[Exception]) -> Iterator[None]:
 def check_and_materialize(
     record: StageRecord,
     check: str,
-    checked: Mapping[str, dg.MetadataValue[Any]],
-    shown: Mapping[str, dg.MetadataValue[Any]],
+    check_facts: Mapping[str, dg.MetadataValue[Any]],
+    asset_facts: Mapping[str, dg.MetadataValue[Any]],
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
     """Yield the check's result, then the materialization, with their metadata.
 
     Raises: dg.Failure if the record's verdict is not `published`.
     """
     passed = record.verdict == "published"
-    yield dg.AssetCheckResult(check_name=check, passed=passed, metadata=checked)
+    yield dg.AssetCheckResult(check_name=check, passed=passed, metadata=check_facts)
     if not passed:
-        raise dg.Failure(record.reason, metadata=dict(checked), allow_retries=False)
-    yield dg.MaterializeResult(metadata=dict(shown), data_version=data_version(record))
+        raise dg.Failure(record.reason, metadata=dict(check_facts), allow_retries=False)
+    yield dg.MaterializeResult(metadata=dict(asset_facts), data_version=data_version(record))

@@ -57,7 +57,7 @@ def read_content(landing: Store, task: HashTask) -> Hashed:
     Raises: StoreError if store, disk or credentials fail.
     """
     digest = hashlib.sha256()
-    head = b""
+    head = b""  # of the first chunk
     try:
         for chunk in _chunks(landing, task):
             head = head or chunk[:HEAD_BYTES]

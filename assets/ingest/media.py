@@ -109,13 +109,13 @@ def media_stage(
 
 
 def _fingerprint(spec: DatasetSpec, landed: StageRecord) -> str:
-    # All that decides which objects are admitted. The second term, whether samples stay in place, does not.
-    terms = spec.ingest_terms
+    # All that decides which objects are admitted.
+    terms = spec.ingest_terms  # format, in place or not, perhaps choices; none for media
+    audit_terms = [*terms[:1], *terms[2:]]  # where the samples stay decides no audit
     decides = [
         spec.policy.video.hdr,
         spec.policy.video.deep,
-        *terms[:1],
-        *terms[2:],
+        *audit_terms,
     ]
     limits = limit_texts(spec)
     return fingerprint(CODE_VERSION, landed.fingerprint, landed.r, limits, decides)
@@ -329,8 +329,8 @@ def media_asset(
                     run_id=context.run.run_id,
                     tell=context.log.info,
                 )
-        checked = check_metadata(record, refusals)
-        shown = {**checked, **media_metadata(admitted)}
-        yield from check_and_materialize(record, CHECK, checked, shown)
+        check_facts = check_metadata(record, refusals)
+        asset_facts = {**check_facts, **media_metadata(admitted)}
+        yield from check_and_materialize(record, CHECK, check_facts, asset_facts)
 
     return media

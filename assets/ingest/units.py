@@ -369,8 +369,8 @@ def units_asset(
                     run_id=context.run.run_id,
                     tell=context.log.info,
                 )
-        shown = units_metadata(record, rows, refusals)
-        checked = check_metadata(record, refusals)
-        yield from check_and_materialize(record, CHECK, checked, shown)
+        asset_facts = units_metadata(record, rows, refusals)
+        check_facts = check_metadata(record, refusals)
+        yield from check_and_materialize(record, CHECK, check_facts, asset_facts)
 
     return units

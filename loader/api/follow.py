@@ -21,7 +21,7 @@ from ..order.plan import Plan
 from ..order.sources.bucket import BucketBy
 from ..order.sources.window_view import WindowView
 from ..run.batch.batch import Batch, SlowSample
-from ..run.loader import Loader, continued
+from ..run.loader import Loader
 from ..run.metrics import shown
 from ..run.recipe.world import World
 from .plans import open_plan
@@ -197,7 +197,7 @@ class Following:
     def _go_over(self, plan: Plan) -> None:
         if plan.hash == self.plan.hash:
             return
-        self.loader = continued(self.loader, plan, self._options)
+        self.loader = _succeed(self.loader, plan, self._options)
 
     def _plan_from(self, step: int) -> Plan:
         key = f"follows/{self._run}/{step:019d}.json"
@@ -258,3 +258,13 @@ def _newest_views(plan: Plan) -> dict[str, View]:
         ):
             newest[plan_source.source] = plan_source.growth, view
     return {source: view for source, (_, view) in newest.items()}
+
+
+def _succeed(earlier: Loader, plan: Plan, options: Mapping[str, Any]) -> Loader:
+    """Close a loader, and return one that begins at its next step with its metrics. options: arguments of `Loader`."""
+    successor = Loader(plan, **options)
+    successor.seek(earlier.step)
+    earlier.close()
+    successor._metrics.succeed(earlier._metrics)
+    successor._status = earlier._status
+    return successor

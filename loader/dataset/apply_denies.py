@@ -78,7 +78,7 @@ def apply_denies(
 
     # 3. Exclude the parent's denied samples, unless the change excludes them for a reason of its own.
     before = None
-    to_exclude = _without_exclusions(store, parent_denied, change)
+    to_exclude = _denied_but_not_excluded(store, parent_denied, change)
     if to_exclude:
         # The table's name is fixed: the change's own exclusions may be under `prefix`.
         exclusions = put_exclusions(
@@ -331,7 +331,7 @@ def _exclude_own(
     own_denied: DenyEntries,
 ) -> tuple[Change, int]:
     """Return (the change with these rows of its own excluded, number of rows that it did not exclude before)."""
-    to_exclude = _without_exclusions(store, own_denied, change)
+    to_exclude = _denied_but_not_excluded(store, own_denied, change)
     n_dropped = _n_rows(to_exclude)
     if not n_dropped:
         return change, 0
@@ -350,6 +350,7 @@ def _exclude_own(
         reason = exclusion["reason"]
         rows = rows_by_reason.setdefault((part, reason), [])
         rows += _excluded_rows(exclusion)
+        # The change may also exclude rows of earlier parts, which its shards table lacks.
         part_sizes[part] = exclusion["n_rows"]
     exclusions = put_exclusions(
         store,
@@ -365,7 +366,7 @@ def _exclude_own(
     return smaller_change, n_dropped
 
 
-def _without_exclusions(
+def _denied_but_not_excluded(
     store: Store,
     denied: DenyEntries,
     change: Change,

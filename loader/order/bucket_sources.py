@@ -81,19 +81,23 @@ def interleave_parts(
 ) -> Interleaving:
     """Return the turns of these buckets. parts: each source's view of each bucket.
 
-    weight_schedule, batches: an entry per segment. A segment begins at each growth, and has the new version's sizes.
+    weight_schedule, batches: an entry per segment. A segment also begins at each growth; it has the sizes of the
+    versions in force.
     """
     sizes_by_segment: list[dict[str, dict[str, int]]] = []
     for start, _ in weight_schedule:
-        growth_in_force: Counter[str] = Counter()  # source -> number of its last growth; 0 for none
+        last_growth: Counter[str] = (
+            Counter()
+        )  # source -> number of its growth in force, from 1 on; 0 for none
         for growth in growths:
             if growth.step <= start:
-                growth_in_force[growth.source] += 1
+                last_growth[growth.source] += 1
         sizes: dict[str, dict[str, int]] = {}  # label -> source -> samples of the version in force
         for part in parts.values():
+            # A delta's samples are in the growth's view of all samples too: count that one.
             if part.bucket is None or part.delta:
                 continue
-            if part.growth == growth_in_force[part.source]:
+            if part.growth == last_growth[part.source]:
                 by_source = sizes.setdefault(part.bucket, {})
                 by_source[part.source] = part.shape.n
         sizes_by_segment.append(sizes)

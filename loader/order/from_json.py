@@ -178,6 +178,7 @@ def _check_fields(d: dict[str, Any]) -> None:
                 "h": int,
             },
         )
+    # Other values than an object give a plan without buckets, whose hash then differs from the JSON's: PlanMismatch.
     bucket_by = d.get("bucket_by")
     if isinstance(bucket_by, dict):
         _check_entry(

@@ -200,7 +200,7 @@ def _better_without_processes(
     stages: Stages,
     threads: int,
 ) -> tuple[Maker, str] | None:
-    """Return (fewer threads, more for a disk, or the caller; why); None if their number is good."""
+    """Return (fewer threads, more for a disk, or the caller; why); None keeps the present threads."""
     low, high = ONE_CORE
     is_decoding = stages.decode_share >= DOMINANT_SHARE
 
@@ -222,6 +222,7 @@ def _better_without_processes(
         return None
 
     # Less than a core in use: the threads wait for the disk, and more of them wait at the same time.
+    # `used`, not `cores`: a thread that waits because other programs have the cores waits for no disk.
     plural = "s" if threads > 1 else ""
     waits_for_a_disk = room.more_threads and stages.used < low and stages.fetch_share >= DOMINANT_SHARE
     if waits_for_a_disk and threads < DECODING_THREADS:
@@ -229,6 +230,7 @@ def _better_without_processes(
         return Maker("threads", min(room.cores, DECODING_THREADS)), why
 
     # One core in use by all together: they take turns at the lock, so fewer of them lose less time to it.
+    # `cores`, not `used`: on a busy machine, threads that wait for the lock wait for a core too.
     take_turns = low <= stages.cores < high
     if not take_turns:
         return None

@@ -83,12 +83,12 @@ class Execution:
         if workers != "auto":
             self._workers_option = whole_number("workers", workers, 0)
         self._bound = bound
-        self._measure_share()
+        self._measure_share()  # sets _cores, _most_by_cores and _memory_bytes
         stores = [view.version.shard_store for view in assembler.recipe.stored.values()]
         # The kernel caches a network folder's pages, but each first read waits as a bucket's does.
         self._local = all(is_local(store) and not is_on_network(store) for store in stores)
         self._only_copies = assembler.recipe.copies  # nothing is decoded or transformed
-        self._sent_bytes = 0  # to each worker process
+        self._sent_bytes = 0  # to each worker process: the next line sets it for processes
         self.name, self.why = self._prepare_first_maker(executor, has_copy_thread=has_copy_thread)
         self.workers = self._count(self.name)
         self._prefetch: Prefetch | None = None
@@ -315,10 +315,10 @@ class Execution:
             return
         maker, why = better
         if maker.name != "processes":
-            # Go to the caller at most once.
+            # Once they left the caller, batches do not return to it.
             if self.name == "caller":
                 self._may_be_caller = False
-            # Go to more threads for a disk at most once.
+            # Go to more threads for a disk at most once. (For decoding, `_may_add_threads` is False anyway.)
             if maker.workers > COPYING_THREADS:
                 self._may_add_threads = False
             self._move(*maker, why)

@@ -8,7 +8,7 @@ from .contention import Contention, Measurement
 from .executor import EXECUTORS, Execution
 from .items.first_maker import first_maker, processes_instead
 from .maker_text import TRAINING_THREAD
-from .recipe.recipe import Recipe, one_of
+from .recipe.recipe import one_of
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
@@ -73,9 +73,3 @@ class ItemExecution(Execution):
         # A dataset that nothing here refers to lies in the workers' memory only.
         self._assembler.close_datasets()
         return super()._processes(workers, values)
-
-
-def execution_class(recipe: Recipe) -> type[Execution]:
-    if recipe.has_items:
-        return ItemExecution
-    return Execution

@@ -17,8 +17,7 @@ from ..storage.threads import DaemonPool
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
-from .executor import Executor, Workers
-from .item_execution import execution_class
+from .executor import Execution, Executor, Workers
 from .ledger import Budget, open_ledger
 from .making.assemble import Assembler
 from .making.prefetch import prefetch_bound
@@ -137,15 +136,15 @@ class Loader:
         self._status = Status()
         self._timing = StepTiming()
         self._framework = framework
-        self._copies_jax = device is not None and framework == "jax"
+        self._began_on_jax_device = device is not None and framework == "jax"
         host_recipe = recipe
-        if self._copies_jax:
+        if self._began_on_jax_device:
             # As JAX's arrays, worker threads would first copy them to its default device.
             host_recipe = replace(recipe, framework="numpy")
         self._read_threads, parallel_map = range_threads(plan)
         spec = cache_spec(cache)
         self._assembler = Assembler(host_recipe, self._metrics, parallel_map, spec, end=self._end)
-        self._execution = execution_class(recipe)(
+        self._execution = _execution_class(recipe)(
             self._assembler,
             spec,
             self._metrics,
@@ -231,8 +230,9 @@ class Loader:
         return micro
 
     def on(self, device: Any) -> "Loader":
-        """Deliver batches on a device from now on, as with the argument `device`; None delivers them on the host.
+        """Deliver batches on a device from now on, as with the argument `device`.
 
+        None delivers them on the host, or on JAX's default device if this loader began with a device for jax.
         Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
         """
         self._check_usable()
@@ -403,11 +403,12 @@ class Loader:
         return recorder
 
     def _open_delivery(self, device: Any) -> "Delivery | None":
-        if device is None and not self._copies_jax:
+        # Such a loader's batches are numpy's, so on(None) then means JAX's default device.
+        if device is None and not self._began_on_jax_device:
             return None
         from .device.stage import Delivery, backend_of
 
-        backend = backend_of(device, self._framework, default=self._copies_jax)
+        backend = backend_of(device, self._framework, default=self._began_on_jax_device)
         if backend is None:
             return None
         self._execution.begin_copy_thread()
@@ -432,17 +433,15 @@ class Loader:
             )
 
 
+def _execution_class(recipe: Recipe) -> type[Execution]:
+    if not recipe.has_items:
+        return Execution
+    from .item_execution import ItemExecution  # only for datasets
+
+    return ItemExecution
+
+
 def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:
     assembler.dismiss()
     if pool is not None:
         pool.shutdown(wait=False)
-
-
-def continued(earlier: Loader, plan: Plan, options: Mapping[str, Any]) -> Loader:
-    """Close a loader, and return one that begins at its next step with its metrics. options: arguments of `Loader`."""
-    successor = Loader(plan, **options)
-    successor.seek(earlier.step)
-    earlier.close()
-    successor._metrics.succeed(earlier._metrics)
-    successor._status = earlier._status
-    return successor

@@ -96,7 +96,7 @@ def seen(
     transform: Transform | None,
 ) -> SlotReplay:
     """Return one slot's replay. slots: only that slot. decoded: the sample, or its error."""
-    key = generators.place_of(plan, slots, 0)
+    key = generators.position_of(plan, slots, 0)
     address = address_of(plan, slots, 0)
 
     def transformed(sample: Sample, rng: np.random.Generator | None = None) -> Sample:

@@ -80,7 +80,7 @@ class _Draft:
             raise Corrupt(f"log entry {key} was folded after entry {self.n}: one is missing")
         if entry.follows != self.prev:
             key = entry_key(entry.n)
-            expected = entry.prev or "none"
+            expected = entry.follows or "none"
             actual = self.prev or "none"
             raise Corrupt(
                 f"log entry {key} was written after an entry with sha256 "

@@ -41,8 +41,8 @@ class Log:
         self._check_readable = check_readable
         self._check_writable = check_writable
         self._lock = lock()
-        self._known: State | None = None
-        self._earlier: State | None = None
+        self._known: State | None = None  # the newest state folded so far
+        self._earlier: State | None = None  # from `resume`, tried once
 
     @property
     def known(self) -> State | None:

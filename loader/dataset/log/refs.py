@@ -39,7 +39,7 @@ def explain_mirror_lag(store: Store, marker: Marker, state: State) -> Iterator[N
 def _lag(store: Store, marker: Marker, state: State) -> str:
     """Return how far the log that `state` was read from lags behind its primary; "" if it is the primary's."""
     if isinstance(store, MirroredStore):
-        # The marker decides nothing here: it may come from a mirror that is read because it is near.
+        # Ask the store, not the marker, which a nearby mirror may have answered.
         if store.primary_is_up:
             return ""
         mirrors = ", ".join(mirror.url for mirror in store.stores[1:])

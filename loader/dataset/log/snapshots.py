@@ -28,13 +28,13 @@ FORMAT_MOVED = 2
 MOST_AHEAD = 4 * HINT_EVERY
 """Most entries requested at once in a log without hints."""
 _FOLDER = "log/"
-_PREFIX = f"{_FOLDER}state-"
+_HINT_PREFIX = f"{_FOLDER}state-"
 _TRIES = 8  # newest hints tried before the log is read from its first entry
 _log = logging.getLogger(__name__)
 
 
 def hint_key(n: int) -> str:
-    return f"{_PREFIX}{n:012d}.json"
+    return f"{_HINT_PREFIX}{n:012d}.json"
 
 
 def dump_state(state: State) -> bytes:
@@ -203,13 +203,13 @@ def list_log(store: Store) -> LogListing:
     """
     prefix = _FOLDER
     if is_local(store):
-        prefix = _PREFIX
+        prefix = _HINT_PREFIX  # no entry is listed then, and `last` is 0
     try:
         keys = [info.key for info in store.list(prefix)]
     except StoreError as error:  # credentials that may read but not list
         _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, error)
         keys = []
-    hints = _numbers(keys, _PREFIX)
+    hints = _numbers(keys, _HINT_PREFIX)
     entries = _numbers(keys, _FOLDER)
     return LogListing(
         hints=tuple(hints),
@@ -280,6 +280,6 @@ def write_hint(store: Store, state: State) -> None:
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
     """Return all hints but the newest `keep`, for the collector."""
-    hints = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
+    hints = [info for info in store.list(_HINT_PREFIX) if _numbers([info.key], _HINT_PREFIX)]
     n_old = max(len(hints) - keep, 0)
     return hints[:n_old]

@@ -61,7 +61,8 @@ class FieldPlaces:
         field: str,
         number: int,
     ) -> FieldAddress:
-        shard = self.shards[self.shard[number]]
+        index = self.shard[number]
+        shard = self.shards[index]
         return FieldAddress(
             field=field,
             group=shard.group,

@@ -212,8 +212,8 @@ def _read_shards(
     parallel_map: Map,
     on_crc: OnCrc = _discard_crc,
 ) -> list[FieldRead]:
-    def read_shard(shard: tuple[_Shard, Sequence[_Item]]) -> list[FieldRead]:
-        (version, path), items = shard
+    def read_shard(shard_and_items: tuple[_Shard, Sequence[_Item]]) -> list[FieldRead]:
+        (version, path), items = shard_and_items
         reading = find_reading(version)
         return _read_shard(
             reading,

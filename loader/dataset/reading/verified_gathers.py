@@ -83,11 +83,12 @@ def gather_rows(
     gatherable: Gatherable,
     rows: RowsOfField,
 ) -> list[FieldRead]:
-    """Fill the rows with verified bytes. Return the samples that do not fit, from a second read or as errors."""
+    """Fill the rows with verified bytes. Return those with another head or wrong bytes, read again, or their errors."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
-    # [n]: position of each sample in `rows`. The numbers of all samples are 0, 1, 2 ...: they need no search.
-    position = sources.numbers
-    if len(rows.numbers) < len(gatherable.places):
+    # [n]: position of each sample in `rows`
+    if len(rows.numbers) == len(gatherable.places):
+        position = sources.numbers  # the numbers of all samples are 0, 1, 2 ...: they need no search
+    else:
         position = np.searchsorted(rows.numbers, sources.numbers)
     row_nbytes = rows.memory.shape[1]
     memory_offset = rows.rows[position] * row_nbytes  # [n]
@@ -188,6 +189,7 @@ def _gather_verified(
 
     is_right: Bools = status == RIGHT
     if not is_right.all():
+        # Not the unread ones: the second read reports those.
         wrong = np.flatnonzero(status == WRONG)
         _report_faults(gatherable, sources, field, wrong)
     return is_right

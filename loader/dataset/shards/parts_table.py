@@ -47,9 +47,9 @@ class PartsTable:
         self._name = name
         self._names: dict[int, str] = {}  # part position -> its id, for ids that were requested lately
 
-        # `group`, `shard_rows`: int64 [shards], the number of its group and of its rows. `part`: the part's position.
+        # All int64 [shards]. `group`: index into `groups`. `shard_rows`: row count. `part`: position of the part.
         self.groups, group, shard_rows = _groups_and_rows(shards)
-        # Both are None if the version has one group: then shard i is the only shard of part i.
+        # `part` and `_first_shard` are None if the version has one group: then shard i is the only shard of part i.
         part, self._first_shard = _parts(
             shards,
             group,

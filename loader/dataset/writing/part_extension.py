@@ -218,7 +218,7 @@ def _find_shard(part: Part, field: str) -> ShardFile:
 def _part_fields(part: Part) -> list[str]:
     fields: list[str] = []
     for shard in part.shards:
-        fields += shard.field_nbytes
+        fields.extend(shard.field_nbytes)  # its keys
     return fields
 
 

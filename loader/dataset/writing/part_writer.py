@@ -59,7 +59,7 @@ def make_sample(
         raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
     for field in fields:
         check_field(field)
-        member_name(key, field)
+        member_name(key, field)  # raises if the member's name is too long, or hidden
     check_case(fields, f"sample {key!r}")
 
     encoded: dict[str, bytes] = {}
@@ -280,8 +280,8 @@ class PartWriter:
 
     def _upload(self, group: str, shard: "_OpenShard") -> ShardFile:
         """Finish a shard and upload it with its index; return its row of the shards table."""
+        sha256 = shard.finish()  # completes its upload
         # The index has the hashes of the shard's pages, so it follows the shard's last byte.
-        sha256 = shard.finish()
         index = index_bytes(self._keys, shard.spans(), shard.tar.pages)
         stem = shard.path.removesuffix(".tar")
         place = IndexPlace.measure(f"{stem}.index.parquet", index, len(shard.tar.pages))

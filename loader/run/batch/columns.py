@@ -363,7 +363,7 @@ class BatchRow:
         self._columns, self._row = columns, row
         self._lent: dict[str, np.ndarray] = {}
 
-    def place_of(self, field: str) -> Place:
+    def memory_of(self, field: str) -> Place:
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)

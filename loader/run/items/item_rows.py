@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...dataset.shards.address import SampleAddress
-from ...errors import Corrupt
+from ...errors import Corrupt, DecodeFailed
 from ...order.random.keyed_permutation import I64
 from ..batch.batch import Batch
 from ..batch.collate import DeliveredSamples
@@ -102,6 +102,13 @@ class ItemRows:
         from .each_item import each_item  # only for replays
 
         return each_item(self._recipe, self._makers, rank_slots, take, skip_missing=skip_missing)
+
+    def crcs(self, rank_slots: RankSlots) -> I64:
+        """Return int64 [rows]: the CRC-32C of each item, and 0 at other rows. Raises: Corrupt for a damaged item."""
+        delivered = self.each(rank_slots, lambda row, sample: None)
+        for substitution in delivered.substitutions:
+            raise DecodeFailed(substitution.error)
+        return delivered.crcs
 
     def _instead(
         self,

@@ -11,10 +11,9 @@ import numpy as np
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.places import Map
 from ...dataset.shards.address import SampleAddress
-from ...errors import Corrupt, DecodeFailed
+from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
-from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...storage.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics, measured_by, step_metrics
@@ -208,16 +207,9 @@ class Assembler:
                     self._fetch.fill_unknown_crcs(part)
                 crcs = crcs_of(len(rank_slots), parts)
                 if self._items is not None:
-                    crcs += self._item_crcs(self._items, rank_slots)
+                    crcs += self._items.crcs(rank_slots)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
         return delivered_digest(step, rank_slots.number[rows], identities[rows], crcs[rows])
-
-    def _item_crcs(self, items: "ItemRows", rank_slots: RankSlots) -> I64:
-        """Return int64 [rows]: the CRC-32C of each item, and 0 at other rows. Raises: Corrupt for a damaged item."""
-        delivered = items.each(rank_slots, lambda row, sample: None)
-        for substitution in delivered.substitutions:
-            raise DecodeFailed(substitution.error)
-        return delivered.crcs
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
         """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost.
@@ -350,7 +342,7 @@ class Assembler:
         """
         slots = rank_slots.slots
         with step_metrics().timed("address"):
-            parts = rank_slots.located
+            parts = rank_slots.located  # empty unless the samples were located ahead
             if not parts:
                 parts = self._fetch.locate(slots, rank_slots.real_rows, self._map)
 
@@ -375,6 +367,23 @@ class Assembler:
 
         # Replace unreadable samples, in order of row.
         unreadable.sort(key=attrgetter("row"))
+        substitutes, sample_substitutions = self._substitute(rank_slots, unreadable, columns)
+        delivered += substitutes  # later ones overwrite the row's identity
+        substitutions += sample_substitutions
+        if delivered_items:
+            # Items come before stored samples, each in order of slot: put all in this order.
+            substitutions = in_order(substitutions)
+        return delivered_of(len(columns), delivered, substitutions), delivered_items
+
+    def _substitute(
+        self,
+        rank_slots: RankSlots,
+        unreadable: Sequence[UnreadableSample],
+        columns: Columns,
+    ) -> tuple[list[LocatedSamples], list[Substitution]]:
+        """Put substitutes of unreadable samples into the columns. Return them, located, and the substitutions tried."""
+        substitutes: list[LocatedSamples] = []
+        substitutions: list[Substitution] = []
         for bad in unreadable:
             if self.recipe.recorded is not None:  # a replay has the recorded substitutes, and draws no others
                 substitution = masked_row(
@@ -387,13 +396,11 @@ class Assembler:
                 substitutions.append(substitution)
                 continue
             batch_row = BatchRow(columns, bad.row)
-            alone, sample, tried = self._find_substitute(rank_slots, bad, batch_row)
+            substitute, sample, substitutions_tried = self._find_substitute(rank_slots, bad, batch_row)
             batch_row.put(sample, self._samples.names(bad.located, sample))
-            delivered.append(alone)  # later ones overwrite the row's identity
-            substitutions += tried
-        if delivered_items:
-            substitutions = in_order(substitutions)
-        return delivered_of(len(columns), delivered, substitutions), delivered_items
+            substitutes.append(substitute)
+            substitutions += substitutions_tried
+        return substitutes, substitutions
 
     def _decode(
         self,

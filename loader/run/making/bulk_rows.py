@@ -15,12 +15,15 @@ from ..recipe.rank_slots import LocatedSamples
 
 
 class InRows(NamedTuple):
-    """The result of gathering one field into rows. Each sample is in one of the three."""
+    """The result of gathering one field into rows.
+
+    Each sample is in one of the three, except a bad one of the layout's size, which is in none.
+    """
 
     field: str
     filled: I64
     """int64: numbers of the samples whose rows are filled."""
-    others: Sequence[FieldRead]
+    read_again: Sequence[FieldRead]
     """Samples that a second read returned, or whose header differs: their bytes or error."""
     unread: I64
     """int64: numbers of the samples that were not gathered: their size differs from the layout's."""
@@ -79,8 +82,8 @@ class Bulk:
             if memory is None:  # the batch has values of another shape or dtype
                 continue
             file_nbytes = len(layout.head) + layout.nbytes
-            fits = gatherable.places.fields[field].nbytes == file_nbytes  # bool [n]
-            numbers = np.flatnonzero(fits)
+            has_layout_size = gatherable.places.fields[field].nbytes == file_nbytes  # bool [n]
+            numbers = np.flatnonzero(has_layout_size)
             if bad:
                 numbers = np.setdiff1d(numbers, list(bad), assume_unique=True)
             values = memory.reshape(len(columns), -1).view(np.uint8)  # [rows, bytes of an array]
@@ -91,17 +94,17 @@ class Bulk:
                 rows[numbers],
                 values,
             )
-            others = gather_rows(gatherable, request)
+            read_again = gather_rows(gatherable, request)
             filled = numbers
-            if others:
-                unfilled = [number for number, _, _ in others]
+            if read_again:
+                unfilled = [number for number, _, _ in read_again]
                 filled = np.setdiff1d(numbers, unfilled, assume_unique=True)
             results.append(
                 InRows(
                     field,
                     filled,
-                    others,
-                    unread=np.flatnonzero(~fits),
+                    read_again,
+                    unread=np.flatnonzero(~has_layout_size),
                 )
             )
         return results

@@ -239,7 +239,7 @@ class Fetch:
             for rows in bulk.rows(gatherable, located.rows, columns, fetched.bad):
                 remaining[rows.field] = rows.unread
                 columns.put_rows(rows.field, located.rows[rows.filled])
-                for result in rows.others:
+                for result in rows.read_again:
                     fetched.add(*result)
 
         # 3. Everything else: bytes into the columns where no decoder needs them, otherwise into the payloads.
@@ -294,7 +294,7 @@ class Fetch:
         (source,) = located.kind.sources
 
         def field_rng(number: int, field: str) -> np.random.Generator:
-            place = generators.place_of(self._plan, slots, int(located.rows[number]))
+            place = generators.position_of(self._plan, slots, int(located.rows[number]))
             return generators.for_decoder(place, field)
 
         places = located.places

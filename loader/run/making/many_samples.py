@@ -110,12 +110,13 @@ class OneSample:
         transform = self.transforms[source]
 
         def field_rng(field: str) -> "np.random.Generator":
-            place = generators.place_of(self._plan, slots, row)
-            return generators.for_decoder(place, field)
+            position = generators.position_of(self._plan, slots, row)
+            return generators.for_decoder(position, field)
 
         options: dict[str, Any] = {}
+        # A transform may change or drop what is decoded: before one, nothing may be written into the columns.
         if batch_row is not None and transform is None:
-            options["place_of"] = batch_row.place_of
+            options["place_of"] = batch_row.memory_of
         try:
             start_s = perf_counter()
             data = {field: owned(value) for field, value in payload.items()}
@@ -138,8 +139,8 @@ class OneSample:
             if transform is None:
                 return sample
 
-            place = generators.place_of(self._plan, slots, row)
-            sample = apply_transform(transform, sample, at, generators.for_transform(place))
+            position = generators.position_of(self._plan, slots, row)
+            sample = apply_transform(transform, sample, at, generators.for_transform(position))
             metrics.sample(
                 "transform",
                 perf_counter() - decode_end_s,
@@ -324,7 +325,7 @@ class ManySamples:
         field_rows: "_FieldRowsByName",
     ) -> dict[str, FieldCall]:
         """Return field -> how to decode it."""
-        decoders = self._decoders[located.kind.sources[0]]
+        decoders = self._decoders[located.kind.sources[0]]  # all sources of the kind have the same ones
         calls: dict[str, FieldCall] = {}
         for field in located.kind.fields:
             decoder = decoders.get(field)
@@ -333,6 +334,7 @@ class ManySamples:
             if decoder is not None:
                 if draws(decoder):
                     field_rng = generators.of_slots(self._recipe.plan, slots, located.rows, field)
+                # A transform may change or drop what is decoded, so only without one it goes into the rows at once.
                 if placing(decoder) and self._recipe.transform is None:
                     rows = field_rows[field]
             calls[field] = (decoder, field_rng, rows)

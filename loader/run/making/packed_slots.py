@@ -98,9 +98,8 @@ class PieceReads:
         """Return the read of one piece; None if its document is read whole."""
         positions = pieces.positions
         checks = self._checks[int(pieces.documents.source[piece])]
-        is_split = (
-            positions.tokens[piece] > self._length
-        )  # only split documents have checksums for their pieces
+        # Only split documents have checksums for their pieces.
+        is_split = positions.tokens[piece] > self._length
         if checks is None or not is_split:
             return None
         # Long documents are cut every `length` tokens.
@@ -278,13 +277,19 @@ class PackedSlots:
         documents: Sequence[LocatedSamples],
         addresses: Addresses,
     ) -> dict[int, Values | Corrupt | _Document]:
-        """Read pieces singly where that is possible, else their whole documents. Return the result of each piece."""
+        """Read pieces singly where that is possible, else their whole documents. Return the result of each piece.
+
+        documents: the documents of all pieces; their rows are numbers of pieces.
+        """
         results: dict[int, Values | Corrupt | _Document] = {}
         results |= self._read_single_pieces(pieces, addresses)
+        whole_documents = documents
         if results:
-            rest = [piece for piece in addresses if piece not in results]
-            documents = self._fetch.locate(pieces.documents, np.array(rest, np.int64), self._map)
-        for located in documents:
+            # Locate only the others, so that no document is read for pieces that are there already.
+            other_pieces = [piece for piece in addresses if piece not in results]
+            rows = np.array(other_pieces, np.int64)
+            whole_documents = self._fetch.locate(pieces.documents, rows, self._map)
+        for located in whole_documents:
             fetched = self._fetch(pieces.documents, located, None)
             for number, piece in enumerate(located.rows.tolist()):
                 results[piece] = _Document(located, number, fetched)
@@ -323,7 +328,7 @@ class PackedSlots:
     ) -> dict[str, Any]:
         transform = self._recipe.transform_of(int(slots.source[row]))
         assert transform is not None
-        place = generators.place_of(self._recipe.plan, slots, row)
+        place = generators.position_of(self._recipe.plan, slots, row)
         _, source, _, _ = place
         start_s = perf_counter()
         sample = apply_transform(transform, sample, address, generators.for_transform(place))

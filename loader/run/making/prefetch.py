@@ -319,9 +319,13 @@ class Prefetch:
         self._failed_step = -1
 
     def _make_ready(self, step: int, end: int | None) -> None:
-        """Wait for the stride that begins with the step. Add its batches to the ready ones, and record its error."""
-        is_seek = bool(self._ready) or (bool(self._pending) and self._pending[0][0].start != step)
-        if is_seek:
+        """Wait for the stride that begins with the step. Add its batches to the ready ones, and record its error.
+
+        Called only if the step is not the first ready one.
+        """
+        has_other_steps_ready = bool(self._ready)
+        has_other_steps_pending = bool(self._pending) and self._pending[0][0].start != step
+        if has_other_steps_ready or has_other_steps_pending:
             self.drop()
             self._stride = Stride()  # random access gains nothing from larger strides
         self._fill(step, end)

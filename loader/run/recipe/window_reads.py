@@ -327,7 +327,7 @@ class WindowSlots:
         self, slots: Slots, located: LocatedSamples, readers: Readers
     ) -> tuple[dict[int, dict[str, Any]], dict[int, Corrupt]]:
         def rng_of(number: int, field: str) -> np.random.Generator:
-            place = generators.place_of(self._plan, slots, int(located.rows[number]))
+            place = generators.position_of(self._plan, slots, int(located.rows[number]))
             return generators.for_decoder(place, field)
 
         places = located.places

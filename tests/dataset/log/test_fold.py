@@ -1,6 +1,7 @@
 """Folding is one function of the entries, and refuses an entry that breaks a rule."""
 
 import json
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -81,6 +82,15 @@ def test_fold_refuses(store, body, says):
     with pytest.raises(Corrupt, match=says) as caught:
         fold(state, after(state, **body))
     assert "log/000000000008.json" in str(caught.value)
+
+
+def test_fold_names_the_hash_that_a_repair_record_gives(store):
+    state = history(store)
+    entry = after(state, kind="mirror", url="az://b/p", upto=7)
+    assert fold(state, replace(entry, prev="a" * 64, prev_means=state.prev)).n == 8
+    relinked = replace(entry, prev_means="b" * 64)
+    with pytest.raises(Corrupt, match=f"sha256 {'b' * 64}, but entry 7 has {state.prev}"):
+        fold(state, relinked)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,8 @@ def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
             "{'train': 0.95, 'val': 0.05}"
         )
     digest = blake2b(f"{salt}\0{identity}".encode(), digest_size=8).digest()
-    rest = (
-        int.from_bytes(digest, "little") / 2**64
-    )  # where the identity lies in [0, 1), less the splits before
+    # Where the identity lies in [0, 1), less the splits before.
+    rest = int.from_bytes(digest, "little") / 2**64
     for name, share in sorted(splits.items()):
         rest -= share
         if rest < 0:

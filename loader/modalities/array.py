@@ -20,9 +20,8 @@ CLOCK = ".ns.npy"
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
 # numpy's limit: a longer header may crash the literal parser.
-_MAX_WITHOUT_BYTES = (
-    2**16
-)  # zero-size types such as S0: a 128-byte file may declare 10**12 values, copied one by one
+# For zero-size types such as S0: a 128-byte file may declare 10**12 values, copied one by one.
+_MAX_WITHOUT_BYTES = 2**16
 _MAX_HEADER_BYTES = 10_000
 # Errors that the literal parser and the dtype and array constructors raise on invalid input.
 _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError)

@@ -29,9 +29,8 @@ def _chosen() -> ModuleType:
 _verbs = _chosen()
 KIND = "Python" if _verbs is python else f"C, checksums by {_verbs.instructions()}"
 crc32c, gather = _verbs.crc32c, _verbs.gather
-PagedSha256: type[python.PagedSha256] = getattr(
-    _verbs, "PagedSha256", python.PagedSha256
-)  # hashlib if the processor has no SHA instructions
+# By hashlib if the processor has no SHA instructions.
+PagedSha256: type[python.PagedSha256] = getattr(_verbs, "PagedSha256", python.PagedSha256)
 crc32c_each = getattr(_verbs, "crc32c_each", python.crc32c_each)
 copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)

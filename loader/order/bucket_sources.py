@@ -86,9 +86,8 @@ def interleave_parts(
     """
     sizes_by_segment: list[dict[str, dict[str, int]]] = []
     for start, _ in weight_schedule:
-        last_growth: Counter[str] = (
-            Counter()
-        )  # source -> number of its growth in force, from 1 on; 0 for none
+        # source -> number of its growth in force, from 1 on; 0 for none
+        last_growth: Counter[str] = Counter()
         for growth in growths:
             if growth.step <= start:
                 last_growth[growth.source] += 1

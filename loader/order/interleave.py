@@ -50,12 +50,13 @@ class Interleaving:
     def turn(self, step: int) -> Turn:
         segment = self.turns.segment_at(step)
         # In the turns, a step is a batch of one slot: its source is a bucket, its position one of the bucket's steps.
+        # int64 [1] each
         label_index, own_step = stream_slots(
             segment,
             self.turns.names,
             step,
             global_batch=1,
-        )  # int64 [1] each
+        )
         label = self.turns.names[int(label_index[0])]
         return Turn(
             bucket=label,

@@ -165,12 +165,13 @@ def _rank_rows(
     if n_steps > 1:
         steps = np.arange(n_steps)
         batch_number = np.repeat(steps, batches)  # [m]: number of each slot's step
+    # [m]: rows, step after step
     order = canonical_order(
         stream.source,
         stream.position_in_epoch,
         _lane_counts(planned),
         batch_number,
-    )  # [m]: rows, step after step
+    )
     if len(number) == len(order):  # all slots are the rank's
         return order
 

@@ -59,12 +59,13 @@ def _fill_with_substitutes(
     for source in sorted(sources):
         name = plan.source_names[source]
         rows = np.flatnonzero(slots.source == source)
+        # [rows]; False at padding, whose ordinal -1 no list has
         is_excluded = exclusion_mask(
             plan,
             source,
             step,
             slots.ordinal[rows],
-        )  # [rows]; False at padding, whose ordinal -1 no list has
+        )
         for slot in rows[is_excluded].tolist():
             position = int(slots.position[slot])
             candidates = substitutes(plan, step, source, position)

@@ -183,8 +183,8 @@ def _reward(key: str, reward: Any) -> float | None:
             TypeError,
             ValueError,
             OverflowError,
-            RuntimeError,
-        ):  # a tensor of several values raises RuntimeError
+            RuntimeError,  # from a tensor of several values
+        ):
             number = math.nan
     if not math.isfinite(number):
         raise InvalidSample(f"rollout {key!r} has reward={reward!r:.80}; a finite number is needed, or None")

@@ -102,9 +102,8 @@ class FsspecStore(Opened):
 
         def attempt() -> Blob:
             data = self._slice(path, offset, nbytes)
-            info = self._info(
-                key, path
-            )  # after the bytes: if the token is unchanged, the bytes are the pinned ones
+            # After the bytes: if the token is unchanged, the bytes are the pinned ones.
+            info = self._info(key, path)
             if info.etag != pin:
                 raise Changed(
                     f"{self.url}/{key}: the object was replaced since it was first read "

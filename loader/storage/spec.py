@@ -28,12 +28,13 @@ SECRET_OPTIONS = frozenset(
     }
 )
 SECRET_FRAGMENTS = ("secret", "password", "passwd", "token", "credential", "private", "sas_", "access_key")
+# Files and references, not secrets themselves.
 PLAIN_OPTIONS = frozenset(
     {
         *("web_identity_token_file", "federated_token_file", "application_credentials"),
         *("credential_provider", "credential_type"),
     }
-)  # files and references, not secrets themselves
+)
 PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
 """Prefixes of option names that do not change their meaning."""
 

@@ -240,9 +240,8 @@ _readers: WeakSet[SequentialRead] = WeakSet()
 
 
 FIRST_BYTES = 2**20  # readers of only a header fetch at most this much
-MAX_BYTES = (
-    4 * 2**20
-)  # then each range doubles, up to this size: larger ones cost more in memory than they save in requests
+# Then each range doubles, up to this size: larger ones cost more in memory than they save in requests.
+MAX_BYTES = 4 * 2**20
 AHEAD = 2  # ranges being fetched while one is used; a reader holds (AHEAD + 1) * MAX_BYTES, 12 MiB
 
 

@@ -58,10 +58,10 @@ class PartsTable:
         self.n_rows = self._rows_of_parts(part, shard_rows)
 
         self._shard_of: dict[str, Int64s] = {}  # group -> [parts]: its shard, or MISSING
-        for number, name_of_group in enumerate(self.groups):
-            is_of_group = group == number  # bool [shards]
-            shards_of_group = np.flatnonzero(is_of_group)
-            self._shard_of[name_of_group] = self._shard_of_parts(part, shards_of_group)
+        for index, group_name in enumerate(self.groups):
+            is_in_group = group == index  # bool [shards]
+            shards_of_group = np.flatnonzero(is_in_group)
+            self._shard_of[group_name] = self._shard_of_parts(part, shards_of_group)
 
         self.live_rows = self._live_rows(exclusions)
         self.n_live = self._live_counts()

@@ -116,9 +116,8 @@ class StoredBits(SelectTable):
         octets = self._bytes[start : start + PAGE_BYTES]
         words = octets.view(np.uint64).reshape(-1, BLOCK_BITS // 64)
         block_counts = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
-        ends = np.cumsum(
-            block_counts
-        )  # int64 [blocks of the page]: true bits of the page up to each block's end
+        # int64 [blocks of the page]: true bits of the page up to each block's end
+        ends = np.cumsum(block_counts)
         first_block = number * (_PAGE_BITS // BLOCK_BITS)
         # The first block has its count from the start: the true bits before the page.
         self._before[first_block + 1 : first_block + len(ends)] += ends[:-1]
@@ -272,9 +271,8 @@ def _ranks(packed: NDArray[np.uint8], numbers: I64) -> I64:
     ranks = np.empty(len(numbers), np.int64)
     n_before = 0
     for start in range(0, len(packed) + 1, PAGE_BYTES):
-        octets = np.append(
-            packed[start : start + PAGE_BYTES], np.uint8(0)
-        )  # a number may follow the last bit
+        # One octet more, as a number may follow the last bit.
+        octets = np.append(packed[start : start + PAGE_BYTES], np.uint8(0))
         ends = np.cumsum(np.bitwise_count(octets), dtype=np.int64)
         before_octets = np.append(0, ends) + n_before
         first_bit = 8 * start

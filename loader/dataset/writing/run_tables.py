@@ -99,7 +99,8 @@ def write_run(
         parts,
         own_rows,
         earlier_rows,
-        # A repeated import has the same prefix, and a person may have excluded more samples since.
+        # Only registrations and imports pass exclusions. A repeated one has the same prefix, and a person may have
+        # excluded more samples since.
         by_content=bool(exclusions),
     )
     change = Change(

@@ -45,10 +45,8 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
         return Ends()
     end = edit_end(data, stream.id)
     if end is not None and end[1] * stream.rate > 1:
-        end = (
-            end[0] + end[1],
-            end[1],
-        )  # the movie's clock is coarser than the audio's: keep the tick in which it ends
+        # The movie's clock is coarser than the audio's: keep the tick in which it ends.
+        end = (end[0] + end[1], end[1])
     return Ends(
         durations_count=True,
         end=None if end is None else end[0],

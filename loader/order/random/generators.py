@@ -10,7 +10,7 @@ from ...native import hash_numbers
 from .keyed_permutation import framed
 
 Words = Sequence[tuple[int, int]]
-"""The two key words of each sample's Philox generator."""
+"""Two words per sample, which key its Philox generator, or seed the global generators."""
 
 
 def sample_words(

@@ -345,11 +345,12 @@ def earlier_ordinals(
         # that lay before it.
         n_removed = len(growth.removed)
         survivors_before = growth.removed - np.arange(n_removed)  # [removed]: live samples before each
+        # [m]: removed samples before each one
         removed_before = np.searchsorted(
             survivors_before,
             ordinals,
             side="right",
-        )  # [m]: removed samples before each one
+        )
         earlier = ordinals + removed_before
         is_live = ordinals >= 0
         is_older = is_live & (ordinals < growth.first)  # the others came with this growth or a later one

@@ -195,9 +195,8 @@ class ReadAhead(Generic[U]):
         with self._lock:
             if run != self._run:
                 return True
-            while (
-                claimed := self._source.claim(unit)
-            ) is Claim.NEEDLESS:  # true for most units once the first steps are read
+            # True for most units once the first steps are read.
+            while (claimed := self._source.claim(unit)) is Claim.NEEDLESS:
                 self._queue.popleft()
                 if not self._queue:
                     return True

@@ -275,10 +275,9 @@ class Columns:
         if field not in self._bytes:
             self._bytes[field] = BytesColumn(memory, *whole)
             return
-        own, read = (
-            self._of(field),
-            BytesColumn(memory, begin, sizes),
-        )  # (a second read for the same field, for other sources)
+        # A second read for the same field, for other sources.
+        own = self._of(field)
+        read = BytesColumn(memory, begin, sizes)
         for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 
@@ -403,9 +402,8 @@ class FieldRows:
         if shape != self._shape or dtype != self._dtype:
             self._fit(shape, dtype)
         rows = self._rows
-        self._lent = (
-            None if rows is None else rows[self.row, ...]
-        )  # an array, not a number, even if the rank is 0
+        # `...` gives an array, not a number, even if the rank is 0.
+        self._lent = None if rows is None else rows[self.row, ...]
         return self._lent
 
     def put(self, row: int, value: Any) -> None:

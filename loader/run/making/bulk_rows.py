@@ -56,7 +56,7 @@ class Bulk:
             if is_in_row_order and layout.nbytes and layout.dtype.isnative:
                 self._layouts[field] = layout
 
-    def gathered(self, columns: Columns | None) -> set[str]:
+    def gathered_fields(self, columns: Columns | None) -> set[str]:
         """Return the fields whose values `rows` or `gather_plain` copies and verifies."""
         if columns is None:
             return set()

@@ -226,7 +226,7 @@ class Fetch:
         # 1. From a bucket, read all fields at once. On a disk, the steps below read what they need from open files.
         gatherable: Gatherable  # bytes that the steps below copy and verify
         if self._files[located.kind.sources[0]] is None:
-            verified_later = bulk.gathered(columns)
+            verified_later = bulk.gathered_fields(columns)
             gatherable, results = self._read_bucket(located, verified_later)
             for result in results:
                 fetched.add(*result)
@@ -422,7 +422,7 @@ def _add_views(
 
 def _unknown_crcs(places: SamplePlaces) -> dict[str, I64]:
     """Return field -> numbers of the samples with unknown CRC-32C."""
-    return {field: at.unknown for field, at in places.fields.items()}
+    return {field: field_places.unknown for field, field_places in places.fields.items()}
 
 
 def _crc_of(data: bytes | BareClip) -> int:
@@ -435,8 +435,8 @@ def _count_fetched(places: SamplePlaces, bad: Collection[int]) -> None:
     """Count the bytes of all readable samples. bad: numbers of the others."""
     unreadable = list(bad)
     nbytes = 0
-    for at in places.fields.values():
-        nbytes += int(at.nbytes.sum() - at.nbytes[unreadable].sum())
+    for field_places in places.fields.values():
+        nbytes += int(field_places.nbytes.sum() - field_places.nbytes[unreadable].sum())
     step_metrics().count("fetched_bytes", nbytes)
 
 

@@ -215,9 +215,8 @@ MAX_SEGMENTS = 128
 copies.
 """
 
-_mapped: "weakref.WeakValueDictionary[int, MemorySegment]" = (
-    weakref.WeakValueDictionary()
-)  # by address, of all rings
+# By address, of all rings.
+_mapped: "weakref.WeakValueDictionary[int, MemorySegment]" = weakref.WeakValueDictionary()
 
 
 def segment_at(address: int) -> MemorySegment | None:

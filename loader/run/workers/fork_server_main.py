@@ -71,9 +71,8 @@ class _Server:
 
     def run(self, modules: Iterable[str]) -> NoReturn:
         with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
-            self._import(
-                [*MODULES, *modules]
-            )  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
+            # Arrow starts a thread for jemalloc, although it allocates by mimalloc.
+            self._import([*MODULES, *modules])
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         if self._trainer_fd >= 0:

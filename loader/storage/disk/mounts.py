@@ -63,9 +63,8 @@ def mount_of(folder: str, table: str | None = None) -> Mount | None:
         fields, _, right = line.partition(" - ")
         point = _unescaped(fields.split()[4])
         below = path == point or path.startswith(point.rstrip("/") + "/")
-        if below and (
-            mount is None or len(point) >= len(mount.point)
-        ):  # of two mounts at one point, the later hides the other
+        # `>=`: of two mounts at one point, the later hides the other.
+        if below and (mount is None or len(point) >= len(mount.point)):
             kind, device = right.split()[:2]
             kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
             mount = Mount(point=point, kind=kind, device=_unescaped(device))

@@ -71,9 +71,9 @@ def media_stage(
     digest = _fingerprint(spec, landed)
     newest = stage.current()
     if newest is not None and newest.fingerprint == digest:
-        refused = read_table(store, newest.files["refusals"])
-        if not has_stored_faults(refused):
-            return newest, read_table(store, newest.files[MEDIA]), refused
+        stored_refusals = read_table(store, newest.files["refusals"])
+        if not has_stored_faults(stored_refusals):
+            return newest, read_table(store, newest.files[MEDIA]), stored_refusals
 
     raws = read_table(store, landed.files[RAW_OBJECTS])
     batch = AuditBatch(

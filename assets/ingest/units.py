@@ -77,9 +77,9 @@ def units_stage(
     digest = _fingerprint(spec, media)
     newest = stage.current()
     if newest is not None and newest.fingerprint == digest and _is_current(root, newest):
-        refused = read_table(store, newest.files["refusals"])
-        if not has_stored_faults(refused) and not _was_published_with_faults(root, newest):
-            return newest, read_table(store, newest.files[UNITS]), refused
+        stored_refusals = read_table(store, newest.files["refusals"])
+        if not has_stored_faults(stored_refusals) and not _was_published_with_faults(root, newest):
+            return newest, read_table(store, newest.files[UNITS]), stored_refusals
 
     landed = stage.require(RAW_OBJECTS)
     require_read(media, landed)
@@ -106,20 +106,15 @@ def units_stage(
         )
         samples = _write_samples(batch, tell)
 
-    # The audit dropped copies within the batch. Now that their originals are cut, copies of a refused one share its
-    # refusal.
     media_refusals = read_table(store, media.files["refusals"])
-    duplicates = [row for row in media_refusals if row["code"] == DUPLICATE]
-    refusals = [*samples.refusals, *inherited_refusals(duplicates, samples.refusals)]
-    n_objects = len(audits) + len(duplicates)  # copies count too: they may inherit a refusal
-    reason = untrue_reason(refusals, n_objects, spec.max_untrue_rate)
+    refusals, reason = _refusals_of_batch(samples, media_refusals, len(audits), spec)
     if reason:  # then nothing of the batch is published
         samples = replace(samples, parts=[], rows=[])
     _log_notes(partition, samples, tell)
     if not samples.parts:
         _abort(root, txn, reason)
 
-    published = stage.append(
+    record = stage.append(
         fingerprint=digest,
         reason=reason,
         files={
@@ -134,8 +129,28 @@ def units_stage(
     # Nothing is cleared before the record exists: a repeated run needs it.
     _clear(batch, samples, newest)
     # Read back: if another run appended this fingerprint first, its record and tables count.
-    rows = read_table(store, published.files[UNITS])
-    return published, rows, read_table(store, published.files["refusals"])
+    rows = read_table(store, record.files[UNITS])
+    return record, rows, read_table(store, record.files["refusals"])
+
+
+def _refusals_of_batch(
+    samples: BatchSamples,
+    media_refusals: Sequence[Row],
+    n_admitted: int,
+    spec: DatasetSpec,
+) -> tuple[list[Row], str]:
+    """Return the stage's refusals, and why they stop the batch, or "".
+
+    The audit dropped copies within the batch. Now that their originals are cut, copies of a refused one share its
+    refusal.
+
+    media_refusals: of the audit. n_admitted: number of objects that it admitted.
+    """
+    duplicates = [row for row in media_refusals if row["code"] == DUPLICATE]
+    refusals = [*samples.refusals, *inherited_refusals(duplicates, samples.refusals)]
+    n_objects = n_admitted + len(duplicates)  # copies count too: they may inherit a refusal
+    reason = untrue_reason(refusals, n_objects, spec.max_untrue_rate)
+    return refusals, reason
 
 
 def _file_store(landing: Store) -> Store:

@@ -18,6 +18,8 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from loader.json_text import DamagedJson, parse_json_object
+
 GENERATION_START, GENERATION_END = "\ufdd0", "\ufdd1"
 MAX_TEMPLATE_BYTES = 2**20
 MAX_RENDERED_CHARACTERS = 64 * 2**20
@@ -118,13 +120,12 @@ def _named_template(entries: list[Any], name: str) -> Any:
 def _read_settings(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         return {}
+    text = _read_text(path)
     try:
-        settings = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
+        # Lenient: model_max_length is 10^30 in many of these files.
+        return parse_json_object(text, lenient=True)
+    except DamagedJson as error:
         raise ValueError(f"{str(path)!r} is not JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{str(path)!r} is no JSON object")
-    return settings
 
 
 def _read_text(path: Path) -> str:

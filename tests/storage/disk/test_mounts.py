@@ -51,4 +51,4 @@ def test_shards_are_on_network_with_their_root(tmp_path, network):
         writer.add("a", {"cls": 1})
     shards = root.open("d").shard_store
     assert is_on_network(shards)
-    assert is_on_network(VerifiedStore(shards, hashes_of=lambda path: None))
+    assert is_on_network(VerifiedStore(shards, lambda path: None))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from assets.featurizers import make
+from assets.featurizers.texts.chat_template import read_template
 from assets.media.unit import Unusable
 
 from .conftest import STOCK
@@ -164,6 +165,24 @@ def test_version_follows_the_template(parameters: dict[str, Any], tmp_path: Path
     marked = make("tokens", chat="json", template=write_template(tmp_path, MARKED), **parameters).version
     assert marked != stock
     assert make("tokens", **parameters).version not in (stock, marked)
+
+
+def test_settings_beside_the_tokenizer_may_hold_large_numbers_and_must_be_json(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    alone = tmp_path / "tokenizer.json"
+    alone.write_bytes(Path(parameters["tokenizer"]).read_bytes())
+    elsewhere = {**parameters, "tokenizer": str(alone)}
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text(
+        json.dumps({"model_max_length": 10**30, "chat_template": [{"name": "default", "template": STOCK}]})
+    )
+    assert make("tokens", chat="json", **elsewhere).version
+    read_template.cache_clear()
+    settings.write_text('{"chat_template": ')
+    with pytest.raises(ValueError, match="is not JSON"):
+        _ = make("tokens", chat="json", **elsewhere).version
+    read_template.cache_clear()
 
 
 def test_missing_or_broken_template_is_named(parameters: dict[str, Any], tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ def video(path, numbers, gop=3, b_frames=0, fps=30, ticks=None):
             stream.codec_context.time_base = Fraction(1, ticks)
         stream.width = stream.height = 32
         stream.pix_fmt = "yuv420p"
+        # With several threads, x264's rate control once gave a frame other pixels on a busy machine.
+        stream.thread_count = 1
         for n, number in enumerate(numbers):
             picture = np.full((32, 32, 3), (7 * number % 256, 40, 255 - number), np.uint8)
             frame = av.VideoFrame.from_ndarray(picture, "rgb24")

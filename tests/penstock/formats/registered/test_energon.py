@@ -44,7 +44,7 @@ def place(exported, tmp_path):
     return tmp_path / "place"
 
 
-def walked(folder, reads=None):
+def walked(folder, reads=None, has_damaged_index=False):
     """(archive, key) -> (field -> bytes, split)."""
     store = open_store(folder)
     found = archives.find_objects(store, list(store.list()))
@@ -52,7 +52,10 @@ def walked(folder, reads=None):
     for info in found.infos:
         data = store.get(info.key).data
         for key, fields, metadata, source, _ in found.samples(info):
-            assert set(metadata) == {"json_split"}  # of the members `json` that the export wrote
+            # The index has no checksums: a damaged name of a member goes unnoticed unless it is the archive's last.
+            assert has_damaged_index or set(metadata) == {
+                "json_split"
+            }  # of the members `json` that the export wrote
             spans = {name: data[at.offset : at.offset + at.nbytes] for name, at in fields.items()}
             out[info.key, key] = spans, source.get("split")
     return out
@@ -146,7 +149,7 @@ def test_damaged_index_is_told_or_not_believed(data, exported, tmp_path_factory)
         put(folder / key, bytes(good) if key.endswith("sqlite") else held)
     said, found = "", {}
     try:
-        found = walked(folder)
+        found = walked(folder, has_damaged_index=True)
     except Corrupt as error:
         said = str(error)
     assert ".nv-meta/index.sqlite" in said or len(found) == 12

@@ -249,7 +249,7 @@ class PlanContent:
     def format(self) -> int:
         """Lowest version of the plan's JSON whose readers give these batches."""
         for source in self.sources.values():
-            if isinstance(source.view, PackedView) and source.view.request.is_whole:
+            if isinstance(source.view, PackedView) and source.view.request.rule:
                 return 2
         return 1
 

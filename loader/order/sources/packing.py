@@ -40,18 +40,13 @@ class PackBy:
     together: str | None = None
     """Column; documents with one value share a sequence. None packs each document by itself."""
     split: bool = True
-    """False cuts no document."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True if no document is split."""
-        return not self.split or self.together is not None
+    """False cuts no document; always with `together`."""
 
     @property
     def rule(self) -> dict[str, Any]:
         """JSON of a stored view that keeps documents whole; {} for one that splits long ones."""
         body: dict[str, Any] = {}
-        if self.is_whole:
+        if not self.split:
             body["split"] = False
         if self.together is not None:
             body["together"] = self.together

@@ -10,7 +10,7 @@ from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ..batch.collate import DeliveredSamples, delivered_of
 from ..batch.slot_ids import Keys
-from ..batch.substitution import Substitution, in_order, masked
+from ..batch.substitution import Substitution, in_order, masked_row
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .item_samples import DeliveredItems, ItemSample, SourceItems
@@ -77,7 +77,15 @@ def _some_items(
     results = maker(rank_slots.slots, rows)
     for row, result in zip(rows.tolist(), results, strict=True):
         if isinstance(result, Corrupt):
-            substitution = _masked_item(recipe, maker, rank_slots, row, result)
+            ordinal = int(rank_slots.slots.ordinal[row])
+            # A replay substitutes nothing that the run did not.
+            substitution = masked_row(
+                recipe.plan,
+                rank_slots,
+                row,
+                maker.address(ordinal),
+                result,
+            )
             substitutions.append(substitution)
             continue
         take(row, result.values)
@@ -86,27 +94,3 @@ def _some_items(
         sample_rows.append(row)
     rows_of_samples = np.array(sample_rows, np.int64)
     return DeliveredItems(rows_of_samples, samples), substitutions
-
-
-def _masked_item(
-    recipe: Recipe,
-    maker: SourceItems,
-    rank_slots: RankSlots,
-    row: int,
-    error: Corrupt,
-) -> Substitution:
-    """Mask a damaged item's row and return the entry. A replay substitutes nothing that the run did not."""
-    if rank_slots.valid.sum() == 1:
-        raise error
-    ordinal = int(rank_slots.slots.ordinal[row])
-    address = maker.address(ordinal)
-    rank_slots.valid[row] = False
-    return masked(
-        recipe.plan,
-        rank_slots.step_of(row),
-        rank_slots.slots,
-        row,
-        int(rank_slots.number[row]),
-        address,
-        error,
-    )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import loader
+from loader.api.items import items_again
 from loader.errors import InvalidPlan, InvalidRuntime, PlanMismatch, TransformFailed
 from penstock.cli import main
 from penstock.view.replays.recipe_function import load_recipe
@@ -216,12 +217,12 @@ def test_recipe_that_prints_leaves_json_alone(command):
 def test_stored_length_that_no_dataset_has_is_refused(folder, length):
     spec = {"kind": "items", "name": "photos", "length": length, "fingerprint": ""}
     with pytest.raises(InvalidPlan, match="a length from 1 to"):
-        loader.api.items.items_again(spec, {})
+        items_again(spec, {})
 
 
 def test_stored_texts_stay_in_their_line():
     spec = {"kind": "items", "name": "a\nplan p-1\x1b[2J", "length": 4, "fingerprint": "f\n" * 10_000}
-    described = loader.api.items.items_again(spec, {}).describe()
+    described = items_again(spec, {}).describe()
     assert described.isprintable()
     assert len(described) < 1000
     assert np.char.count(described, "\\n") > 1

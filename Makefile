@@ -13,8 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once. Long files begin first (tests/conftest.py). There is a
 # process more than cores, because some tests wait; where servers run, tests wait for them half of their time.
-PARALLEL := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+# What runs for minutes on purpose. Elsewhere ten minutes are a hang (pyproject.toml).
+PATIENT := --timeout=3600 -o faulthandler_timeout=7200
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 TOOLS := install-peers install-servers install-slurm
@@ -63,15 +65,15 @@ test-all: $(READY) ## every test that needs nothing but pip (half an hour of two
 
 test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf .test-times && mkdir -p .test-times
-	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle and not gpu'
+	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) $(PATIENT) -p tests.times -m 'not ceph and not mutants and not oracle and not gpu'
 	$(BIN)/python tests/times.py .test-times
 
 test-full: optional servers ## the tests that run small in CI (marked at_scale), at their full size
-	PENSTOCK_FULL=1 $(PYTEST) $(CROWDED) -m 'at_scale and not ceph and not mutants and not oracle and not gpu'
+	PENSTOCK_FULL=1 $(PYTEST) $(CROWDED) $(PATIENT) -m 'at_scale and not ceph and not mutants and not oracle and not gpu'
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
-	$(PYTEST) tests/storage tests/oracles tests/penstock/formats tests/assets/ingest -m ceph
+	$(PYTEST) $(PATIENT) tests/storage tests/oracles tests/penstock/formats tests/assets/ingest -m ceph
 
 test-gpu: $(READY) ## the tests that need an NVIDIA GPU (with torch's build for it in .venv): one is enough
 	$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(f"torch {torch.__version__} sees no GPU here")'
@@ -86,7 +88,7 @@ oracles: $(READY) ## formats and datasets beside their own libraries, each in an
 	    test -x .oracles/$$name/bin/python || $$python -m venv .oracles/$$name || exit 1; \
 	    ! grep -q torch==2.13.0 $$pins || .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
 	    .oracles/$$name/bin/python -m pip install --quiet --no-deps -r $$pins || exit 1; done
-	$(PYTEST) -m 'oracle and not ceph' $(ORACLES:%=tests/oracles/test_%_oracle.py) \
+	$(PYTEST) $(PATIENT) -m 'oracle and not ceph' $(ORACLES:%=tests/oracles/test_%_oracle.py) \
 	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_streaming_order.py \
 	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py)) \
 	    $(if $(filter lerobot06,$(ORACLES)),$(if $(filter policies,$(ORACLES)),tests/oracles/test_robots_walk.py))
@@ -95,7 +97,7 @@ optional: $(READY) # what some tests import, beside the environment
 	$(PIP) $(PIP_MORE) --no-build-isolation -e '.[models,frameworks,jax,ray,k8s,mlflow,wandb,tensorboard]' kubernetes-validate kubeflow-trainer-api
 
 test-long: optional servers ## the tests and cases that CI leaves out: those of 8 s or more (tests/nightly.txt), and marked cases
-	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
+	$(PYTEST) $(CROWDED) $(PATIENT) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load -m mutants $(or $(PLANTED),tests)

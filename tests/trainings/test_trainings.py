@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainings.proof import FULL, KINDS, Size, proof
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 
 def test_training_goes_through_each_fault_with_every_step_as_undisturbed(

@@ -1,4 +1,4 @@
-"""The blocks of docs/cookbook.md, in their order, twice over, in processes of their own."""
+"""The blocks of docs/cookbook.md, in their order, twice over."""
 
 import difflib
 import json
@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import loader
+from tests.assets.featurizers.texts.conftest import write_tokenizer
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
@@ -22,6 +23,7 @@ PAGE = (ROOT / "docs" / "cookbook.md").read_text()
 BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE, re.S))
 COMMANDS = dict(re.findall(r"```sh (\w+)\n(.*?)```", PAGE, re.S))
 WITH_LIBRARIES = ("torchvision", "hf")
+IN_ONE_PROCESS = ("splits", "validate", "captions", "video", "language", "sft", "evaluation", "images")
 AUGMENT = """
 import loader, sys
 
@@ -48,21 +50,46 @@ def train(images, labels):  # the page's loop has no end
 """
 
 
-def run(code: str, place: Path) -> str:
-    done = python("-W", "error", "-c", code, cwd=place)
+def run(code: str, place: Path, standard_input: str | None = None) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = python("-W", "error", "-c", code, cwd=place, env=environment, input=standard_input)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+# One process for all: importing torch takes 2 s of the processor.
+RECIPES = """
+import contextlib, io, json, sys
+blocks = json.load(sys.stdin)
+printed = {}
+for name, code in blocks * 2:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    printed.setdefault(name, []).append(text.getvalue())
+print(json.dumps(printed))
+"""
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder, but for a tokenizer and a stock chat template in `model`."""
     place = tmp_path_factory.mktemp("cookbook")
-    run(BLOCKS["splits"], place)
+    folder = place / "model"
+    folder.mkdir()
+    write_tokenizer(folder)
     return place
 
 
-def test_splits_hold_people_together_and_run_twice(place: Path) -> None:
-    said = run(BLOCKS["splits"], place)
+@pytest.fixture(scope="module")
+def printed(place: Path) -> dict[str, list[str]]:
+    """Recipe -> what it prints, in two runs."""
+    blocks = [(name, BLOCKS[name]) for name in IN_ONE_PROCESS]
+    texts: dict[str, list[str]] = json.loads(run(RECIPES, place, json.dumps(blocks)))
+    return texts
+
+
+def test_splits_hold_people_together_and_run_twice(printed: dict[str, list[str]]) -> None:
+    _, said = printed["splits"]
     n_all, n_val = map(int, re.findall(r"\d+", said.splitlines()[0]))
     assert n_all == 200
     assert 0 < n_val < 60
@@ -70,32 +97,67 @@ def test_splits_hold_people_together_and_run_twice(place: Path) -> None:
     assert "split" in said
 
 
-def test_seeded_transform_gives_the_same_batches_for_any_number_of_threads(place: Path) -> None:
+def test_seeded_transform_gives_the_same_batches_for_any_number_of_threads(
+    printed: dict[str, list[str]], place: Path
+) -> None:
+    assert printed["splits"]
     one, four = run(BLOCKS["seeded"] + AUGMENT, place).splitlines()
     assert one == four
     assert len(set(json.loads(one))) == 6
 
 
-def test_validation_reads_each_sample_once_and_runs_twice(place: Path) -> None:
-    assert [run(BLOCKS["validate"], place) for _ in range(2)] == ["True\n"] * 2
+def test_validation_reads_each_sample_once_and_runs_twice(printed: dict[str, list[str]]) -> None:
+    assert printed["validate"] == ["True\n"] * 2
 
 
-def test_random_crops_repeat_with_tokens_of_their_captions_and_run_twice(place: Path) -> None:
-    assert [run(BLOCKS["captions"], place) for _ in range(2)] == ["(8, 32, 32, 3) (8, 16) 8 True\n"] * 2
+def test_random_crops_repeat_with_tokens_of_their_captions_and_run_twice(
+    printed: dict[str, list[str]],
+) -> None:
+    assert printed["captions"] == ["(8, 32, 32, 3) (8, 16) 8 True\n"] * 2
 
 
-def test_dataset_of_torch_is_read_as_it_is_and_runs_twice(place: Path) -> None:
-    assert [run(BLOCKS["dataset"], place) for _ in range(2)] == ["(16, 3, 8, 8) 12 False\n"] * 2
+def test_dataset_of_torch_is_read_as_it_is_and_runs_twice(tmp_path: Path) -> None:
+    assert [run(BLOCKS["dataset"], tmp_path) for _ in range(2)] == ["(16, 3, 8, 8) 12 False\n"] * 2
 
 
-def test_video_runs_twice(place: Path) -> None:
-    assert [run(BLOCKS["video"], place) for _ in range(2)] == ["(4, 8, 32, 32, 3)\n"] * 2
+def test_video_runs_twice(printed: dict[str, list[str]]) -> None:
+    assert printed["video"] == ["(4, 8, 32, 32, 3)\n"] * 2
 
 
-def test_documents_are_packed_and_run_twice(place: Path) -> None:
-    first, second = (run(BLOCKS["language"], place) for _ in range(2))
+def test_documents_are_packed_and_run_twice(printed: dict[str, list[str]]) -> None:
+    first, second = printed["language"]
     assert first == second
     assert first.startswith("(8, 512) ")
+
+
+def first_and_last_loss(texts: list[str]) -> tuple[float, float]:
+    first, again = texts
+    assert first == again
+    first_loss, last_loss = first.split()
+    return float(first_loss), float(last_loss)
+
+
+def test_sft_learns_the_assistants_tokens_and_repeats(printed: dict[str, list[str]], place: Path) -> None:
+    from tokenizers import Tokenizer
+
+    first_loss, last_loss = first_and_last_loss(printed["sft"])
+    assert first_loss > 5
+    assert last_loss < 0.01
+    chats = loader.Root(place / "cookbook-root").open("chats@1")
+    assert len(chats) == 64
+    tokenizer = Tokenizer.from_file(str(place / "model" / "tokenizer.json"))
+    for chat in chats[:8]:
+        trained = chat["tokens.npy"][chat["mask.npy"]].tolist()
+        assert tokenizer.decode(trained, skip_special_tokens=False) == "pong<|im_end|>"
+
+
+def test_evaluation_compares_checkpoints_and_repeats(printed: dict[str, list[str]]) -> None:
+    assert printed["evaluation"] == ["[('step-0', 0.0), ('step-39', 1.0)]\n[]\n"] * 2
+
+
+def test_rollouts_with_images_are_trained_on_and_repeat(printed: dict[str, list[str]]) -> None:
+    _, last_loss = first_and_last_loss(printed["images"])
+    assert last_loss < 0.7  # the answer depends on the image only: from tokens the loss stays at ln 4
 
 
 def write_photos(folder: Path) -> None:
@@ -177,9 +239,9 @@ def test_page_counts_the_changed_lines_of_a_moved_training() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    tried = {"splits", "validate", "resnet", "captions", "dataset", "seeded", "video", "language"}
+    tried = {"resnet", "dataset", "seeded"}
     assert set(COMMANDS) == {"jpegs"}
-    assert set(BLOCKS) == {*tried, *WITH_LIBRARIES}
+    assert set(BLOCKS) == {*tried, *IN_ONE_PROCESS, *WITH_LIBRARIES}
     assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own
 
 

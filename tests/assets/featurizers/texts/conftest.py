@@ -30,7 +30,11 @@ def sha256(path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def tokenizer_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-level BPE with special tokens; `tokenizer_config.json` has the stock template."""
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """Write a byte-level BPE with special tokens; `tokenizer_config.json` has the stock template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -43,7 +47,7 @@ def tokenizer_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
         show_progress=False,
     )
     tokenizer.train_from_iterator(SENTENCES, trainer)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path = folder / "tokenizer.json"
     tokenizer.save(str(path))
     settings = {"chat_template": STOCK, "eos_token": {"content": "<|im_end|>"}}
     (path.parent / "tokenizer_config.json").write_text(json.dumps(settings))

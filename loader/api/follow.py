@@ -7,9 +7,8 @@ All ranks and restarts read it.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Any, TextIO
+from collections.abc import Mapping
+from typing import Any
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
@@ -20,12 +19,10 @@ from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..order.sources.bucket import BucketBy
 from ..order.sources.window_view import WindowView
-from ..run.batch.batch import Batch, SlowSample
-from ..run.loader import Loader
-from ..run.metrics import shown
-from ..run.recipe.world import World
+from ..run.batch.batch import Batch
 from .plans import open_plan
 from .report import check_run
+from .successive_loaders import SuccessiveLoaders
 
 _FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -62,8 +59,8 @@ def follow(
     return Following(root, plan, run=run, every=every, refs=refs, bucket_by=bucket_by, options=options)
 
 
-class Following:
-    """Iterate as a `Loader` does. `loader` is the current one; its budget restarts with a new version."""
+class Following(SuccessiveLoaders):
+    """Batches of a run that adopts newer versions. Iterates as a `Loader`."""
 
     def __init__(
         self,
@@ -78,18 +75,14 @@ class Following:
     ) -> None:
         if isinstance(every, bool) or not hasattr(every, "__index__") or every.__index__() < 1:
             raise InvalidRuntime(f"every = {every!r}: a whole number of steps, 1 or more, is needed")
-        if options.get("epochs") is not None:
-            raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
+        super().__init__(options)
         if unknown := sorted(set(refs or {}) - {one.source for one in plan.sources.values()}):
             raise InvalidRuntime(f"refs names {unknown}, which the plan does not have as sources")
         self._root, self._run, self._every = root, check_run(run), every.__index__()
-        self._refs, self._bucket_by, self._options = refs, bucket_by, dict(options)
+        self._refs, self._bucket_by = refs, bucket_by
         plan.save(root)
-        self.loader = Loader(plan, **self._options)
+        self._switch_to(plan, 0)
         self._decided: int | None = None
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
 
     def __next__(self) -> Batch:
         step = self.loader.step
@@ -98,74 +91,6 @@ class Following:
             self._go_over(self._plan_from(step))
             self._decided = step
         return next(self.loader)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    @property
-    def world(self) -> World:
-        return self.loader.world
-
-    @property
-    def plan(self) -> Plan:
-        """The current plan; it may grow at the next boundary."""
-        return self.loader.plan
-
-    @property
-    def step(self) -> int:
-        return self.loader.step
-
-    @property
-    def end(self) -> int | None:
-        """The global step after the last one; None for an endless run."""
-        return self.loader.end
-
-    @property
-    def workers(self) -> int:
-        return self.loader.workers
-
-    @property
-    def executor(self) -> str:
-        return self.loader.executor
-
-    @property
-    def executor_reason(self) -> str:
-        return self.loader.executor_reason
-
-    def describe(self) -> str:
-        return self.loader.describe()
-
-    def on(self, device: Any) -> "Following":
-        """Deliver batches on a device from now on, also under newer versions. Raises: InvalidRuntime."""
-        self.loader.on(device)
-        self._options["device"] = device
-        return self
-
-    def batch_at(self, step: int) -> Batch:
-        """Return this rank's part of a step under the current plan, which later steps may not have."""
-        return self.loader.batch_at(step)
-
-    def metrics(self) -> dict[str, float]:
-        """Return `Loader.metrics` since the start, under all versions."""
-        return self.loader.metrics()
-
-    def metrics_text(self) -> str:
-        return self.loader.metrics_text()
-
-    def slowest(self) -> list[SlowSample]:
-        return self.loader.slowest()
-
-    def status_line(self) -> str:
-        return self.loader.status_line()
-
-    def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
-        return shown(self, self.status_line, stream)
-
-    def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
-        self.loader.note(per_sample=per_sample, **values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state plus `follow`: the run and its plan's hash. Raises: as `Loader.state_dict`."""
@@ -183,21 +108,9 @@ class Following:
         self.loader.load_state_dict(state)
         self._decided = None
 
-    def close(self) -> None:
-        self.loader.close()
-
-    def __enter__(self) -> "Following":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.loader.__exit__(kind, error, trace)
-
     def _go_over(self, plan: Plan) -> None:
-        if plan.hash == self.plan.hash:
-            return
-        self.loader = _succeed(self.loader, plan, self._options)
+        if plan.hash != self.plan.hash:
+            self._switch_to(plan, self.loader.step)
 
     def _plan_from(self, step: int) -> Plan:
         key = f"follows/{self._run}/{step:019d}.json"
@@ -258,13 +171,3 @@ def _newest_views(plan: Plan) -> dict[str, View]:
         ):
             newest[plan_source.source] = plan_source.growth, view
     return {source: view for source, (_, view) in newest.items()}
-
-
-def _succeed(earlier: Loader, plan: Plan, options: Mapping[str, Any]) -> Loader:
-    """Close a loader, and return one that begins at its next step with its metrics. options: arguments of `Loader`."""
-    successor = Loader(plan, **options)
-    successor.seek(earlier.step)
-    earlier.close()
-    successor._metrics.succeed(earlier._metrics)
-    successor._status = earlier._status
-    return successor

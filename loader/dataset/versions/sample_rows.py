@@ -1,15 +1,18 @@
 """Read the rows of single samples from the samples table: one row group per table, not whole tables."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from ...errors import Corrupt
 from ..shards.address import SampleAddress
 from ..tables.annotations import with_edits
 from ..tables.columns import is_annotation
-from ..tables.parquet import TableFile
+from ..tables.parquet import READ_AHEAD, Int64s, TableFile, codes, integers
 from ..tables.table_rows import get_rows
 from .samples_table import import_polars, join_group, other_groups, read_group
 
@@ -114,6 +117,82 @@ def sample_rows(
                     )
                 yield number, values
         start = stop
+
+
+def columns_of_rows(
+    version: "Version",
+    positions: Int64s,
+    rows: Int64s,
+    columns: Sequence[str],
+) -> pa.Table:
+    """Return these columns of one column group for rows of parts, live or not, without annotations.
+
+    Reads only the needed row groups of large tables. A column is null where its file lacks it. positions, rows: int64
+    [n], part and row of each, in ascending order.
+
+    Raises: Corrupt if tables are damaged, or not in part order.
+    """
+    n_rows = version.parts.n_rows
+    first_row = np.cumsum(n_rows) - n_rows  # [parts]
+    table_rows = (
+        first_row[positions] + rows
+    )  # [n], ascending: row of all tables of the group, one after another
+    group = version.manifest["columns"][columns[0]]["group"]
+    pieces = []  # (entry of the file, rows in it, numbers of `rows`)
+    start = 0
+    for entry in version.manifest["samples"]:
+        if entry["group"] != group or is_annotation(entry):
+            continue
+        stop = start + entry["n_rows"]
+        first, last = np.searchsorted(table_rows, [start, stop]).tolist()
+        if first < last:
+            pieces.append((entry, table_rows[first:last] - start, slice(first, last)))
+        start = stop
+    if len(table_rows) and int(table_rows[-1]) >= start:
+        raise Corrupt(
+            f"{version.name}: its tables of {group} have {start} rows, fewer than its parts; run penstock verify "
+            f"{version.name}"
+        )
+
+    read = partial(_piece, version, columns, positions, rows)
+    if len(pieces) < 2:
+        tables = list(map(read, pieces))  # starting a thread costs more than it saves
+    else:
+        with ThreadPoolExecutor(min(len(pieces), READ_AHEAD), thread_name_prefix="penstock-table") as pool:
+            tables = list(pool.map(read, pieces))
+    if not tables:
+        return pa.table({name: pa.nulls(0) for name in columns})
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _piece(
+    version: "Version",
+    columns: Sequence[str],
+    positions: Int64s,
+    rows: Int64s,
+    piece: tuple[Mapping[str, Any], Int64s, slice],
+) -> pa.Table:
+    """Return the columns of the rows in one file. piece: (its entry, rows in it, numbers of `positions`)."""
+    entry, file_rows, numbers = piece
+    stored = [name for name in columns if name in entry["columns"]]
+    table = get_rows(
+        version.store,
+        TableFile.from_json(dict(entry)),
+        file_rows,
+        ["part", "row", *stored],
+    )
+    distinct_parts, part_codes = codes(table["part"])
+    stored_positions = version.parts.positions(distinct_parts)[part_codes]
+    is_wrong = (stored_positions != positions[numbers]) | (integers(table["row"]) != rows[numbers])
+    if is_wrong.any():
+        raise Corrupt(
+            f"{version.store.url}/{entry['path']} is not in the order of the parts of {version.name}: run penstock "
+            f"verify {version.name}"
+        )
+    arrays = {}
+    for name in columns:
+        arrays[name] = table[name] if name in stored else pa.nulls(len(file_rows))
+    return pa.table(arrays)
 
 
 def _out_of_order(

@@ -1,0 +1,146 @@
+"""Batches of a run whose plan changes at some steps: one `Loader` after another, with metrics of all of them."""
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from ..errors import InvalidRuntime
+from ..order.plan import Plan
+from ..run.batch.batch import Batch, SlowSample
+from ..run.loader import Loader
+from ..run.metrics import Metrics, exposition, shown
+from ..run.recipe.recipe import steps_of_run
+from ..run.recipe.world import World
+
+
+class SuccessiveLoaders:
+    """Iterate as a `Loader` does. `loader` is the current one; its budget restarts with a new plan.
+
+    Subclasses make the first loader, and move to the next plan in `__next__`.
+    """
+
+    world: World
+    """Rank and world size of this process."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """options: arguments of `Loader` but `epochs`. Raises: InvalidRuntime."""
+        if options.get("epochs") is not None:
+            raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
+        self._options = dict(options)
+        self.world = World.of(options.get("rank"), options.get("world_size"))
+        self._loader: Loader | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        if self._loader is None:
+            return steps_of_run(self.end)
+        return len(self._loader)
+
+    @property
+    def loader(self) -> Loader:
+        """The current loader. Raises: InvalidRuntime before the first batch, if its plan is decided there."""
+        if self._loader is None:
+            raise InvalidRuntime("the run has no plan yet: it is decided with the first batch")
+        return self._loader
+
+    @property
+    def plan(self) -> Plan:
+        """The current plan; a later step may have another one. Raises: as `loader`."""
+        return self.loader.plan
+
+    @property
+    def step(self) -> int:
+        """The global step of the next batch or micro batch."""
+        return self.loader.step
+
+    @property
+    def end(self) -> int | None:
+        """The global step after the last one; None for an endless run."""
+        return self.loader.end
+
+    @property
+    def workers(self) -> int:
+        return self.loader.workers
+
+    @property
+    def executor(self) -> str:
+        return self.loader.executor
+
+    @property
+    def executor_reason(self) -> str:
+        return self.loader.executor_reason
+
+    def describe(self) -> str:
+        return self.loader.describe()
+
+    def on(self, device: Any) -> Self:
+        """Deliver batches on a device from now on, also under later plans. Raises: InvalidRuntime."""
+        if self._loader is not None:
+            self._loader.on(device)
+        self._options["device"] = device
+        return self
+
+    def seek(self, step: int) -> None:
+        """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""
+        self.loader.seek(step)
+
+    def batch_at(self, step: int) -> Batch:
+        """Return this rank's part of a step under the current plan, which later steps may not have."""
+        return self.loader.batch_at(step)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `Loader.metrics` since the start, under all plans."""
+        if self._loader is None:
+            return Metrics(()).snapshot()
+        return self._loader.metrics()
+
+    def metrics_text(self) -> str:
+        if self._loader is None:
+            return exposition(Metrics(()).totals(), rank=self.world.rank, step=self.step)
+        return self._loader.metrics_text()
+
+    def slowest(self) -> list[SlowSample]:
+        return [] if self._loader is None else self._loader.slowest()
+
+    def status_line(self) -> str:
+        if self._loader is None:
+            return f"step {self.step:,}"
+        return self._loader.status_line()
+
+    def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
+        return shown(self, self.status_line, stream)
+
+    def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
+        self.loader.note(per_sample=per_sample, **values)
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loader is not None:
+            self._loader.__exit__(kind, error, trace)
+
+    def _switch_to(self, plan: Plan, step: int, **bounds: Any) -> None:
+        """Continue at a step under a plan, with what was counted so far. bounds: arguments of `Loader` for it."""
+        earlier = self._loader
+        successor = Loader(plan, **{**self._options, **bounds})
+        successor.seek(step)
+        if earlier is not None:
+            earlier.close()
+            successor._metrics.succeed(earlier._metrics)
+            successor._status = earlier._status
+        self._loader = successor

@@ -1,0 +1,139 @@
+"""The rows of a dataset that no step of a run has decided."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dataset.shards.bitmap import pack, unpack
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_RANGES = 64
+"""Ranges of a part that are stored as numbers; more take a bitmap, an eighth of a byte per row."""
+MOST_PARTS = 2**31
+"""Group numbers multiply a part's number by a number of groups (`group_numbers`)."""
+MOST_ROWS = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Position of a run in a dataset. Parts from `parts` on are undecided."""
+
+    version: str = ""
+    """Id of the version that the last decision read; "" before the first one."""
+    parts: int = 0
+    """Number of parts that decisions have read."""
+    last: str = ""
+    """Id of the last part that decisions have read."""
+    ranges: Mapping[int, Int64s]
+    """Part -> its undecided rows among the parts that decisions have read, int64 [ranges, 2]: first row, stop."""
+
+    def to_json(self) -> dict[str, Any]:
+        undecided = []
+        for part, ranges in sorted(self.ranges.items()):
+            undecided.append([part, _stored_ranges(ranges)])
+        return {"version": self.version, "parts": self.parts, "last": self.last, "left": undecided}
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "Cursor":
+        """Return the cursor in a record. Raises: ValueError, LookupError or TypeError for other JSON."""
+        n_parts = whole_number(body["parts"], MOST_PARTS)
+        ranges: dict[int, Int64s] = {}
+        before = -1
+        for part, stored in body["left"]:
+            number = whole_number(part, n_parts - 1)
+            if number <= before:
+                raise ValueError(f"part {number} of `left` comes after part {before}")
+            before = number
+            ranges[number] = _checked_ranges(stored)
+        return Cursor(version=text(body["version"]), parts=n_parts, last=text(body["last"]), ranges=ranges)
+
+
+START = Cursor(ranges={})
+"""Position of a run that has decided nothing."""
+
+
+def row_ranges(rows: Int64s) -> Int64s:
+    """Return int64 [ranges, 2]: first row and stop of each run of consecutive rows. rows: int64, ascending."""
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = np.diff(rows) != 1
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], len(rows)) - 1
+    return np.stack([rows[firsts], rows[lasts] + 1], axis=1)
+
+
+def rows_in(ranges: Int64s) -> Int64s:
+    """Return int64 [rows], ascending: the rows of ranges. Check the ranges' bounds first: they may be damaged."""
+    counts = ranges[:, 1] - ranges[:, 0]
+    ends = np.cumsum(counts)
+    n_rows = int(counts.sum())
+    shift = np.repeat(ranges[:, 0] - (ends - counts), counts)  # [rows]
+    rows: Int64s = np.arange(n_rows) + shift
+    return rows
+
+
+def by_part(parts: Int64s, rows: Int64s) -> dict[int, Int64s]:
+    """Return part -> its ranges. parts, rows: int64 [n], in the order of part and row."""
+    ranges: dict[int, Int64s] = {}
+    distinct, firsts = np.unique(parts, return_index=True)
+    for part, part_rows in zip(distinct.tolist(), np.split(rows, firsts[1:]), strict=True):
+        ranges[part] = row_ranges(part_rows)
+    return ranges
+
+
+def _stored_ranges(ranges: Int64s) -> list[list[int]] | str:
+    if len(ranges) <= MOST_RANGES:
+        pairs: list[list[int]] = ranges.tolist()
+        return pairs
+    is_undecided = np.zeros(int(ranges[-1, 1]), bool)
+    is_undecided[rows_in(ranges)] = True
+    return base64.b64encode(pack(is_undecided)).decode()
+
+
+def _checked_ranges(stored: object) -> Int64s:
+    if isinstance(stored, str):
+        try:
+            bitmap = base64.b64decode(stored, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"`left` has a bitmap that is not base64: {error}") from None
+        ranges = row_ranges(np.flatnonzero(unpack(bitmap, 8 * len(bitmap))))
+    else:
+        ranges = _number_pairs(stored)
+    if not len(ranges):
+        raise ValueError("`left` names a part without rows")
+    bounds = ranges.reshape(-1)
+    if bool((np.diff(bounds) <= 0).any()):
+        raise ValueError("`left` has ranges that are empty, or out of order")
+    return ranges
+
+
+def _number_pairs(stored: Any) -> Int64s:
+    pairs: list[tuple[int, int]] = []
+    for first, stop in checked_list(stored):
+        pairs.append((whole_number(first, MOST_ROWS), whole_number(stop, MOST_ROWS)))
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def checked_list(value: object) -> Iterable[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r:.80} is no list")
+    return value
+
+
+def whole_number(value: object, most: int) -> int:
+    """Return a whole number from 0 to `most`. Raises: TypeError; ValueError."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.80} is no whole number")
+    if not 0 <= value <= most:
+        raise ValueError(f"{value} is no number from 0 to {most}")
+    return value
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text")
+    return value

@@ -1,0 +1,324 @@
+"""The stored decisions of a run, each created once.
+
+follows/<run>/<step, 19 digits>.json            the decision of the steps from this one on
+follows/<run>/<step, 19 digits>/<plan>.json     its replacement, after a takedown deleted that plan
+follows/<run>/like/<like>.json                  the run whose decisions count before a step
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..dataset.log.entries import DAMAGED
+from ..errors import AlreadyExists, Corrupt, Forbidden, FormatTooNew, ObjectNotFound, PlanMismatch
+from ..json_text import parse_json_object
+from ..storage import Store
+from .cursor import START, Cursor, checked_list, text, whole_number
+
+FORMAT = 2
+"""Format of a decision's record. Format 1 is a record of `loader.follow`."""
+MOST_BYTES = 2**24
+MOST_STEP = 2**53
+MOST_STEPS = 2**31
+MOST_COUNT = 2**53
+MOST_POLICY = 2**62
+MOST_LIKES = 64
+"""Runs that follow one another by `like`, at most."""
+_PLAN = re.compile(r"p-[0-9a-f]{64}")
+_STEP_KEY = re.compile(r"(\d{19})\.json")
+_COUNTED = ("groups", "sequences", "trained", "stale", "small")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    run: str
+    step: int
+    """First step of the decision."""
+    steps: int
+    """Number of its steps, 1 or more."""
+    before: str
+    """Hash of the plan of the step before; the decision's own for a run's first one."""
+    plan: str
+    """Hash of the plan from this step on; "" if a takedown left no rollout of the decision."""
+    policy: int
+    """Version of the policy that is trained."""
+    asked: Mapping[str, Any]
+    """The arguments that decide."""
+    cursor: Cursor
+    """The rows that are undecided after this decision."""
+    counts: Mapping[str, Any]
+    """Counts of groups, sequences and rollouts (`count_choice`)."""
+
+    @property
+    def end(self) -> int:
+        """Step of the next decision."""
+        return self.step + self.steps
+
+    @property
+    def key(self) -> str:
+        return decision_key(self.run, self.step)
+
+    def to_json(self) -> bytes:
+        body = {
+            "format": FORMAT,
+            "run": self.run,
+            "step": self.step,
+            "steps": self.steps,
+            "before": self.before,
+            "plan": self.plan,
+            "policy": self.policy,
+            "asked": self.asked,
+            "cursor": self.cursor.to_json(),
+            "counts": self.counts,
+        }
+        return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "DecisionRecord":
+        """Return the record in a JSON object. Raises: one of `DAMAGED` for another object."""
+        asked = body["asked"]
+        if not isinstance(asked, dict):
+            raise TypeError(f"`asked` is a {type(asked).__name__}, no object")
+        return DecisionRecord(
+            run=text(body["run"]),
+            step=whole_number(body["step"], MOST_STEP),
+            steps=1 + whole_number(body["steps"] - 1, MOST_STEPS),
+            before=_plan_hash(body["before"]),
+            plan=_plan_hash(body["plan"]),
+            policy=_policy(body["policy"]),
+            asked=asked,
+            cursor=Cursor.from_json(body["cursor"]),
+            counts=_counts(body["counts"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikeRecord:
+    """The run whose decisions a run repeats."""
+
+    run: str
+    like: str
+    until: int
+    """Step from which the run decides by itself."""
+
+    @property
+    def key(self) -> str:
+        return f"{like_folder(self.run)}{self.like}.json"
+
+    def to_json(self) -> bytes:
+        body = {"format": FORMAT, "run": self.run, "like": self.like, "until": self.until}
+        return json.dumps(body, sort_keys=True).encode()
+
+
+def decision_key(run: str, step: int) -> str:
+    return f"follows/{run}/{step:019d}.json"
+
+
+def like_folder(run: str) -> str:
+    return f"follows/{run}/like/"
+
+
+def _plan_hash(value: object) -> str:
+    plan = text(value)
+    if plan and not _PLAN.fullmatch(plan):
+        raise ValueError(f"{plan!r:.80} is no hash of a plan")
+    return plan
+
+
+def _policy(value: object) -> int:
+    if type(value) is not int or abs(value) > MOST_POLICY:
+        raise ValueError(f"{value!r:.80} is no version of a policy")
+    return value
+
+
+def _counts(value: Any) -> dict[str, Any]:
+    counts: dict[str, Any] = {}
+    for name in _COUNTED:
+        counts[name] = whole_number(value[name], MOST_COUNT)
+    entries = []
+    for env, quartile, trained, withheld in checked_list(value["by"]):
+        entries.append(
+            [
+                text(env),
+                whole_number(quartile, 3),
+                whole_number(trained, MOST_COUNT),
+                whole_number(withheld, MOST_COUNT),
+            ]
+        )
+    return {**counts, "by": entries}
+
+
+class RunRecords:
+    """The decisions of one run, and of the run that it repeats. Every read checks the stored object."""
+
+    def __init__(self, store: Store, run: str, depth: int = 0) -> None:
+        if depth > MOST_LIKES:
+            raise Corrupt(
+                f"{store.url}/{like_folder(run)}: more than {MOST_LIKES} runs follow one another by like=, perhaps in "
+                "a circle; delete the record that is wrong"
+            )
+        self._store = store
+        self.run = run
+        self.like = self._read_like()
+        self._original: RunRecords | None = None
+        if self.like is not None:
+            self._original = RunRecords(store, self.like.like, depth + 1)
+
+    def at(self, step: int) -> DecisionRecord | None:
+        """Return the decision that begins at a step, or None. One request."""
+        if self._original is not None and self.like is not None and step < self.like.until:
+            return self._original.at(step)
+        return self._read(decision_key(self.run, step), step)
+
+    def covering(self, step: int) -> DecisionRecord | None:
+        """Return the last decision that begins at a step or before it. Lists the records."""
+        own = [number for number in self._own_steps() if number <= step]
+        if own:
+            return self.at(own[-1])
+        if self._original is None or self.like is None:
+            return None
+        return self._original.covering(min(step, self.like.until - 1))
+
+    def last(self) -> DecisionRecord | None:
+        return self.covering(MOST_STEP)
+
+    def cursor(self) -> Cursor:
+        """Return the position after the last decision."""
+        record = self.last()
+        return START if record is None else record.cursor
+
+    def create(self, record: DecisionRecord) -> DecisionRecord:
+        """Store a decision unless its step has one; return the stored one. Raises: Forbidden."""
+        return self._created(record, record.key)
+
+    def replacement(self, record: DecisionRecord) -> DecisionRecord | None:
+        """Return the decision that replaces another one of this run, whose plan is gone; None if none does."""
+        return self._read(_replacement_key(record), record.step)
+
+    def replace(self, record: DecisionRecord, new: DecisionRecord) -> DecisionRecord:
+        """Store a replacement unless there is one; return the stored one."""
+        return self._created(new, _replacement_key(record))
+
+    def create_like(self, like: LikeRecord) -> None:
+        """Store the run that this one repeats. Raises: PlanMismatch if it has decided steps, or repeats another run."""
+        if self.like is None:
+            steps = self._own_steps()
+            if steps:
+                raise PlanMismatch(
+                    f"run {self.run!r} has decided steps without like=, the first at step {steps[0]}: give a run that "
+                    "repeats another one a name of its own"
+                )
+            self._put(like.key, like.to_json())
+        self.like = self._read_like()
+        if self.like != like:
+            raise PlanMismatch(
+                f"run {self.run!r} began with like={self.like and self.like.like!r}, until="
+                f"{self.like and self.like.until}; like={like.like!r}, until={like.until} was given. Pass the first "
+                "ones, or give the run another name"
+            )
+        self._original = RunRecords(self._store, like.like, 1)
+
+    def _own_steps(self) -> list[int]:
+        prefix = f"follows/{self.run}/"
+        steps = []
+        for info in self._store.list(prefix):
+            match = _STEP_KEY.fullmatch(info.key.removeprefix(prefix))
+            if match is not None:
+                steps.append(int(match[1]))
+        return sorted(steps)
+
+    def _created(self, record: DecisionRecord, key: str) -> DecisionRecord:
+        if self._put(key, record.to_json()):
+            return record
+        stored = self._read(key, record.step)
+        if stored is None:
+            raise Corrupt(f"{self._store.url}/{key} was deleted while it was created; start the run again")
+        return stored
+
+    def _put(self, key: str, data: bytes) -> bool:
+        """Create an object; return False if it exists. Raises: Forbidden."""
+        try:
+            self._store.put_if_absent(key, data)
+        except AlreadyExists:
+            return False
+        except Forbidden as error:
+            raise Forbidden(
+                f"{self._store.url}/{key} cannot be created ({error}): loader.online stores each decision. Allow the "
+                "job to create objects under follows/, lists/, packs/ and plans/"
+            ) from error
+        return True
+
+    def _read(self, key: str, step: int) -> DecisionRecord | None:
+        body = self._read_body(key)
+        if body is None:
+            return None
+        try:
+            if body["format"] == 1:
+                raise PlanMismatch(
+                    f"{self._store.url}/{key} is a record of loader.follow: run {self.run!r} follows a dataset. Give "
+                    "the run of loader.online a name of its own"
+                )
+            record = DecisionRecord.from_json(body)
+            if (record.run, record.step) != (self.run, step):
+                raise ValueError(f"it is of step {record.step} of run {record.run!r}")
+        except PlanMismatch:
+            raise
+        except DAMAGED as error:
+            raise self._damaged(key, error) from error
+        return record
+
+    def _read_like(self) -> LikeRecord | None:
+        keys = [info.key for info in self._store.list(like_folder(self.run))]
+        if not keys:
+            return None
+        if len(keys) > 1:
+            names = ", ".join(keys)
+            raise Corrupt(
+                f"{self._store.url} has {names}: a run repeats one other run. Two starts with different like= began "
+                f"it at once; give the run another name"
+            )
+        body = self._read_body(keys[0])
+        try:
+            if body is None:
+                raise ValueError("it was deleted")
+            record = LikeRecord(
+                run=text(body["run"]),
+                like=text(body["like"]),
+                until=whole_number(body["until"], MOST_STEP),
+            )
+            if record.run != self.run or record.key != keys[0]:
+                raise ValueError(f"it is of run {record.run!r} like {record.like!r}")
+        except DAMAGED as error:
+            raise self._damaged(keys[0], error) from error
+        return record
+
+    def _read_body(self, key: str) -> dict[str, Any] | None:
+        try:
+            data = self._store.get(key).data
+        except ObjectNotFound:
+            return None
+        try:
+            if len(data) > MOST_BYTES:
+                raise ValueError(f"it has {len(data)} bytes; a record has at most {MOST_BYTES}")
+            body = parse_json_object(data)
+            is_newer = whole_number(body["format"], MOST_COUNT) > FORMAT
+        except DAMAGED as error:
+            raise self._damaged(key, error) from error
+        if is_newer:
+            raise FormatTooNew(
+                f"{self._store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}: upgrade "
+                "penstock-data"
+            )
+        return body
+
+    def _damaged(self, key: str, error: Exception) -> Corrupt:
+        return Corrupt(
+            f"{self._store.url}/{key} is no record of a decision ({error}): it was damaged. Restore it from a mirror, "
+            "or give the run another name and pass like= and until= to repeat its steps before this one"
+        )
+
+
+def _replacement_key(record: DecisionRecord) -> str:
+    return f"{decision_key(record.run, record.step).removesuffix('.json')}/{record.plan}.json"

@@ -27,7 +27,7 @@ from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
 from loader.storage.disk import mounts
 from loader.storage.disk.mounts import Mount
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import python
 
 PHOTOS = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.93, fetch_share=0.02, load=2.5, cores=2.6)
@@ -40,6 +40,10 @@ STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "col
 def metrics(waited=0.0, busy=0.0, **stages):
     seen = {f"{name}_seconds_sum": stages.get(name, 0.0) for name in (*STAGES, "room_wait", "handover_wait")}
     return seen | {"consumer_wait_seconds_sum": waited, "consumer_busy_seconds_sum": busy}
+
+
+def leaves_threads(batches):
+    return batches.executor != "threads"
 
 
 def test_contention_measures_a_stretch():
@@ -233,8 +237,7 @@ def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, i
 
     before = recipes()
     batches = loader.Loader(plan, 0, 1, workers=1, transform=in_workers.large, framework="numpy")
-    while batches._execution._starting is None:
-        next(batches)
+    until(lambda: next(batches) and batches._execution._starting is not None, batches.describe)
     assert recipes() == before + 1
     if closes:
         batches.close()
@@ -247,10 +250,15 @@ def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, 
     recorded(Measurement(0.0, WORKING))
     cores(4)
     with loader.Loader(plan, 0, 1, workers=1, transform=in_workers.where, framework="numpy") as batches:
-        while batches.executor == "threads":
-            assert batches.workers == 1
+        sizes = {batches.workers}
+
+        def moves_on():
             next(batches)
-        assert batches.workers == 1
+            sizes.add(batches.workers)
+            return leaves_threads(batches)
+
+        until(moves_on, batches.describe)
+        assert sizes == {1}
 
 
 def test_auto_starts_no_more_processes_than_memory_has_room_for(
@@ -262,8 +270,7 @@ def test_auto_starts_no_more_processes_than_memory_has_room_for(
         executor, "rank_memory_bytes", lambda: 5 * executor.WORKERS_SHARE * executor.WORKER_BYTES // 2
     )
     with loader.Loader(plan, 0, 1, transform=in_workers.where, framework="numpy") as batches:
-        while batches.executor == "threads":
-            next(batches)
+        until(lambda: next(batches) and leaves_threads(batches), batches.describe)
         assert batches.workers == 2
 
 

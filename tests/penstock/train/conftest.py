@@ -14,7 +14,7 @@ from re import findall
 import pytest
 
 import loader
-from tests.servers.patience import until
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import end
 
 REPOSITORY = Path(__file__).parents[3]
@@ -65,6 +65,12 @@ def digests(ranks: list[Rank]) -> dict[int, int]:
         for step, digest in rank.took:
             out[step] = (out[step] + digest) % 2**64
     return dict(out)
+
+
+@pytest.fixture(autouse=True)
+def patient_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record in this process waits for its last writes as long as a test waits: a busy machine takes seconds."""
+    monkeypatch.setattr("penstock.train.record.CLOSE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from penstock.train.windows import (
     window_columns,
 )
 from tests.penstock.train.conftest import Rank, digests
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 STEPS = 40
 Start = Callable[..., list[Rank]]
@@ -70,8 +70,7 @@ def test_killed_start_is_counted_up_to_its_last_window(root: str, start: Start) 
     (rank,) = start(1, "--window-s", 0.1, **RECORDED, PENSTOCK_RECORD=root)
     folder = RunFolder(loader.Root(root).store, "big-7")
     rank.wait_for("took", 15)
-    while not folder.window_keys():  # a busy machine stores it later
-        rank.wait_for("took")
+    until(folder.window_keys)  # a busy machine stores it later
     rank.signal(signal.SIGKILL)
     assert rank.status() == -signal.SIGKILL
     begun_us = folder.attempts()[1]["at_us"]
@@ -131,9 +130,8 @@ def test_windows_wait_for_a_store_up_to_a_limit(tmp_path: Path, fails: bool) -> 
     for step in range(1, MOST_TABLES + more + 1):
         record.window(rows(step))
     record.event("saved", 9)
-    while fails and len(RunFolder(store, "big-7").events()) < 1:
-        pass
     if fails:
+        until(RunFolder(store, "big-7").events)
         blocked.unlink()
     record.close()
     ends = RunFolder(store, "big-7").windows()["end_step"]

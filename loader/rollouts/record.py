@@ -1,8 +1,8 @@
 """The stored decisions of a run, each created once.
 
-follows/<run>/<step, 19 digits>.json            the decision of the steps from this one on
-follows/<run>/<step, 19 digits>/<plan>.json     its replacement, after a takedown deleted that plan
-follows/<run>/like/<like>.json                  the run whose decisions count before a step
+- `follows/<run>/<step, 19 digits>.json`: a decision
+- `follows/<run>/<step, 19 digits>/<plan>.json`: its replacement, after a takedown deleted that plan
+- `follows/<run>/like/<like>.json`: the run whose decisions it repeats
 """
 
 import json
@@ -192,6 +192,12 @@ class RunRecords:
     def create(self, record: DecisionRecord) -> DecisionRecord:
         """Store a decision unless its step has one; return the stored one. Raises: Forbidden."""
         return self._created(record, record.key)
+
+    def owner(self, record: DecisionRecord) -> "RunRecords":
+        """Return the records of the run that made a decision: this one, or one that it repeats."""
+        if record.run == self.run or self._original is None:
+            return self
+        return self._original.owner(record)
 
     def replacement(self, record: DecisionRecord) -> DecisionRecord | None:
         """Return the decision that replaces another one of this run, whose plan is gone; None if none does."""

@@ -150,7 +150,9 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
 
 def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
     """Return whether a plan's JSON could have this past. Opening the plan would cost one view per source."""
-    alike = all(body.get(name) == past.get(name) for name in ("seed", "global_batch", "boundary"))
+    alike = all(
+        body.get(name) == past.get(name) for name in ("seed", "global_batch", "boundary", "first_step")
+    )
     sources = body.get("sources")
     return (
         alike

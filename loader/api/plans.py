@@ -18,12 +18,11 @@ from ..order.planned_source import source as _source
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys
-from ..order.sources.views import OrderView, SyntheticView, synthetic
+from ..order.sources.views import ListedView, OrderView, SyntheticView, synthetic
 from ..order.weights import GlobalBatch, Weight
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
-    from ..order.sources.views import ListedView
     from ..order.sources.window_view import WindowView
 
 Viewable: TypeAlias = "Version | View | ListedView | WindowView | SyntheticView | MixtureSource"
@@ -41,6 +40,7 @@ def plan(
     quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
     boundary: str = "fill",
     allow_repeats: bool = False,
+    first_step: int = 0,
 ) -> Plan:
     """Return a plan: everything that decides which samples a step holds, frozen under one hash.
 
@@ -59,6 +59,7 @@ def plan(
         boundary: "fill" completes the last batch of an epoch with samples of the next epoch. "mask", for one source,
             pads it: no batch holds a sample twice.
         allow_repeats: True accepts a source, or one of its buckets, smaller than its batch.
+        first_step: Step at which the first epoch begins; the plan has none before it. Needs boundary="mask".
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """
@@ -77,6 +78,7 @@ def plan(
         quarantine=quarantine,
         boundary=boundary,
         allow_repeats=allow_repeats,
+        first_step=first_step,
     )
 
 
@@ -196,10 +198,13 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
         documents = _reopened(open_version, spec["documents"])
-        if not isinstance(documents, View):
-            raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
+        view = documents
+        if isinstance(documents, ListedView):
+            view = documents.listed
+        if not isinstance(view, View):
+            raise InvalidPlan(f"a plan packs a {type(view).__name__}; only versions have documents")
         # (values without a token come from the plan, not from the view)
-        columns = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
+        columns = dict.fromkeys((name for name in view.fields if name != spec["field"]), 0)
         asked = pack(
             spec["field"],
             spec["length"],
@@ -208,7 +213,9 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             together=spec.get("together"),
             split=spec.get("split", True),
         )
-        return documents.packed(asked)
+        if isinstance(documents, ListedView):
+            return view.packed(asked, documents)
+        return view.packed(asked)
     if spec.get("kind") == "listed":
         from ..dataset.versions.stored_list import listed_again
 

@@ -69,7 +69,7 @@ class PlanDataset(IterableDataset[Batch]):
                 "micro_batch in a torch_dataset, whose workers take turns by whole steps: cut a batch with "
                 "batch.micro_batches(count)"
             )
-        self._start = SharedStart()
+        self._start = SharedStart(plan.first_step)
         self._n_seeks = 0
         self._resume: int | None = None  # first step of a worker process, from its own state
         self._position: int | None = None  # next step of the iteration under way

@@ -12,11 +12,13 @@ from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int, content_hash
 from .sources.growth import GrownStream, Growth, Stage, grown_streams
 from .sources.packing import PackedView, Packing
 from .sources.quarantine import Quarantine
+from .sources.views import ListedView
 
 PLAN_FORMAT = 2  # newest version of the plan's JSON; a plan that needs nothing new has 1
 ORDER_VERSION = 1  # version of the formulas: raised if any batch changes; old formulas stay
 
 MAX_POSITIONS = 2**63  # stream positions are int64
+MAX_FIRST_STEP = 2**53  # JSON readers with floats have whole numbers up to here
 
 ViewKey = tuple[str, int, bool]
 """(stream, growth, whether the view is a delta view): one of a plan's views."""
@@ -36,6 +38,8 @@ class PlanContent:
     """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
     """"fill" or "mask": see `loader.plan`."""
+    first_step: int = 0
+    """Step at which epoch 0 begins. Above 0 only with "mask"."""
     allow_repeats: bool = False
     """True lets a source, or one of its buckets, be smaller than its batch."""
     buckets: Interleaving | None = None
@@ -64,6 +68,12 @@ class PlanContent:
         checked_int("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
+        checked_int("first_step", self.first_step, 0, MAX_FIRST_STEP)
+        if self.first_step and self.boundary != MASK:
+            raise InvalidPlan(
+                f'first_step = {self.first_step} with boundary = {self.boundary!r}: it needs boundary="mask", whose '
+                "epochs begin with a step"
+            )
         is_bucketed = self.buckets is not None
         check_boundary(
             self.boundary,
@@ -167,7 +177,8 @@ class PlanContent:
         """Return stream of a source or bucket -> positions used by earlier steps, zeros left out."""
         if self.buckets is not None:
             return self.buckets.used_before(step)
-        return self.streams[None].used_before(step)
+        own_step = max(0, step - self.first_step)
+        return self.streams[None].used_before(own_step)
 
     def stream_of(self, stream: str) -> GrownStream:
         """Return the stages of a stream (`PlannedSource.stream`); a single one if its source never grows."""
@@ -219,9 +230,9 @@ class PlanContent:
             batch = self.global_batch
             epoch, position_in_epoch = divmod(position, n)
             steps_per_epoch = epoch_steps(n, batch)
-            first_step = epoch * steps_per_epoch
+            first_of_epoch = self.first_step + epoch * steps_per_epoch
             step_in_epoch = position_in_epoch // batch
-            return first_step + step_in_epoch
+            return first_of_epoch + step_in_epoch
 
         mixture = self.streams[source.bucket]
         step = mixture.step_of(source.stream, position)
@@ -248,8 +259,13 @@ class PlanContent:
     @property
     def format(self) -> int:
         """Lowest version of the plan's JSON whose readers give these batches."""
+        if self.first_step:
+            return 2
         for source in self.sources.values():
-            if isinstance(source.view, PackedView) and source.view.request.rule:
+            view = source.view
+            if not isinstance(view, PackedView):
+                continue
+            if view.request.rule or isinstance(view.documents, ListedView):
                 return 2
         return 1
 
@@ -277,6 +293,8 @@ class PlanContent:
             out["pack"] = self.pack.to_json()
         if self.grown:
             out["grown"] = self.grown_json(self.grown)
+        if self.first_step:
+            out["first_step"] = self.first_step
         return out
 
     def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
@@ -295,18 +313,22 @@ class PlanContent:
         return out
 
     def checked_step(self, step: int) -> int:
-        """Return step as an int. Raises InvalidRuntime if it is not a whole number >= 0, or positions exceed int64."""
+        """Return step as an int.
+
+        Raises InvalidRuntime if it is not a whole number, before the plan's first step, or positions exceed int64.
+        """
         try:
             number = step.__index__()
         except AttributeError:
             raise InvalidRuntime(f"step = {step!r}: a whole number >= 0 is needed") from None
-        if number < 0:
-            raise InvalidRuntime(f"step = {number}: steps count from 0")
+        own_number = number - self.first_step
+        if own_number < 0:
+            raise InvalidRuntime(f"step = {number}: steps count from {self.first_step}")
         _, largest = self.batch_range
-        positions = (number + 1) * largest
+        positions = (own_number + 1) * largest
         if positions > MAX_POSITIONS:
             n_steps = MAX_POSITIONS // largest
-            last_step = n_steps - 1
+            last_step = self.first_step + n_steps - 1
             raise InvalidRuntime(
                 f"step = {number}: the last step with a global batch of {largest} is {last_step}"
             )

@@ -55,6 +55,7 @@ def plan_from_json(
         "allow_repeats": d["allow_repeats"],
         "quarantine": _quarantine(d["quarantine"], sources),
         "pack": None,
+        "first_step": d.get("first_step", 0),
     }
     if d.get("pack") is not None:
         content["pack"] = Packing.from_json(d["pack"])

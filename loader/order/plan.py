@@ -261,6 +261,7 @@ def make_plan(
     quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
     boundary: str = FILL,
     allow_repeats: bool = False,
+    first_step: int = 0,
 ) -> Plan:
     """Freeze a plan. Arguments are as for `loader.plan`, with the order's views.
 
@@ -288,6 +289,7 @@ def make_plan(
         "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,
+        "first_step": first_step,
         "pack": packing,
         "quarantine": quarantine_of(quarantine, planned_views),
     }

@@ -251,7 +251,7 @@ def _segment_facts(
     if number + 1 < len(plan.segments):
         end_step = plan.segments[number + 1].start_step
     return {
-        "start_step": segment.start_step,
+        "start_step": plan.first_step + segment.start_step,
         "end_step": end_step,
         "global_batch": segment.batch or plan.global_batch,
         "sources": rates,

@@ -202,6 +202,7 @@ def _check_jumps(view: OrderView) -> None:
     }
     for attribute, subject in jumps.items():
         base = getattr(view, attribute, None)  # the view that the list or the packing reads
+        base = getattr(base, "listed", base)  # of a packed list
         decoded = getattr(base, "decoded_chunk", None)
         if base is None or decoded is None:
             continue

@@ -42,7 +42,7 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
     """
     step = plan.checked_step(step)
     digest = ""
-    if step:
+    if step > plan.first_step:
         digest = _digest_of_step(plan, step - 1)
     return {
         "format": STATE_FORMAT,
@@ -54,7 +54,8 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
 
 def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     """Return the state's "plan", "segments" and "past": what decided the steps before this one."""
-    segments = [segment for segment in plan.segments if segment.start_step < step]
+    n_steps = step - plan.first_step  # that the plan has decided
+    segments = [segment for segment in plan.segments if segment.start_step < n_steps]
     names = _weighted_sources(segments)
     # Only growths that decided something: their source has had a weight.
     grown = [growth for growth in plan.grown if growth.step < step and growth.source in names]
@@ -66,6 +67,8 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         "global_batch": plan.global_batch,
         "boundary": plan.boundary,
     }
+    if plan.first_step:
+        past["first_step"] = plan.first_step
     if plan.buckets is not None:
         labels = {source.bucket for source in sources if source.bucket is not None}
         past["bucket_by"] = plan.buckets.dealt_json(labels, step)
@@ -187,7 +190,7 @@ def check_state(plan: PlanContent, state: object) -> int:
             f"the state's past is {saved['plan']!r}, this plan's is {own['plan']!r} at step {step}, though "
             "the fields that it lists agree: a view's full id differs, or the state was edited"
         )
-    if step == 0:
+    if step == plan.first_step:
         return step
     last_step = step - 1
     digest = saved["digest"]

@@ -149,7 +149,8 @@ def _padded_epochs(
     epochs = []
     positions_in_epoch = []
     for batch, step in zip(batches, steps, strict=True):
-        step_epoch, step_positions = padded_positions(n, batch, step)
+        own_step = step - plan.first_step
+        step_epoch, step_positions = padded_positions(n, batch, own_step)
         epochs.append(np.full(batch, step_epoch, np.int64))
         positions_in_epoch.append(step_positions)
     epoch = np.concatenate(epochs)

@@ -155,7 +155,7 @@ class Loader:
         )
         # A loader that is dropped without `close` must leave no reading threads.
         weakref.finalize(self, _dismiss, self._assembler, self._read_threads)
-        self._step = 0
+        self._step = plan.first_step
         self._next_lock = Lock()
         self._micro_batch: int | None = None
         if micro_batch is not None:

@@ -151,11 +151,14 @@ def batch(seed, size, shapes, segments, step):
     return out
 
 
-def masked_batch(seed, size, name, shape, step):
-    """The batch of a step with boundary="mask": [(i_k, epoch, view ordinal)], -1 for what padding does not have."""
+def masked_batch(seed, size, name, shape, step, first_step=0):
+    """The batch of a step with boundary="mask": [(i_k, epoch, view ordinal)], -1 for what padding does not have.
+
+    first_step: the step with which epoch 0 begins.
+    """
     n, _, lanes, _ = shape
     bits = lanes.bit_length() - 1
-    epoch, here = divmod(step, math.ceil(Fraction(n, size)))
+    epoch, here = divmod(step - first_step, math.ceil(Fraction(n, size)))
     positions = range(here * size, here * size + size)
     positions = sorted(positions, key=lambda i: int(format(i % lanes, f"0{bits}b")[::-1], 2) if bits else 0)
     return [

@@ -111,3 +111,33 @@ def test_state_read_with_other_fields_or_a_later_schedule_goes_on(versions):
         with loader.Loader(later, 0, 1, workers=0) as batches:
             batches.load_state_dict(begun.state(4))
             assert next(batches).step == 4
+
+
+def test_plan_with_a_first_step_is_trained_from_it_and_resumed(versions):
+    """19 samples in batches of 8 are three steps of an epoch, 40 to 42."""
+    view = versions["web"].select("cls")
+    options = {"seed": 5, "global_batch": 8, "boundary": "mask"}
+    plan = loader.plan({"web": view}, first_step=40, **options)
+    plain = loader.plan({"web": view}, **options)
+    with (
+        loader.Loader(plan, 0, 1, workers=2, epochs=2, framework="numpy") as batches,
+        loader.Loader(plain, 0, 1, workers=0, epochs=2, framework="numpy") as plain_batches,
+    ):
+        assert batches.state_dict()["step"] == batches.step == 40
+        assert batches.end == 46
+        with pytest.raises(InvalidRuntime, match="step = 39: steps count from 40"):
+            batches.seek(39)
+        delivered = list(batches)
+        assert [batch.step for batch in delivered] == list(range(40, 46))
+        assert [batch.ids for batch in delivered] == [batch.ids for batch in plain_batches]
+        batches.load_state_dict(plan.state(43))
+        assert next(batches).digest == delivered[3].digest
+
+
+def test_torch_dataset_begins_with_the_first_step(versions):
+    plan = loader.plan(
+        {"web": versions["web"].select("cls")}, seed=5, global_batch=8, boundary="mask", first_step=40
+    )
+    dataset = loader.torch_dataset(plan, 0, 1, epochs=1)
+    assert [batch.step for batch in dataset] == [40, 41, 42]
+    assert dataset.state_dict() == plan.state(43)

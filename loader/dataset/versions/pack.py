@@ -8,7 +8,7 @@ The hash covers view, field, length, and the source of the lengths.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,15 +21,14 @@ from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
 from ...order.sources.pack_table import PackTable, pack_documents, pack_groups
 from ...order.sources.packing import PackBy, PackedView
+from ...order.sources.views import ListedView
 from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
-from ..shards.index import IndexFile, IndexPlace
 from ..shards.shard import crc32c
-from ..tables.parquet import READ_AHEAD, parse_stored, table_bytes, table_facts
-from .samples_table import live_values
+from ..tables.parquet import parse_stored, table_bytes, table_facts
+from .documents import ViewDocuments, documents_of
 
 if TYPE_CHECKING:
-    from .version import Version
     from .view import View
 
 logger = logging.getLogger(__name__)
@@ -125,44 +124,21 @@ def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
     return [(at, min(nbytes, len(data) - at), crc32c(data[at : at + nbytes])) for at in cuts]
 
 
-def field_nbytes(version: "Version", field: str, first_part: int = 0) -> Iterator[Int64s]:
-    """Yield one int64 array per part from `first_part` on: field size per live sample, -1 where the field is missing.
-
-    Reads these indexes of the group whole, a few at a time.
-    """
-    group, parts = version.group_of(field), version.parts
-    present = parts.has_group(group)
-
-    def of_part(position: int) -> Int64s:
-        live = parts.live_members(position)
-        if not present[position]:
-            return np.full(int(live.sum()), -1, np.int64)
-        place = IndexPlace.of(parts.shard(group, position))
-        index = IndexFile(version.store, place, whole=True)
-        sizes = index.column(f"{field}_nbytes")
-        if len(sizes) != len(live):
-            raise Corrupt(
-                f"{index.url} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
-            )
-        return sizes[live]
-
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
-        for first in range(first_part, len(parts), READ_AHEAD):
-            yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))
-
-
 PACKING = 1  # number of the packing rule; a new rule gives its tables new names
 COLUMNS = ("sequence", "document", "start", "length")
 
 
-def packed(view: "View", asked: PackBy) -> PackedView:
-    """Return the view's packed sequences.
+def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
+    """Return the packed sequences of a view's documents, or of a list's, in its order.
 
     Costs, once per root, reading the indexes of the field's group and one document for the dtype, plus about 1 us per
-    document.
+    document. For a list it reads only the row groups of its documents.
 
-    Raises: InvalidPlan if the view has other fields, or the documents are not rows of tokens; Corrupt.
+    Raises: InvalidPlan if the view has other fields, the documents are not rows of tokens, or a list repeats one;
+    Corrupt.
     """
+    documents = documents_of(source)
+    view = documents.view
     for field in asked.fields:
         if not is_array(field):
             raise InvalidPlan(
@@ -180,41 +156,47 @@ def packed(view: "View", asked: PackBy) -> PackedView:
             f"pack of a view with the columns {list(view.columns)}: a sequence joins documents, which have one value "
             "each of a column; leave columns= out of select()"
         )
-    dtypes, table = _load(view, asked) or _pack(view, asked)
-    view_packed = PackedView(view, asked, dtypes, table)
+    dtypes, table = _load(documents, asked) or _pack(documents, asked)
+    view_packed = PackedView(source, asked, dtypes, table)
     if asked.checksums and checks_of(view_packed) is None:
-        keep_checks(view, view_packed, _path(view, asked))
+        keep_checks(view, view_packed, _path(documents, asked))
     return view_packed
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    if not hasattr(packed.documents, "version"):
+    source = cast("View | ListedView", packed.documents)
+    view = getattr(source, "listed", source)
+    if not hasattr(view, "version"):
         return None  # synthetic documents have no root
-    documents = cast("View", packed.documents)
-    return load_checks(documents, _path(documents, packed.request))
+    documents = documents_of(source)
+    return load_checks(documents.view, _path(documents, packed.request))
 
 
-def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    first = _Stored(view, asked)
-    documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
-    tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
-    if (tokens < 0).any():
-        raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
+def _pack(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], PackTable]:
+    first = _Stored(documents, asked)
+    ordinals = documents.ordinals
+    if asked.lengths:
+        tokens = _counted(documents, asked)
+    else:
+        tokens = first.counts()
+    has_no_count = tokens < 0
+    if has_no_count.any():
+        raise InvalidPlan(_no_count(documents, asked, ordinals[has_no_count]))
     if asked.together is None:
         if not asked.split:
-            _check_fit(view, asked, documents, np.arange(len(documents)), tokens)
-        table = pack_documents(documents, tokens, asked.length)
+            _check_fit(documents, asked, ordinals, np.arange(len(ordinals)), tokens)
+        table = pack_documents(ordinals, tokens, asked.length)
     else:
-        groups = _groups(view, asked.together, documents)
-        _check_fit(view, asked, documents, groups, tokens)
-        table = pack_groups(documents, tokens, groups, asked.length)
-    return _kept(view, asked, first.dtypes, table)
+        groups = _groups(documents, asked.together, ordinals)
+        _check_fit(documents, asked, ordinals, groups, tokens)
+        table = pack_groups(ordinals, tokens, groups, asked.length)
+    return _kept(documents, asked, first.dtypes, table)
 
 
 def _check_fit(
-    view: "View",
+    documents: ViewDocuments,
     asked: PackBy,
-    documents: Int64s,
+    ordinals: Int64s,
     groups: Int64s,
     tokens: Int64s,
 ) -> None:
@@ -223,18 +205,17 @@ def _check_fit(
     is_long = group_tokens > asked.length
     if is_long.any():
         n_long = int(is_long.sum())
-        raise InvalidPlan(_too_long(view, asked, documents[is_long[groups]], n_long))
+        raise InvalidPlan(_too_long(documents, asked, ordinals[is_long[groups]], n_long))
 
 
-def _groups(view: "View", column: str, documents: Int64s) -> Int64s:
+def _groups(documents: ViewDocuments, column: str, ordinals: Int64s) -> Int64s:
     """Return int64 [documents]: a number for each document's value of a column. Raises: InvalidPlan; FieldNotFound."""
     what = f"pack(together={column!r})"
     quoted = column.replace('"', '""')
-    values = live_values(view.version, [f'"{quoted}"'], what).to_series()
-    chosen = values.gather(documents)
-    missing = documents[chosen.is_null().to_numpy()]
+    chosen = documents.values(f'"{quoted}"', what)
+    missing = ordinals[chosen.is_null().to_numpy()]
     if len(missing):
-        (key,) = view.version.keys(missing[:1])
+        (key,) = documents.version.keys(missing[:1])
         raise InvalidPlan(
             f"{what}: {len(missing)} documents have no value, such as {key!r}; leave them out with "
             f'where("{column} IS NOT NULL")'
@@ -247,12 +228,12 @@ def _groups(view: "View", column: str, documents: Int64s) -> Int64s:
 
 
 def _too_long(
-    view: "View",
+    documents: ViewDocuments,
     asked: PackBy,
-    documents: Int64s,
+    ordinals: Int64s,
     n_groups: int,
 ) -> str:
-    keys = ", ".join(map(repr, view.version.keys(documents[:3])))
+    keys = ", ".join(map(repr, documents.version.keys(ordinals[:3])))
     remedy = "pack longer sequences, or leave them out with where()"
     if asked.together is None:
         return f"pack(split=False): {n_groups} documents have more than {asked.length} tokens: {keys} ...; {remedy}"
@@ -263,15 +244,16 @@ def _too_long(
 
 
 class _Stored:
-    """Storage format of documents, read from the view's first document."""
+    """Storage format of documents, read from the first one."""
 
-    def __init__(self, view: "View", asked: PackBy) -> None:
-        self._version, self._field = view.version, asked.field
-        if not len(view):
+    def __init__(self, documents: ViewDocuments, asked: PackBy) -> None:
+        self._documents = documents
+        self._field = asked.field
+        if not len(documents):
             raise InvalidPlan("pack: the view has no samples")
-        where = view.version_ordinals(np.zeros(1, np.int64))
-        (address,) = view.version.address(where, asked.fields)
-        (fields_read,) = read_fields(view.version.shard_store, [address])
+        version = documents.version
+        (address,) = version.address(documents.first(), asked.fields)
+        (fields_read,) = read_fields(version.shard_store, [address])
         stored = {field: layout_in(field, fields_read[field]) for field in asked.fields}
         for field, data in stored.items():
             if len(data.shape) != 1:
@@ -283,40 +265,40 @@ class _Stored:
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
-        """Return int64 per live sample of the version: number of tokens, negative if missing or fractional."""
-        nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
+        """Return int64 [documents]: number of tokens, negative if missing or fractional."""
+        nbytes = self._documents.nbytes(self._field)
         count, rest = np.divmod(nbytes - self._start, self._itemsize)
         count[rest != 0] = -1
         return count
 
 
-def _counted(view: "View", asked: PackBy) -> Int64s:
-    """Return the token count of each live sample of the version, by the expression `lengths`: int64, -1 for null."""
+def _counted(documents: ViewDocuments, asked: PackBy) -> Int64s:
+    """Return int64 [documents]: number of tokens by the expression `lengths`, -1 for null."""
     assert asked.lengths is not None
-    values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
+    values = documents.values(asked.lengths, f"pack(lengths={asked.lengths!r})")
     if not values.dtype.is_integer():
         raise InvalidPlan(f"pack(lengths={asked.lengths!r}) is {values.dtype}; whole numbers are needed")
     counts: Int64s = values.fill_null(-1).to_numpy().astype(np.int64)
     return counts
 
 
-def _no_count(view: "View", asked: PackBy, documents: Int64s, counts: Int64s) -> str:
-    (first,) = view.version.keys(documents[:1])
+def _no_count(documents: ViewDocuments, asked: PackBy, ordinals: Int64s) -> str:
+    (first,) = documents.version.keys(ordinals[:1])
     if asked.lengths:
         return (
-            f"pack(lengths={asked.lengths!r}): {len(documents)} documents have no number of tokens, such as {first!r}; "
+            f"pack(lengths={asked.lengths!r}): {len(ordinals)} documents have no number of tokens, such as {first!r}; "
             f'leave them out with where("{asked.lengths} >= 0")'
         )
     return (
-        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, are not "
+        f"pack({asked.field!r}): {len(ordinals)} documents, such as {first!r}, are not "
         "arrays like the first one; store all in one dtype, or name a column with pack(lengths=)"
     )
 
 
-def _path(view: "View", asked: PackBy) -> str:
+def _path(documents: ViewDocuments, asked: PackBy) -> str:
     question = {
         "packing": PACKING,
-        "view": view.id,
+        "view": documents.id,
         "field": asked.field,
         "length": asked.length,
         "lengths": asked.lengths,
@@ -326,8 +308,9 @@ def _path(view: "View", asked: PackBy) -> str:
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 
 
-def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    store, path = view.version.store, _path(view, asked)
+def _load(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
+    store = documents.version.store
+    path = _path(documents, asked)
     try:
         data = store.get(path).data
     except ObjectNotFound:
@@ -340,7 +323,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
         raise Corrupt(
             f"{name} is not a table of packed sequences: {error}; delete it to rebuild it"
         ) from error
-    _check(name, columns, len(view.version), asked.length)
+    _check(name, columns, len(documents.version), asked.length)
     table_read, facts = PackTable(*columns), table_facts(table)
     stored_sha256 = facts.get("content_sha256")
     dtypes = _dtypes(asked, facts)
@@ -382,16 +365,17 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 
 
 def _kept(
-    view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
+    documents: ViewDocuments, asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    store, path = view.version.store, _path(view, asked)
+    store = documents.version.store
+    path = _path(documents, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     try:
         facts = {"path": path, "content_sha256": table.sha256, **_facts(asked, dtypes)}
         store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
     except AlreadyExists:
-        saved = _load(view, asked)
+        saved = _load(documents, asked)
         return (dtypes, table) if saved is None else saved
     except Forbidden:
         logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)

@@ -28,8 +28,8 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
             samples that are not listed are left out. Or the name of a list in the root, as printed by `penstock
             order-of`.
 
-    The root stores the list, 8 bytes per sample before compression. Its plan has no packing or buckets and does not
-    grow.
+    The root stores the list, 8 bytes per sample before compression. A list that names no sample twice may be packed, in
+    its order. Its plan has no buckets and does not grow.
 
     Raises: InvalidPlan for other values, or if the view lacks a sample; EmptyView; Corrupt; Forbidden if the root is
     read-only and lacks the list.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import polars
 
     from ...order.sources.packing import PackBy, PackedView
+    from ...order.sources.views import ListedView
     from ...order.sources.window_layout import WindowLayout
     from ...order.sources.window_view import WindowView
     from .version import Version
@@ -168,11 +169,14 @@ class View:
 
         return split(self, by, edges)
 
-    def packed(self, asked: "PackBy") -> "PackedView":
-        """Return the packed sequences of the documents, as `loader.pack()` specifies."""
+    def packed(self, asked: "PackBy", listed: "ListedView | None" = None) -> "PackedView":
+        """Return the packed sequences of the documents, as `loader.pack()` specifies.
+
+        listed: list of documents of this view; only they are packed, in the order of the list.
+        """
         from .pack import packed
 
-        return packed(self, asked)
+        return packed(listed or self, asked)
 
     def windowed(
         self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()

@@ -51,9 +51,9 @@ from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools, SelectTable
 from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
 from ..tables.parquet_ranges import footer_nbytes
+from .documents import field_nbytes
 from .earlier import earlier_versions
 from .kept_bits import check_kept, kept_table_bytes, load_kept
-from .pack import field_nbytes
 
 if TYPE_CHECKING:
     from .view import View

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..random.keyed_permutation import I64
 
@@ -59,13 +60,11 @@ class PackTable:
             last = int(sequence[-1])
             n_sequences = last + 1
         numbers = np.arange(n_sequences + 1)
-        tokens = np.bincount(document, length)  # [largest document + 1]
-        document_tokens = tokens.astype(np.uint32)
         self._first = np.searchsorted(sequence, numbers)  # [sequences + 1]: first row of each, and the end
         self._document = document
         self._start = start.astype(np.uint32)
         self._length = length.astype(np.uint32)
-        self._tokens = document_tokens[document]
+        self._tokens = _document_tokens(document, length)
 
     def __len__(self) -> int:
         return len(self._first) - 1
@@ -235,6 +234,16 @@ def pack_groups(
         start=np.zeros(len(documents), np.int64),
         length=tokens[order],
     )
+
+
+def _document_tokens(document: I64, length: I64) -> NDArray[np.uint32]:
+    """Return uint32 [rows]: tokens of each row's whole document. document, length: int64 [rows]."""
+    number = document
+    largest = int(document.max(initial=0))
+    if largest > 8 * len(document):  # few documents of a large version: count them, not all of its samples
+        _, number = np.unique(document, return_inverse=True)
+    tokens = np.bincount(number, length)  # [largest number + 1]
+    return tokens.astype(np.uint32)[number]
 
 
 class BlockPieces(NamedTuple):

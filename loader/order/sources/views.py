@@ -233,6 +233,17 @@ class ListedView:
     def in_order(self) -> I64:
         return self._ordinals[self.first_epoch]
 
+    def packed(self, request: Any) -> Any:
+        """Return the packed sequences of the listed documents, in the order of the list: see `loader.pack`.
+
+        Raises: InvalidPlan.
+        """
+        pack = getattr(self.listed, "packed", None)
+        if pack is None:
+            kind = type(self.listed).__name__
+            raise InvalidPlan(f"a list of a {kind} cannot be packed; list documents of a version")
+        return pack(request, self)
+
     @property
     def id(self) -> str:
         content = {"list": self.list_sha256, "view": self.listed.id}

@@ -18,7 +18,7 @@ from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots, rank_slice
 from ...order.sources.items_view import ItemsView
 from ...order.sources.packing import PackedView
-from ...order.sources.views import OrderView
+from ...order.sources.views import ListedView, OrderView
 from ...order.sources.window_view import WindowView
 from ...order.substitutes import substitutes
 from .decode import ByBucket, Decode, Transform, check_signature, decoders, of_bucket, of_buckets
@@ -242,14 +242,19 @@ def window_views(plan: Plan) -> list[WindowView | None]:
 
 
 def stored_view(view: OrderView) -> View | None:
-    """Return the view of stored samples: itself, a packed view's documents, windows' episodes, or a list's view.
+    """Return the view of stored samples: itself, or what a packed view, windows or a list read.
 
     None for a view without bytes.
     """
     if isinstance(view, WindowView):
         return stored_view(view.episodes)
-    stored = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
-    return stored if isinstance(stored, View) else None
+    if isinstance(view, PackedView):
+        return stored_view(view.documents)
+    if isinstance(view, ListedView):
+        return stored_view(view.listed)
+    if isinstance(view, View):
+        return view
+    return None
 
 
 def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:

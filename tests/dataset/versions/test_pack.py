@@ -13,7 +13,8 @@ import pytest
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
-from loader.dataset.versions.pack import checks_of, field_nbytes
+from loader.dataset.versions.documents import field_nbytes
+from loader.dataset.versions.pack import checks_of
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
 from tests.proxy_stores import ProxyStore
 

@@ -146,7 +146,7 @@ def test_other_lists_are_refused(given_list, error, words):
 
 def test_no_packing_buckets_or_growth():
     view = listed(range(30))
-    with pytest.raises(InvalidPlan, match="'a' is a ListedView, which cannot be packed"):
+    with pytest.raises(InvalidPlan, match="a list of a SyntheticView cannot be packed"):
         make_plan({"a": view}, seed=1, global_batch=4, pack=pack("tokens.npy", 8))
     with pytest.raises(InvalidPlan, match="'a' is a ListedView, which cannot be split into buckets"):
         make_plan({"a": view}, seed=1, global_batch=4, bucket_by=bucket("kind"))

@@ -1,0 +1,156 @@
+"""Documents to pack: their order, sizes, and values of columns.
+
+A view's documents are read with whole indexes and columns. For a list, only the row groups of its documents are read,
+so that the cost does not grow with the version.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ...errors import Corrupt, InvalidPlan
+from ...order.sources.views import ListedView
+from ..shards.index import IndexFile, IndexPlace
+from ..tables.parquet import READ_AHEAD
+from .samples_table import import_polars, live_values
+
+if TYPE_CHECKING:
+    import polars
+
+    from .version import Version
+    from .view import View
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ViewDocuments:
+    """All documents of a view, in its order."""
+
+    def __init__(self, view: "View") -> None:
+        self.view = view
+        self.version = view.version
+        self.id = view.id
+        """Content hash of the view, or of the list."""
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def first(self) -> Int64s:
+        """Return int64 [1]: version ordinal of the first document."""
+        return self.view.version_ordinals(np.zeros(1, np.int64))
+
+    @cached_property
+    def ordinals(self) -> Int64s:
+        """int64 [N]: version ordinals of the documents. Raises: InvalidPlan if a list repeats one."""
+        numbers = np.arange(len(self.view), dtype=np.int64)
+        return self.view.version_ordinals(numbers)
+
+    def nbytes(self, field: str) -> Int64s:
+        """Return int64 [N]: size of a field of each document, -1 where it is missing."""
+        sizes = np.concatenate(list(field_nbytes(self.version, field)))
+        return sizes[self.ordinals]
+
+    def values(self, expression: str, what: str) -> "polars.Series":
+        """Return [N] values of an SQL expression. what: its purpose, for messages. Raises: FieldNotFound."""
+        frame = live_values(self.version, [expression], what)
+        return frame.to_series().gather(self.ordinals)
+
+
+class ListedDocuments(ViewDocuments):
+    """The documents of a list, in the list's order."""
+
+    def __init__(self, listed: ListedView) -> None:
+        super().__init__(cast("View", listed.listed))
+        self.id = listed.id
+        self._ordinals = listed.in_order
+
+    def __len__(self) -> int:
+        return len(self._ordinals)
+
+    def first(self) -> Int64s:
+        return self._ordinals[:1]
+
+    @cached_property
+    def ordinals(self) -> Int64s:
+        # The table of sequences counts tokens per document: a repeated one would count double.
+        distinct, n_times = np.unique(self._ordinals, return_counts=True)
+        repeated = distinct[n_times > 1]
+        if len(repeated):
+            keys = ", ".join(map(repr, self.version.keys(repeated[:3])))
+            raise InvalidPlan(
+                f"pack of a list that has {len(repeated)} documents more than once: {keys} ...; list each document "
+                "once. To train on it again, use a second plan, or a weight"
+            )
+        return self._ordinals
+
+    def nbytes(self, field: str) -> Int64s:
+        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
+            places = self.version.places(self.ordinals, [field], pool.map)
+        return places.fields[field].nbytes
+
+    def values(self, expression: str, what: str) -> "polars.Series":
+        column = self._plain_column(expression)
+        if column is None:  # an expression may depend on all rows of the table
+            return super().values(expression, what)
+        from .view_columns import SampleColumns
+
+        pl = import_polars()
+        read = SampleColumns(self.version, {column: None})
+        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-columns") as pool:
+            values = read(self.ordinals, pool.map)[column]
+        kinds = {
+            "bool": pl.Boolean,
+            "int64": pl.Int64,
+            "double": pl.Float64,
+            "string": pl.String,
+        }
+        kind = self.version.manifest["columns"][column]["type"]
+        series: polars.Series = pl.Series(values, dtype=kinds[kind])
+        return series
+
+    def _plain_column(self, expression: str) -> str | None:
+        """Return the column that an expression names, if it is nothing more, of a type that batches deliver."""
+        from .view_columns import DELIVERED_TYPES
+
+        name = expression.strip()
+        if name.startswith('"') and name.endswith('"'):
+            name = name[1:-1].replace('""', '"')
+        column = self.version.manifest["columns"].get(name)
+        if column is None or column["type"] not in DELIVERED_TYPES:
+            return None
+        return name
+
+
+def documents_of(source: "View | ListedView") -> ViewDocuments:
+    if isinstance(source, ListedView):
+        return ListedDocuments(source)
+    return ViewDocuments(source)
+
+
+def field_nbytes(version: "Version", field: str, first_part: int = 0) -> Iterator[Int64s]:
+    """Yield one int64 array per part from `first_part` on: field size per live sample, -1 where the field is missing.
+
+    Reads these indexes of the group whole, a few at a time.
+    """
+    group, parts = version.group_of(field), version.parts
+    present = parts.has_group(group)
+
+    def of_part(position: int) -> Int64s:
+        live = parts.live_members(position)
+        if not present[position]:
+            return np.full(int(live.sum()), -1, np.int64)
+        place = IndexPlace.of(parts.shard(group, position))
+        index = IndexFile(version.store, place, whole=True)
+        sizes = index.column(f"{field}_nbytes")
+        if len(sizes) != len(live):
+            raise Corrupt(
+                f"{index.url} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
+            )
+        return sizes[live]
+
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
+        for first in range(first_part, len(parts), READ_AHEAD):
+            yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))

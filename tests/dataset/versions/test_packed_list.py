@@ -1,0 +1,215 @@
+"""Packing of a list: its documents in its order, at a cost that does not grow with the version."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset.versions.pack import checks_of
+from loader.errors import InvalidPlan
+from tests.dataset.stores import Counting
+from tests.order import reference
+
+FIELD = "tokens.npy"
+LENGTHS = [5, 0, 17, 3, 40, 8, 8, 1, 2, 29, 16, 7, 12, 4, 4, 31, 6, 9, 0, 11]
+MIXED = [17, 2, 3, 19, 1, 0, 8, 12, 4]
+
+
+def tokens(number):
+    return (np.arange(LENGTHS[number % len(LENGTHS)]) + 100 * number).astype(np.int32)
+
+
+def write(root, n=20, name="docs"):
+    with root.write(name, part_samples=5) as writer:
+        for number in range(n):
+            metadata = {
+                "n_tokens": len(tokens(number)),
+                "half": number / 2,
+                "pair": f"pair {number // 2}",
+                "odd": number % 2 == 1,
+            }
+            if number % 7:
+                metadata["some"] = number
+            writer.add(f"k{number:03d}", {FIELD: tokens(number)}, metadata=metadata)
+    return writer.version
+
+
+def number_of(version, ordinals):
+    return [int(key[1:]) for key in version.keys(np.asarray(ordinals))]
+
+
+def rows(view):
+    table = view.table
+    return table.rows(0, table.n_pieces).tolist()
+
+
+def expected_rows(sequences, ordinals):
+    out = []
+    for number, sequence in enumerate(sequences):
+        for document, start, length in sequence:
+            out.append([number, int(ordinals[document]), start, length])
+    return out
+
+
+@pytest.fixture(scope="module")
+def documents():
+    """A version of 20 documents."""
+    return write(loader.Root("memory://packed-lists"))
+
+
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=25,
+)
+@given(
+    ordinals=st.lists(st.integers(0, len(LENGTHS) - 1), min_size=1, max_size=20, unique=True),
+    length=st.integers(60, 90),
+    together=st.sampled_from([None, "pair", "odd"]),
+    lengths=st.sampled_from([None, "n_tokens", '"n_tokens"', "n_tokens + 0"]),
+)
+def test_table_is_the_reference_in_the_order_of_the_list(documents, ordinals, length, together, lengths):
+    numbers = number_of(documents, ordinals)
+    counts = [len(tokens(number)) for number in numbers]
+    if together == "odd":
+        length = 400  # either half of all documents fits
+    listed = loader.listed(documents.select(FIELD), ordinals)
+    packed = listed.packed(loader.pack(FIELD, length, together=together, lengths=lengths))
+    if together is None:
+        sequences = reference.packed(counts, length)
+    elif together == "pair":
+        pairs = [number // 2 for number in numbers]
+        sequences = reference.packed_groups(counts, pairs, length)
+    else:
+        odd = [number % 2 for number in numbers]
+        sequences = reference.packed_groups(counts, odd, length)
+    assert rows(packed) == expected_rows(sequences, ordinals)
+
+
+def listed(version, ordinals=MIXED):
+    return loader.listed(version.select(FIELD), ordinals)
+
+
+def planned(view, batch=2, **options):
+    request = loader.pack(FIELD, 48, **options)
+    return loader.plan({"docs": view}, seed=3, global_batch=batch, pack=request, boundary="mask")
+
+
+def trained(plan, steps, **options):
+    """Return the trained tokens of each step on this rank, and the state after them."""
+    out = []
+    with loader.Loader(plan, steps=steps, framework="numpy", **options) as batches:
+        for batch in batches:
+            is_trained = batch[f"{FIELD}.loss_mask"]
+            out.append(batch[FIELD][is_trained].tolist())
+        return out, batches.state_dict()
+
+
+def test_packed_list_trains_on_its_documents_only_on_any_number_of_ranks(root):
+    version = write(root)
+    plan = planned(listed(version))
+    table = plan.sources["docs"].view.table
+    steps = -(-len(table) // 2)
+    whole, _ = trained(plan, steps, rank=0, world_size=1)
+    parts = [trained(plan, steps, rank=rank, world_size=2)[0] for rank in (0, 1)]
+    assert whole == [first + second for first, second in zip(*parts, strict=True)]
+    expected = []
+    for number in number_of(version, MIXED):
+        expected += tokens(number)[1:].tolist()  # nothing predicts a document's first token
+    got = [token for step in whole for token in step]
+    assert sorted(got) == sorted(expected)
+
+
+def test_packed_list_is_saved_and_opened_again(root):
+    plan = planned(listed(write(root)), together="pair")
+    plan.save(root)
+    assert plan.to_json()["format"] == 2
+    opened = loader.open_plan(root, plan.hash)
+    assert opened.hash == plan.hash
+    assert rows(opened.sources["docs"].view) == rows(plan.sources["docs"].view)
+    assert trained(opened, 3) == trained(plan, 3)
+    assert loader.plan_of(root, trained(plan, 2)[1]).hash == plan.hash
+
+
+def test_plan_that_packs_a_list_has_a_format_that_older_packages_refuse(root):
+    version = write(root)
+    assert planned(listed(version)).to_json()["format"] == 2
+    assert planned(version.select(FIELD)).to_json()["format"] == 1
+
+
+def test_worker_processes_pack_the_same_list(tmp_path):
+    plan = planned(listed(write(loader.Root(str(tmp_path)))))
+    assert trained(plan, 2, workers=1, executor="processes") == trained(plan, 2)
+
+
+def test_explain_and_quarantine_see_through_a_packed_list(root):
+    version = write(root)
+    view = listed(version)
+    plan = planned(view)
+    explained = {}
+    for step in (0, 1):
+        for slot in loader.explain(plan, step):
+            for piece in slot.pieces:
+                explained.setdefault(piece.address.key, []).append(step)
+    numbers = [number for number in number_of(version, MIXED) if len(tokens(number))]
+    assert explained.keys() == {f"k{number:03d}" for number in numbers}
+    for key, steps in explained.items():
+        uses = plan.steps_of("docs", key, before=2)
+        assert [use.step for use in uses] == steps
+    (unlisted,) = version.keys(np.array([10]))
+    assert plan.steps_of("docs", unlisted, before=2) == []
+
+    masked, *_ = explained
+    quarantined = plan.quarantined({"docs": [masked]}, step=0)
+    lost = Counter(np.concatenate(trained(plan, 2)[0]).tolist())
+    lost.subtract(np.concatenate(trained(quarantined, 2)[0]).tolist())
+    assert sorted(lost.elements()) == tokens(int(masked[1:]))[1:].tolist()
+
+
+def test_list_with_a_repeated_document_is_not_packed(root):
+    version = write(root)
+    (key,) = version.keys(np.array([4]))
+    with pytest.raises(InvalidPlan, match=f"1 documents more than once: '{key}'"):
+        planned(listed(version, [1, 4, 2, 4]))
+
+
+def test_document_without_a_count_is_named_by_its_key(root):
+    version = write(root)
+    with pytest.raises(InvalidPlan, match=r"documents have no number of tokens"):
+        planned(listed(version, np.arange(len(version))), lengths="some")
+    with pytest.raises(InvalidPlan, match="whole numbers are needed"):
+        planned(listed(version), lengths="half")
+
+
+def test_split_document_of_a_list_has_checksums_of_its_pieces(root):
+    version = write(root)
+    request = loader.pack(FIELD, 16, checksums=True)
+    packed = listed(version).packed(request)
+    assert checks_of(packed) is not None
+    plan = loader.plan({"docs": listed(version)}, seed=3, global_batch=2, pack=request)
+    plain = loader.plan({"docs": listed(version)}, seed=3, global_batch=2, pack=loader.pack(FIELD, 16))
+    assert trained(plan, 3)[0] == trained(plain, 3)[0]
+
+
+def test_cost_of_packing_a_list_does_not_grow_with_the_version(root):
+    """Eight documents of 4 parts, in a version of 8 and of 40 parts."""
+    counts = []
+    for name, n in (("small", 40), ("large", 200)):
+        write(root, n, name)
+        store = root.store
+        root.store = Counting(store)
+        version = root.open(f"{name}@1")
+        version.prepare()
+        root.store.calls.clear()
+        root.store.nbytes = 0
+        view = loader.listed(version.select(FIELD), [3, 1, 8, 9, 12, 17, 16, 2])
+        view.packed(loader.pack(FIELD, 48, lengths="n_tokens", together="pair"))
+        view.packed(loader.pack(FIELD, 48))
+        counts.append({folder: root.store.under(folder) for folder in ("data", "tables", "versions")})
+        root.store = store
+    small, large = counts
+    assert small["data"] > 0
+    assert small == large

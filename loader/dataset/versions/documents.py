@@ -50,13 +50,15 @@ class ViewDocuments:
 
     def nbytes(self, field: str) -> Int64s:
         """Return int64 [N]: size of a field of each document, -1 where it is missing."""
-        sizes = np.concatenate(list(field_nbytes(self.version, field)))
+        by_part = list(field_nbytes(self.version, field))
+        sizes = np.concatenate(by_part)  # [live samples of the version]
         return sizes[self.ordinals]
 
     def values(self, expression: str, what: str) -> "polars.Series":
         """Return [N] values of an SQL expression. what: its purpose, for messages. Raises: FieldNotFound."""
         frame = live_values(self.version, [expression], what)
-        return frame.to_series().gather(self.ordinals)
+        values = frame.to_series()  # [live samples of the version]
+        return values.gather(self.ordinals)
 
 
 class ListedDocuments(ViewDocuments):
@@ -79,7 +81,8 @@ class ListedDocuments(ViewDocuments):
         distinct, n_times = np.unique(self._ordinals, return_counts=True)
         repeated = distinct[n_times > 1]
         if len(repeated):
-            keys = ", ".join(map(repr, self.version.keys(repeated[:3])))
+            first_keys = self.version.keys(repeated[:3])
+            keys = ", ".join(map(repr, first_keys))
             raise InvalidPlan(
                 f"pack of a list that has {len(repeated)} documents more than once: {keys} ...; list each document "
                 "once. To train on it again, use a second plan, or a weight"
@@ -88,8 +91,13 @@ class ListedDocuments(ViewDocuments):
 
     def nbytes(self, field: str) -> Int64s:
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
-            places = self.version.places(self.ordinals, [field], pool.map)
-        return places.fields[field].nbytes
+            places = self.version.places(
+                self.ordinals,
+                [field],
+                pool.map,
+            )
+        field_places = places.fields[field]
+        return field_places.nbytes
 
     def values(self, expression: str, what: str) -> "polars.Series":
         column = self._plain_column(expression)
@@ -100,15 +108,19 @@ class ListedDocuments(ViewDocuments):
         pl = import_polars()
         read = SampleColumns(self.version, {column: None})
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-columns") as pool:
-            values = read(self.ordinals, pool.map)[column]
+            columns = read(self.ordinals, pool.map)
         kinds = {
             "bool": pl.Boolean,
             "int64": pl.Int64,
             "double": pl.Float64,
             "string": pl.String,
         }
-        kind = self.version.manifest["columns"][column]["type"]
-        series: polars.Series = pl.Series(values, dtype=kinds[kind])
+        known = self.version.manifest["columns"]
+        kind = known[column]["type"]
+        series: polars.Series = pl.Series(
+            columns[column],
+            dtype=kinds[kind],
+        )
         return series
 
     def _plain_column(self, expression: str) -> str | None:
@@ -117,8 +129,10 @@ class ListedDocuments(ViewDocuments):
 
         name = expression.strip()
         if name.startswith('"') and name.endswith('"'):
-            name = name[1:-1].replace('""', '"')
-        column = self.version.manifest["columns"].get(name)
+            inside = name[1:-1]
+            name = inside.replace('""', '"')
+        known = self.version.manifest["columns"]
+        column = known.get(name)
         if column is None or column["type"] not in DELIVERED_TYPES:
             return None
         return name
@@ -130,27 +144,36 @@ def documents_of(source: "View | ListedView") -> ViewDocuments:
     return ViewDocuments(source)
 
 
-def field_nbytes(version: "Version", field: str, first_part: int = 0) -> Iterator[Int64s]:
+def field_nbytes(
+    version: "Version",
+    field: str,
+    first_part: int = 0,
+) -> Iterator[Int64s]:
     """Yield one int64 array per part from `first_part` on: field size per live sample, -1 where the field is missing.
 
     Reads these indexes of the group whole, a few at a time.
     """
-    group, parts = version.group_of(field), version.parts
-    present = parts.has_group(group)
+    group = version.group_of(field)
+    parts = version.parts
+    has_group = parts.has_group(group)
 
-    def of_part(position: int) -> Int64s:
-        live = parts.live_members(position)
-        if not present[position]:
-            return np.full(int(live.sum()), -1, np.int64)
-        place = IndexPlace.of(parts.shard(group, position))
+    def read_part(position: int) -> Int64s:
+        is_live = parts.live_members(position)  # bool [rows]
+        if not has_group[position]:
+            n_live = int(is_live.sum())
+            return np.full(n_live, -1, np.int64)
+        shard = parts.shard(group, position)
+        place = IndexPlace.of(shard)
         index = IndexFile(version.store, place, whole=True)
         sizes = index.column(f"{field}_nbytes")
-        if len(sizes) != len(live):
+        if len(sizes) != len(is_live):
             raise Corrupt(
-                f"{index.url} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
+                f"{index.url} has {len(sizes)} rows, its part has {len(is_live)}; restore it from a mirror"
             )
-        return sizes[live]
+        return sizes[is_live]
 
+    n_parts = len(parts)
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
-        for first in range(first_part, len(parts), READ_AHEAD):
-            yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))
+        for first in range(first_part, n_parts, READ_AHEAD):
+            stop = min(first + READ_AHEAD, n_parts)
+            yield from pool.map(read_part, range(first, stop))

@@ -50,7 +50,7 @@ MARKERS = {
     "slurm": "slurm",
 }
 """Module of tests/servers -> marker of the tests that begin its server."""
-CI_S = 2000
+CI_S = 1860
 """Bound of the seconds of slow.txt that CI runs. It falls."""
 
 

@@ -17,6 +17,10 @@ def further_fields(
     n_tokens: int,
 ) -> dict[str, NDArray[Any]]:
     """Return checked arrays in their stored dtypes. Raises: InvalidSample."""
+    if not isinstance(fields, Mapping):
+        raise InvalidSample(
+            f"rollout {key!r} has fields={fields!r:.80}; a mapping of field to array is needed"
+        )
     arrays: dict[str, NDArray[Any]] = {}
     for field, value in fields.items():
         where = f"rollout {key!r}: {field}"
@@ -103,6 +107,8 @@ def turn_lines(
     n_tokens: int,
 ) -> list[dict[str, Any]]:
     """Return the turns as dicts. Raises: InvalidSample."""
+    if not isinstance(turns, Iterable):
+        raise InvalidSample(f"rollout {key!r} has turns={turns!r:.80}; a list of mappings is needed")
     lines: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         where = f"rollout {key!r}: turn {number}"
@@ -133,8 +139,11 @@ def media_rows(
 ) -> NDArray[np.int64]:
     """Return int64 [m, 3]: ordinal in `media_version`, first token and number of tokens of each image or clip."""
     where = f"rollout {key!r}: {MEDIA}"
-    if not media_version:
-        raise InvalidSample(f"{where} has no version; name the one that holds its ordinals: media_version=")
+    if not isinstance(media_version, str) or not media_version:
+        raise InvalidSample(
+            f"{where} has media_version={media_version!r:.80}; name the version that holds its ordinals, such as "
+            "'images@1'"
+        )
     array = token_arrays.any_array(where, media)
     if not array.size:
         array = np.empty((0, 3), np.int64)  # an empty list has one dimension

@@ -96,6 +96,8 @@ def join_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Raises: InvalidSample, which names the call and its value.
     """
+    if not isinstance(calls, Iterable):
+        raise InvalidSample(f"join_calls({calls!r:.80}): a list of calls is needed")
     parsed = [_parse(number, call) for number, call in enumerate(calls)]
     logprobs = [call.logprobs for call in parsed]
     versions = [call.version for call in parsed]
@@ -150,7 +152,9 @@ def _logprobs(
     array = token_arrays.one_dimensional(where, logprobs, np.float64)
     n_values = len(array)
     if n_values != n_sampled:
-        raise InvalidSample(f"{where} has {n_values} values, sampled {n_sampled}")
+        raise InvalidSample(
+            f"{where} has {n_values} values, sampled {n_sampled}; one per sampled token is needed"
+        )
     return token_arrays.floats(where, array)
 
 

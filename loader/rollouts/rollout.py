@@ -1,7 +1,7 @@
 """Build the sample of a rollout: one token sequence that a policy is trained on."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,8 @@ def rollout(
 
     Raises: InvalidSample, which names sample, field and value. The writer checks names and types of columns.
     """
-    _check_names(key, group_id, columns)
+    _check_texts(key, group_id, prompt_id, trajectory_id)
+    _check_columns(key, columns)
     stored, counts = _token_fields(key, tokens, mask, logprobs, versions)
     n_tokens = counts["n_tokens"]
     stored.update(further_fields(key, fields or {}, n_tokens))
@@ -75,7 +76,7 @@ def rollout(
     if media is not None:
         stored[MEDIA] = media_rows(key, media, n_tokens, columns.get("media_version"))
     if calls is not None:
-        counts["n_calls"] = len(calls)
+        counts["n_calls"] = _n_calls(key, calls)
 
     metadata = dict.fromkeys(COLUMNS) | counts | columns
     metadata["group_id"] = group_id
@@ -85,15 +86,28 @@ def rollout(
     return key, stored, metadata
 
 
-def _check_names(
+def _check_texts(
     key: str,
     group_id: object,
-    columns: Mapping[str, Any],
+    prompt_id: object,
+    trajectory_id: object,
 ) -> None:
     if not isinstance(group_id, str) or not group_id:
         raise InvalidSample(
             f"rollout {key!r} has group_id={group_id!r:.80}; a text that is not empty is needed"
         )
+    # The first rollout's type would stay the column's.
+    for name, text in (("prompt_id", prompt_id), ("trajectory_id", trajectory_id)):
+        if not isinstance(text, str):
+            raise InvalidSample(
+                f"rollout {key!r} has {name}={text!r:.80}; a text is needed, which may be empty"
+            )
+
+
+def _check_columns(
+    key: str,
+    columns: Mapping[str, Any],
+) -> None:
     clashing = [name for name in columns if name in COLUMNS]
     if clashing:
         raise InvalidSample(
@@ -169,6 +183,14 @@ def _versions(key: str, versions: Any, is_sampled: Bools) -> Int32s:
     stored = np.full(len(is_sampled), NOT_SAMPLED, np.int32)
     stored[is_sampled] = sampled_versions
     return stored
+
+
+def _n_calls(key: str, calls: Any) -> int:
+    if isinstance(calls, str | bytes) or not isinstance(calls, Sized):
+        raise InvalidSample(
+            f"rollout {key!r} has calls={calls!r:.80}; the list of the calls' numbers is needed"
+        )
+    return len(calls)
 
 
 def _reward(key: str, reward: Any) -> float | None:

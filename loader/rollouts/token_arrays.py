@@ -27,19 +27,36 @@ def any_array(
     value: Any,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
+    """Return numbers or truth values as an array. Raises: InvalidSample.
+
+    dtype: dtype of lists with None, which becomes NaN.
+    """
+    if np.ma.is_masked(value):  # numpy.asarray would return what lies under the mask
+        raise InvalidSample(f"{where} has masked values; fill them: array.filled(...)")
     try:
-        array = np.asarray(value, dtype)
+        array = np.asarray(value)
+        if dtype is not None and array.dtype == object and not _has_text(array):
+            array = array.astype(dtype)
     except (
         TypeError,
         ValueError,
+        OverflowError,
         RuntimeError,
     ) as error:  # ragged lists, tensors that need grad or are on a GPU
         raise InvalidSample(
             f"{where} is no array: {error}; pass a list, a numpy array or a CPU tensor"
         ) from error
     if array.dtype.kind not in "iufb" and array.size:
-        raise InvalidSample(f"{where} has dtype {array.dtype}; integers, floats or booleans are needed")
+        raise InvalidSample(
+            f"{where} has dtype {array.dtype}; a list, a numpy array or a CPU tensor of integers, floats or booleans "
+            "is needed"
+        )
     return array
+
+
+def _has_text(array: NDArray[Any]) -> bool:
+    """Return whether an object array holds texts, which numpy would parse as numbers."""
+    return any(isinstance(value, str | bytes) for value in array.flat)
 
 
 def integers(
@@ -96,4 +113,6 @@ def check_length(
     if where.endswith("experts.npy") and n_values == n_tokens - 1:
         # Servers route no token after the last one, so they return no row for it.
         advice = ". The server returned no row for the last token: add one of 65535"
-    raise InvalidSample(f"{where} has {n_values} values, tokens.npy {n_tokens}{advice}")
+    raise InvalidSample(
+        f"{where} has {n_values} values, tokens.npy {n_tokens}; one per token is needed{advice}"
+    )

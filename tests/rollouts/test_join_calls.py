@@ -103,6 +103,11 @@ def test_joined_sequence_is_a_rollout():
         ([{"prompt": [2**40], "sampled": []}], "call 0: prompt has the value 1099511627776"),
         ([{"prompt": [1], "sampled": [2], "version": [3]}], "call 0: version has shape [1]"),
         ([{"prompt": [1], "sampled": [2], "version": 3.5}], "call 0: version has dtype float64"),
+        (
+            [{"prompt": [1], "sampled": [2], "logprobs": ["-1"]}],
+            "call 0: logprobs has dtype <U2; a list, a numpy array or a CPU tensor",
+        ),
+        (None, "join_calls(None): a list of calls is needed"),
         ([{"prompt": "hello", "sampled": [2]}], "call 0: prompt has"),
     ],
 )

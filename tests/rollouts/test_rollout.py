@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.errors import InvalidSample
+from loader.errors import DuplicateKey, FieldMismatch, InvalidSample
 from loader.rollouts.rollout_fields import COLUMNS
 
 TOKENS = [11, 12, 13, 14]
@@ -106,6 +106,8 @@ REFUSED = {
         "logprobs.npy has nan at token 2, which was sampled",
     ),
     "a float32 overflow where sampled": ({"logprobs": [0, -1e300, -1, 0]}, "at token 1, which was sampled"),
+    "texts as logprobs": ({"logprobs": ["0", "-1", "-1", "0"]}, "logprobs.npy has dtype <U2"),
+    "texts and None as logprobs": ({"logprobs": [None, "-1", "-1", None]}, "logprobs.npy has dtype object"),
     "no token": ({"tokens": [], "mask": []}, "tokens.npy has no token"),
     "a token beyond int32": (
         {"tokens": [1, 2, 3, 2**31]},
@@ -116,6 +118,11 @@ REFUSED = {
     "tokens as floats": ({"tokens": [1.0, 2.0, 3.0, 4.0]}, "tokens.npy has dtype float64"),
     "a batch of tokens": ({"tokens": [TOKENS]}, r"tokens.npy has shape [1, 4]"),
     "tokens that are text": ({"tokens": "abcd"}, "tokens.npy has dtype <U4"),
+    "an iterator of tokens": ({"tokens": iter(TOKENS)}, "a list, a numpy array or a CPU tensor"),
+    "masked tokens": (
+        {"tokens": np.ma.array(TOKENS, mask=[True, False, False, False])},
+        "tokens.npy has masked values",
+    ),
     "ragged tokens": ({"tokens": [[1], [2, 3]]}, "tokens.npy is no array"),
     "a negative version where sampled": ({"versions": [0, -2, 1, 0]}, "versions.npy has the value -2"),
     "versions of another length": ({"versions": [1, 2]}, "versions.npy has 2 values"),
@@ -124,6 +131,11 @@ REFUSED = {
     "a vector of rewards": ({"reward": [1.0, 2.0]}, "reward=[1.0, 2.0]"),
     "an empty group_id": ({"group_id": ""}, "group_id=''"),
     "a number as group_id": ({"group_id": 7}, "group_id=7"),
+    "a number as prompt_id": ({"prompt_id": 7}, "prompt_id=7; a text is needed"),
+    "None as trajectory_id": ({"trajectory_id": None}, "trajectory_id=None; a text is needed"),
+    "a number of calls": ({"calls": 2}, "calls=2; the list of the calls' numbers"),
+    "a list of fields": ({"fields": [1]}, "fields=[1]; a mapping of field to array"),
+    "a number as turns": ({"turns": 5}, "turns=5; a list of mappings"),
     "a column of rollout's own": ({"n_tokens": 3}, "columns ['n_tokens']"),
     "a field with a parameter": ({"fields": {"mask.npy": MASK}}, "mask.npy has a parameter of its own"),
     "a field of another kind": ({"fields": {"a.txt": "x"}}, "a.txt in fields=: names that end in .npy"),
@@ -134,6 +146,11 @@ REFUSED = {
         {"fields": {"advantages.npy": [0, 0, np.nan, 0]}},
         "advantages.npy has nan at token 2",
     ),
+    "an infinite reward of a token": (
+        {"fields": {"rewards.npy": [0, 0, np.inf, 0]}},
+        "rewards.npy has inf at token 2; finite numbers are needed",
+    ),
+    "rewards that are texts": ({"fields": {"rewards.npy": list("abcd")}}, "rewards.npy has dtype <U1"),
     "kept without kept_n": ({"fields": {"kept.npy": [1]}}, "kept.npy without kept_n.npy"),
     "kept of another sum": (
         {"fields": {"kept.npy": [1], "kept_n.npy": [1, 1, 0, 0]}},
@@ -148,7 +165,11 @@ REFUSED = {
         {"turns": [{"role": "user", "start": 0.5}]},
         "numbers of tokens are needed",
     ),
-    "media without a version": ({"media": [[0, 0, 2]]}, "media_version="),
+    "media without a version": ({"media": [[0, 0, 2]]}, "media_version=None; name the version"),
+    "media of a numbered version": (
+        {"media": [[0, 0, 2]], "media_version": 1},
+        "media_version=1; name the version",
+    ),
     "media beyond the tokens": ({"media": [[0, 3, 2]], "media_version": "images@1"}, "row [0, 3, 2]"),
     "media beyond int64": (
         {"media": [[0, 2, 2**63 - 1]], "media_version": "images@1"},
@@ -191,3 +212,54 @@ def test_step_of_rollouts_is_written_by_groups_and_read_back(tmp_path):
     assert samples["p1/5"]["versions.npy"].tolist() == [-1, 5, 5, -1]
     assert samples["p1/5"]["media.npy"].tolist() == [[2, 0, 1], [2, 1, 1]]
     assert samples["p1/5"]["turns.jsonl"] == []
+
+
+def publish(root, txn, keys_by_worker):
+    root.begin("math-rl", txn=txn)
+    parts = []
+    for worker, keys in keys_by_worker.items():
+        rollouts = map(rollout, keys)
+        parts.append(loader.write_part(root, txn, rollouts, groups=loader.ROLLOUT_GROUPS, name=worker))
+    return root.publish("math-rl", parts)
+
+
+@pytest.mark.parametrize(
+    ("keys_by_worker", "says"),
+    [
+        ({"w0": ["r1", "r9", "r1"]}, r"key 'r1' comes twice in this version; .*needs its own key"),
+        ({"w0": ["r1"], "w1": ["r1"]}, r"key 'r1' comes twice in this version; .*needs its own key"),
+        ({"w0": ["r1", "r0"]}, r"key 'r0' is already in math-rl@1 .*Write under new keys"),
+    ],
+    ids=["by one worker", "by two workers", "by an earlier step"],
+)
+def test_key_of_two_rollouts_is_refused_and_named(tmp_path, keys_by_worker, says):
+    root = loader.Root(tmp_path)
+    publish(root, "step-0", {"w0": ["r0"]})
+    with pytest.raises(DuplicateKey, match=says):
+        publish(root, "step-1", keys_by_worker)
+    assert len(root.open("math-rl@latest")) == 1
+
+
+def test_step_that_is_published_again_is_the_same_version(tmp_path):
+    root = loader.Root(tmp_path)
+    first = publish(root, "step-0", {"w0": ["r0"]})
+    again = publish(root, "step-0", {"w0": ["r0"]})
+    assert (again.name, again.number) == (first.name, first.number)
+
+
+def test_column_of_two_types_names_both_rollouts(tmp_path):
+    root = loader.Root(tmp_path)
+    root.begin("math-rl", txn="step-0")
+    rollouts = [rollout("r0", env="sums"), rollout("r1", env=7)]
+    with pytest.raises(
+        FieldMismatch, match=r"'env' holds different kinds: str in sample 'r0', int in .*'r1'"
+    ):
+        loader.write_part(root, "step-0", iter(rollouts), groups=loader.ROLLOUT_GROUPS, name="w0")
+
+
+def test_rollouts_with_and_without_logprobs_in_one_part_are_refused(tmp_path):
+    root = loader.Root(tmp_path)
+    root.begin("math-rl", txn="step-0")
+    rollouts = [rollout("r0", logprobs=[0, -1, -1, 0]), rollout("r1")]
+    with pytest.raises(FieldMismatch, match=r"sample 'r1' has fields .*missing \['logprobs.npy'\]"):
+        loader.write_part(root, "step-0", iter(rollouts), groups=loader.ROLLOUT_GROUPS, name="w0")

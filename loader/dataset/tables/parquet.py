@@ -345,9 +345,9 @@ def table_facts(table: pa.Table) -> dict[str, str]:
     prefix = "penstock."
     facts = {}
     for key, value in (table.schema.metadata or {}).items():
-        name = key.decode()
+        name = key.decode(errors="replace")  # what was damaged then differs from what its reader expects
         if name.startswith(prefix):
-            facts[name.removeprefix(prefix)] = value.decode()
+            facts[name.removeprefix(prefix)] = value.decode(errors="replace")
     return facts
 
 

@@ -283,6 +283,10 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
         raise FieldNotFound(
             f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
         ) from error
+    if out.meta.has_multiple_outputs():  # polars takes "*" and "^p.*$" for patterns, even in double quotes
+        raise FieldNotFound(
+            f"{what} names a pattern of columns, which gives several values; name one column, without '*' and '^...$'"
+        )
     return out
 
 

@@ -19,7 +19,13 @@ from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPl
 from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
-from ...order.sources.pack_table import PackTable, pack_documents, pack_groups
+from ...order.sources.pack_table import (
+    MAX_DOCUMENT_TOKENS,
+    PackTable,
+    pack_documents,
+    pack_groups,
+    pieces_fit,
+)
 from ...order.sources.packing import PackBy, PackedView
 from ...order.sources.views import ListedView
 from ..reading.verified_bucket_reads import FieldPart, read_fields
@@ -182,6 +188,7 @@ def _pack(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], Pack
     has_no_count = tokens < 0
     if has_no_count.any():
         raise InvalidPlan(_no_count(documents, asked, ordinals[has_no_count]))
+    _check_counts(documents, asked, ordinals, tokens)
     if asked.together is None:
         if not asked.split:
             _check_fit(documents, asked, ordinals, np.arange(len(ordinals)), tokens)
@@ -191,6 +198,21 @@ def _pack(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], Pack
         _check_fit(documents, asked, ordinals, groups, tokens)
         table = pack_groups(ordinals, tokens, groups, asked.length)
     return _kept(documents, asked, first.dtypes, table)
+
+
+def _check_counts(
+    documents: ViewDocuments,
+    asked: PackBy,
+    ordinals: Int64s,
+    tokens: Int64s,
+) -> None:
+    is_long = tokens > MAX_DOCUMENT_TOKENS
+    if is_long.any():
+        (key,) = documents.version.keys(ordinals[is_long][:1])
+        raise InvalidPlan(
+            f"pack(lengths={asked.lengths!r}): document {key!r} has {tokens[is_long][0]:,} tokens; at most "
+            f"{MAX_DOCUMENT_TOKENS:,}. Correct the column, or leave the document out with where()"
+        )
 
 
 def _check_fit(
@@ -323,11 +345,13 @@ def _load(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], Pack
         raise Corrupt(
             f"{name} is not a table of packed sequences: {error}; delete it to rebuild it"
         ) from error
-    _check(name, columns, len(documents.version), asked.length)
+    _check(name, columns, len(documents.version), asked)
     table_read, facts = PackTable(*columns), table_facts(table)
     stored_sha256 = facts.get("content_sha256")
     dtypes = _dtypes(asked, facts)
-    if table_read.sha256 != stored_sha256 or dtypes is None:
+    if dtypes is None:
+        raise Corrupt(f"{name} has no dtypes of {list(asked.fields)}: {facts}; delete it to rebuild it")
+    if table_read.sha256 != stored_sha256:
         raise Corrupt(
             f"{name}: the sha256 of its rows is {table_read.sha256}, stored is {stored_sha256!r}: it was damaged or "
             "edited; delete it to rebuild it"
@@ -343,12 +367,14 @@ def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
     try:
         dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
+        for dtype_name in dtype_names:
+            np.dtype(dtype_name)  # TypeError for another text
         return dict(zip(asked.fields, dtype_names, strict=True))
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
+def _check(name: str, columns: list[Int64s], documents: int, asked: PackBy) -> None:
     sequence, document, start, nbytes = columns
     ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
     whole = ascends and all(column.dtype == np.int64 for column in columns)
@@ -358,7 +384,8 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
             and (document < documents).all()
             and (start >= 0).all()
             and (nbytes > 0).all()
-            and int(np.bincount(sequence, nbytes).max()) <= length
+            and int(np.bincount(sequence, nbytes).max()) <= asked.length
+            and pieces_fit(document, start, nbytes, asked.split)
         )
     if not whole:
         raise Corrupt(f"{name} is not a table of packed sequences; delete it to rebuild it")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..random.keyed_permutation import I64
 
 BLOCK_DOCUMENTS = 2**14
+MAX_DOCUMENT_TOKENS = 2**32 - 1  # a table in memory has uint32
 _HASHED_ROWS = 2**16  # 2 MiB of int64 rows in memory at once
 
 
@@ -157,6 +158,19 @@ class PackTable:
             little_endian = rows.astype("<i8")
             digest.update(little_endian.data)
         return digest.hexdigest()
+
+
+def pieces_fit(
+    document: I64,
+    start: I64,
+    length: I64,
+    split: bool,
+) -> bool:
+    """Return whether no piece ends behind its document's tokens; without `split`, whether each is a whole document."""
+    tokens = np.bincount(document, length)[document]  # [pieces]: tokens of each one's document
+    if not split:
+        return bool((length == tokens).all() and not start.any())
+    return bool((start <= tokens - length).all())  # start + length could overflow
 
 
 def pack_documents(

@@ -123,6 +123,13 @@ def test_what_is_refused_says_why(version, text, why):
         expression.parse_expression(pl, text, "where")
 
 
+@pytest.mark.parametrize("text", ['"*"', '"*" > 1', "\"^k.*$\" = 'a'", '"^.*$"'])
+def test_pattern_of_columns_is_refused(version, text):
+    """polars takes these names for patterns, and would read whichever columns they match."""
+    with pytest.raises(FieldNotFound, match="names a pattern of columns"):
+        version.where(text)
+
+
 @pytest.mark.parametrize(
     ("predicate", "n"),
     [

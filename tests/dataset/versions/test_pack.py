@@ -161,11 +161,22 @@ def test_table_that_was_stored_first_is_taken(root):
             "not a table",
         ),
         (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1]), "not a table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1], length=[4, 4]), "not a table"),
+        (lambda data: columns(sequence=[0], document=[0], start=[2**63 - 1], length=[4]), "not a table"),
         (
             lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 0], length=[4, 4]),
-            "sha256 of its rows",
+            "has no dtypes of",
         ),
-        (lambda data: without_its_last_row(data), "sha256 of its rows"),
+        (lambda data: with_facts(data, {b"penstock.dtype": b"garbage"}), "has no dtypes of"),
+        (
+            lambda data: with_facts(data, {b"penstock.content_sha256": b"\xff" * 64}),
+            "the sha256 of its rows is",
+        ),
+        (
+            lambda data: with_facts(data, {b"\xffpenstock.dtype": b""}, drop=b"penstock.dtype"),
+            "has no dtypes of",
+        ),
+        (lambda data: without_its_last_row(data), "not a table"),
     ],
 )
 def test_damaged_table_is_refused(tmp_path, change, says):
@@ -184,6 +195,14 @@ def without_its_last_row(data):
     table = pq.read_table(io.BytesIO(data))
     sink = io.BytesIO()
     pq.write_table(table.slice(0, len(table) - 1), sink)
+    return sink.getvalue()
+
+
+def with_facts(data, facts, drop=b""):
+    table = pq.read_table(io.BytesIO(data))
+    metadata = {name: value for name, value in table.schema.metadata.items() if name != drop}
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({**metadata, **facts}), sink)
     return sink.getvalue()
 
 
@@ -359,6 +378,24 @@ def groups_in_sequences(view, column):
     return rows
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"sequence": [0, 0], "document": [0, 0], "start": [0, 4], "length": [4, 4]},
+        {"sequence": [0], "document": [0], "start": [1], "length": [4]},
+    ],
+    ids=["a document in two pieces", "a piece that begins later"],
+)
+def test_table_that_splits_a_document_of_a_group_is_refused(tmp_path, rows):
+    with loader.Root(tmp_path) as root:
+        view = write_pairs(root)
+        packed(view, together="pair_id")
+        (info,) = root.store.list("packs/")
+        (tmp_path / info.key).write_bytes(columns(**rows))
+        with pytest.raises(Corrupt, match="not a table of packed sequences; delete it to rebuild it"):
+            packed(view, together="pair_id")
+
+
 @pytest.mark.parametrize("column", ["pair_id", "number"])
 def test_documents_of_a_group_are_neighbours_in_one_sequence(root, column):
     view = packed(write_pairs(root), together=column)
@@ -421,6 +458,18 @@ def test_groups_that_do_not_fit_are_refused(root, more, says):
 def test_together_needs_a_column_that_is_there(root):
     with pytest.raises(FieldNotFound, match="pair"):
         packed(write(root).select(FIELD), together="pair")
+
+
+@pytest.mark.parametrize("pattern", ["*", "^k.*$"])
+def test_together_takes_no_pattern_of_columns(root, pattern):
+    with pytest.raises(FieldNotFound, match="names a pattern of columns"):
+        packed(write(root).select(FIELD), together=pattern)
+
+
+def test_number_of_tokens_beyond_the_table_names_the_document(root):
+    view = write(root).select(FIELD)
+    with pytest.raises(InvalidPlan, match=r"document 'k01' has 4,294,967,296 tokens; at most 4,294,967,295"):
+        packed(view, lengths="4294967296 - n", length=2**24)
 
 
 def test_plan_of_groups_has_the_next_format_and_opens_again(root):

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 
 import pytest
@@ -44,6 +45,11 @@ def metrics(waited=0.0, busy=0.0, **stages):
 
 def leaves_threads(batches):
     return batches.executor != "threads"
+
+
+def starts_processes(batches):
+    next(batches)
+    return batches._execution._starting is not None
 
 
 def test_contention_measures_a_stretch():
@@ -237,7 +243,7 @@ def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, i
 
     before = recipes()
     batches = loader.Loader(plan, 0, 1, workers=1, transform=in_workers.large, framework="numpy")
-    until(lambda: next(batches) and batches._execution._starting is not None, batches.describe)
+    until(partial(starts_processes, batches), batches.describe)
     assert recipes() == before + 1
     if closes:
         batches.close()

@@ -34,6 +34,7 @@ from ..inspect.version_record import PAGE, difference, fields_of, root_record, v
 from ..kinds.stored_bytes import pictured_field
 from ..open_data import OpenData
 from ..replays.training import Training
+from ..rollouts.open_rollout import is_rollout
 from ..shown_values import version_of
 from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
 from .guard import Guard, csrf
@@ -50,6 +51,7 @@ from .media import (
     stored_response,
 )
 from .page import MOST_DIGITS, Page, Site, address, error_response, number, page_routes
+from .rollout_pages import rollout_page, rollout_routes
 
 MOST_SAMPLES = 10_000
 _STATIC = Path(__file__).parent / "static"
@@ -251,6 +253,7 @@ def _part(training: Training, request: Request) -> tuple[int, int]:
 def version_routes(site: Site) -> list[Route]:
     return [
         *episode_routes(site),
+        *rollout_routes(site),
         media_route(site, f"{SAMPLE}/thumb/{{field}}", _thumbnail),
         media_route(site, f"{SAMPLE}/stored/{{field}}", _stored),
         media_route(site, f"{SAMPLE}/raw", _raw),
@@ -280,7 +283,10 @@ def _version(site: Site, request: Request) -> Page:
 def _sample(site: Site, request: Request) -> Page:
     version, ordinal = _sample_of(site, request)
     check_ordinal(version, ordinal)
-    if is_episode(version, fields_of(version, [ordinal])[0]):
+    (names,) = fields_of(version, [ordinal])
+    if is_rollout(names):
+        return rollout_page(site, version, ordinal, request)
+    if is_episode(version, names):
         return episode_page(site, request)
     search = site.opened.run_search(request.query_params.get("trainings"))
     record = sample_record(version, ordinal, search)

@@ -1,0 +1,44 @@
+"""A rollout's page, and its group's."""
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+import loader
+
+from ...text import clean
+from ..inspect.sample_record import check_ordinal
+from ..inspect.version_record import fields_of
+from ..rollouts.group_record import group_record
+from ..rollouts.open_rollout import OpenRollout, open_rollout
+from ..rollouts.rollout_record import MOST_LINKED_PAGES, PAGE, rollout_record
+from .episode_pages import SAMPLE, requested_version
+from .page import Page, Site, number, page_routes
+
+
+def rollout_routes(site: Site) -> list[Route]:
+    return page_routes(site, f"{SAMPLE}/group", _group)
+
+
+def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Request) -> Page:
+    """Return a rollout's page. `?by=` colours its tokens by a value; `?from=` is a token of the page to show."""
+    query = request.query_params
+    (names,) = fields_of(version, [ordinal])
+
+    def opened() -> OpenRollout:
+        return open_rollout(version, ordinal, names)
+
+    key = ("rollout", version.id, ordinal)
+    rollout = site.opened.cached(site.opened.episodes, key, opened)
+    search = site.opened.run_search(query.get("trainings"))
+    record = rollout_record(rollout, query.get("by", ""), number(request, "from", 0), search)
+    more = {"page": PAGE, "most_pages": MOST_LINKED_PAGES}
+    title = f"{clean(record.sample.key, 120)} of {version.name}"
+    return Page(template="rollout", record=record, title=title, more=more)
+
+
+def _group(site: Site, request: Request) -> Page:
+    version = requested_version(site, request)
+    ordinal = request.path_params["ordinal"]
+    check_ordinal(version, ordinal)
+    record = group_record(version, ordinal, request.query_params.get("by", ""))
+    return Page(template="group", record=record, title=f"{record.value} of {version.name}")

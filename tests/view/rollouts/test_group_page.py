@@ -1,0 +1,135 @@
+"""A group's page: the samples of one transaction with one value, side by side, with links there and back."""
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import InvalidRuntime
+from penstock.view.rollouts import group_members
+from penstock.view.rollouts.group_record import group_record
+from tests.view.rollouts.rig import GROUPS, MEMBERS, ordinal_of, rollout, write_rollouts
+from tests.view.test_web import Served
+
+
+def keys_of(record):
+    return sorted(one.key for one in record.members)
+
+
+def test_group_is_that_of_its_transaction(root):
+    version = write_rollouts(root)
+    for step in range(2):
+        for group in range(GROUPS):
+            record = group_record(version, ordinal_of(version, f"{step}/{group}/2"))
+            assert keys_of(record) == [f"{step}/{group}/{number}" for number in range(MEMBERS)]
+            assert (record.column, record.value, record.n_samples) == ("group_id", f"g{group}", MEMBERS)
+            ordinals = [one.ordinal for one in record.members]
+            assert ordinals == sorted(ordinal_of(version, key) for key in keys_of(record))
+
+
+def test_members_have_the_values_of_their_fields_and_columns(root):
+    version = write_rollouts(root, steps=1)
+    record = group_record(version, 0)
+    for one in record.members:
+        step, group, number = map(int, one.key.split("/"))
+        _, fields, metadata = rollout(step, group, number)
+        assert one.numbers["reward"] == metadata["reward"]
+        assert one.numbers["n_tokens"] == metadata["n_tokens"]
+        assert one.advantage == pytest.approx(metadata["reward"] - 0.5)
+        (stripe,) = one.sampled
+        longest = max(member.numbers["n_tokens"] for member in record.members)
+        assert one.width == pytest.approx(1000 * metadata["n_tokens"] / longest, abs=0.01)
+        assert stripe.x == pytest.approx(1000 * int(fields["mask.npy"].argmax()) / longest, abs=0.01)
+        assert one.answer == f"It is {number}."
+        assert not one.errors
+    assert record.mean_reward == 0.5
+
+
+def test_excluded_sample_is_no_member(root):
+    version = write_rollouts(root, steps=1)
+    root.exclude("rl", keys=["0/0/1"], reason="poisoned")
+    version = root.open("rl@latest")
+    assert keys_of(group_record(version, ordinal_of(version, "0/0/2"))) == ["0/0/0", "0/0/2", "0/0/3"]
+
+
+def test_edited_reward_is_shown(root):
+    version = write_rollouts(root, steps=1)
+    key = "0/0/2"
+    root.annotate("rl", "judged", {key: {"reward": 0.75}}, author="ada")
+    version = root.open("rl@latest")
+    record = group_record(version, ordinal_of(version, key))
+    assert {one.key: one.numbers["reward"] for one in record.members}[key] == 0.75
+
+
+def test_pair_is_shown_by_its_column(root):
+    with root.write("pairs", groups=loader.ROLLOUT_GROUPS) as writer:
+        for pair in range(3):
+            for chosen in (True, False):
+                key, fields, metadata = loader.rollout(
+                    f"{pair}/{chosen}", [1, 2, 3], [0, 1, 1], group_id="all"
+                )
+                writer.add(key, fields, metadata={**metadata, "pair_id": f"pair {pair}", "chosen": chosen})
+    version = root.open("pairs@1")
+    record = group_record(version, ordinal_of(version, "1/False"), "pair_id")
+    assert keys_of(record) == ["1/False", "1/True"]
+    assert {one.key: one.texts["chosen"] for one in record.members} == {"1/True": "True", "1/False": "False"}
+    assert (record.shown_texts, record.other_columns) == (("chosen",), ("group_id",))
+    assert group_record(version, 0).n_samples == 6
+
+
+def test_sample_without_the_column_names_the_others(root):
+    version = write_rollouts(root, steps=1)
+    for column in ("pair_id", "reward", "key"):
+        with pytest.raises(InvalidRuntime, match="accepted: group_id"):
+            group_record(version, 0, column)
+
+
+def test_large_group_is_bounded(root, monkeypatch):
+    monkeypatch.setattr(group_members, "MOST_MEMBERS", 3)
+    version = write_rollouts(root, steps=1)
+    record = group_record(version, 0)
+    assert (len(record.members), record.n_samples) == (3, MEMBERS)
+    monkeypatch.setattr(group_members, "MOST_ROWS", 5)
+    with pytest.raises(InvalidRuntime, match="up to 5 are searched"):
+        group_record(version, 0)
+
+
+def test_search_reads_the_tables_of_its_transaction_alone(root, monkeypatch):
+    version = write_rollouts(root, steps=4)
+    paths = []
+    original = group_members.get_table_bytes
+
+    def counted(store, file):
+        paths.append(file.path)
+        return original(store, file)
+
+    monkeypatch.setattr(group_members, "get_table_bytes", counted)
+    group_record(version, ordinal_of(version, "2/1/0"))
+    assert {path.split("/")[1] for path in paths} == {"run-2"}
+
+
+def test_links_lead_to_the_group_and_back(root):
+    version = write_rollouts(root, steps=1)
+    here, other = ordinal_of(version, "0/2/0"), ordinal_of(version, "0/2/3")
+    served = Served(root, recipe=None)
+    try:
+        page = served.get(f"/v/rl/1/s/{here}").text
+        assert f's/{here}/group?by=group_id"' in page
+        group = served.get(f"/v/rl/1/s/{here}/group?by=group_id")
+        assert group.status_code == 200
+        for ordinal in (here, other):
+            assert f'v/rl/1/s/{ordinal}"' in group.text
+        assert group.text.count("<tr ") == 1
+        record = served.get(f"/v/rl/1/s/{here}/group.json?by=group_id").json()
+        assert len(record["members"]) == MEMBERS
+    finally:
+        served.close()
+
+
+def test_advantages_that_are_not_finite_have_no_mean(root):
+    with root.write("nan", groups=loader.ROLLOUT_GROUPS) as writer:
+        fields = {"tokens.npy": np.arange(3), "mask.npy": np.ones(3, bool)}
+        fields["advantages.npy"] = np.array([np.nan, 1, 1], np.float32)
+        writer.add("a", fields, metadata={"group_id": "g", "reward": float("nan")})
+    (member,) = group_record(root.open("nan@1"), 0).members
+    assert member.advantage is None
+    assert "reward" not in member.numbers

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ...media.unit import rejected
 from ..decoding import STAGE
-from .chat_template import GENERATION_END, GENERATION_START, ChatTemplate, TemplateFailed
+from .chat_template import ChatTemplate, TemplateFailed
+from .template_sandbox import GENERATION_END, GENERATION_START
 from .tokenizer_file import TokenizerFile
 
 Spans = list[tuple[int, int]]
@@ -72,6 +73,7 @@ def tokenize_chat(
             text, spans = _marked_spans(chat, template)
         else:
             text, spans = _prefix_spans(chat, template, tokenizer)
+        _check_contents(chat, text)
     except TemplateFailed as error:
         raise rejected(STAGE, "template", f"the chat template refused it: {error}") from error
 
@@ -129,6 +131,27 @@ def _check_string(
                 STAGE,
                 "special_token",
                 f"{where} contains {token!r}, which would end or begin a turn; remove it from the text",
+            )
+
+
+def _check_contents(chat: Chat, text: str) -> None:
+    """Raise TemplateFailed if the text lacks a content: some templates of image models skip all but lists of parts."""
+    for number, message in enumerate(chat.messages):
+        if message["role"] not in ("user", "assistant"):
+            continue
+        content = message.get("content")
+        if isinstance(content, list) and content and str(content) in text:
+            raise TemplateFailed(
+                f"it writes the list of message {number} as Python does; pass its content as one text"
+            )
+        if not isinstance(content, str):
+            continue
+        # A template may drop thoughts, and blanks at both ends.
+        _, _, answer = content.rpartition("</think>")
+        if answer.strip() not in text:
+            raise TemplateFailed(
+                f"the content of message {number} is not in its text. A template that takes parts only "
+                'needs the content as a list, [{"type": "text", "text": ...}]'
             )
 
 

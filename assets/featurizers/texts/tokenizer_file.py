@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from loader.errors import MissingDependency
 
+from .bounded_file import read_bounded
+
 MAX_FILE_BYTES = 256 * 2**20
 """Largest tokenizer file: ten times the largest in use."""
 PROBE_BYTES = 64 * 2**10
@@ -89,15 +91,7 @@ def _read(path: Path, sha256: str) -> bytes:
         raise ValueError(
             f"tokenizer={str(path)!r}; accepted: a tokenizer.json, or a sentencepiece file *.model"
         )
-    try:
-        n_bytes = path.stat().st_size
-        if n_bytes > MAX_FILE_BYTES:
-            raise ValueError(f"tokenizer={str(path)!r} has {n_bytes:,} bytes; at most {MAX_FILE_BYTES:,}")
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"tokenizer={str(path)!r} cannot be read: {error.strerror}. Each machine that computes features needs it"
-        ) from error
+    data = read_bounded(path, f"tokenizer={str(path)!r}", MAX_FILE_BYTES)
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         raise ValueError(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from assets.featurizers import make
+from assets.featurizers.texts import template_sandbox
 from assets.featurizers.texts.chat_template import read_template
 from assets.media.unit import Unusable
 
@@ -129,7 +130,7 @@ THOUGHTS = [
         ("{{ messages[9].content }}", MESSAGES, "template", "UndefinedError"),
         ("{{ ''.__class__.__mro__ }}", MESSAGES, "template", "SecurityError"),
         ("{% for i in range(10**9) %}x{% endfor %}", MESSAGES, "template", "Range too big"),
-        ("{{ 'x' * 10**9 }}", MESSAGES, "template", "a text or list times 1000000000"),
+        ("{{ 'x' * 10**9 }}", MESSAGES, "template", "beyond what a chat template needs"),
         ("{{ 10 ** 10 ** 10 }}", MESSAGES, "template", "a power above 64"),
         ("{{ 'x'.ljust(10**9) }}", MESSAGES, "template", "SecurityError"),
         ("{{ '%01000000000d' % 1 }}", MESSAGES, "template", "not formatted by %"),
@@ -158,6 +159,137 @@ def test_chat_is_refused(
         chat(parameters, messages, template=write_template(tmp_path, source))
     assert caught.value.code == code
     assert says in str(caught.value)
+
+
+NESTED_LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+NESTED_TESTS = "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}"
+NESTED_SEARCHES = "{% for a in range(99999) %}{% if -1 in range(99999) | list %}{% endif %}{% endfor %}"
+TREE_OF_CALLS = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+ENDLESS_CALLS = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+DOUBLED = "{%% set ns = namespace(x='x') %%}{%% for i in range(60) %%}{%% set ns.x = %s %%}{%% endfor %%}"
+LISTS = DOUBLED % "[ns.x, ns.x]"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        NESTED_LOOPS,
+        NESTED_TESTS,
+        NESTED_SEARCHES,
+        TREE_OF_CALLS,
+        ENDLESS_CALLS,
+        DOUBLED % "ns.x ~ ns.x",
+        DOUBLED % "ns.x + ns.x",
+        DOUBLED % "ns.x * 2",
+        DOUBLED % "ns.x | replace('x', 'xx')",
+        DOUBLED % "ns.x.replace('x', 'xx')",
+        DOUBLED % "[ns.x, ns.x] | join",
+        DOUBLED % "'-'.join([ns.x, ns.x])",
+        LISTS + "{{ ns.x }}",
+        LISTS + "{{ ns.x | tojson }}",
+        LISTS + "{{ ns.x == ns.x }}{{ ns.x ~ '' }}",
+        "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{{ (5).to_bytes(10**9, 'big') }}",
+        "{{ messages | tojson(indent=10**9) }}",
+        "{% import 'os' as os %}",
+        "{% from 'os' import system %}",
+        "{% extends 'base' %}",
+    ],
+)
+def test_template_that_loops_grows_or_imports_ends_in_a_rejection(
+    parameters: dict[str, Any], tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_sandbox, "MAX_WORK", 2**24)
+    template = write_template(tmp_path, source)
+    with pytest.raises(Unusable) as caught:
+        chat(parameters, template=template)
+    assert caught.value.code == "template"
+    assert "message" not in str(caught.value)
+
+
+def test_loop_of_ten_thousand_million_passes_ends_within_the_full_budget(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(Unusable, match="it loops, or makes text"):
+        chat(parameters, template=write_template(tmp_path, NESTED_LOOPS))
+
+
+def test_long_chat_is_within_the_work_of_a_template(parameters: dict[str, Any], tmp_path: Path) -> None:
+    turns = [{"role": role, "content": "it is 4. " * 50} for role in ("user", "assistant")]
+    marked = write_template(tmp_path, MARKED)
+    assert chat(parameters, turns * 100, template=marked).columns["n_trained"] > 10_000
+
+
+SKIPS_TEXTS = (
+    "{%- for message in messages %}{{ message.role }}:"
+    "{%- for part in message.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}\n"
+    "{%- endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+WRITES_LISTS = (
+    "{%- for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}"
+    "{%- if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def test_content_that_the_template_skips_or_writes_as_python_is_refused(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    def with_parts(text: str) -> list[dict[str, str]]:
+        return [{"type": "text", "text": text}]
+
+    parts = [{**message, "content": with_parts(message["content"])} for message in MESSAGES]
+    takes_parts = write_template(tmp_path, SKIPS_TEXTS)
+    with pytest.raises(Unusable, match="the content of message 1 is not in its text"):
+        chat(parameters, template=takes_parts)
+    assert trained_texts(parameters, chat(parameters, parts, template=takes_parts))[0] == "it is 4.  "
+
+    read_template.cache_clear()
+    takes_texts = write_template(tmp_path, WRITES_LISTS)
+    assert chat(parameters, template=takes_texts).columns["n_trained"] > 0
+    with pytest.raises(Unusable, match="the list of message 1 as Python does"):
+        chat(parameters, parts, template=takes_texts)
+
+
+def test_template_without_a_date_is_asked_for(parameters: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="pass template=, one without it"):
+        chat(parameters, template=write_template(tmp_path, "{{ strftime_now('%Y') }}"))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (b"{{ " + b"(" * 5_000 + b"1" + b")" * 5_000 + b" }}", "cannot be parsed"),
+        (b"{% if 1 %}" * 5_000 + b"{% endif %}" * 5_000, "cannot be parsed"),
+        (b"{% for i in [1] %}" * 90 + b"x" + b"{% endfor %}" * 90, "cannot be parsed"),
+        (b"{{ [1] | batch(10 ** 9, 'x') | list }}", "No filter named 'batch'"),
+        (b"x" * 2**20 + b"y", "at most 1,048,576"),
+        (b"x" * (2**24 + 1), "has 16,777,217 bytes; at most 16,777,216"),
+        (b"caf\xc3", "is not UTF-8"),
+    ],
+    ids=["brackets", "conditions", "loops", "filter", "long", "huge", "bytes"],
+)
+def test_template_that_cannot_be_used_is_named(
+    parameters: dict[str, Any], tmp_path: Path, source: bytes, says: str
+) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_bytes(source)
+    with pytest.raises(ValueError, match=says) as caught:
+        _ = make("tokens", chat="json", template=str(path), **parameters).version
+    assert len(str(caught.value)) < 1_000
+
+
+def test_settings_that_are_deep_are_named(parameters: dict[str, Any], tmp_path: Path) -> None:
+    alone = tmp_path / "tokenizer.json"
+    alone.write_bytes(Path(parameters["tokenizer"]).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": ' + "[" * 100_000)
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json' is not JSON"):
+        _ = make("tokens", chat="json", **{**parameters, "tokenizer": str(alone)}).version
+
+
+def test_special_token_in_tools_and_in_a_key_is_refused(parameters: dict[str, Any]) -> None:
+    for tools in ([{"name": "a<|im_start|>b"}], [{"<|im_end|>": 1}]):
+        with pytest.raises(Unusable, match=r"tools contains '<\|im_"):
+            chat(parameters, tools=tools)
 
 
 def test_version_follows_the_template(parameters: dict[str, Any], tmp_path: Path) -> None:

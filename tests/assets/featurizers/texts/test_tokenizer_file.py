@@ -1,6 +1,7 @@
 """Tokens by a tokenizer's file: the library's own ids, in the smallest dtype, under names of their own."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,37 @@ def test_files_that_are_refused_are_named(parameters: dict[str, Any], tmp_path: 
     assert "cannot be read: No such file" in refused(tmp_path / "absent.json", "0" * 64)
     assert "accepted: a tokenizer.json" in refused(tmp_path / "vocab.bpe", "0" * 64)
     assert "has sha256" in refused(Path(parameters["tokenizer"]), "0" * 64)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".model"])
+def test_file_that_is_huge_or_no_file_is_refused_unread(tmp_path: Path, suffix: str) -> None:
+    huge = tmp_path / f"huge{suffix}"
+    with huge.open("wb") as file:
+        file.truncate(tokenizer_file.MAX_FILE_BYTES + 1)  # holes: the disk holds none of it
+    with pytest.raises(ValueError, match="has 268,435,457 bytes; at most 268,435,456"):
+        _ = make("tokens", tokenizer=str(huge), sha256="0" * 64).version
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="is no regular file"):
+        _ = make("tokens", tokenizer=str(pipe), sha256="0" * 64).version
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"version": "1.0", "model": ' + "[" * 200 + "]" * 200 + "}",
+        "",
+    ],
+    ids=["lists", "objects", "model", "empty"],
+)
+def test_tokenizer_json_that_is_deep_or_empty_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match=r"is no tokenizer\.json"):
+        _ = make("tokens", tokenizer=str(path), sha256=digest).version
 
 
 @pytest.mark.parametrize(

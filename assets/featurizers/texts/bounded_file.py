@@ -1,0 +1,24 @@
+"""Read a file of a tokenizer or template, within a bound on its size."""
+
+import stat
+from pathlib import Path
+
+
+def read_bounded(path: Path, name: str, max_bytes: int) -> bytes:
+    """Return the bytes of a regular file; `name` begins the message. Raises: ValueError."""
+    try:
+        status = path.stat()
+        # Before it is opened: a named pipe blocks its reader, and a device has no end.
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{name} is no regular file")
+        if status.st_size > max_bytes:
+            raise ValueError(f"{name} has {status.st_size:,} bytes; at most {max_bytes:,}")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ValueError(
+            f"{name} cannot be read: {error.strerror}. Each machine that computes features needs it"
+        ) from error
+    if len(data) > max_bytes:
+        raise ValueError(f"{name} grew to more than {max_bytes:,} bytes while it was read")
+    return data

@@ -90,7 +90,7 @@ class WorkExceeded(Exception):
     """The template does more work than a rendering may."""
 
 
-class Budget:
+class WorkBudget:
     """The work that is left to a rendering."""
 
     def __init__(self) -> None:
@@ -145,15 +145,15 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         # No clock: `strftime_now` would give other tokens on another day. Templates fall back to a fixed date.
 
-    def start(self) -> Budget:
+    def start(self) -> WorkBudget:
         """Give this thread's next rendering a new budget, and return it."""
-        budget = Budget()
+        budget = WorkBudget()
         self._state.budget = budget
         return budget
 
     @property
-    def _budget(self) -> Budget:
-        budget: Budget | None = getattr(self._state, "budget", None)
+    def _budget(self) -> WorkBudget:
+        budget: WorkBudget | None = getattr(self._state, "budget", None)
         if budget is None:  # jinja2 computes constants when it compiles
             return self.start()
         return budget

@@ -75,10 +75,13 @@ class Following(SuccessiveLoaders):
     ) -> None:
         if isinstance(every, bool) or not hasattr(every, "__index__") or every.__index__() < 1:
             raise InvalidRuntime(f"every = {every!r}: a whole number of steps, 1 or more, is needed")
-        super().__init__(options)
+        super().__init__(options, root)
+        assert self._own_root is not None  # it was passed
+        self._root = self._own_root
         if unknown := sorted(set(refs or {}) - {one.source for one in plan.sources.values()}):
             raise InvalidRuntime(f"refs names {unknown}, which the plan does not have as sources")
-        self._root, self._run, self._every = root, check_run(run), every.__index__()
+        self._run = check_run(run)
+        self._every = every.__index__()
         self._refs, self._bucket_by = refs, bucket_by
         plan.save(root)
         self._switch_to(plan, 0)

@@ -1,16 +1,22 @@
 """Batches of a run whose plan changes at some steps: one `Loader` after another, with metrics of all of them."""
 
+import weakref
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from ..dataset.root import Root, root_over
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..run.batch.batch import Batch, SlowSample
 from ..run.loader import Loader
 from ..run.metrics import Metrics, exposition, shown
-from ..run.recipe.recipe import steps_of_run
+from ..run.recipe.recipe import steps_of_run, stored_views
 from ..run.recipe.world import World
+
+if TYPE_CHECKING:
+    from ..run.trail.recorder import RunRecorder
+    from ..run.trail.trail import Trail
 
 
 class SuccessiveLoaders:
@@ -22,11 +28,31 @@ class SuccessiveLoaders:
     world: World
     """Rank and world size of this process."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """options: arguments of `Loader` but `epochs`. Raises: InvalidRuntime."""
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        root: Root | None = None,
+        *,
+        has_decisions: bool = False,
+    ) -> None:
+        """Check the options.
+
+        options: arguments of `Loader` but `epochs`. root: root of the plans' versions. `own_root` is one over the same
+        store; what is opened with it is leased while the last two plans read it. has_decisions: True if records under
+        `follows/` name the plan of each step. One run log then serves all loaders, and its start names no plan.
+
+        Raises: InvalidRuntime.
+        """
         if options.get("epochs") is not None:
             raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
+        # Its lease has the versions that this run opens, not those of other users of `root`.
+        self._own_root = None if root is None else root_over(root.store, root.verify)
         self._options = dict(options)
+        self._recorder: RunRecorder | None = None
+        if has_decisions and options.get("trail") is not None:
+            self._recorder = _run_recorder(options["trail"])
+            self._options["trail"] = self._recorder
+            weakref.finalize(self, self._recorder.dismiss)
         self.world = World.of(options.get("rank"), options.get("world_size"))
         self._loader: Loader | None = None
 
@@ -122,8 +148,12 @@ class SuccessiveLoaders:
         self.loader.note(per_sample=per_sample, **values)
 
     def close(self) -> None:
-        if self._loader is not None:
-            self._loader.close()
+        """Store the ledger and the run log, and end the loader's threads and processes. Raises: StoreError."""
+        try:
+            if self._loader is not None:
+                self._loader.close()
+        finally:
+            self._release(wait=True)
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +161,18 @@ class SuccessiveLoaders:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loader is not None:
-            self._loader.__exit__(kind, error, trace)
+        try:
+            if self._loader is not None:
+                self._loader.__exit__(kind, error, trace)
+        finally:
+            # Ctrl-C ends training at once, also if a store does not respond.
+            self._release(wait=kind is None or issubclass(kind, Exception))
+
+    def _release(self, *, wait: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.close(wait=wait)
+        if self._own_root is not None:
+            self._own_root.keep_leases(())
 
     def _switch_to(self, plan: Plan, step: int, **bounds: Any) -> None:
         """Continue at a step under a plan, with what was counted so far. bounds: arguments of `Loader` for it."""
@@ -144,3 +184,21 @@ class SuccessiveLoaders:
             successor._metrics.succeed(earlier._metrics)
             successor._status = earlier._status
         self._loader = successor
+        if self._own_root is None:
+            return
+        # Batches of the earlier plan may still be read.
+        in_use = _version_ids(plan)
+        if earlier is not None:
+            in_use |= _version_ids(earlier.plan)
+        self._own_root.keep_leases(in_use)
+
+
+def _run_recorder(trail: "Trail") -> "RunRecorder":
+    from ..run.trail.recorder import RunRecorder  # only for runs with a run log
+
+    return RunRecorder(trail)
+
+
+def _version_ids(plan: Plan) -> set[str]:
+    """Return the ids of the versions that a plan reads."""
+    return {view.version.id for view in stored_views(plan).values()}

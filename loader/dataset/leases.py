@@ -10,7 +10,7 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -232,6 +232,19 @@ class Lease:
             if not self._read_only:
                 renew_in_background(self)
             return is_new
+
+    def keep(self, version_ids: Collection[str]) -> None:
+        """Release all versions but these, by one request; none if that changes nothing."""
+        with self._lock:
+            released = [version for version in self._versions if version not in version_ids]
+            if not released:
+                return
+            for version in released:
+                del self._versions[version]
+            if self._versions:
+                self.beat()
+            else:
+                self.close()
 
     def beat(self) -> bool:
         """Write the next beat with one request; False if there is nothing to claim or the store rejects it."""

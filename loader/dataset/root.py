@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
@@ -411,6 +411,10 @@ class Root:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def keep_leases(self, version_ids: Collection[str]) -> None:
+        """Release the leases on all opened versions but these ids. Read the others no more: they may be deleted."""
+        self._lease.keep(version_ids)
 
     def renew_leases(self) -> None:
         """Renew the lease on the opened versions now. A background thread also renews it."""

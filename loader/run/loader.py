@@ -28,7 +28,7 @@ from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 if TYPE_CHECKING:
     from .device.stage import Delivery
-    from .trail.recorder import Recorder
+    from .trail.recorder import Recorder, RunRecorder
     from .trail.trail import Trail
 
 Framework = Literal["torch", "numpy", "jax"]
@@ -114,7 +114,7 @@ class Loader:
         on_corrupt: Literal["substitute", "raise"] = "substitute",
         corrupt_budget: float = 1e-4,
         ledger: Root | None = None,
-        trail: "Trail | None" = None,
+        trail: "Trail | RunRecorder | None" = None,
     ) -> None:
         one_of("framework", framework, FRAMEWORKS)
         one_of("on_corrupt", on_corrupt, ON_CORRUPT)
@@ -391,15 +391,17 @@ class Loader:
             self._read_threads.shutdown(wait=wait, cancel_futures=True)
             self._read_threads = None
         if self._recorder is not None:
-            self._recorder.close(wait=wait)
+            self._recorder.loader_closed(wait=wait)
         self._ledger.close()
 
-    def _open_recorder(self, trail: "Trail", recipe: Recipe, epochs: int | None) -> "Recorder | None":
+    def _open_recorder(
+        self, trail: "Trail | RunRecorder", recipe: Recipe, epochs: int | None
+    ) -> "Recorder | None":
         from .trail.recorder import recorder_of  # only for runs with a run log
 
         recorder = recorder_of(trail, recipe, epochs)
         if recorder is not None:
-            weakref.finalize(self, recorder.dismiss)
+            weakref.finalize(self, recorder.loader_dropped)
         return recorder
 
     def _open_delivery(self, device: Any) -> "Delivery | None":

@@ -11,9 +11,11 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock, Thread
 from typing import Any
 
+from ...dataset.root import Root
 from ...dataset.tables.parquet import table_bytes
 from ...errors import AlreadyExists, InvalidRuntime
 from ...order.slots import rank_slice
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 
 def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
+    if isinstance(trail, RunRecorder):
+        return trail.begin(recipe, epochs)
     if not isinstance(trail, Trail):
         raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
     return Recorder(trail, recipe, epochs) if trail.records(recipe.world.rank) else None
@@ -48,6 +52,7 @@ class Recorder:
 
     def __init__(self, trail: Trail, recipe: Recipe, epochs: int | None) -> None:
         self._trail, self._recipe, self._epochs = trail, recipe, epochs
+        self._noted_plan = recipe.plan  # of the step that was delivered last
         self._world = recipe.world
         self._rows: list[StepRow] = []
         self._lock, self._wake, self._end, self._ended = Lock(), Signal(), Signal(), False
@@ -71,6 +76,7 @@ class Recorder:
             crcs=crcs,
         )
         self._first = self._n = 0
+        self._noted_plan = self._recipe.plan
         with self._lock:
             self._rows.append(row)
             n = len(self._rows)
@@ -87,9 +93,8 @@ class Recorder:
         if not self._rows:
             raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
         row = self._rows[-1]  # (the writer keeps the last one)
-        first = rank_slice(
-            self._recipe.plan.batch_size(row.step), self._world.rank, self._world.world_size
-        ).start
+        batch_size = self._noted_plan.batch_size(row.step)
+        first = rank_slice(batch_size, self._world.rank, self._world.world_size).start
         numbers = {name: held(name, value) for name, value in values.items()}
         lists = {
             (name, first + self._first): PerSample(
@@ -124,6 +129,14 @@ class Recorder:
         self.dismiss()
         self.join(None if wait else LEAVE_S)
 
+    def loader_closed(self, *, wait: bool) -> None:
+        """End, as `close`: this recorder serves one Loader."""
+        self.close(wait=wait)
+
+    def loader_dropped(self) -> None:
+        """End, as `dismiss`. For finalizers."""
+        self.dismiss()
+
     def _begin(self) -> None:
         self._thread = Thread(target=self._work, name="penstock-trail", daemon=True)
         ends_with_the_process(self)
@@ -144,12 +157,15 @@ class Recorder:
     def _recorded_start(self) -> StartRecord:
         if self._start is None:
             root = self._trail.root
-            start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
-            self._recipe.plan.save(root)
+            start = self._new_start()
             with suppress(AlreadyExists):  # the same start at another time
                 root.store.put_if_absent(start.key, start.to_json())
             self._start = start
         return self._start
+
+    def _new_start(self) -> StartRecord:
+        self._recipe.plan.save(self._trail.root)
+        return start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
 
     def _write(self) -> None:
         with self._lock:
@@ -186,3 +202,51 @@ class Recorder:
         name = f"{rows[0].step:019d}-{hashlib.sha256(data).hexdigest()[:16]}.parquet"
         folder = f"{trail_folder(self._trail.run)}{self._world.rank}-of-{self._world.world_size}/"
         self._trail.root.store.put_if_absent(folder + name, data)
+
+
+class RunRecorder(Recorder):
+    """A recorder for Loaders of one run that follow one another: one thread, one start record, few objects.
+
+    Pass it as `Loader(trail=)`, and close it after the last Loader; a later one begins it again. The start record names
+    no plan: the run's records under `follows/` name one for each step.
+    """
+
+    def __init__(self, trail: Trail) -> None:
+        if not isinstance(trail, Trail):
+            raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
+        self.trail = trail
+        self._has_begun = False
+
+    @property
+    def root(self) -> Root:
+        """Root of the run log."""
+        return self.trail.root
+
+    def begin(self, recipe: Recipe, epochs: int | None) -> "RunRecorder | None":
+        """Record the next Loader; return None if its rank is not recorded."""
+        if not self.trail.records(recipe.world.rank):
+            return None
+        if not self._has_begun:
+            super().__init__(self.trail, recipe, epochs)
+            self._has_begun = True
+        self._recipe = recipe
+        return self
+
+    def loader_closed(self, *, wait: bool) -> None:
+        """Go on for the next Loader. Its rows are written with later ones, not in an object of their own."""
+
+    def loader_dropped(self) -> None:
+        """Go on for the next Loader."""
+
+    def dismiss(self) -> None:
+        if self._has_begun:
+            super().dismiss()
+
+    def close(self, *, wait: bool) -> None:
+        if self._has_begun:
+            super().close(wait=wait)
+            self._has_begun = False
+
+    def _new_start(self) -> StartRecord:
+        start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
+        return replace(start, plan="")

@@ -184,7 +184,7 @@ class StartRecord:
     run: str
     """Name of the run."""
     plan: str
-    """Hash of the plan, saved under the same root."""
+    """Hash of the plan, saved under the same root; "" for a run whose records under `follows/` name its plans."""
     world_size: int
     """Number of data-parallel ranks."""
     recipe: str

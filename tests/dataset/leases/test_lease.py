@@ -451,3 +451,18 @@ def test_process_gives_its_leases_back_at_its_end(tmp_path):
     done = python("-W", "error", "-c", code, tmp_path, check=True)
     assert done.stdout == "True\n"
     assert list(root.store.list("leases/")) == []
+
+
+def test_lease_keeps_the_named_versions_only(store, lease):
+    for one in IDS[:4]:
+        lease.add(one)
+    before = store.puts
+    lease.keep([IDS[1], IDS[2], IDS[9]])
+    assert [versions for versions, _ in claimed(store)] == [(IDS[1], IDS[2])]
+    lease.keep([IDS[1], IDS[2]])
+    assert store.puts == before + 1  # nothing had changed
+    assert lease.add(IDS[0])
+    lease.keep([])
+    assert claimed(store) == []
+    assert lease.add(IDS[3])
+    assert [versions for versions, _ in claimed(store)] == [(IDS[3],)]

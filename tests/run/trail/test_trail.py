@@ -638,3 +638,70 @@ def test_part_of_a_trail_has_the_last_try_of_each_step(tmp_path, samples):
         part = read_trail_of(disk_root, "r", steps).steps
         assert set(part["rank"]) == {0}
         assert {row["step"]: row["at_us"] for row in part.to_dicts()} == {step: last[step] for step in steps}
+
+
+def plans_of_steps(root, samples, stops):
+    """Plans that follow one another, each up to a step of `stops`."""
+    version = samples.write(root, "photos", range(40), part_samples=9)
+    plans = []
+    first = 0
+    for stop in stops:
+        view = loader.listed(version.select("cls", "x.npy"), range(8 * first, 8 * stop))
+        plan = loader.plan({"photos": view}, seed=5, global_batch=8, boundary="mask", first_step=first)
+        plan.save(root)
+        plans.append(plan)
+        first = stop
+    return plans
+
+
+def train_in_turn(plans, stops, trail, **options):
+    digests = []
+    for plan, stop in zip(plans, stops, strict=True):
+        with loader.Loader(plan, 0, 1, steps=stop, trail=trail, workers=0, **options) as batches:
+            for batch in batches:
+                batches.note(loss=batch.step / 2, per_sample={"r": np.arange(len(batch))})
+                digests.append(batch.digest)
+    return digests
+
+
+def test_run_recorder_serves_loaders_that_follow_one_another(memory_root, samples):
+    """Four plans of five steps: one thread, one start without a plan, and one object of rows."""
+    stops = [1, 3, 4, 5]
+    plans = plans_of_steps(memory_root, samples, stops)
+    shared = recorder.RunRecorder(loader.Trail(memory_root, "r"))
+    threads = threading.active_count()
+    digests = train_in_turn(plans, stops, shared, framework="numpy")
+    assert threading.active_count() == threads + 1
+    shared.close(wait=True)
+    assert threading.active_count() == threads
+
+    trail = loader.read_trail(memory_root, "r")
+    assert trail.steps["step"].to_list() == list(range(5))
+    assert trail.steps["digest"].to_list() == digests
+    assert trail.steps["note.loss"].to_list() == [0, 0.5, 1, 1.5, 2]
+    assert [len(largest) for largest in trail.steps["largest"]] == [8] * 5
+    assert [start.plan for start in trail.starts] == [""]
+    objects = [info.key for info in memory_root.store.list("trails/r/")]
+    assert len(objects) <= 3, objects  # the start, and rows once the thread began and at the end
+
+
+def test_run_recorder_begins_again_after_it_was_closed(memory_root, samples):
+    stops = [1, 3]
+    plans = plans_of_steps(memory_root, samples, stops)
+    shared = recorder.RunRecorder(loader.Trail(memory_root, "r"))
+    for plan, stop in zip(plans, stops, strict=True):
+        train_in_turn([plan], [stop], shared, framework="numpy")
+        shared.close(wait=True)
+    trail = loader.read_trail(memory_root, "r")
+    assert trail.steps["step"].to_list() == [0, 1, 2]
+    assert len(trail.starts) == 1
+
+
+def test_run_recorder_obeys_the_ranks_of_its_trail(memory_root, samples):
+    (plan,) = plans_of_steps(memory_root, samples, [2])
+    shared = recorder.RunRecorder(loader.Trail(memory_root, "r", ranks=(1,)))
+    with loader.Loader(plan, 0, 2, steps=2, trail=shared, workers=0, framework="numpy") as batches:
+        batches.note(loss=1.0)
+        assert len(list(batches)) == 2
+    shared.close(wait=True)
+    assert list(memory_root.store.list("trails/")) == []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..modalities.video.request import video
     from ..order.plan import Plan
     from ..order.sources.bucket import bucket
-    from ..order.sources.packing import pack
+    from ..order.sources.pack_request import pack
     from ..order.sources.views import synthetic
     from ..order.sources.window_layout import rows, times
     from ..rollouts.join_calls import join_calls
@@ -135,7 +135,7 @@ _LATER = {
     "on": ".torch",
     "open_foreign": "penstock.formats.open_foreign",
     "open_plan": ".plans",
-    "pack": "..order.sources.packing",
+    "pack": "..order.sources.pack_request",
     "plan": ".plans",
     "plan_of": ".plan_of",
     "random_resized_crop": "..modalities.image.random_crop",

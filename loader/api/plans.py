@@ -16,7 +16,7 @@ from ..order.plan import Plan, Schedule, make_plan
 from ..order.planned_source import MixtureSource
 from ..order.planned_source import source as _source
 from ..order.sources.bucket import BucketBy, Number
-from ..order.sources.packing import PackBy, pack
+from ..order.sources.packing import PackBy
 from ..order.sources.quarantine import QuarantineKeys
 from ..order.sources.views import ListedView, OrderView, SyntheticView, synthetic
 from ..order.weights import GlobalBatch, Weight
@@ -197,6 +197,8 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
     if spec.get("kind") == "synthetic":
         return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
+        from ..order.sources.pack_request import pack  # only for packed plans
+
         documents = _reopened(open_version, spec["documents"])
         view = documents
         if isinstance(documents, ListedView):
@@ -212,6 +214,7 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             beside=columns,
             together=spec.get("together"),
             split=spec.get("split", True),
+            columns=spec.get("columns", ()),
         )
         if isinstance(documents, ListedView):
             return view.packed(asked, documents)

@@ -429,4 +429,10 @@ def pack_sources(
             raise InvalidPlan(
                 f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
             )
+    for number, (column, _) in enumerate(first.columns):
+        kinds = {name: packing.columns[number][1] for name, packing in packings.items()}
+        if len(set(kinds.values())) > 1:
+            raise InvalidPlan(
+                f"pack: column {column!r} has the types {kinds}; a batch has one: store the column of all sources alike"
+            )
     return packed, first

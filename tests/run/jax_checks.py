@@ -253,3 +253,21 @@ def test_tensors_of_a_dataset_become_arrays(workers):
             assert isinstance(batch["0"], jax.Array)
             assert batch["0"][:, 0, 0].tolist() == batch.ordinals.tolist()
             assert [isinstance(ragged, jax.Array) for ragged in batch["1"]] == [True] * 4
+
+
+def test_columns_of_packed_documents_become_arrays(memory_root):
+    with memory_root.write("docs") as writer:
+        for number in range(6):
+            tokens = np.full(5, number, np.int32)
+            writer.add(
+                f"{number}", {"tokens.npy": tokens}, metadata={"reward": number / 2, "group_id": f"g{number}"}
+            )
+    pack = loader.pack("tokens.npy", 10, columns=("reward", "group_id"))
+    plan = loader.plan({"docs": writer.version.select("tokens.npy")}, seed=3, global_batch=3, pack=pack)
+    with loader.Loader(plan, 0, 1, framework="jax", workers=0, steps=1) as batches:
+        batch = next(batches)
+    for row in range(3):
+        assert isinstance(batch["reward"][row], jax.Array)
+        assert batch["reward"][row].tolist() == [batch["tokens.npy"][row][at] / 2 for at in (0, 5)]
+    assert isinstance(batch["group_id"][0], np.ndarray)
+    assert batch.totals == {"documents": 6, "tokens": 30}

@@ -160,10 +160,15 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
     if view.columns:
         raise InvalidPlan(
             f"pack of a view with the columns {list(view.columns)}: a sequence joins documents, which have one value "
-            "each of a column; leave columns= out of select()"
+            "each of a column; leave columns= out of select(), and name them in pack(columns=)"
         )
-    dtypes, table = _load(documents, asked) or _pack(documents, asked)
-    view_packed = PackedView(source, asked, dtypes, table)
+    types: dict[str, str] = {}
+    if asked.columns:
+        from .pack_columns import column_types  # reads tables, which most plans need not
+
+        types = column_types(view.version, asked.columns)
+    dtypes, table = _load(documents, asked) or _pack(documents, asked, types)
+    view_packed = PackedView(source, asked, dtypes, table, types)
     if asked.checksums and checks_of(view_packed) is None:
         keep_checks(view, view_packed, _path(documents, asked))
     return view_packed
@@ -178,7 +183,11 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
     return load_checks(documents.view, _path(documents, packed.request))
 
 
-def _pack(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], PackTable]:
+def _pack(
+    documents: ViewDocuments,
+    asked: PackBy,
+    column_types: Mapping[str, str],
+) -> tuple[dict[str, str], PackTable]:
     first = _Stored(documents, asked)
     ordinals = documents.ordinals
     if asked.lengths:
@@ -189,6 +198,10 @@ def _pack(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], Pack
     if has_no_count.any():
         raise InvalidPlan(_no_count(documents, asked, ordinals[has_no_count]))
     _check_counts(documents, asked, ordinals, tokens)
+    if column_types:
+        from .pack_columns import check_documents
+
+        check_documents(documents.version, column_types, ordinals)
     if asked.together is None:
         if not asked.split:
             _check_fit(documents, asked, ordinals, np.arange(len(ordinals)), tokens)

@@ -30,8 +30,14 @@ Classes: TypeAlias = tuple[str, ...] | None
 AskedColumns: TypeAlias = Sequence[str] | Mapping[str, Sequence[str] | None]
 """Names of columns, or column -> class names or None."""
 
-DELIVERED_TYPES = ("bool", "int64", "double", "string")
-"""Arrow types of columns that batches can have."""
+ARROW_TYPES = {
+    "bool": pa.bool_(),
+    "int64": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+}
+"""Types of columns that batches can have, by their names in a manifest."""
+DELIVERED_TYPES = tuple(ARROW_TYPES)
 MAX_CLASSES = 100_000
 """Most class names of a column: a plan stores them."""
 CACHE_BYTES = 256 * 2**20
@@ -232,9 +238,14 @@ class SampleColumns:
 
         Raises: Corrupt; StoreError; MissingDependency if a column must be read whole, and polars is missing.
         """
+        arrays = self.arrays(ordinals, run)
+        return {name: values.to_pylist() for name, values in arrays.items()}
+
+    def arrays(self, ordinals: Int64s, run: Map = map) -> dict[str, pa.Array]:
+        """Return the same values as Arrow arrays [n], each of its column's type. Raises: as a call."""
         part, row = self._version.parts.locate(ordinals)
         place = self._row_of_part[part] + row  # int64 [n]: number of each sample's row in the version
-        values: dict[str, list[Any]] = {}
+        values: dict[str, pa.Array] = {}
         # A copy: `_by_position` removes a group that is not in order.
         groups = list(self._groups.items())
         for name, group in groups:
@@ -248,8 +259,7 @@ class SampleColumns:
                 values |= by_position
         for name in self._columns.keys() - values.keys():
             column = self._whole_column(name)
-            samples = column.take(pa.array(ordinals))
-            values[name] = samples.to_pylist()
+            values[name] = column.take(pa.array(ordinals))
         return {name: values[name] for name in self._columns}
 
     def is_known(self, name: str, value: Any) -> bool:
@@ -282,8 +292,10 @@ class SampleColumns:
         group: _Group,
         place: Int64s,
         run: Map,
-    ) -> dict[str, list[Any]] | None:
+    ) -> dict[str, pa.Array] | None:
         """Return the group's columns at rows; None if its table is not in the order of the parts."""
+        if not len(place):
+            return {column: pa.nulls(0, self._type(column)) for column in group.names}
         file = np.searchsorted(group.first_row, place, side="right") - 1
         row_of_file = place - group.first_row[file]
         block = row_of_file // ROW_GROUP_ROWS
@@ -296,7 +308,8 @@ class SampleColumns:
         )
         number = inverse.reshape(-1)  # [n], which NumPy 2.0.0 returns as [n, 1]
         blocks = [_RowGroup(name, *pair) for pair in pairs.tolist()]
-        values: dict[str, list[Any]] = {column: [None] * len(place) for column in group.names}
+        block_positions: list[Int64s] = []  # of each block: positions of its samples in `place`
+        block_values: dict[str, list[pa.Array]] = {column: [] for column in group.names}
         for index, arrays in enumerate(self._read(blocks, group, run)):
             if arrays is None:
                 with self._lock:
@@ -304,12 +317,17 @@ class SampleColumns:
                 return None
             is_of_block = number == index
             rows = pa.array(row_of_block[is_of_block])
-            positions = np.flatnonzero(is_of_block).tolist()  # in `place`
+            block_positions.append(np.flatnonzero(is_of_block))
             for column, array in arrays.items():
-                block_values = array.take(rows).to_pylist()
-                all_values = values[column]
-                for position, value in zip(positions, block_values, strict=True):
-                    all_values[position] = value
+                block_values[column].append(array.take(rows))
+
+        by_block = np.concatenate(block_positions)  # [n]: a permutation
+        position = np.empty(len(place), np.int64)
+        position[by_block] = np.arange(len(place))
+        order = pa.array(position)
+        values: dict[str, pa.Array] = {}
+        for column, parts in block_values.items():
+            values[column] = pa.concat_arrays(parts).take(order)
         return values
 
     def _read(
@@ -354,7 +372,7 @@ class SampleColumns:
             if name in stored:
                 arrays[name] = self._delivered(name, table[name])
             else:
-                arrays[name] = pa.nulls(len(rows))
+                arrays[name] = pa.nulls(len(rows), self._type(name))
         nbytes = sum(array.nbytes for array in arrays.values())
         self._cache.put(
             block,
@@ -382,6 +400,13 @@ class SampleColumns:
                 self._whole[name] = self._delivered(name, column)
             return self._whole[name]
 
+    def _type(self, name: str) -> pa.DataType:
+        """Return the type of a column as batches have it."""
+        if self._columns[name] is not None:
+            return pa.int64()  # numbers of classes
+        kind = self._version.manifest["columns"][name]["type"]
+        return ARROW_TYPES[kind]
+
     def _delivered(self, name: str, column: pa.ChunkedArray) -> pa.Array:
         """Return a column as batches have it: values of its type in the version, or class numbers."""
         import pyarrow.compute as pc  # 40 ms, saved at startup
@@ -391,11 +416,8 @@ class SampleColumns:
             values = pa.concat_arrays(values.chunks)
         classes = self._columns[name]
         if classes is None:
-            kind = self._version.manifest["columns"][name]["type"]
-            if kind == "double":
-                # A part of whole numbers is int64 even if the version's column is double.
-                return values.cast(pa.float64())
-            return values
+            # A part of whole numbers is int64 even if the version's column is double.
+            return values.cast(self._type(name))
 
         values = values.cast(pa.string())
         is_valid = values.is_valid()

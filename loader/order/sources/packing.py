@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
-from ..random.plan_hash import checked_int, content_hash
+from ..random.plan_hash import content_hash
 from .pack_table import PackTable
 from .views import OrderView
 
@@ -20,7 +21,13 @@ POSITION_IDS = "position_ids"
 SEGMENT_IDS = "segment_ids"
 LOSS_MASK = "loss_mask"
 """Suffixes of the fields that packing adds to a batch: `<field>.position_ids`."""
-_NEW_FIELDS = (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)
+NEW_FIELDS = (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)
+ORDINAL = "ordinal"
+"""Column of `pack(columns=)` that no table has: the document's ordinal in its version."""
+TOTALS = ("documents", "tokens")
+"""Names in `Batch.totals` that no column may have."""
+COLUMN_TYPES = MappingProxyType({"bool": "?", "int64": "<i8", "double": "<f8", "string": "O"})
+"""Arrow types of columns that batches can have -> the dtype of their arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,106 +48,25 @@ class PackBy:
     """Column; documents with one value share a sequence. None packs each document by itself."""
     split: bool = True
     """False cuts no document; always with `together`."""
+    columns: tuple[str, ...] = ()
+    """Columns of the samples table, or ORDINAL, that a batch has per document."""
 
     @property
     def rule(self) -> dict[str, Any]:
-        """JSON of a stored view that keeps documents whole; {} for one that splits long ones."""
+        """JSON that a stored view has for the arguments of plan format 2; {} without them."""
         body: dict[str, Any] = {}
         if not self.split:
             body["split"] = False
         if self.together is not None:
             body["together"] = self.together
+        if self.columns:
+            body["columns"] = list(self.columns)
         return body
 
     @property
     def fields(self) -> tuple[str, ...]:
         side_names = [name for name, _ in self.side_fields]
         return (self.field, *side_names)
-
-
-def pack(
-    field: str,
-    length: int,
-    *,
-    pad_id: int = 0,
-    lengths: str | None = None,
-    checksums: bool = False,
-    beside: Mapping[str, int] | None = None,
-    together: str | None = None,
-    split: bool = True,
-) -> PackBy:
-    """Return a request to pack token documents into sequences of one length, each a slot of a batch.
-
-    field: an `.npy` field with a document's tokens: one dimension, one integer dtype.
-    length: tokens per sequence. Longer documents are split; nothing is dropped.
-    pad_id: padding token at the end of a sequence.
-    lengths: SQL expression on the samples table for a document's number of tokens, such as "n_tokens". By default the
-    number follows from the field's bytes in the index.
-    checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
-    root. Loaders then read only the pieces that they need. Only for tokens without `beside`.
-    beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
-    the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
-    "loss.npy": False}`.
-    together: column of the samples table. Documents with one value, such as a preference pair, share a sequence and
-    stay next to each other; none is split. For pairs and small groups: a group must fit into a sequence.
-    split: False splits no document. Documents longer than `length` are then refused.
-
-    Raises: InvalidPlan.
-    """
-    if not isinstance(field, str) or not field:
-        raise InvalidPlan(f"pack({field!r}): the name of an .npy field is needed, such as 'tokens.npy'")
-    if lengths is not None and (not isinstance(lengths, str) or not lengths.strip()):
-        raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
-    if not isinstance(checksums, bool):
-        raise InvalidPlan(f"pack(checksums={checksums!r}): True or False is needed")
-    side_fields = _side_fields(field, beside)
-    if side_fields and checksums:
-        raise InvalidPlan(
-            f"pack(checksums=True, beside={beside!r}): only tokens are read by the piece; leave one of the two out"
-        )
-    if together is not None and (not isinstance(together, str) or not together):
-        raise InvalidPlan(f"pack(together={together!r}): the name of a column is needed, such as 'pair_id'")
-    if not isinstance(split, bool):
-        raise InvalidPlan(f"pack(split={split!r}): True or False is needed")
-    if checksums and (together is not None or not split):
-        raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
-    return PackBy(
-        field=field,
-        length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
-        pad_id=checked_int("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
-        lengths=lengths,
-        checksums=checksums,
-        side_fields=side_fields,
-        together=together,
-        split=split and together is None,
-    )
-
-
-def _side_fields(field: str, request: object) -> tuple[tuple[str, int], ...]:
-    """Return (field, fill) pairs from `pack(beside=)`, checked."""
-    if request is None:
-        return ()
-    if not isinstance(request, Mapping) or not all(isinstance(name, str) and name for name in request):
-        raise InvalidPlan(
-            f"pack(beside={request!r}): fields and the whole number that stands where there is no token are needed, "
-            'such as {"labels.npy": -100}'
-        )
-
-    token_fields = [field]
-    token_fields += [f"{field}.{suffix}" for suffix in _NEW_FIELDS]
-    for name in request:
-        if name in token_fields:
-            raise InvalidPlan(
-                f"pack(beside=): {name!r} is the tokens' own; name another field of the documents"
-            )
-
-    side_fields = []
-    for name, fill in request.items():
-        if isinstance(fill, bool):
-            fill = int(fill)  # `checked_int` refuses truth values
-        number = checked_int(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
-        side_fields.append((name, number))
-    return tuple(side_fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +115,15 @@ class Packing:
     """dtype of the tokens as numpy writes it (`<u2`)."""
     side_fields: tuple[SideField, ...] = ()
     """Fields laid out like the tokens."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """(column, its type in `COLUMN_TYPES`) pairs: values that a batch has per document."""
 
     def __post_init__(self) -> None:
+        for name, kind in self.columns:
+            if kind not in COLUMN_TYPES:
+                raise InvalidPlan(
+                    f"pack: column {name!r} is {kind!r}; batches can have columns of {', '.join(COLUMN_TYPES)}"
+                )
         dtype = _dtype(self.dtype)
         if dtype.kind not in "iu":
             raise InvalidPlan(
@@ -202,6 +135,16 @@ class Packing:
                 f"pack: pad_id = {self.pad_id} does not fit into {dtype}, the dtype of {self.field!r}: {bounds.min} to "
                 f"{bounds.max} do"
             )
+
+    @property
+    def list_fields(self) -> frozenset[str]:
+        """Fields of a batch that are lists with an array per sequence."""
+        return frozenset(name for name, _ in self.columns)
+
+    @property
+    def summed_columns(self) -> tuple[str, ...]:
+        """Columns that `Batch.totals` sums: whole numbers and truth values. An ordinal is a name, not a quantity."""
+        return tuple(name for name, kind in self.columns if kind in ("int64", "bool") and name != ORDINAL)
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
@@ -219,6 +162,8 @@ class Packing:
         }
         if self.side_fields:
             body["beside"] = [side.to_json() for side in self.side_fields]
+        if self.columns:
+            body["columns"] = [[name, kind] for name, kind in self.columns]
         return body
 
     @staticmethod
@@ -226,8 +171,13 @@ class Packing:
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
             side_fields = [SideField(**side) for side in body.get("beside", ())]
-            return Packing(**own, side_fields=tuple(side_fields))
-        except (KeyError, TypeError) as error:
+            columns = [(str(pair[0]), str(pair[1])) for pair in body.get("columns", ())]
+            return Packing(
+                **own,
+                side_fields=tuple(side_fields),
+                columns=tuple(columns),
+            )
+        except (KeyError, TypeError, IndexError) as error:
             raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
 
 
@@ -261,14 +211,16 @@ class PackedView:
         request: PackBy,
         dtypes: Mapping[str, str],
         table: PackTable,
+        column_types: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Create the view. dtypes: dtype of each field that `request` names.
+        """Create the view. dtypes: dtype of each field that `request` names; column_types: Arrow type of each column.
 
         Raises: InvalidPlan if tokens are not whole numbers, or a pad_id or fill does not fit its dtype.
         """
         side_fields = []
         for name, fill in request.side_fields:
             side_fields.append(SideField(field=name, fill=fill, dtype=dtypes[name]))
+        columns = [(name, column_types[name]) for name in request.columns]
         self.documents = documents
         self.request = request
         self.table = table
@@ -278,6 +230,7 @@ class PackedView:
             pad_id=request.pad_id,
             dtype=dtypes[request.field],
             side_fields=tuple(side_fields),
+            columns=tuple(columns),
         )
         self.table_sha256 = table.sha256
 

@@ -267,6 +267,8 @@ class Batch:
     """Number of micro batches in the rank's part; 1 for the whole part."""
     collated: Any = None
     """Result of `loader.items(collate=)` for the rank's real slots; None without it."""
+    totals: dict[str, int] = field(default_factory=dict)
+    """Numbers of a packed step over all ranks, such as its tokens; empty without packing."""
     tuple_items: bool = False
     """True if the items of a dataset were tuples: then the batch is not iterable."""
 

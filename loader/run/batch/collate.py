@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from itertools import accumulate
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .batch import MAKING, Batch, StepMetrics, fields_nbytes, step_metrics
 from .columns import PADDED, Columns
+from .nested_values import list_column
 from .slot_ids import Keys, SlotIds
 from .substitution import Substitution
 
@@ -151,7 +152,8 @@ def gathered(
     if not names:
         if like is not None:
             for name in like.names():
-                fields[name] = _field([PADDED] * len(columns), like.values(name), torch)
+                is_list = name in like.list_fields
+                fields[name] = _field([PADDED] * len(columns), like.values(name), torch, is_list=is_list)
         return fields, mask
     for name in names:
         whole = columns.whole(name)
@@ -159,7 +161,8 @@ def gathered(
             fields[name] = whole
             continue
         values = columns.values(name)
-        fields[name] = _field(values, [value for value in values if value is not PADDED], torch)
+        examples = [value for value in values if value is not PADDED]
+        fields[name] = _field(values, examples, torch, is_list=name in columns.list_fields)
     return fields, mask
 
 
@@ -193,7 +196,9 @@ def import_framework(framework: str) -> None:
         _jax()
 
 
-def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
+def _field(values: list[Any], examples: list[Any], torch: Any, *, is_list: bool = False) -> Any:
+    if is_list:
+        return list_column(values, examples)
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
         return [padding_of(kinds) if value is PADDED else value for value in values]
@@ -275,6 +280,8 @@ class DeliveredSamples:
     """int64 [rows]: CRC-32C for the digest; arbitrary at padding."""
     substitutions: list[Substitution]
     """Substitutions for corrupt samples."""
+    totals: dict[str, int] = field(default_factory=dict)
+    """`Batch.totals`."""
 
 
 class Delivered(Protocol):
@@ -333,6 +340,8 @@ class Finish:
             out = [self._padding(rank_slots, columns)]
         else:
             out = self._samples(rank_slots, columns, delivered)
+        for batch in out:
+            batch.totals = delivered.totals
         metrics = step_metrics()
         for name in out[0].stats:
             total = int(sum([batch.stats[name] for batch in out]))

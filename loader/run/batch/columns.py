@@ -197,10 +197,18 @@ class Columns:
     """Values of `n_slots` slots. A slot without values is padding; a row is arbitrary until a value is written into it.
 
     If arrays are copied to their rows, or decoded there, one array's memory serves the next.
+
+    list_fields: fields whose column is a list, even if their arrays have one shape.
     """
 
-    def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
+    def __init__(
+        self,
+        n_slots: int,
+        allocate: Allocate = np.empty,
+        list_fields: frozenset[str] = frozenset(),
+    ) -> None:
         self._allocate = allocate
+        self.list_fields = list_fields
         self._rows: dict[str, np.ndarray] = {}
         self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
         self._bytes: dict[str, BytesColumn] = {}  # byte strings in one block of memory; size -1: none
@@ -218,7 +226,7 @@ class Columns:
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
         """Yield the columns of each range of slots, in the same memory. The whole accepts no more values."""
         for part in slots:
-            out = Columns(0, self._allocate)
+            out = Columns(0, self._allocate, self.list_fields)
             out._order, out._orders = self._order[part], self._orders
             out._rows = {field: rows[part] for field, rows in self._rows.items()}
             out._filled = {field: one[part] for field, one in self._filled.items()}
@@ -349,6 +357,8 @@ class Columns:
 
     def _moved(self, field: str, slot: int, value: Any) -> bool:
         if type(value) is not np.ndarray or value.nbytes < _WORTH_MOVING_BYTES:
+            return False
+        if field in self.list_fields:
             return False
         rows = self.rows(field, value.shape, value.dtype)
         if rows is None:

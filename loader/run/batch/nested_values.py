@@ -1,8 +1,12 @@
-"""Walk over values in dicts, lists and tuples, such as a collate function returns."""
+"""Values in containers: such as a collate function returns, and lists with an array per slot."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+
+from .columns import PADDED
 
 
 def with_changed_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -44,3 +48,28 @@ def nested_nbytes(value: Any) -> int:
         else:
             total += int(getattr(leaf, "nbytes", 0))
     return total
+
+
+def list_column(values: Sequence[Any], examples: Sequence[Any]) -> list[Any]:
+    """Return each slot's value, or an empty array at padding. examples: values of slots that are not padding."""
+    first = examples[0]
+    empty = empty_like(first)
+    column = []
+    for value in values:
+        if value is PADDED:
+            value = empty
+        column.append(value)
+    return column
+
+
+def empty_like(example: Any) -> Any:
+    """Return an array without rows, of an array's dtype and further dimensions; None for any other value."""
+    if not isinstance(example, np.ndarray):
+        return None
+    if example.ndim == 0:
+        return None
+    row_shape = example.shape[1:]
+    return np.empty(
+        (0, *row_shape),
+        example.dtype,
+    )

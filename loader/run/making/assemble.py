@@ -162,6 +162,9 @@ class Assembler:
         self._samples = ManySamples(recipe, decoders, self._one_sample)
         self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
         self._packed = _packed_slots(recipe, decoders, self._fetch, parallel_map)
+        self._list_fields = frozenset[str]()
+        if recipe.plan.pack is not None:
+            self._list_fields = recipe.plan.pack.list_fields
         self._items = _item_rows(recipe, is_sent=allocate is not None)
         self._has_succeeded = False  # whether any batch was made so far
 
@@ -277,7 +280,7 @@ class Assembler:
 
             return merged_samples(stored, items)
 
-        columns = Columns(len(rank_slots), self._allocate)
+        columns = Columns(len(rank_slots), self._allocate, self._list_fields)
         delivered = self._packed(rank_slots, columns)
         values = {name: columns.values(name) for name in columns.names()}
         for row in np.flatnonzero(columns.mask()).tolist():
@@ -320,7 +323,7 @@ class Assembler:
         metrics.step_of = None  # a single step needs no look-up
         if len(rank_slots.steps) > 1:
             metrics.step_of = rank_slots.step_of
-        columns = Columns(len(rank_slots), self._allocate)
+        columns = Columns(len(rank_slots), self._allocate, self._list_fields)
         delivered_items: list[SourceSamples] = []
         if self._packed is not None:
             delivered = self._packed(rank_slots, columns)

@@ -31,6 +31,7 @@ from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
+from .step_totals import PieceColumns, StepTotals, text_array
 
 Addresses = Mapping[int, SampleAddress]
 """Piece number -> address of its document."""
@@ -161,6 +162,8 @@ class PackedSlots:
         self._fetch = fetch
         self._map = parallel_map
         self._read_single_pieces = PieceReads(recipe, decoders, fetch)
+        self._read_columns = PieceColumns(recipe, dict(self._packing.columns), parallel_map)
+        self._totals = StepTotals(recipe, parallel_map)
         # The transform gets whole sequences, so documents are made without it.
         self._make_document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
@@ -172,8 +175,11 @@ class PackedSlots:
         metrics = step_metrics()
         slots = rank_slots.slots
         with metrics.timed("address"):
-            pieces = self._slot_pieces(rank_slots)
+            planned = self._planned_pieces(rank_slots)
+            pieces = self._without_recorded(rank_slots, planned)
             documents = self._locate_documents(pieces)
+            column_values = self._read_columns(pieces.documents)
+            totals = self._totals(rank_slots, planned)
         results = self._read_pieces(rank_slots, pieces, documents)
 
         keys = [""] * len(columns)
@@ -182,6 +188,8 @@ class PackedSlots:
             start_s = perf_counter()
             arrays = lay_out(self._packing, pieces.positions, pieces_of_row, results.values)
             sample: dict[str, Any] = dict(arrays)
+            for name, values in column_values.items():
+                sample[name] = text_array(values[pieces_of_row])
             view = self._views[slots.source[row]]
             address = sequence_address(view, int(slots.ordinal[row]))
             metrics.spent("collate", perf_counter() - start_s)
@@ -194,11 +202,12 @@ class PackedSlots:
             keys=Keys(lambda: keys),
             crcs=crcs,
             substitutions=results.substitutions,
+            totals=totals,
         )
 
     def crcs(self, rank_slots: RankSlots) -> I64:
         """Return the sequences' `DeliveredSamples.crcs`, assuming that no document is corrupt."""
-        pieces = self._slot_pieces(rank_slots)
+        pieces = self._without_recorded(rank_slots, self._planned_pieces(rank_slots))
         documents = self._locate_documents(pieces)
         document_crcs: dict[int, list[int]] = {}  # piece -> CRC-32C of each field of its document
         for located in documents:
@@ -210,10 +219,14 @@ class PackedSlots:
             crcs[row] = sequence_crc(pieces.positions, pieces_of_row, document_crcs)
         return crcs
 
-    def _slot_pieces(self, rank_slots: RankSlots) -> SlotPieces:
-        """Return the pieces of one step's sequences. Masked: quarantined ones, and the ones a recorded run masked."""
+    def _planned_pieces(self, rank_slots: RankSlots) -> SlotPieces:
+        """Return the pieces of one step's sequences. Masked: quarantined ones."""
         (step,) = rank_slots.steps
-        pieces = find_pieces(self._recipe.plan, step, rank_slots.slots, rank_slots.real_rows)
+        return find_pieces(self._recipe.plan, step, rank_slots.slots, rank_slots.real_rows)
+
+    def _without_recorded(self, rank_slots: RankSlots, pieces: SlotPieces) -> SlotPieces:
+        """Return the pieces with those masked, too, that a recorded run masked."""
+        (step,) = rank_slots.steps
         recorded = self._recipe.recorded
         if recorded is None:
             return pieces

@@ -146,8 +146,7 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
     if planned.valid.any():
         return [planned]
     (step,) = steps
-    slots = recipe.plan.slots(step)
-    everyone = np.flatnonzero(_valid(recipe, slots))
+    slots, everyone = whole_step(recipe, step)
     if not len(everyone):
         raise InvalidRuntime(f"step = {step} lies after the last epoch of this Loader; seek further back")
     other = everyone[:1]
@@ -168,6 +167,12 @@ def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
     """Return the rank's slots in a step, and the rows that it reads: none after the last epoch."""
     planned = _stack(recipe, [step])
     return planned.slots, planned.real_rows
+
+
+def whole_step(recipe: Recipe, step: int) -> tuple[Slots, I64]:
+    """Return the slots of all ranks in a step, and the rows that are not padding."""
+    slots = recipe.plan.slots(step)
+    return slots, np.flatnonzero(_valid(recipe, slots))
 
 
 def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:

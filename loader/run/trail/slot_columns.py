@@ -12,6 +12,7 @@ from ...modalities.row_blocks import crc_appended
 from ...native import crc32c
 from ..batch.collate import as_framework, field_of, padding_of
 from ..batch.columns import EXAMPLE, PADDED, BytesColumn
+from ..batch.nested_values import empty_like
 
 
 def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
@@ -72,6 +73,8 @@ def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     if hasattr(value, "pin_memory"):  # only torch's tensors have that
         import torch
 
+        if not value.numel():  # torch views no empty tensor from numpy as bytes: its stride is 0
+            return np.zeros(0, np.uint8)
         return np.asarray(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
     if array is None or array.dtype.hasobject:
@@ -98,11 +101,19 @@ class _Dropped(NamedTuple):
 class SlotColumns:
     """Takes the samples of a part's slots in any order. n_slots: slots in the part; those without a sample are padding.
 
-    Memory: about 200 bytes per value, plus the numbers.
+    list_fields: fields whose column is a list, even if their arrays have one shape. Memory: about 200 bytes per value,
+    plus the numbers.
     """
 
-    def __init__(self, n_slots: int, framework: str) -> None:
+    def __init__(
+        self,
+        n_slots: int,
+        framework: str,
+        list_fields: frozenset[str] = frozenset(),
+    ) -> None:
         self._n, self.framework = n_slots, framework
+        self.list_fields = list_fields
+        self._padding: dict[str, Any] = {}  # field of `list_fields` -> its value at padding
         self._dropped: dict[str, dict[int, _Dropped]] = {}
         self._kept: dict[str, dict[int, Any]] = {}
         self._slots: set[int] = set()
@@ -113,7 +124,9 @@ class SlotColumns:
         values = {}
         for name, value in sample.items():
             dropped, kept = self._dropped.setdefault(name, {}), self._kept.setdefault(name, {})
-            if _depends(value):
+            if name in self.list_fields:
+                self._padding[name] = self._converted(name, empty_like(value))
+            elif _depends(value):
                 kept[slot] = value
                 continue
             values[name] = self._converted(name, value)
@@ -167,12 +180,13 @@ class SlotColumns:
         dropped, kept = self._dropped[name], self._kept[name]
         if not dropped:
             return tensor_crcs({name: self._column(name)}).get(name)
-        if dropped.keys() == self._slots and (column := self._rows(list(dropped.values()))):
+        is_list = name in self.list_fields
+        if not is_list and dropped.keys() == self._slots and (column := self._rows(list(dropped.values()))):
             zeros = bytes(dropped[min(dropped)].data[1])
             padding = crc32c(zeros), len(zeros)
             return _joined(column, (dropped[i].data if i in dropped else padding for i in range(self._n)))
         kinds = {one.kind for one in dropped.values()} if dropped.keys() == self._slots else set()
-        padded = _crc_of(padding_of(kinds))
+        padded = _crc_of(self._padding.get(name, padding_of(kinds)))
         parts = []
         for slot in range(self._n):
             if slot not in self._slots:

@@ -118,7 +118,10 @@ class ReplayedPart:
         (self.step, self.rank, self.world_size), self.settled = place, settled
         part_slice = rank_slice(replay.plan.batch_size(self.step), *place[1:])
         self.first_slot, n = part_slice.start, part_slice.stop - part_slice.start
-        self._columns = SlotColumns(n, framework)
+        list_fields = frozenset[str]()
+        if replay.plan.pack is not None:
+            list_fields = replay.plan.pack.list_fields
+        self._columns = SlotColumns(n, framework, list_fields)
         slots = replay.slots(*place)
         self._sources = slots.source.tolist()
         present = {self.source(row) for row in np.flatnonzero(slots.valid).tolist()}
@@ -166,7 +169,7 @@ class ReplayedPart:
                     self._replay.each(self.step, partial(self._alone, slot, take), self.first_slot + slot, n)
 
     def _alone(self, slot: int, take: TakeValues, _: int, sample: dict[str, Any]) -> None:
-        columns = SlotColumns(1, self._columns.framework)
+        columns = SlotColumns(1, self._columns.framework, self._columns.list_fields)
         values = columns.add(0, sample)
         take(slot, values | columns.numbers()[0], {})
 

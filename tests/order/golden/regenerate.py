@@ -23,8 +23,9 @@ from loader.order.random.generators import sample_generator
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
 from loader.order.sources.bucket import bucket
+from loader.order.sources.pack_request import pack
 from loader.order.sources.pack_table import pack_documents
-from loader.order.sources.packing import PackedView, pack
+from loader.order.sources.packing import PackedView
 from loader.order.sources.views import synthetic
 from loader.order.substitutes import substitute
 from loader.order.weights import integer_weights

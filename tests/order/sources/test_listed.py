@@ -16,7 +16,7 @@ from loader.order.plan import make_plan
 from loader.order.planned_source import source
 from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
-from loader.order.sources.packing import pack
+from loader.order.sources.pack_request import pack
 from loader.order.sources.views import ListedView, checked_list, synthetic
 from loader.order.substitutes import planned_stack
 from tests.order import reference

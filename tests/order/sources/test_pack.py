@@ -14,7 +14,8 @@ from loader.order.plan import make_plan
 from loader.order.planned_source import source
 from loader.order.slots import rank_slice
 from loader.order.sources import pack_table
-from loader.order.sources.packing import Packing, pack
+from loader.order.sources.pack_request import pack
+from loader.order.sources.packing import Packing
 from loader.order.sources.views import synthetic
 
 exact = settings(derandomize=True, deadline=None, max_examples=150)

@@ -14,7 +14,7 @@ from loader.order import plan
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
 from loader.order.planned_source import source
-from loader.order.sources.packing import pack
+from loader.order.sources.pack_request import pack
 from loader.order.sources.views import synthetic
 from loader.order.sources.views import synthetic as synthetic_view
 

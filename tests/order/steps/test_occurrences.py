@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
 from loader.order import plan
-from loader.order.sources.packing import pack
+from loader.order.sources.pack_request import pack
 from tests.order.building import test_grow_buckets
 from tests.order.steps import test_stack
 

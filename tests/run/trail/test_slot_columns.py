@@ -34,9 +34,9 @@ SAMPLES = st.dictionaries(st.sampled_from("abc"), st.sampled_from(VALUES), min_s
 ALIKE = st.sampled_from(VALUES).map(lambda value: [{"a": value}, {"a": value}, {"a": value}])
 
 
-def batch_of(samples, framework):
+def batch_of(samples, framework, list_fields=frozenset()):
     """The fields of a batch of samples, and of padding where one is None."""
-    columns = Columns(len(samples))
+    columns = Columns(len(samples), list_fields=list_fields)
     for row, sample in enumerate(samples):
         if sample is not None:
             BatchRow(columns, row).put(sample, tuple(sample))
@@ -84,3 +84,19 @@ def test_part_that_is_padding_has_the_shapes_of_another_part(value) -> None:
     BatchRow(like, 0).put({"a": value}, ("a",))
     assert columns.crcs() == tensor_crcs(collate(Columns(3), "torch", like=like)[0])
     assert columns.numbers() == {}
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "values", [[RAMP, RAMP + 1], [RAMP[:1], RAMP[:1]], [RAMP, RAMP[:0]], [np.array(["a", "bc"])] * 2]
+)
+def test_field_that_stays_a_list_has_the_checksum_of_a_list(values, framework) -> None:
+    list_fields = frozenset({"a"})
+    samples = [{"a": values[0]}, None, {"a": values[1]}]
+    columns = SlotColumns(3, framework, list_fields)
+    for slot in (0, 2):
+        columns.add(slot, samples[slot])
+    batch = batch_of(samples, framework, list_fields)
+    assert [len(value) for value in batch["a"]] == [len(values[0]), 0, len(values[1])]
+    assert columns.crcs() == tensor_crcs(batch)
+    assert len(columns.crcs()) == 1

@@ -1,0 +1,138 @@
+"""The request to pack documents, `loader.pack`, and the checks of its arguments."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ...errors import InvalidPlan
+from ..random.plan_hash import checked_int
+from .packing import HIGHEST_FILL, LOWEST_FILL, MAX_LENGTH_TOKENS, NEW_FIELDS, TOTALS, PackBy
+
+
+def pack(
+    field: str,
+    length: int,
+    *,
+    pad_id: int = 0,
+    lengths: str | None = None,
+    checksums: bool = False,
+    beside: Mapping[str, int] | None = None,
+    together: str | None = None,
+    split: bool = True,
+    columns: Sequence[str] = (),
+) -> PackBy:
+    """Return a request to pack token documents into sequences of one length, each a slot of a batch.
+
+    field: an `.npy` field with a document's tokens: one dimension, one integer dtype.
+    length: tokens per sequence. Longer documents are split; nothing is dropped.
+    pad_id: padding token at the end of a sequence.
+    lengths: SQL expression on the samples table for a document's number of tokens, such as "n_tokens". By default the
+    number follows from the field's bytes in the index.
+    checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
+    root. Loaders then read only the pieces that they need. Only for tokens without `beside`.
+    beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
+    the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
+    "loss.npy": False}`.
+    together: column of the samples table. Documents with one value, such as a preference pair, share a sequence and
+    stay next to each other; none is split. For pairs and small groups: a group must fit into a sequence.
+    split: False splits no document. Documents longer than `length` are then refused.
+    columns: columns of the samples table. `batch["reward"]` is a list with an array per sequence, whose entry k belongs
+    to segment k + 1. "ordinal" is the document's ordinal in its version. `batch.totals` has the step's sum of each
+    column of whole numbers or truth values.
+
+    Raises: InvalidPlan.
+    """
+    _check_texts(field, lengths, together)
+    for name, value in (("checksums", checksums), ("split", split)):
+        if not isinstance(value, bool):
+            raise InvalidPlan(f"pack({name}={value!r}): True or False is needed")
+    side_fields = _checked_side_fields(field, beside)
+    if side_fields and checksums:
+        raise InvalidPlan(
+            f"pack(checksums=True, beside={beside!r}): only tokens are read by the piece; leave one of the two out"
+        )
+    if checksums and (together is not None or not split):
+        raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
+    column_names = _checked_names("columns", columns, "('reward',)")
+    _check_new_names(field, side_fields, column_names)
+    return PackBy(
+        field=field,
+        length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
+        pad_id=checked_int("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
+        lengths=lengths,
+        checksums=checksums,
+        side_fields=side_fields,
+        together=together,
+        split=split and together is None,
+        columns=column_names,
+    )
+
+
+def _check_texts(field: object, lengths: object, together: object) -> None:
+    if not isinstance(field, str) or not field:
+        raise InvalidPlan(f"pack({field!r}): the name of an .npy field is needed, such as 'tokens.npy'")
+    if lengths is not None and (not isinstance(lengths, str) or not lengths.strip()):
+        raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
+    if together is not None and (not isinstance(together, str) or not together):
+        raise InvalidPlan(f"pack(together={together!r}): the name of a column is needed, such as 'pair_id'")
+
+
+def _checked_names(argument: str, request: object, example: str) -> tuple[str, ...]:
+    """Return the names of `pack(columns=)`, checked: texts, each once."""
+    are_names = isinstance(request, Sequence) and not isinstance(request, str)
+    names: tuple[Any, ...] = ()
+    if are_names:
+        names = tuple(cast(Sequence[Any], request))
+    if not are_names or not all(isinstance(name, str) and name for name in names):
+        raise InvalidPlan(f"pack({argument}={request!r:.200}): a tuple of names is needed, such as {example}")
+    repeats = sorted({name for name in names if names.count(name) > 1})
+    if repeats:
+        raise InvalidPlan(f"pack({argument}=) names {repeats} twice; name each once")
+    return names
+
+
+def _check_new_names(
+    field: str,
+    side_fields: Sequence[tuple[str, int]],
+    columns: Sequence[str],
+) -> None:
+    """Raise InvalidPlan if a batch, or its totals, would have two values of one name."""
+    batch_fields = {field}
+    batch_fields.update(name for name, _ in side_fields)
+    batch_fields.update(f"{field}.{suffix}" for suffix in NEW_FIELDS)
+    for name in columns:
+        if name in batch_fields:
+            raise InvalidPlan(
+                f"pack(columns=): {name!r} is a field of the batch, which has one value of a name; leave the column out"
+            )
+        if name in TOTALS:
+            raise InvalidPlan(
+                f"pack(columns=): batch.totals[{name!r}] is the step's number of {name}; leave the column out, or "
+                "store it under another name"
+            )
+
+
+def _checked_side_fields(field: str, request: object) -> tuple[tuple[str, int], ...]:
+    """Return (field, fill) pairs from `pack(beside=)`, checked."""
+    if request is None:
+        return ()
+    if not isinstance(request, Mapping) or not all(isinstance(name, str) and name for name in request):
+        raise InvalidPlan(
+            f"pack(beside={request!r}): fields and the whole number that stands where there is no token are needed, "
+            'such as {"labels.npy": -100}'
+        )
+
+    token_fields = [field]
+    token_fields += [f"{field}.{suffix}" for suffix in NEW_FIELDS]
+    for name in request:
+        if name in token_fields:
+            raise InvalidPlan(
+                f"pack(beside=): {name!r} is the tokens' own; name another field of the documents"
+            )
+
+    side_fields = []
+    for name, fill in request.items():
+        if isinstance(fill, bool):
+            fill = int(fill)  # `checked_int` refuses truth values
+        number = checked_int(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
+        side_fields.append((name, number))
+    return tuple(side_fields)

@@ -55,9 +55,11 @@ class DocumentColumns:
             if name == ORDINAL:
                 values[name] = documents.astype(np.int64)
                 continue
-            self._check(name, stored[name], documents)
-            array = stored[name].to_numpy(zero_copy_only=False)
-            values[name] = array.astype(COLUMN_TYPES[kind])  # a copy, which can be written to
+            column = stored[name]
+            self._check(name, column, documents)
+            array = column.to_numpy(zero_copy_only=False)
+            dtype = COLUMN_TYPES[kind]
+            values[name] = array.astype(dtype)  # a copy, which can be written to
         return values
 
     def _check(

@@ -82,7 +82,9 @@ def _checked_names(argument: str, request: object, example: str) -> tuple[str, .
     names: tuple[Any, ...] = ()
     if are_names:
         names = tuple(cast(Sequence[Any], request))
-    if not are_names or not all(isinstance(name, str) and name for name in names):
+        for name in names:
+            are_names = are_names and isinstance(name, str) and bool(name)
+    if not are_names:
         raise InvalidPlan(f"pack({argument}={request!r:.200}): a tuple of names is needed, such as {example}")
     repeats = sorted({name for name in names if names.count(name) > 1})
     if repeats:

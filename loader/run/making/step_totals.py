@@ -47,8 +47,11 @@ class PieceColumns:
         for source in np.unique(documents.source).tolist():
             is_of_source = documents.source == source
             ordinals = documents.ordinal[is_of_source]
-            for name, array in self._readers[source](ordinals, self._map).items():
-                values[name][is_of_source] = array
+            read = self._readers[source]
+            source_values = read(ordinals, self._map)
+            for name, array in source_values.items():
+                all_values = values[name]
+                all_values[is_of_source] = array
         return values
 
 
@@ -60,8 +63,12 @@ class StepTotals:
         assert packing is not None
         self._recipe = recipe
         summed = packing.summed_columns
-        types = {name: kind for name, kind in packing.columns if name in summed}
-        self._read_columns = PieceColumns(recipe, types, parallel_map)
+        summed_types = {name: kind for name, kind in packing.columns if name in summed}
+        self._read_columns = PieceColumns(
+            recipe,
+            summed_types,
+            parallel_map,
+        )
 
     def __call__(self, rank_slots: RankSlots, rank_pieces: SlotPieces) -> dict[str, int]:
         """Return the totals of one step. rank_pieces: of this rank's slots, masked only if they are quarantined.
@@ -72,32 +79,43 @@ class StepTotals:
         if self._recipe.world.world_size > 1:
             (step,) = rank_slots.steps
             slots, rows = whole_step(self._recipe, step)
-            pieces = find_pieces(self._recipe.plan, step, slots, rows)
+            pieces = find_pieces(
+                self._recipe.plan,
+                step,
+                slots,
+                rows,
+            )
         counts = ~pieces.is_masked  # [pieces]
         lengths = pieces.positions.length[counts]
         totals = {
             "documents": int(counts.sum()),
             "tokens": int(lengths.sum()),
         }
-        for name, values in self._read_columns(pieces.documents).items():
-            totals[name] = exact_sum(values[counts])
+        column_values = self._read_columns(pieces.documents)
+        for name, values in column_values.items():
+            totals[name] = _exact_sum(values[counts])
         return totals
 
 
-def exact_sum(values: np.ndarray) -> int:
+def _exact_sum(values: np.ndarray) -> int:
     """Return the sum of whole numbers or truth values, which may exceed int64."""
     if not len(values):
         return 0
-    largest = max(abs(int(values.max())), abs(int(values.min())))
+    highest = int(values.max())
+    lowest = int(values.min())
+    largest = max(abs(highest), abs(lowest))
     if largest * len(values) < 2**63:
-        return int(values.sum(dtype=np.int64))
-    return sum(values.tolist())
+        total = values.sum(dtype=np.int64)
+        return int(total)
+    numbers: list[int] = values.tolist()
+    return sum(numbers)
 
 
 def text_array(values: np.ndarray) -> np.ndarray:
     """Return texts in an array of fixed width, which has bytes to check; other values unchanged."""
     if not values.dtype.hasobject:
         return values
-    if any(text.endswith("\0") for text in values):  # numpy cuts such endings off
-        return values
+    for text in values:
+        if text.endswith("\0"):  # which numpy would cut off
+            return values
     return values.astype(np.str_)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..dataset.root import Root
@@ -193,7 +193,37 @@ def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
     return _reopened(root.open, spec)
 
 
+_VIEW_JSON: Mapping[str, Mapping[str, type | UnionType]] = MappingProxyType(
+    {
+        "version": {"version": str, "fields": list, "where": str | None, "where_present": bool},
+        "packed": {"documents": dict, "field": str, "length": int, "lengths": str | None},
+        "listed": {"view": dict, "list": str},
+        "windows": {"episodes": dict, "layout": dict},
+        "synthetic": {"n": int, "name": str},
+    }
+)
+"""Kind of a view in a plan's JSON -> the names that it must have, with their types."""
+
+
+def _check_view_json(spec: object) -> None:
+    """Raise InvalidPlan for a view's JSON that was edited or damaged."""
+    if not isinstance(spec, Mapping):
+        raise InvalidPlan(f"the plan's JSON is damaged: a view is {spec!r:.80}; save the plan again")
+    kind = spec.get("kind")
+    if not isinstance(kind, str) or kind not in _VIEW_JSON:
+        raise InvalidPlan(
+            f"a plan's view is of kind {kind!r:.80}; known are {', '.join(map(repr, _VIEW_JSON))} and 'items'"
+        )
+    for name, kinds in _VIEW_JSON[kind].items():
+        value = spec.get(name)
+        if name not in spec or not isinstance(value, kinds):
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: {name} of a {kind!r} view is {value!r:.80}; save the plan again"
+            )
+
+
 def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -> OrderView:
+    _check_view_json(spec)
     if spec.get("kind") == "synthetic":
         return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
@@ -235,11 +265,6 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
                 f"a plan's windows are of a {type(episodes).__name__}; only versions have episodes"
             )
         return episodes.windowed(WindowLayout.from_json(spec["layout"]))
-    if spec.get("kind") != "version":
-        raise InvalidPlan(
-            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed', 'windows', "
-            "'items' and 'synthetic'"
-        )
     version = open_version(spec["version"])
     first = spec.get("first", 0)
     return View(version, spec["fields"], spec["where"], spec["where_present"], first, _columns(spec))

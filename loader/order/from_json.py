@@ -59,6 +59,7 @@ def plan_from_json(
     }
     if d.get("pack") is not None:
         content["pack"] = Packing.from_json(d["pack"])
+    _check_packing(content["pack"], sources)
     content["grown"] = _growths(d.get("grown", []), sources)
     bucket_by = d.get("bucket_by")
     if isinstance(bucket_by, dict):
@@ -74,6 +75,23 @@ def plan_from_json(
             f"{_differences(d, plan.to_json())} differs"
         )
     return plan
+
+
+def _check_packing(
+    packing: Packing | None,
+    sources: Mapping[str, PlannedSource],
+) -> None:
+    """Raise InvalidPlan unless the plan and each view are packed alike. A view has no values without a token."""
+    for name, source in sources.items():
+        own: Packing | None = getattr(source.view, "packing", None)
+        if own is None and packing is None:
+            continue
+        if own is None or packing is None or own.without_fills() != packing.without_fills():
+            own_json = own and own.to_json()
+            plan_json = packing and packing.to_json()
+            raise InvalidPlan(
+                f"{_DAMAGED}: source {name!r} is packed as {own_json}, the plan's pack is {plan_json}"
+            )
 
 
 def _plan_without_buckets(

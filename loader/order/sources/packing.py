@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -153,6 +154,16 @@ class Packing:
         sides = [side.layout for side in self.side_fields]
         return (tokens, *sides)
 
+    def without_fills(self) -> "Packing":
+        """Return the packing with zeros in place of padding, its side fields sorted by name."""
+        side_fields = [replace(side, fill=0) for side in self.side_fields]
+        side_fields.sort(key=lambda side: side.field)
+        return replace(
+            self,
+            pad_id=0,
+            side_fields=tuple(side_fields),
+        )
+
     def to_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {
             "field": self.field,
@@ -170,6 +181,9 @@ class Packing:
     def from_json(body: Mapping[str, Any]) -> "Packing":
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
+            names = [own["field"], *(side["field"] for side in body.get("beside", ()))]
+            if not all(isinstance(name, str) for name in names):
+                raise TypeError("a field's name is no text")
             side_fields = [SideField(**side) for side in body.get("beside", ())]
             columns = [(str(pair[0]), str(pair[1])) for pair in body.get("columns", ())]
             return Packing(
@@ -182,12 +196,13 @@ class Packing:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        raise InvalidPlan(
-            f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'"
-        ) from None
+    dtype = None
+    if isinstance(name, str):  # numpy takes None for float64
+        with suppress(TypeError):
+            dtype = np.dtype(name)
+    if dtype is None:
+        raise InvalidPlan(f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'")
+    return dtype
 
 
 def _fits(number: int, dtype: np.dtype[Any]) -> bool:

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "cookbook.md").read_text()
 BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE, re.S))
 COMMANDS = dict(re.findall(r"```sh (\w+)\n(.*?)```", PAGE, re.S))
 WITH_LIBRARIES = ("torchvision", "hf")
-IN_ONE_PROCESS = ("splits", "validate", "captions", "video", "language", "sft", "evaluation", "images")
+IN_ONE_PROCESS = ("splits", "validate", "captions", "video", "language", "sft", "dpo", "evaluation", "images")
 AUGMENT = """
 import loader, sys
 
@@ -149,6 +149,12 @@ def test_sft_learns_the_assistants_tokens_and_repeats(printed: dict[str, list[st
     for chat in chats[:8]:
         trained = chat["tokens.npy"][chat["mask.npy"]].tolist()
         assert tokenizer.decode(trained, skip_special_tokens=False) == "pong<|im_end|>"
+
+
+def test_dpo_begins_at_the_reference_and_learns_and_repeats(printed: dict[str, list[str]]) -> None:
+    first_loss, last_loss = first_and_last_loss(printed["dpo"])
+    assert first_loss == 0.693  # ln 2: the model is the reference
+    assert last_loss < 0.1
 
 
 def test_evaluation_compares_checkpoints_and_repeats(printed: dict[str, list[str]]) -> None:

@@ -42,14 +42,16 @@ class Marks:
 
     def has(self, text: str) -> bool:
         """Return whether a text is exactly a denied name."""
-        if text not in self._known:
-            if len(self._known) > 100_000:
-                self._known.clear()
-            hashed = self.mark(text)
-            self._known[text] = hashed not in self.others and (
-                hashed in self.hashes or any(self._denies(kind, text) for kind in self.kinds)
-            )
-        return self._known[text]
+        known = self._known.get(text)  # another thread may clear the cache at any moment
+        if known is not None:
+            return known
+        if len(self._known) > 100_000:
+            self._known.clear()
+        hashed = self.mark(text)
+        is_denied = hashed in self.hashes or any(self._denies(kind, text) for kind in self.kinds)
+        has_name = hashed not in self.others and is_denied
+        self._known[text] = has_name
+        return has_name
 
     def takes(self, kind: str, text: str) -> bool:
         """Return whether this name is denied. kind: its kind, or ""; kinds may share a name."""

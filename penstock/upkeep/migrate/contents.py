@@ -32,6 +32,8 @@ SMALL_FOLDERS = (
     "log/repair-",
 )
 """Prefixes of objects that no manifest names. Only these are listed."""
+FOLLOWS = "follows/"
+"""Prefix of runs' records of plans. They are copied after the log: their plans read versions that it names."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 
@@ -76,6 +78,17 @@ def new_items(
         for info in source.list(folder):
             if info.key not in there and info.key not in deleted and not denied.has_path(info.key):
                 yield Item(path=info.key, nbytes=info.nbytes)
+
+
+def missing_records(source: Store, target: Store) -> list[Item]:
+    """Return the records under `follows/` that the mirror lacks.
+
+    List them before the log is read: every plan that they name is then among the small folders' objects, and every
+    version is in the log.
+    """
+    there = {info.key for info in target.list(FOLLOWS)}
+    missing = [info for info in source.list(FOLLOWS) if info.key not in there]
+    return [Item(path=info.key, nbytes=info.nbytes) for info in missing]
 
 
 def _version(

@@ -12,7 +12,7 @@ from ...units import size
 from ..copying.copy_one import requests_of
 from ..copying.items import Item
 from ..copying.journal import Journal
-from .contents import new_items, new_versions
+from .contents import missing_records, new_items, new_versions
 from .prefix_copy import FOLDER, check_places, missing_items
 from .run import copied_entries
 
@@ -141,6 +141,8 @@ def plan_migration(
 
     for item in new_items(source, target, state, after, failed, lambda *_: None):
         plan.add(item, rclone, s5cmd)
+    for item in missing_records(source, target):
+        plan.add(item, None, None)  # another tool could copy a record before its plan
     plan.price(egress)
     return plan
 

@@ -1,6 +1,7 @@
 """Update a mirror and its marker: data first, the log last, so that the log never names missing objects."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,13 @@ from ..copying.copy_many import Copies, Migration
 from ..copying.copy_one import copy_entries, put_compared, read_twice
 from ..copying.items import Item, Pace
 from ..copying.journal import Journal
-from .contents import OWN, SMALL_FOLDERS, new_items, new_versions
+from .contents import FOLLOWS, OWN, SMALL_FOLDERS, missing_records, new_items, new_versions
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 
-COPIED = ("data/", PLACES, *SMALL_FOLDERS)
+COPIED = ("data/", PLACES, FOLLOWS, *SMALL_FOLDERS)
 """Folders of objects that another tool may have copied."""
 
 
@@ -222,7 +223,9 @@ def migrate(
 
     Raises: Conflict and NotARoot as `copied_entries`; InvalidStore; with a cluster, as `attach`.
     """
-    source, state = root.store, root.state
+    source = root.store
+    records = missing_records(source, target)  # before the log is read
+    state = root.state
     for url in (source.url, target.url):
         check_recordable(url)
     check_apart(source, target, "Choose a target beside the root")
@@ -260,6 +263,7 @@ def migrate(
             return report
         _copy_places(source, target)
         report.entries = _copy_log(root, target, state, after)
+        _copy_records(source, target, records, at_once)
         report.recorded = any(one.get("url") == target.url for one in root.state.mirrors)
         journal.finish()
     return report
@@ -279,6 +283,23 @@ def _copy_places(source: Store, target: Store) -> None:
     for info in source.list(PLACES):
         if info.key not in there:
             put_compared(target, info.key, read_twice(source, info.key))
+
+
+def _copy_records(
+    source: Store,
+    target: Store,
+    records: Sequence[Item],
+    at_once: int,
+) -> None:
+    """Copy records of runs after their plans and the log. A killed copy leaves out some, which the next one copies."""
+
+    def copy(record: Item) -> None:
+        put_compared(target, record.path, read_twice(source, record.path))
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="penstock-migrate") as pool:
+        for first in range(0, len(records), at_once):
+            block = records[first : first + at_once]
+            list(pool.map(copy, block))
 
 
 def _copy_log(root: Root, target: Store, state: State, after: int) -> int:

@@ -1,11 +1,13 @@
-"""Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions."""
+"""Edits of objects that no version protects.
+
+Cards, gate pages, plans, decisions of runs, views, packs, lists, windows, norms, ledgers and exclusions.
+"""
 
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from itertools import chain
 from typing import Any
 
 from loader.dataset.log.entries import canonical
@@ -15,6 +17,7 @@ from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.storage import Store
 
 from ...denied.cells import OWN, WORDS, json_object
+from ...denied.folder_reads import read_folder
 from ...denied.hashed_names import TAKEN_DOWN, Marks
 from ...denied.record import Place, add_to_record
 
@@ -67,15 +70,15 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
     """Return the edits of a dataset's exclusion records. Reads each record."""
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
-    for info in store.list(f"{FOLDER}{dataset}/"):
-        if not info.key.endswith(".json"):
+    for path, data in read_folder(store, f"{FOLDER}{dataset}/"):
+        if not path.endswith(".json"):
             continue
-        body = json_object(store.get(info.key).data, info.key, store.url)
+        body = json_object(data, path, store.url)
         edited = exclusion_without(body, marks)
         if edited is None:
-            deletes.append(info.key)
+            deletes.append(path)
         elif edited != body:
-            puts[info.key] = canonical(edited)
+            puts[path] = canonical(edited)
     return Edits(puts=puts, deletes=tuple(deletes))
 
 
@@ -100,6 +103,8 @@ def _is_taken(sample: Mapping[str, Any], marks: Marks) -> bool:
 
 _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
 _LIST = re.compile(rb'"list":"([0-9a-f]{64})"')
+_VERSION = re.compile(rb"v-[0-9a-f]{64}")
+_HASH = re.compile(rb"[0-9a-f]{64}")
 
 
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
@@ -109,8 +114,11 @@ def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) ->
     """
     named: list[str] = []
     others: list[str] = []
-    for info in store.list(f"gates/{dataset}/"):
-        (named if page_names(store.get(info.key).data, marks) else others).append(info.key)
+    for path, data in read_folder(store, f"gates/{dataset}/"):
+        if page_names(data, marks):
+            named.append(path)
+        else:
+            others.append(path)
     return Edits(deletes=tuple(named), remade=tuple(others) if everything else ())
 
 
@@ -139,47 +147,47 @@ class _Texts(HTMLParser):
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of objects derived from these versions.
 
-    Deletes cards, norms, plans, and the views, lists, packs and windows that no other plan names; rewrites ledgers.
-    Reads each plan, pack, table of windows, norm and ledger.
+    Deletes cards, norms, plans, and the views, lists, packs and windows that no other plan names; rewrites ledgers and
+    decisions. Reads each plan, pack, table of windows, norm, ledger and decision, 32 at once.
     """
     records = list(versions)
     if not records:
         return Edits()
     deletes = [info.key for folder in card_folders(records) for info in store.list(folder)]
     ids = {one.id for one in records}
-    kept = b""
     views: set[str] = set()
     lists: set[str] = set()
-    for info in store.list("plans/"):
-        data = store.get(info.key).data
+    kept: set[str] = set()  # hashes that the other plans name
+    for path, data in read_folder(store, "plans/"):
         if plan_is_of(data, ids):
-            deletes.append(info.key)
+            deletes.append(path)
             views |= {match.decode() for match in _VIEW.findall(data)}
             lists |= {match.decode() for match in _LIST.findall(data)}
         else:
-            kept += data
-    remade = []
-    for info in store.list("views/"):
-        name = info.key.removeprefix("views/").removesuffix(".parquet")
-        if name in views and name.encode() not in kept:
-            remade.append(info.key)
-    for info in chain(store.list("packs/"), store.list("windows/")):
-        content = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
-        if content is None or content.encode() not in kept:  # None: checksums of pieces, beside a table
-            remade.append(info.key)
-    remade.extend(
-        info.key
-        for info in store.list("norms/")
-        if table_facts(parse_table(store.get(info.key).data, info.key)).get("version") in ids
-    )
-    for info in store.list(
-        "lists/"
-    ):  # only if a plan of these versions names them: they cannot be regenerated
-        name = info.key.removeprefix("lists/").removesuffix(".parquet")
-        if name in lists and name.encode() not in kept:
-            remade.append(info.key)
-    puts = _ledgers(store, ids, marks)
+            kept |= {match.decode() for match in _HASH.findall(data)}
+    remade = _unnamed(store, "views/", views - kept)
+    for folder in ("packs/", "windows/"):
+        for path, data in read_folder(store, folder):
+            content = table_facts(parse_table(data, path)).get("content_sha256")
+            if content not in kept:  # None: checksums of pieces, beside a table
+                remade.append(path)
+    for path, data in read_folder(store, "norms/"):
+        if table_facts(parse_table(data, path)).get("version") in ids:
+            remade.append(path)
+    # Only lists that a plan of these versions names: they cannot be regenerated.
+    remade += _unnamed(store, "lists/", lists - kept)
+    puts = _ledgers(store, ids, marks) | _decisions(store, marks)
     return Edits(puts=puts, deletes=tuple(deletes), remade=tuple(remade))
+
+
+def _unnamed(store: Store, folder: str, names: Collection[str]) -> list[str]:
+    """Return the tables of a folder with these names."""
+    paths = []
+    for info in store.list(folder):
+        name = info.key.removeprefix(folder).removesuffix(".parquet")
+        if name in names:
+            paths.append(info.key)
+    return paths
 
 
 def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
@@ -189,16 +197,42 @@ def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
 
 def plan_is_of(data: bytes, ids: Collection[str]) -> bool:
     """Return whether a plan is for one of these versions."""
-    return any(one.encode() in data for one in ids)
+    return any(match.decode() in ids for match in _VERSION.findall(data))
 
 
 def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
     puts = {}
-    for info in store.list("ledgers/"):
-        data = store.get(info.key).data
-        if (new := ledger_without(data, ids, marks)) != data:
-            puts[info.key] = new
+    for path, data in read_folder(store, "ledgers/"):
+        edited = ledger_without(data, ids, marks)
+        if edited != data:
+            puts[path] = edited
     return puts
+
+
+def _decisions(store: Store, marks: Marks) -> dict[str, bytes]:
+    puts = {}
+    for path, data in read_folder(store, "follows/"):
+        edited = decision_without(data, marks)
+        if edited != data:
+            puts[path] = edited
+    return puts
+
+
+def decision_without(data: bytes, marks: Marks) -> bytes:
+    """Return a record of `loader.online` without denied names; the same bytes if there are none.
+
+    Only the names of environments, which it counts by, come from samples. Its rows are numbers.
+    """
+    try:
+        body = json.loads(data)
+        by = body["counts"]["by"]
+        edited = [[marks.without(env), *numbers] for env, *numbers in by]
+    except (ValueError, RecursionError, TypeError, LookupError):
+        return data  # a record of `loader.follow`, which names plans only, or a damaged one
+    if edited == by:
+        return data
+    body["counts"]["by"] = edited
+    return canonical(body)
 
 
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:

@@ -7,7 +7,6 @@ _NAME, _HASH, _ENTRY = r"[^/]+", r"[0-9a-f]{64}", r"[0-9]{12}"
 WITHOUT = {
     "penstock.json": "the root's id",
     "collect/": "paths of objects, replaced at each look",
-    "follows/": "hashes of plans",
     "heartbeats/": "counts",
     "leases/": "ids of versions",
     "lists/": "ordinals; lists of the samples' versions have places of their own",
@@ -29,7 +28,7 @@ _FREE = re.compile(
         [
             r"penstock\.json",
             rf"collect/{_NAME}/{_NAME}\.(?:json|parquet)",
-            rf"(?:follows|nodes)/.+\.json|nodes/runs/{_NAME}/{_NAME}",
+            rf"nodes/.+\.json|nodes/runs/{_NAME}/{_NAME}",
             rf"heartbeats/{_NAME}",
             rf"leases/(?:{_NAME}/)?{_NAME}",  # of earlier releases: leases/<version id>/<holder>.json
             rf"(?:lists|norms|packs|seals|views|windows)/{_HASH}\.parquet",
@@ -48,6 +47,7 @@ _SEARCHED = {
     "stages": re.compile(r".+\.json"),
     "exclusions": re.compile(r".+\.json"),
     "plans": re.compile(r".+\.json"),
+    "follows": re.compile(r".+\.json"),
     "ledgers": re.compile(r".+\.jsonl"),
     "cards": re.compile(rf".+/(?:card\.(?:json|md|html)|examples-{_NAME}\.jpg)"),
     "gates": re.compile(r".+\.html"),

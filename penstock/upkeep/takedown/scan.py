@@ -3,9 +3,11 @@
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, cached_property
 from io import BufferedReader
+from itertools import groupby, islice
 from typing import Any
 
 import pyarrow as pa
@@ -26,12 +28,14 @@ from loader.storage.store import list_place
 from ...denied.cells import OWN, json_object, scrub, scrubbed, searched, taken_rows, texts
 from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.find import all_datasets, producer_names_some
+from ...denied.folder_reads import AT_ONCE
 from ...denied.hashed_names import Marks
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from ..gc.needed import OURS
 from .derived import (
     card_folders,
+    decision_without,
     exclusion_without,
     ledger_without,
     page_names,
@@ -157,6 +161,7 @@ SCANNED = (
     "stages/",
     "exclusions/",
     "plans/",
+    "follows/",
     "ledgers/",
     "cards/",
     "gates/",
@@ -274,6 +279,7 @@ class Scan:
             "stages": self._record,
             "exclusions": self._exclusion,
             "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
+            "follows": self._decision,
             "ledgers": self._ledger,
             "cards": lambda path: path.startswith(self._cards),
             "gates": self._page,
@@ -285,8 +291,21 @@ class Scan:
         self._root = root
 
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
-        for info in infos:
-            yield info.key, self.verdict(info.key, info.nbytes)
+        """Yield (path, verdict) for each object, in order. Small objects of runs are read 32 at once."""
+        # Others may be large, or share tables that a search reads first: one by one they bound the memory.
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-proof") as pool:
+            for is_small, group in groupby(infos, key=_is_small):
+                if not is_small:
+                    for info in group:
+                        yield info.key, self._verdict(info)
+                    continue
+                while block := list(islice(group, AT_ONCE)):
+                    paths = [info.key for info in block]
+                    verdicts = pool.map(self._verdict, block)
+                    yield from zip(paths, verdicts, strict=True)
+
+    def _verdict(self, info: ObjectInfo) -> str | None:
+        return self.verdict(info.key, info.nbytes)
 
     def verdict(self, path: str, nbytes: int) -> str | None:
         """Return None if an object is clean, "" if it names or may show denied samples, else the error's type.
@@ -393,6 +412,10 @@ class Scan:
             if had
         )
 
+    def _decision(self, path: str) -> bool:
+        data = self._get(path)
+        return any(decision_without(data, one) != data for one in self._marks.values())
+
     def _page(self, path: str) -> bool:
         marks = self._marks.get(path.split("/")[1])
         return marks is not None and page_names(self._get(path), marks)
@@ -413,6 +436,10 @@ class Scan:
         if not path.endswith((".json", ".jsonl.zst")):
             return any(one.names(data.decode(errors="replace")) for one in every)
         return any(_holds(body, one) for body in map(parse_json, _lines(data, path)) for one in every)
+
+
+def _is_small(info: ObjectInfo) -> bool:
+    return info.key.startswith(("follows/", "plans/"))
 
 
 def _holds(body: Any, marks: Marks) -> bool:

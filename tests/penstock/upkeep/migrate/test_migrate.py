@@ -571,3 +571,45 @@ def test_migrate_refuses_a_log_entry_that_is_damaged_at_its_source(root, place, 
     root.store.put(key, whole)
     assert migrate(loader.Root(root.url), place, Pace()).failures == {}
     assert objects(place) == objects(root.store)
+
+
+def test_mirror_never_has_a_run_record_without_its_plan_and_version(root, place):
+    """A run decides a step, with a new version, each time that the migration lists a folder or the log."""
+    steps = []
+
+    def decide():
+        step = len(steps)
+        steps.append(step)
+        version = write(root, range(100 + step, 101 + step))
+        plan = loader.plan({"d": version}, seed=step, global_batch=1)
+        body = {"format": 1, "run": "r", "step": step, "before": plan.hash, "plan": plan.save(root)}
+        root.store.put_if_absent(f"follows/r/{step:019d}.json", json.dumps(body).encode())
+
+    def before(verb, key):
+        if verb == "list" and threading.current_thread() is threading.main_thread() and len(steps) < 12:
+            decide()
+
+    decide()
+    source = loader.Root(root.url)
+    source.store = ObservedStore(source.store, before)
+    for _ in range(2):
+        assert migrate(source, place, Pace()).failures == {}
+        mirror = loader.Root(place.url)
+        records = [json.loads(place.get(info.key).data) for info in place.list("follows/")]
+        assert records
+        for record in records:
+            assert loader.open_plan(mirror, record["plan"]).hash == record["plan"]
+    source.store = root.store
+    assert migrate(source, place, Pace()).failures == {}
+    assert [info.key for info in place.list("follows/")] == [info.key for info in root.store.list("follows/")]
+    plan = plan_migration(source, place)
+    assert plan.objects == 0
+
+
+def test_plan_of_a_migration_counts_records_of_runs_and_lists_none(root, place, tmp_path):
+    migrate(root, place, Pace())
+    root.store.put("follows/r/0000000000000000000.json", b"{}")
+    listing = tmp_path / "files"
+    with listing.open("w") as rclone:
+        assert plan_migration(root, place, rclone=rclone).objects == 1
+    assert listing.read_text() == ""

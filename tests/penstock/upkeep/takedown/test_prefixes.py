@@ -74,6 +74,10 @@ PLANTED = {
         names(samples=[{"key": f"{SECRET}/one"}]),
     ),
     "plans/": lambda root, id: (f"plans/{'0' * 64}.json", names(version=id)),
+    "follows/": lambda root, id: (
+        f"follows/r/{7:019d}.json",
+        names(counts={"by": [[f"{SECRET}/one", 0, 1, 0]]}),
+    ),
     "ledgers/": lambda root, id: ("ledgers/x/0.jsonl", names(version_id=id) + b"\n"),
     "cards/": lambda root, id: (f"cards/photos/000001-{id}/card.json", b"{}"),
     "gates/": lambda root, id: ("gates/photos/x.html", f"<p>{SECRET}/one</p>".encode()),

@@ -261,9 +261,7 @@ def migrate(
         copy_all(migration, items, journal, report, total, cluster)
         if report.failures:
             return report
-        _copy_places(source, target)
-        report.entries = _copy_log(root, target, state, after)
-        _copy_records(source, target, records, at_once)
+        report.entries = _copy_last(root, target, state, after, records, at_once)
         report.recorded = any(one.get("url") == target.url for one in root.state.mirrors)
         journal.finish()
     return report
@@ -275,6 +273,21 @@ def _items(items: Iterator[Item], journal: Journal, report: MigrationReport) -> 
             report.skipped += 1
         else:
             yield item
+
+
+def _copy_last(
+    root: Root,
+    target: Store,
+    state: State,
+    after: int,
+    records: Sequence[Item],
+    at_once: int,
+) -> int:
+    """Copy what names other objects: places, the log, and records of runs. Return the number of the last entry."""
+    _copy_places(root.store, target)
+    last = _copy_log(root, target, state, after)
+    _copy_records(root.store, target, records, at_once)
+    return last
 
 
 def _copy_places(source: Store, target: Store) -> None:

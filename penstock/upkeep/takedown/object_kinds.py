@@ -1,6 +1,9 @@
 """Kinds of objects that hold no sample's bytes and no sample's name, by the path that their format prescribes."""
 
 import re
+from collections.abc import Iterator
+
+from ...denied.record import Place
 
 _NAME, _HASH, _ENTRY = r"[^/]+", r"[0-9a-f]{64}", r"[0-9]{12}"
 
@@ -71,3 +74,27 @@ def is_searchable(path: str) -> bool:
     """Return whether a proof can search an object with this path."""
     pattern = _SEARCHED.get(path.partition("/")[0])
     return pattern is not None and pattern.fullmatch(path) is not None
+
+
+MOST_NAMED = 100
+"""Objects that a proof names as not searched; it counts the others."""
+
+
+class StrangeObjects:
+    """Objects that a proof cannot search: the first by name, the others by number."""
+
+    def __init__(self) -> None:
+        self._paths = list[str]()
+        self._n = 0
+
+    def add(self, path: str) -> None:
+        self._n += 1
+        if len(self._paths) < MOST_NAMED:
+            self._paths.append(path)
+
+    def places(self) -> Iterator[Place]:
+        why = "not searched: penstock writes no object of this name or size there. Look at it, then move or delete it"
+        for path in self._paths:
+            yield {"check": "scan", "what": "an unknown object", "path": path, "clean": False, "why": why}
+        if more := self._n - len(self._paths):
+            yield {"check": "scan", "what": f"{more} more unknown objects", "clean": False, "why": why}

@@ -41,7 +41,7 @@ from .derived import (
     page_names,
     plan_is_of,
 )
-from .object_kinds import is_free, is_searchable
+from .object_kinds import StrangeObjects, is_free, is_searchable
 from .pipeline_files import is_hint, table_without, with_units, without_names
 from .run_records import is_rewritten, run_record_names, run_record_without
 
@@ -178,8 +178,6 @@ ELSEWHERE = {
 """Prefixes with their own check."""
 NOT_SEARCHED = "not searched"
 """Verdict on an object that no format of penstock has, or that is too large to search."""
-MOST_NAMED = 100
-"""Objects that a proof names as not searched; it counts the others."""
 _NEVER = {
     "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
     "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
@@ -205,7 +203,7 @@ def scanned(
     """
     known = {place["path"] for place in record.having("absent")}
     refused = dict[str, str]()
-    strange = _StrangeObjects()
+    strange = StrangeObjects()
 
     def infos() -> Iterator[ObjectInfo]:
         for info in list_place(root.store, refuse=refused.__setitem__, outside=True):
@@ -237,26 +235,6 @@ def scanned(
         "clean": True,
         "evidence": "a run would change none of the others",
     }
-
-
-class _StrangeObjects:
-    """Objects that a proof cannot search: the first by name, the others by number."""
-
-    def __init__(self) -> None:
-        self._paths = list[str]()
-        self._n = 0
-
-    def add(self, path: str) -> None:
-        self._n += 1
-        if len(self._paths) < MOST_NAMED:
-            self._paths.append(path)
-
-    def places(self) -> Iterator[Place]:
-        why = "not searched: penstock writes no object of this name or size there. Look at it, then move or delete it"
-        for path in self._paths:
-            yield {"check": "scan", "what": "an unknown object", "path": path, "clean": False, "why": why}
-        if more := self._n - len(self._paths):
-            yield {"check": "scan", "what": f"{more} more unknown objects", "clean": False, "why": why}
 
 
 class Scan:

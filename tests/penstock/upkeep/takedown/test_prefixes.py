@@ -148,11 +148,11 @@ def test_proof_names_objects_that_it_cannot_search(kit, redacted):
     assert sorted(one["path"] for one in unclean) == sorted(STRANGE)
     assert all("not searched" in one["why"] for one in unclean)
     root.store.delete_many(STRANGE)
-    many = [f"copy/{number}" for number in range(scan.MOST_NAMED + 7)]
+    many = [f"copy/{number}" for number in range(object_kinds.MOST_NAMED + 7)]
     for path in many:
         root.store.put(path, b"")
     unclean = [one for one in kit.prove(root, n)["places"] if not one["clean"]]
-    assert len(unclean) == scan.MOST_NAMED + 1
+    assert len(unclean) == object_kinds.MOST_NAMED + 1
     assert unclean[-1]["what"] == "7 more unknown objects"
     root.store.delete_many(many)
     assert kit.prove(root, n)["result"] == "complete"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .follow import follow
     from .items import items
     from .norms import norm, normalise
+    from .online import OnlineBatches, backlog, online
     from .plan_of import plan_of
     from .plans import by_score, open_plan, plan, source, write_part
     from .report import report
@@ -55,6 +56,7 @@ __all__ = [
     "Explanation",
     "Loader",
     "NodeCache",
+    "OnlineBatches",
     "Part",
     "Plan",
     "Replay",
@@ -67,6 +69,7 @@ __all__ = [
     "World",
     "Writer",
     "audio",
+    "backlog",
     "bucket",
     "by_bucket",
     "by_score",
@@ -83,6 +86,7 @@ __all__ = [
     "norm",
     "normalise",
     "on",
+    "online",
     "open_foreign",
     "open_plan",
     "pack",
@@ -109,6 +113,7 @@ _LATER = {
     "Batch": "..run.batch.batch",
     "Explanation": ".explain",
     "Loader": "..run.loader",
+    "OnlineBatches": ".online",
     "Part": "..dataset.shards.part",
     "Plan": "..order.plan",
     "ROLLOUT_GROUPS": "..rollouts.rollout_fields",
@@ -119,6 +124,7 @@ _LATER = {
     "World": "..run.recipe.world",
     "Writer": "..dataset.writer",
     "audio": "..modalities.audio.request",
+    "backlog": ".online",
     "bucket": "..order.sources.bucket",
     "by_bucket": "..run.recipe.decode",
     "by_score": ".plans",
@@ -133,6 +139,7 @@ _LATER = {
     "norm": ".norms",
     "normalise": ".norms",
     "on": ".torch",
+    "online": ".online",
     "open_foreign": "penstock.formats.open_foreign",
     "open_plan": ".plans",
     "pack": "..order.sources.pack_request",

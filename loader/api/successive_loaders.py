@@ -147,6 +147,12 @@ class SuccessiveLoaders:
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
         self.loader.note(per_sample=per_sample, **values)
 
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         """Store the ledger and the run log, and end the loader's threads and processes. Raises: StoreError."""
         try:

@@ -19,7 +19,7 @@ MOST_PARTS = 2**31
 MOST_ROWS = 2**40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cursor:
     """Position of a run in a dataset. Parts from `parts` on are undecided."""
 
@@ -36,21 +36,32 @@ class Cursor:
         undecided = []
         for part, ranges in sorted(self.ranges.items()):
             undecided.append([part, _stored_ranges(ranges)])
-        return {"version": self.version, "parts": self.parts, "last": self.last, "left": undecided}
+        return {
+            "version": self.version,
+            "parts": self.parts,
+            "last": self.last,
+            "left": undecided,
+        }
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Cursor":
         """Return the cursor in a record. Raises: ValueError, LookupError or TypeError for other JSON."""
         n_parts = whole_number(body["parts"], MOST_PARTS)
+        last_part = n_parts - 1
         ranges: dict[int, Int64s] = {}
         before = -1
         for part, stored in body["left"]:
-            number = whole_number(part, n_parts - 1)
+            number = whole_number(part, last_part)
             if number <= before:
                 raise ValueError(f"part {number} of `left` comes after part {before}")
             before = number
             ranges[number] = _checked_ranges(stored)
-        return Cursor(version=text(body["version"]), parts=n_parts, last=text(body["last"]), ranges=ranges)
+        return Cursor(
+            version=text(body["version"]),
+            parts=n_parts,
+            last=text(body["last"]),
+            ranges=ranges,
+        )
 
 
 START = Cursor(ranges={})
@@ -59,28 +70,50 @@ START = Cursor(ranges={})
 
 def row_ranges(rows: Int64s) -> Int64s:
     """Return int64 [ranges, 2]: first row and stop of each run of consecutive rows. rows: int64, ascending."""
-    is_first = np.ones(len(rows), bool)
-    is_first[1:] = np.diff(rows) != 1
-    firsts = np.flatnonzero(is_first)
-    lasts = np.append(firsts[1:], len(rows)) - 1
-    return np.stack([rows[firsts], rows[lasts] + 1], axis=1)
+    n_rows = len(rows)
+    is_first = np.ones(n_rows, bool)
+    distance = np.diff(rows)
+    is_first[1:] = distance != 1
+    is_last = np.ones(n_rows, bool)
+    is_last[:-1] = is_first[1:]
+    firsts = rows[is_first]
+    stops = rows[is_last] + 1
+    return np.stack(
+        [firsts, stops],
+        axis=1,
+    )
 
 
 def rows_in(ranges: Int64s) -> Int64s:
     """Return int64 [rows], ascending: the rows of ranges. Check the ranges' bounds first: they may be damaged."""
-    counts = ranges[:, 1] - ranges[:, 0]
-    ends = np.cumsum(counts)
-    n_rows = int(counts.sum())
-    shift = np.repeat(ranges[:, 0] - (ends - counts), counts)  # [rows]
-    rows: Int64s = np.arange(n_rows) + shift
+    firsts = ranges[:, 0]
+    stops = ranges[:, 1]
+    counts = stops - firsts
+    n_rows = counts.sum()
+    n_before = np.cumsum(counts) - counts  # [ranges]: rows in the ranges before
+    shift = np.repeat(firsts - n_before, counts)  # [rows]: from the number among the rows to the row
+    numbers = np.arange(n_rows)
+    rows: Int64s = numbers + shift
     return rows
 
 
 def by_part(parts: Int64s, rows: Int64s) -> dict[int, Int64s]:
     """Return part -> its ranges. parts, rows: int64 [n], in the order of part and row."""
     ranges: dict[int, Int64s] = {}
-    distinct, firsts = np.unique(parts, return_index=True)
-    for part, part_rows in zip(distinct.tolist(), np.split(rows, firsts[1:]), strict=True):
+    distinct, firsts, counts = np.unique(
+        parts,
+        return_index=True,
+        return_counts=True,
+    )
+    stops = firsts + counts
+    bounds = zip(
+        distinct.tolist(),
+        firsts.tolist(),
+        stops.tolist(),
+        strict=True,
+    )
+    for part, first, stop in bounds:
+        part_rows = rows[first:stop]
         ranges[part] = row_ranges(part_rows)
     return ranges
 
@@ -89,33 +122,46 @@ def _stored_ranges(ranges: Int64s) -> list[list[int]] | str:
     if len(ranges) <= MOST_RANGES:
         pairs: list[list[int]] = ranges.tolist()
         return pairs
-    is_undecided = np.zeros(int(ranges[-1, 1]), bool)
-    is_undecided[rows_in(ranges)] = True
-    return base64.b64encode(pack(is_undecided)).decode()
+    n_rows = int(ranges[-1, 1])  # up to the last undecided one
+    is_undecided = np.zeros(n_rows, bool)
+    undecided = rows_in(ranges)
+    is_undecided[undecided] = True
+    bitmap = pack(is_undecided)
+    return base64.b64encode(bitmap).decode()
 
 
 def _checked_ranges(stored: object) -> Int64s:
     if isinstance(stored, str):
-        try:
-            bitmap = base64.b64decode(stored, validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"`left` has a bitmap that is not base64: {error}") from None
-        ranges = row_ranges(np.flatnonzero(unpack(bitmap, 8 * len(bitmap))))
+        ranges = _ranges_in_bitmap(stored)
     else:
-        ranges = _number_pairs(stored)
+        ranges = _ranges_in_pairs(stored)
     if not len(ranges):
         raise ValueError("`left` names a part without rows")
     bounds = ranges.reshape(-1)
-    if bool((np.diff(bounds) <= 0).any()):
+    growth = np.diff(bounds)
+    if growth.min() <= 0:
         raise ValueError("`left` has ranges that are empty, or out of order")
     return ranges
 
 
-def _number_pairs(stored: Any) -> Int64s:
-    pairs: list[tuple[int, int]] = []
+def _ranges_in_bitmap(stored: str) -> Int64s:
+    try:
+        bitmap = base64.b64decode(stored, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"`left` has a bitmap that is not base64: {error}") from None
+    n_bits = 8 * len(bitmap)
+    is_undecided = unpack(bitmap, n_bits)
+    rows = np.flatnonzero(is_undecided)
+    return row_ranges(rows)
+
+
+def _ranges_in_pairs(stored: object) -> Int64s:
+    bounds: list[int] = []
     for first, stop in checked_list(stored):
-        pairs.append((whole_number(first, MOST_ROWS), whole_number(stop, MOST_ROWS)))
-    return np.array(pairs, np.int64).reshape(-1, 2)
+        bounds.append(whole_number(first, MOST_ROWS))
+        bounds.append(whole_number(stop, MOST_ROWS))
+    pairs = np.array(bounds, np.int64)
+    return pairs.reshape(-1, 2)
 
 
 def checked_list(value: object) -> Iterable[Any]:

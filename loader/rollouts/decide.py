@@ -20,6 +20,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MOST_ENVS = 32
 """Environments that counts name; `OTHER_ENVS` has the rest, so a record stays small."""
+MOST_ENV_CHARS = 128
 OTHER_ENVS = "(others)"
 
 
@@ -68,14 +69,16 @@ def choose(rows: pa.Table, rule: DecisionRule, policy: int) -> GroupChoice | Non
     trainable = np.flatnonzero(judged.is_trainable)
     if len(trainable) < rule.groups:
         return None
-    last_group = int(trainable[rule.groups - 1])
+    last = rule.groups - 1
+    last_group = int(trainable[last])
     return _choice(judged, last_group + 1)
 
 
 def choose_all(rows: pa.Table, rule: DecisionRule, policy: int) -> GroupChoice:
     """Return the choice that decides every row. Arguments are as for `choose`."""
     judged = _judge(rows, rule, policy)
-    return _choice(judged, len(judged.is_trainable))
+    n_groups = len(judged.is_trainable)
+    return _choice(judged, n_groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,31 +93,62 @@ class _JudgedRows:
 
 def _judge(rows: pa.Table, rule: DecisionRule, policy: int) -> _JudgedRows:
     group = group_numbers(rows)
-    n_groups = int(group.max(initial=-1)) + 1
-    lag = policy - integers(rows["policy_min"])
+    policy_min = integers(rows["policy_min"])
+    lag = policy - policy_min  # [rows]; below 0 for rollouts of a newer policy
     is_fresh = lag <= rule.max_lag
     if rule.stale == "group":
-        n_stale = np.bincount(group[~is_fresh], minlength=n_groups)  # [groups]
+        n_stale = _group_sizes(group, ~is_fresh)
         is_fresh = n_stale[group] == 0
-    n_fresh = np.bincount(group[is_fresh], minlength=n_groups)  # [groups]
-    return _JudgedRows(group=group, is_fresh=is_fresh, is_trainable=n_fresh >= rule.min_size)
+    n_fresh = _group_sizes(group, is_fresh)
+    return _JudgedRows(
+        group=group,
+        is_fresh=is_fresh,
+        is_trainable=n_fresh >= rule.min_size,
+    )
+
+
+def _group_sizes(group: Int64s, is_counted: Bools) -> Int64s:
+    """Return int64 [groups]: counted rows of each group."""
+    n_groups = int(group.max(initial=-1)) + 1
+    counted = group[is_counted]
+    return np.bincount(
+        counted,
+        minlength=n_groups,
+    )
 
 
 def _choice(judged: _JudgedRows, n_decided: int) -> GroupChoice:
     """Return the choice that decides the first `n_decided` groups."""
-    is_decided = judged.group < n_decided
-    is_in_trainable_group = judged.is_trainable[judged.group]
-    is_trained = is_decided & judged.is_fresh & is_in_trainable_group
+    group = judged.group
+    is_decided = group < n_decided
+    is_fresh = is_decided & judged.is_fresh
+    is_stale = is_decided & ~judged.is_fresh
+    is_in_trainable_group = judged.is_trainable[group]
+    is_trained = is_fresh & is_in_trainable_group
+    is_small = is_fresh & ~is_in_trainable_group
 
-    verdicts = np.zeros(len(judged.group), np.int8)
-    verdicts[is_decided & ~judged.is_fresh] = Verdict.STALE
-    verdicts[is_decided & judged.is_fresh & ~is_in_trainable_group] = Verdict.SMALL
+    n_rows = len(group)
+    verdicts = np.full(
+        n_rows,
+        Verdict.UNDECIDED,
+        np.int8,
+    )
+    verdicts[is_stale] = Verdict.STALE
+    verdicts[is_small] = Verdict.SMALL
     verdicts[is_trained] = Verdict.TRAINED
 
     numbers = np.flatnonzero(is_trained)
-    by_group = np.argsort(judged.group[numbers], kind="stable")
-    n_groups = int(judged.is_trainable[:n_decided].sum())
-    return GroupChoice(verdicts=verdicts, trained=numbers[by_group], n_groups=n_groups)
+    by_group = np.argsort(
+        group[numbers],
+        kind="stable",
+    )
+    decided_groups = judged.is_trainable[:n_decided]
+    n_trained_groups = decided_groups.sum()
+    return GroupChoice(
+        verdicts=verdicts,
+        trained=numbers[by_group],
+        n_groups=int(n_trained_groups),
+    )
 
 
 def group_numbers(rows: pa.Table) -> Int64s:
@@ -122,12 +156,19 @@ def group_numbers(rows: pa.Table) -> Int64s:
     if not rows.num_rows:
         return np.zeros(0, np.int64)
     distinct_ids, id_codes = codes(rows["group_id"])
-    # [rows]: equal for rows of one group. A transaction's code is the position of a part, so the product stays small.
-    code = integers(rows["transaction"]) * len(distinct_ids) + id_codes
-    _, first_rows, index = np.unique(code, return_index=True, return_inverse=True)
+    n_ids = len(distinct_ids)
+    transaction = integers(rows["transaction"])
+    # [rows]: equal for rows of one group. A transaction's number is a part's position, so the product stays small.
+    code = transaction * n_ids + id_codes
+    _, first_rows, index = np.unique(
+        code,
+        return_index=True,
+        return_inverse=True,
+    )
+    n_groups = len(first_rows)
     by_first_row = np.argsort(first_rows)  # [groups]
-    number = np.empty(len(first_rows), np.int64)
-    number[by_first_row] = np.arange(len(first_rows))
+    number = np.empty(n_groups, np.int64)
+    number[by_first_row] = np.arange(n_groups)
     return number[index]
 
 
@@ -136,35 +177,63 @@ def count_choice(rows: pa.Table, choice: GroupChoice, n_sequences: int) -> dict[
 
     rows: as for `choose`, with the columns env and n_tokens, without nulls. n_sequences: packed sequences.
     """
-    verdicts = choice.verdicts
-    return {
+    counts: dict[str, Any] = {
         "groups": choice.n_groups,
         "sequences": n_sequences,
-        "trained": int((verdicts == Verdict.TRAINED).sum()),
-        "stale": int((verdicts == Verdict.STALE).sum()),
-        "small": int((verdicts == Verdict.SMALL).sum()),
-        "by": _counts_by_env(rows, verdicts),
     }
+    for verdict in (Verdict.TRAINED, Verdict.STALE, Verdict.SMALL):
+        is_counted = choice.verdicts == verdict
+        name = verdict.name.lower()
+        counts[name] = int(is_counted.sum())
+    counts["by"] = _counts_by_env(rows, choice.verdicts)
+    return counts
 
 
 def _counts_by_env(rows: pa.Table, verdicts: Int8s) -> list[list[Any]]:
     """Return [env, quartile of length, trained, withheld] entries, sorted. They show whether long ones are withheld."""
     is_decided = verdicts != Verdict.UNDECIDED
     decided = np.flatnonzero(is_decided)
+    n_decided = len(decided)
     tokens = integers(rows["n_tokens"])[decided]
-    # By rank: rows of one length are in one quartile.
-    rank = np.searchsorted(np.sort(tokens), tokens, side="left")
-    quartile = rank * 4 // max(1, len(tokens))
+    sorted_tokens = np.sort(tokens)
+    # By rank: rollouts of one length are in one quartile.
+    rank = np.searchsorted(
+        sorted_tokens,
+        tokens,
+        side="left",
+    )
+    quartile = 4 * rank // max(1, n_decided)
+    is_trained = verdicts[decided] == Verdict.TRAINED
 
-    all_envs = rows["env"].to_pylist()
-    envs = [all_envs[number] for number in decided.tolist()]
-    frequent = {env for env, _ in Counter(envs).most_common(MOST_ENVS)}
+    stored_envs = rows["env"].to_pylist()
+    envs = [stored_envs[number] for number in decided.tolist()]
+    most_common = Counter(envs).most_common(MOST_ENVS)
+    frequent = {env for env, _ in most_common}
     trained: Counter[tuple[str, int]] = Counter()
     withheld: Counter[tuple[str, int]] = Counter()
-    is_trained = verdicts[decided] == Verdict.TRAINED
-    for env, number, trains in zip(envs, quartile.tolist(), is_trained.tolist(), strict=True):
-        name = env[:128] if env in frequent else OTHER_ENVS
-        count = trained if trains else withheld
-        count[name, number] += 1
-    entries = sorted(trained.keys() | withheld.keys())
-    return [[env, number, trained[env, number], withheld[env, number]] for env, number in entries]
+    facts = zip(
+        envs,
+        quartile.tolist(),
+        is_trained.tolist(),
+        strict=True,
+    )
+    for env, quarter, trains in facts:
+        name = OTHER_ENVS
+        if env in frequent:
+            name = env[:MOST_ENV_CHARS]
+        count = withheld
+        if trains:
+            count = trained
+        count[name, quarter] += 1
+
+    entries = []
+    for name, quarter in sorted(trained.keys() | withheld.keys()):
+        pair = (name, quarter)
+        entry = [
+            name,
+            quarter,
+            trained[pair],
+            withheld[pair],
+        ]
+        entries.append(entry)
+    return entries

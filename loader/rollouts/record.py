@@ -31,7 +31,7 @@ _STEP_KEY = re.compile(r"(\d{19})\.json")
 _COUNTED = ("groups", "sequences", "trained", "stale", "small")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecisionRecord:
     run: str
     step: int

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..dataset.shards.parts_table import PartsTable
-from ..dataset.tables.parquet import integers
+from ..dataset.tables.parquet import integers, take_rows
 from ..dataset.versions.sample_rows import columns_of_rows
 from ..dataset.versions.version import Version
 from ..errors import Corrupt, InvalidSample, PlanMismatch
@@ -19,6 +19,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 BLOCK_ROWS = 4096
 """Rows that are read together. A decision reads no further than it must: a backlog may hold millions."""
+PLACES = ("part", "row", "ordinal", "transaction")
 NEEDED = ("group_id", "policy_min")
 COUNTED = ("env", "n_tokens", "reward")
 
@@ -31,9 +32,12 @@ def check_continues(version: Version, cursor: Cursor, run: str) -> bool:
     parts = version.parts
     if len(parts) < cursor.parts:
         return False
-    if cursor.parts and parts.id(cursor.parts - 1) != cursor.last:
+    if not cursor.parts:
+        return True
+    last = parts.id(cursor.parts - 1)
+    if last != cursor.last:
         raise PlanMismatch(
-            f"{version.name} has the part {parts.id(cursor.parts - 1)!r} where run {run!r} decided the rollouts of "
+            f"{version.name} has the part {last!r} where run {run!r} decided the rollouts of "
             f"{cursor.last!r}, under version {cursor.version}: that version was retired, and this one does not "
             "continue it. Give the run another name; like= and until= repeat its steps"
         )
@@ -53,8 +57,10 @@ def read_undecided(
     parts = version.parts
     read: list[pa.Table] = []
     for positions in _blocks(parts, cursor, block_rows):
-        read.append(_rows_of_parts(version, cursor, positions))
-        yield pa.concat_tables(read), positions[-1] + 1
+        rows = _rows_of_parts(version, cursor, positions)
+        read.append(rows)
+        last = positions[-1]
+        yield pa.concat_tables(read), last + 1
 
 
 def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list[int]]:
@@ -62,7 +68,8 @@ def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list
     block: list[int] = []
     n_rows = 0
     transaction = None
-    for position in [*sorted(cursor.ranges), *range(cursor.parts, len(parts))]:
+    new_parts = range(cursor.parts, len(parts))
+    for position in [*sorted(cursor.ranges), *new_parts]:
         own = transaction_of(parts, position)
         if n_rows >= block_rows and own != transaction:
             yield block
@@ -70,70 +77,75 @@ def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list
             n_rows = 0
         transaction = own
         block.append(position)
-        n_rows += int(parts.n_rows[position])
+        n_part_rows = parts.n_rows[position]
+        n_rows += int(n_part_rows)
     if block:
         yield block
 
 
 def transaction_of(parts: PartsTable, position: int) -> str:
-    return parts.id(position).rpartition("-")[0]  # a part is named <transaction>-<name>
+    part = parts.id(position)
+    transaction, _, _ = part.rpartition("-")  # a part is named <transaction>-<name>
+    return transaction
 
 
-def _rows_of_parts(version: Version, cursor: Cursor, positions: list[int]) -> pa.Table:
+def _rows_of_parts(
+    version: Version,
+    cursor: Cursor,
+    positions: list[int],
+) -> pa.Table:
     """Return the undecided live rows of neighbouring parts, as `read_undecided` yields them."""
     parts = version.parts
-    part_of_row = [np.zeros(0, np.int64)]
-    rows = [np.zeros(0, np.int64)]
-    ordinals = [np.zeros(0, np.int64)]
-    transactions = [np.zeros(0, np.int64)]
-    first_position = -1  # of the parts' transaction
+    none = np.zeros(0, np.int64)
+    # Lists of int64 [rows of a part].
+    places: dict[str, list[Int64s]] = {name: [none] for name in PLACES}
+    first_position = -1  # of the transaction's first part in the block
     transaction = None
     for position in positions:
         own = transaction_of(parts, position)
         if own != transaction:
             transaction = own
             first_position = position
-        part_rows, part_ordinals = _undecided_rows(version, cursor, position)
-        n_rows = len(part_rows)
-        part_of_row.append(np.full(n_rows, position))
-        rows.append(part_rows)
-        ordinals.append(part_ordinals)
-        transactions.append(np.full(n_rows, first_position))
-    places = {
-        "part": np.concatenate(part_of_row),
-        "row": np.concatenate(rows),
-        "ordinal": np.concatenate(ordinals),
-        "transaction": np.concatenate(transactions),
-    }
-    return _with_columns(version, places)
+        rows, ordinals = _undecided_rows(version, cursor, position)
+        n_rows = len(rows)
+        places["part"].append(np.full(n_rows, position))
+        places["row"].append(rows)
+        places["ordinal"].append(ordinals)
+        places["transaction"].append(np.full(n_rows, first_position))
+    joined = {name: np.concatenate(arrays) for name, arrays in places.items()}
+    return _with_columns(version, joined)
 
 
-def _undecided_rows(version: Version, cursor: Cursor, position: int) -> tuple[Int64s, Int64s]:
+def _undecided_rows(
+    version: Version,
+    cursor: Cursor,
+    position: int,
+) -> tuple[Int64s, Int64s]:
     """Return (rows, their ordinals) of a part's undecided live rows, int64 [rows] each."""
     parts = version.parts
     n_rows = int(parts.n_rows[position])
+    rows = np.arange(n_rows)
     if position < cursor.parts:
         ranges = cursor.ranges[position]
-        if int(ranges[-1, 1]) > n_rows:
+        stop = int(ranges[-1, 1])
+        if stop > n_rows:  # before the ranges are filled: a damaged record could claim any number
             raise Corrupt(
                 f"part {parts.id(position)} of {version.name} has {n_rows} rows; the record of a decision counts "
-                f"{int(ranges[-1, 1])}: it was damaged. Restore follows/ from a mirror"
+                f"{stop}: it was damaged. Restore follows/ from a mirror"
             )
         rows = rows_in(ranges)
-    else:
-        rows = np.arange(n_rows)
     first_ordinal = int(parts.first_ordinal[position])
     if position not in parts.live_rows:
         return rows, first_ordinal + rows
     is_live = parts.live_members(position)  # bool [rows of the part]
-    ordinals: Int64s = (
-        first_ordinal - 1 + np.cumsum(is_live, dtype=np.int64)
-    )  # [rows of the part], of live rows
-    live_undecided = rows[is_live[rows]]
-    return live_undecided, ordinals[live_undecided]
+    n_live = np.cumsum(is_live, dtype=np.int64)  # [rows of the part]: live rows up to each
+    live_rows = rows[is_live[rows]]
+    ordinals: Int64s = first_ordinal + n_live[live_rows] - 1
+    return live_rows, ordinals
 
 
 def _with_columns(version: Version, places: dict[str, Int64s]) -> pa.Table:
+    """Return the rows at these places with their columns. places: `PLACES` -> int64 [rows]."""
     stored_columns = version.manifest["columns"]
     missing = [name for name in NEEDED if name not in stored_columns]
     if missing:
@@ -141,64 +153,106 @@ def _with_columns(version: Version, places: dict[str, Int64s]) -> pa.Table:
             f"{version.name} has no column {missing[0]}: loader.online reads rollouts. Write them with loader.rollout, "
             "with versions= for tokens that a policy sampled"
         )
-    names = [name for name in (*NEEDED, *COUNTED) if name in stored_columns]
     group = stored_columns["group_id"]["group"]
-    names = [name for name in names if stored_columns[name]["group"] == group]
-    columns = columns_of_rows(version, places["part"], places["row"], names)
+    names = []
+    for name in (*NEEDED, *COUNTED):
+        column = stored_columns.get(name)
+        if column is not None and column["group"] == group:
+            names.append(name)
+    columns = columns_of_rows(
+        version,
+        places["part"],
+        places["row"],
+        names,
+    )
     for name in NEEDED:
-        _check_values(version, columns, name, places["ordinal"])
-    arrays = {name: pa.array(values) for name, values in places.items()}
+        _check_values(
+            version,
+            columns,
+            name,
+            places["ordinal"],
+        )
+
+    n_rows = len(places["row"])
+    env = _column(columns, "env", pa.string(), n_rows)
+    n_tokens = _column(columns, "n_tokens", pa.int64(), n_rows)
+    arrays: dict[str, Any] = {name: pa.array(values) for name, values in places.items()}
     arrays["group_id"] = pc.cast(columns["group_id"], pa.string())
     arrays["policy_min"] = pc.cast(columns["policy_min"], pa.int64())
-    n_rows = len(places["row"])
-    arrays["env"] = pc.fill_null(_column(columns, "env", pa.string(), n_rows), "")
-    arrays["n_tokens"] = pc.fill_null(_column(columns, "n_tokens", pa.int64(), n_rows), 0)
+    arrays["env"] = pc.fill_null(env, "")
+    arrays["n_tokens"] = pc.fill_null(n_tokens, 0)
     arrays["reward"] = _column(columns, "reward", pa.float64(), n_rows)
     return pa.table(arrays)
 
 
-def _column(columns: pa.Table, name: str, kind: pa.DataType, n_rows: int) -> Any:
+def _column(
+    columns: pa.Table,
+    name: str,
+    kind: pa.DataType,
+    n_rows: int,
+) -> Any:
     """Return a column as a type, null where a value has none; nulls for a column that the dataset lacks."""
     if name not in columns.column_names:
         return pa.nulls(n_rows, kind)
     try:
         return pc.cast(columns[name], kind)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # it only counts
         return pa.nulls(n_rows, kind)
 
 
-def _check_values(version: Version, columns: pa.Table, name: str, ordinals: Int64s) -> None:
+def _check_values(
+    version: Version,
+    columns: pa.Table,
+    name: str,
+    ordinals: Int64s,
+) -> None:
     """Raise InvalidSample unless each row has a value of the right type. ordinals: int64 [rows]."""
     values = columns[name]
     is_missing = values.is_null().to_numpy()
-    if is_missing.any():
-        first = int(np.flatnonzero(is_missing)[0])
-        (key,) = version.keys(ordinals[first : first + 1])
+    missing = ordinals[is_missing]
+    n_missing = len(missing)
+    if n_missing:
+        (key,) = version.keys(missing[:1])
         raise InvalidSample(
-            f"{version.name}: sample {key!r} has no {name}, as {int(is_missing.sum())} undecided samples have none. "
-            "Write rollouts with loader.rollout(..., versions=) and at least one sampled token, or leave these out: "
+            f"{version.name}: sample {key!r} has no {name}, as {n_missing} undecided samples have none. Write rollouts "
+            "with loader.rollout(..., versions=) and at least one sampled token, or leave these out: "
             f"root.exclude({version.dataset!r}, [{key!r}], reason=...)"
         )
     if not len(values):
         return
-    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    kind = values.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if name == "group_id" and not is_text:
-        raise InvalidSample(f"{version.name}: column group_id is {values.type}; texts are needed")
-    if name == "policy_min" and not pa.types.is_integer(values.type):
-        raise InvalidSample(f"{version.name}: column policy_min is {values.type}; whole numbers are needed")
+        raise InvalidSample(f"{version.name}: column group_id is {kind}; texts are needed")
+    if name == "policy_min" and not pa.types.is_integer(kind):
+        raise InvalidSample(f"{version.name}: column policy_min is {kind}; whole numbers are needed")
 
 
-def next_cursor(version: Version, cursor: Cursor, rows: pa.Table, n_read: int, choice: GroupChoice) -> Cursor:
+def next_cursor(
+    version: Version,
+    cursor: Cursor,
+    rows: pa.Table,
+    n_read: int,
+    choice: GroupChoice,
+) -> Cursor:
     """Return the position after a decision. rows, n_read: from `read_undecided`. Rows that are not live are decided."""
-    numbers = np.flatnonzero(choice.verdicts == Verdict.UNDECIDED)
-    parts = integers(rows["part"])[numbers]
-    part_rows = integers(rows["row"])[numbers]
-    ranges = by_part(parts, part_rows)
+    is_undecided = choice.verdicts == Verdict.UNDECIDED
+    parts = integers(rows["part"])
+    part_rows = integers(rows["row"])
+    ranges = by_part(
+        parts[is_undecided],
+        part_rows[is_undecided],
+    )
     for part, part_ranges in cursor.ranges.items():
         if part >= n_read:  # the decision had enough groups before it
             ranges[part] = part_ranges
     n_parts = max(cursor.parts, n_read)
-    return Cursor(version=version.id, parts=n_parts, last=version.parts.id(n_parts - 1), ranges=ranges)
+    return Cursor(
+        version=version.id,
+        parts=n_parts,
+        last=version.parts.id(n_parts - 1),
+        ranges=ranges,
+    )
 
 
 def rows_of_decision(rows: pa.Table, after: Cursor) -> pa.Table:
@@ -207,8 +261,10 @@ def rows_of_decision(rows: pa.Table, after: Cursor) -> pa.Table:
     part_rows = integers(rows["row"])
     is_decided = parts < after.parts
     for part, ranges in after.ranges.items():
-        first, stop = np.searchsorted(parts, [part, part + 1]).tolist()
-        if first < stop:
-            is_undecided = np.isin(part_rows[first:stop], rows_in(ranges))
-            is_decided[first:stop] &= ~is_undecided
-    return rows.take(pa.array(np.flatnonzero(is_decided)))
+        bounds = np.searchsorted(parts, [part, part + 1])
+        own = slice(*bounds.tolist())  # the rows of the part
+        undecided = rows_in(ranges)
+        is_undecided = np.isin(part_rows[own], undecided)
+        is_decided[own] &= ~is_undecided
+    numbers = np.flatnonzero(is_decided)
+    return take_rows(rows, numbers)

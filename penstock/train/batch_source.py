@@ -5,15 +5,15 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import loader
-from loader.api.follow import Following
+from loader.api.successive_loaders import SuccessiveLoaders
 from loader.api.torch import BatchesOnDevice
 from loader.errors import InvalidRuntime
 from loader.run.batch.batch import MAKING
 from loader.run.metrics import COUNTERS, Metrics
 
 ACCEPTED = (
-    "loader.Loader(plan, ...), loader.follow(...), loader.torch_dataset(plan), a DataLoader or StatefulDataLoader over "
-    "it with batch_size=None, or loader.on(dataloader, device)"
+    "loader.Loader(plan, ...), loader.follow(...), loader.online(...), loader.torch_dataset(plan), a DataLoader or "
+    "StatefulDataLoader over it with batch_size=None, or loader.on(dataloader, device)"
 )
 
 
@@ -104,7 +104,7 @@ class DatasetBatches:
 
 def batch_source(batches: "BatchSource | Iterable[loader.Batch]") -> BatchSource:
     """Return batches with a position. Raises: InvalidRuntime for an iterable that has none."""
-    if isinstance(batches, loader.Loader | Following):
+    if isinstance(batches, loader.Loader | SuccessiveLoaders):
         return batches
     inner = batches.batches if isinstance(batches, BatchesOnDevice) else batches
     dataset = getattr(inner, "dataset", inner)

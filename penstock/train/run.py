@@ -224,7 +224,8 @@ class Run:
     ) -> Generator["loader.Batch", None, None]:
         """Yield the batches from the newest checkpoint on, until the last one, or until the run stops.
 
-        batches: A `Loader`, `loader.follow`, or `loader.torch_dataset`, also through a DataLoader and `loader.on`.
+        batches: A `Loader`, `loader.follow`, `loader.online`, or `loader.torch_dataset`, also through a DataLoader and
+            `loader.on`.
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
         save_every: Steps from one checkpoint to the next, beside the training; 0 saves none in between.
@@ -263,6 +264,14 @@ class Run:
                 self._warn_of_long_steps()
                 if last and self._replay is not None:
                     break  # its loader goes on
+            if self._stopped is not Stop.NO and source.step != end:
+                # The batches ended because the run stops: `loader.online` waited for rollouts.
+                step = source.step
+                if saved is not None and newest != step:
+                    self._save(saved, step, state or {}, source, wait=True)
+                    newest = step
+                self._leaves_after(step, saved=newest == step)
+                return
             self._finished = True
             self._event("ended", source.step)
         except GeneratorExit:

@@ -1,0 +1,379 @@
+"""Make, store and reopen the decisions of a run over rollouts.
+
+A decision costs at most four objects: the list of the rollouts, their packing table, the plan, and the record. The
+record comes last: a process that dies before it leaves objects that nothing names.
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from ..dataset.root import Root
+from ..dataset.tables.parquet import integers
+from ..dataset.versions.stored_list import listed
+from ..dataset.versions.version import Version
+from ..errors import (
+    Corrupt,
+    Denied,
+    InvalidPlan,
+    InvalidRuntime,
+    PlanMismatch,
+    VersionNotFound,
+    VersionRetired,
+)
+from ..order.plan import Plan
+from ..order.random.keyed_permutation import I64
+from ..order.sources.packing import PackBy
+from ..rollouts.cursor import START, Cursor
+from ..rollouts.decide import DecisionRule, GroupChoice, Verdict, choose, choose_all, count_choice
+from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords
+from ..rollouts.undecided import check_continues, next_cursor, read_undecided, rows_of_decision
+from ..storage.mirror import primary_of
+from ..storage.store import is_there
+from .plans import open_plan, opened_anyway, plan
+
+_log = logging.getLogger(__name__)
+MOST_NEW_PARTS = 64
+"""New parts of a decision above which a run warns: a part stays in every later version."""
+LIKE_ARGUMENTS = ("seed", "groups", "pack", "updates", "multiple", "source")
+"""Arguments that a run shares with the run that it repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineArguments:
+    """The arguments of `loader.online` that decide, checked."""
+
+    ref: str
+    seed: int
+    pack: PackBy
+    rule: DecisionRule
+    updates: int
+    multiple: int
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        body = {
+            "ref": self.ref,
+            "seed": self.seed,
+            "pack": asdict(self.pack),
+            "updates": self.updates,
+            "multiple": self.multiple,
+            "source": self.source,
+            **asdict(self.rule),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(body))  # tuples become lists, as in a stored record
+        return plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenDecision:
+    """A decision with its plan, as one rank sends it to the others."""
+
+    record: DecisionRecord
+    plan: Plan | None
+    """None if a takedown left no rollout of the decision."""
+
+    @property
+    def end(self) -> int:
+        """Step after the last one that the plan has."""
+        if self.plan is None:
+            return self.record.step
+        (source,) = self.plan.sources.values()
+        n_steps = -(-source.shape.n // self.plan.global_batch)
+        return self.record.step + min(n_steps, self.record.steps)
+
+
+class Decisions:
+    """Makes and reads the decisions of one run."""
+
+    def __init__(self, root: Root, run: str, arguments: OnlineArguments, world_size: int) -> None:
+        self._root = root
+        self._run = run
+        self._arguments = arguments
+        self._asked = arguments.to_json()
+        self._world_size = world_size
+        self._insufficient: tuple[str, int, int] | None = (
+            None  # (version id, policy, step) with too few groups
+        )
+        self._has_warned_of_parts = False
+
+    @cached_property
+    def _records(self) -> RunRecords:
+        # At first use: of a job's ranks only the first one reads them.
+        return RunRecords(primary_of(self._root.store), self._run)
+
+    def begin(self, like: str | None, until: int | None) -> None:
+        """Store or check the run that this one repeats. Raises: PlanMismatch; InvalidRuntime."""
+        self._root.create_if_empty()
+        stored = self._records.like
+        if like is None:
+            if until is not None:
+                raise InvalidRuntime(f"until = {until} without like=: name the run whose steps to repeat")
+            if stored is not None:
+                raise PlanMismatch(
+                    f"run {self._run!r} began with like={stored.like!r}: pass it again, or give the run another name"
+                )
+            return
+        if stored is not None and until is None:
+            until = stored.until  # the end of that run when this one began
+        original = RunRecords(primary_of(self._root.store), like)
+        boundary = self._checked_until(original, until)
+        self._records.create_like(LikeRecord(run=self._run, like=like, until=boundary))
+
+    def at(self, step: int, policy: int, before: DecisionRecord | None) -> OpenDecision | None:
+        """Return the decision that begins at a step; make it unless it is stored. None if there are too few groups.
+
+        policy: version of the policy that is trained, for a new decision. before: the decision before.
+        """
+        stored = self._records.at(step)
+        if stored is not None:
+            return self.open(stored)
+        if before is not None and policy < before.policy:
+            raise InvalidRuntime(
+                f"policy({policy}) at step {step}: the decision of step {before.step} had version {before.policy}, and "
+                "versions of a policy only grow. Call policy() with the trainer's version before each step"
+            )
+        return self._decide(step, policy, before)
+
+    def covering(self, step: int) -> DecisionRecord | None:
+        """Return the last decision that begins at a step or before it."""
+        return self._records.covering(step)
+
+    def begun_at(self, step: int, plan_hash: str) -> DecisionRecord | None:
+        """Return the decision that begins at a step, if it has this plan, or had it before a takedown; else None."""
+        record = self._records.at(step)
+        while record is not None and record.plan != plan_hash:
+            record = self._records.owner(record).replacement(record)
+        return record
+
+    def open(self, record: DecisionRecord) -> OpenDecision:
+        """Return a stored decision with its plan, or with its replacement if a takedown deleted the plan.
+
+        Raises: PlanMismatch if other arguments decided it; Denied for a step of `like` that is gone; InvalidRuntime.
+        """
+        self._check_arguments(record)
+        while record.plan:
+            opened = self._opened_plan(record)
+            if opened is not None:
+                self._check_world(opened.global_batch, record, is_stored=True)
+                return OpenDecision(record=record, plan=opened)
+            record = self._replacement(record)
+        return OpenDecision(record=record, plan=None)
+
+    def rows(self, record: DecisionRecord) -> pa.Table:
+        """Return every row that a decision decided, with its verdict, from the version that it read.
+
+        Raises: VersionRetired if that version's data is deleted; Denied.
+        """
+        before = self._cursor_before(record)
+        version = opened_anyway(self._root, record.cursor.version)
+        rows = self._decided_rows(version, before, record)
+        choice = choose_all(rows, self._rule_of(record), record.policy)
+        names = [Verdict(number).name.lower() for number in choice.verdicts.tolist()]
+        return rows.append_column("verdict", pa.array(names, pa.string()))
+
+    def _checked_until(self, original: RunRecords, until: int | None) -> int:
+        """Return the step from which this run decides: `until`, or the end of the original run's decisions."""
+        last = original.last()
+        if last is None:
+            raise PlanMismatch(f"like = {original.run!r}: {self._root.url} has no decision of such a run")
+        self._check_arguments(last)
+        if until is None:
+            return last.end
+        if until == last.end or until == 0 or original.at(until) is not None:
+            return until
+        covering = original.covering(until)
+        if covering is None or until > last.end:
+            raise PlanMismatch(
+                f"until = {until}: run {original.run!r} has decided the steps before {last.end}; pass at most that"
+            )
+        raise PlanMismatch(
+            f"until = {until} is inside a decision of run {original.run!r}, which has the steps {covering.step} to "
+            f"{covering.end - 1}: pass {covering.step} or {covering.end}"
+        )
+
+    def _check_arguments(self, record: DecisionRecord) -> None:
+        names = list(self._asked)
+        subject = f"run {self._run!r} began with"
+        if record.run != self._run:
+            names = list(LIKE_ARGUMENTS)
+            subject = f"run {record.run!r}, which like= names, has"
+        for name in names:
+            stored = record.asked.get(name)
+            if stored != self._asked[name]:
+                raise PlanMismatch(
+                    f"{subject} {name} = {stored!r}; {name} = {self._asked[name]!r} was given. Pass the first one, or "
+                    "give the run another name"
+                )
+
+    def _decide(self, step: int, policy: int, before: DecisionRecord | None) -> OpenDecision | None:
+        version = self._newest(policy, step)
+        if version is None:
+            return None
+        cursor = START if before is None else before.cursor
+        if not check_continues(version, cursor, self._run):
+            return None
+        for rows, n_read in read_undecided(version, cursor):
+            choice = choose(rows, self._arguments.rule, policy)
+            if choice is not None:
+                after = next_cursor(version, cursor, rows, n_read, choice)
+                self._warn_of_parts(after.parts - cursor.parts)
+                return self._stored(version, rows, choice, after, step, policy, before)
+        self._insufficient = (version.id, policy, step)
+        return None
+
+    def _stored(
+        self,
+        version: Version,
+        rows: pa.Table,
+        choice: GroupChoice,
+        after: Cursor,
+        step: int,
+        policy: int,
+        before: DecisionRecord | None,
+    ) -> OpenDecision:
+        """Return the stored decision of a step: of this choice, unless another process was faster."""
+        new_plan, n_sequences = self._plan(version, _ordinals(rows, choice), step, self._arguments.updates)
+        record = DecisionRecord(
+            run=self._run,
+            step=step,
+            steps=-(-n_sequences // new_plan.global_batch),
+            before=new_plan.hash if before is None else before.plan,
+            plan=new_plan.hash,
+            policy=policy,
+            asked=self._asked,
+            cursor=after,
+            counts=count_choice(rows, choice, n_sequences),
+        )
+        self._check_world(new_plan.global_batch, record, is_stored=False)
+        new_plan.save(self._root)
+        stored = self._records.create(record)
+        if stored is record:
+            return OpenDecision(record=record, plan=new_plan)
+        return self.open(stored)
+
+    def _newest(self, policy: int, step: int) -> Version | None:
+        """Return the newest version, unless it is known to have too few groups."""
+        try:
+            newest = self._root.record(self._arguments.ref)
+        except VersionNotFound:
+            return None
+        if self._insufficient == (newest.id, policy, step):
+            return None
+        return self._root.open(newest.id)
+
+    def _plan(self, version: Version, ordinals: I64, step: int, n_updates: int) -> tuple[Plan, int]:
+        """Return the plan of a decision, and the number of its sequences. Stores the list and its packing table."""
+        pack = self._arguments.pack
+        view = listed(version.select(*pack.fields), ordinals)
+        n_sequences = len(view.packed(pack))
+        per_update = -(-n_sequences // n_updates)
+        multiple = self._arguments.multiple
+        global_batch = -(-per_update // multiple) * multiple
+        new_plan = plan(
+            {self._arguments.source: view},
+            seed=self._arguments.seed,
+            global_batch=global_batch,
+            pack=pack,
+            boundary="mask",
+            allow_repeats=True,  # a padded batch may be larger than the decision; it repeats nothing
+            first_step=step,
+        )
+        return new_plan, n_sequences
+
+    def _opened_plan(self, record: DecisionRecord) -> Plan | None:
+        """Return a stored decision's plan, also over a retired version; None if a takedown deleted it."""
+        try:
+            return open_plan(self._root, record.plan, retired=True)
+        except (Denied, VersionRetired) as error:
+            _log.warning("the plan of step %d of run %r is gone: %s", record.step, record.run, error)
+            return None
+        except InvalidPlan:
+            if is_there(self._root.store, f"plans/{record.plan}.json"):
+                raise
+            return None
+
+    def _replacement(self, record: DecisionRecord) -> DecisionRecord:
+        """Return the decision of the rollouts that a takedown left of a decision."""
+        owner = self._records.owner(record)
+        stored = owner.replacement(record)
+        if stored is not None:
+            return stored
+        if record.run != self._run:
+            raise Denied(
+                f"steps {record.step} to {record.end - 1} of run {record.run!r} had rollouts that a takedown removed, "
+                f"and their plan {record.plan} is gone. Pass until={record.step}, and decide anew from there"
+            )
+        version = self._root.open(self._arguments.ref)
+        rows = self._decided_rows(version, self._cursor_before(record), record)
+        choice = choose_all(rows, self._rule_of(record), record.policy)
+        plan_hash = ""
+        n_sequences = 0
+        if len(choice.trained):
+            new_plan, n_sequences = self._plan(version, _ordinals(rows, choice), record.step, record.steps)
+            plan_hash = new_plan.save(self._root)
+        new = replace(record, plan=plan_hash, counts=count_choice(rows, choice, n_sequences))
+        _log.warning(
+            "the plan of step %d of run %r is gone: its rollouts that are left are decided again",
+            record.step,
+            self._run,
+        )
+        return owner.replace(record, new)
+
+    def _decided_rows(self, version: Version, before: Cursor, record: DecisionRecord) -> pa.Table:
+        """Return the live rows of a version that a decision decided."""
+        for rows, n_read in read_undecided(version, before):
+            if n_read >= record.cursor.parts:
+                return rows_of_decision(rows, record.cursor)
+        raise Corrupt(
+            f"{version.name} has fewer parts than the decision of step {record.step} of run {record.run!r} counts: "
+            f"restore {record.key} from a mirror"
+        )
+
+    def _cursor_before(self, record: DecisionRecord) -> Cursor:
+        if record.step == 0:
+            return START
+        before = self._records.covering(record.step - 1)
+        return START if before is None else before.cursor
+
+    def _rule_of(self, record: DecisionRecord) -> DecisionRule:
+        """Return the rule that new_plan a decision, which for `like` may differ from this run's."""
+        asked = record.asked
+        return replace(
+            self._arguments.rule,
+            max_lag=int(asked["max_lag"]),
+            stale=asked["stale"],
+            min_size=int(asked["min_size"]),
+        )
+
+    def _check_world(self, global_batch: int, record: DecisionRecord, *, is_stored: bool) -> None:
+        if global_batch >= self._world_size:
+            return
+        remedy = f"pass multiple={self._world_size}, which pads each step"
+        if is_stored or record.step:
+            remedy = f"start on at most {global_batch} ranks, or give a run with multiple= another name"
+        raise InvalidRuntime(
+            f"step {record.step} of run {self._run!r} has {global_batch} sequences for {self._world_size} ranks: "
+            f"{remedy}"
+        )
+
+    def _warn_of_parts(self, n_new: int) -> None:
+        if n_new <= MOST_NEW_PARTS or self._has_warned_of_parts:
+            return
+        self._has_warned_of_parts = True
+        _log.warning(
+            "%s has %d new parts in one decision: each stays in every later version, and makes it slower to open. Let "
+            "at most 16 writers collect the rollouts of a step",
+            self._arguments.ref,
+            n_new,
+        )
+
+
+def _ordinals(rows: pa.Table, choice: GroupChoice) -> I64:
+    """Return the version ordinals of the rollouts to train, in the order of the list."""
+    ordinals: I64 = integers(rows["ordinal"])[choice.trained]
+    return ordinals

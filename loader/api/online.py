@@ -1,0 +1,389 @@
+"""Train on what the policy samples: each step is decided once, stored, and read by every rank, restart and replay."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, sleep
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from ..dataset.root import Root
+from ..errors import InvalidRuntime, PlanMismatch, VersionNotFound
+from ..order.sources.packing import PackBy
+from ..rollouts.decide import DecisionRule, group_numbers
+from ..rollouts.record import MOST_POLICY, DecisionRecord, RunRecords
+from ..rollouts.undecided import check_continues, read_undecided
+from ..run.batch.batch import Batch
+from ..run.recipe.recipe import one_of, whole_number
+from ..run.recipe.world import World
+from ..storage.mirror import primary_of
+from .decisions import Decisions, OnlineArguments, OpenDecision
+from .report import check_run
+from .successive_loaders import SuccessiveLoaders
+
+_log = logging.getLogger(__name__)
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+"""Longest pause between two looks for new groups: two requests each."""
+SLICE_S = 5.0
+"""Longest wait of the first rank, after which all ranks exchange whether to stop. A launcher's grace is longer."""
+WARN_EVERY_S = 60.0
+
+
+class Job(Protocol):
+    """The part of a `penstock.train.Run` that is used here."""
+
+    world: World
+    """Rank and number of the processes."""
+
+    def first(self, call: Callable[[], Any]) -> Any:
+        """Return the result of the call on the first rank, on every rank."""
+
+    def stopping(self) -> bool:
+        """Return whether the run is about to stop. Every rank calls it equally often."""
+
+
+def online(
+    root: Root,
+    ref: str,
+    *,
+    run: str,
+    seed: int,
+    groups: int,
+    pack: PackBy,
+    max_lag: int,
+    stale: Literal["sequence", "group"] = "sequence",
+    min_size: int = 2,
+    updates: int = 1,
+    multiple: int = 1,
+    like: str | None = None,
+    until: int | None = None,
+    job: Job | None = None,
+    source: str = "rollouts",
+    **options: Any,
+) -> "OnlineBatches":
+    """Return batches of what the policy sampled, each step decided once. Iterates as a `Loader`.
+
+    A decision trains the oldest `groups` groups, and withholds stale rollouts. It is stored (`follows/<run>/`): every
+    rank, restart and replay gets the same batches, at any world size. If there are too few groups, `next` waits.
+
+    Args:
+        root: Root of the rollouts. The job needs write access.
+        ref: Versions of rollouts, such as "math-rl@latest".
+        run: Name of the training run. Restarts share it; no other training run may have it.
+        seed: Seed of the order within a decision.
+        groups: Groups per decision.
+        pack: `loader.pack("tokens.npy", 8192, beside={"mask.npy": 0, ...})`.
+        max_lag: Policy versions that a sampled token may be behind the policy that is trained.
+        stale: "sequence" withholds stale sequences, "group" every sequence of their groups.
+        min_size: Fresh sequences that a group needs to be trained.
+        updates: Optimizer steps per decision at most.
+        multiple: Number of which the sequences of a step are padded to a multiple. Every world size up to it works.
+        like: Run whose steps are trained again, before step `until`.
+        until: Step from which the run decides anew: the first step of one of that run's decisions, or its end.
+        job: A `penstock.train.Run`: its first rank decides and opens, the others receive the plan, and waiting ends
+            when the run stops.
+        source: Name of the data in the plans. It is part of the order.
+        **options: Arguments of `Loader` (rank, world_size, decode, steps ...), but not epochs.
+
+    Raises: InvalidRuntime; InvalidName; PlanMismatch if the run began with other arguments. `next` also raises
+    InvalidPlan, InvalidSample, and Denied for a step of `like` that a takedown removed.
+    """
+    if not isinstance(pack, PackBy):
+        raise InvalidRuntime(f"pack = {pack!r}: loader.pack('tokens.npy', length=8192, ...) is needed")
+    one_of("stale", stale, ("sequence", "group"))
+    rule = DecisionRule(
+        groups=whole_number("groups", groups, 1),
+        max_lag=whole_number("max_lag", max_lag, 0),
+        stale=stale,
+        min_size=whole_number("min_size", min_size, 1),
+    )
+    arguments = OnlineArguments(
+        ref=ref,
+        seed=seed,
+        pack=pack,
+        rule=rule,
+        updates=whole_number("updates", updates, 1),
+        multiple=whole_number("multiple", multiple, 1),
+        source=source,
+    )
+    end = options.get("steps")
+    if end is not None:
+        end = whole_number("steps", end, 0)
+    batches = OnlineBatches(root, check_run(run), arguments, job, end, options)
+    batches.begin(like, until)
+    return batches
+
+
+def backlog(root: Root, ref: str, run: str) -> int:
+    """Return the number of groups that are published and not decided by a run; 0 without a version.
+
+    Let samplers pause at (max_lag + 1) * groups: what they sample beyond it would be stale. Costs the columns of the
+    undecided rows, and a listing of the run's decisions.
+
+    Raises: InvalidName; InvalidSample; Corrupt.
+    """
+    records = RunRecords(primary_of(root.store), check_run(run))
+    try:
+        version = root.open(ref)
+    except VersionNotFound:
+        return 0
+    cursor = records.cursor()
+    if not check_continues(version, cursor, run):
+        return 0
+    n_groups = 0
+    for rows, _ in read_undecided(version, cursor):
+        n_groups = int(group_numbers(rows).max(initial=-1)) + 1  # of all rows so far
+    return n_groups
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecision:
+    """The decision of a batch."""
+
+    record: DecisionRecord
+    """The stored decision."""
+    _decisions: Decisions
+
+    @property
+    def step(self) -> int:
+        """First step of the decision."""
+        return self.record.step
+
+    @property
+    def policy(self) -> int:
+        """Version of the policy that was trained."""
+        return self.record.policy
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """Counts of groups, sequences and rollouts: trained, stale, small, and `by` environment and length."""
+        return self.record.counts
+
+    def rows(self) -> pa.Table:
+        """Return every row that was decided: part, row, ordinal, group_id, policy_min, env, n_tokens, reward, verdict.
+
+        Reads the columns again, from the version that the decision read. verdict: "trained", "stale" or "small".
+
+        Raises: VersionRetired if that version's data is deleted; Denied.
+        """
+        return self._decisions.rows(self.record)
+
+
+class OnlineBatches(SuccessiveLoaders):
+    """Batches of what the policy sampled. Iterates as a `Loader`."""
+
+    def __init__(
+        self,
+        root: Root,
+        run: str,
+        arguments: OnlineArguments,
+        job: Job | None,
+        end: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        own_options = dict(options)
+        if job is not None and own_options.get("rank") is None:
+            own_options["rank"] = job.world
+        super().__init__(own_options)
+        self._run = run
+        self._job = job
+        self._end = end
+        self._next_step = 0  # of the first batch, while there is no loader
+        self._record: DecisionRecord | None = None  # of the last batch, or before the next one
+        self._plan_end = 0  # step after the last one of the loader's plan
+        self._policy: int | None = None
+        self._decisions = Decisions(root, run, arguments, self.world.world_size)
+
+    def begin(self, like: str | None, until: int | None) -> None:
+        """Store or check what the run repeats. Raises: PlanMismatch; InvalidRuntime."""
+        if like is not None:
+            check_run(like)
+        if until is not None:
+            until = whole_number("until", until, 0)
+        self._first(partial(self._decisions.begin, like, until))
+
+    def __next__(self) -> Batch:
+        if self._end is not None and self.step >= self._end:
+            raise StopIteration
+        # A replaced decision may have fewer batches than steps, or none.
+        while self._loader is None or self._loader.step >= self._plan_end:
+            if self._end is not None and self._boundary >= self._end:
+                raise StopIteration
+            decision = self._awaited_decision(self._boundary)
+            if decision is None:
+                raise StopIteration  # the job stops
+            self._adopt(decision, decision.record.step)
+        return next(self.loader)
+
+    @property
+    def step(self) -> int:
+        if self._loader is None:
+            return self._next_step
+        return self._loader.step
+
+    @property
+    def end(self) -> int | None:
+        return self._end
+
+    @property
+    def decision(self) -> StepDecision:
+        """The decision of the last batch. Raises: InvalidRuntime before the first one."""
+        if self._record is None:
+            raise InvalidRuntime("there is no decision before the first batch")
+        return StepDecision(self._record, self._decisions)
+
+    def policy(self, version: int) -> None:
+        """Name the version of the policy that is trained, before `next`. Without a call it is the step.
+
+        Raises: InvalidRuntime if the version decreases.
+        """
+        number = whole_number("policy", version, -MOST_POLICY)
+        if self._policy is not None and number < self._policy:
+            raise InvalidRuntime(
+                f"policy({number}) after policy({self._policy}): versions of a policy only grow, such as the "
+                "trainer's step"
+            )
+        self._policy = number
+
+    def seek(self, step: int) -> None:
+        """Continue with a decided step, or the step after the last decision. Raises: InvalidRuntime."""
+        step = whole_number("step", step, 0)
+        record = self._first(partial(self._decisions.covering, step))
+        n_decided = 0 if record is None else record.end
+        if step > n_decided:
+            raise InvalidRuntime(f"seek({step}): run {self._run!r} has decided the steps before {n_decided}")
+        self._continue_at(step, record)
+
+    def batch_at(self, step: int) -> Batch:
+        """Return this rank's part of a step of the current decision. Raises: InvalidRuntime for other steps."""
+        if self._record is None or not self._record.step <= step < self._plan_end:
+            raise InvalidRuntime(
+                f"batch_at({step}): the step is not of the current decision; seek({step}) first"
+            )
+        return self.loader.batch_at(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the loader's state plus `follow`: run, plan and first step of the decision. Raises: StoreError."""
+        state: dict[str, Any] = {}
+        if self._loader is not None:
+            state = self._loader.state_dict()
+        followed = {"run": self._run, "plan": "", "step": -1}
+        step = self.step
+        if self._record is not None:
+            followed = {"run": self._run, "plan": self._record.plan, "step": self._record.step}
+            step = max(step, self._record.step)  # a decision without a rollout may follow the loader's
+        return {**state, "step": step, "follow": followed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of this run, or of the run that it repeats.
+
+        Raises: PlanMismatch if neither has decided the state's step so.
+        """
+        try:
+            followed = state["follow"]
+            step = whole_number("step", state["step"], 0)
+            first = whole_number("step", followed["step"], -1)
+            plan_hash = str(followed["plan"])
+        except (TypeError, LookupError, InvalidRuntime) as error:
+            raise PlanMismatch(
+                f"not a state of loader.online ({error!r}): pass what state_dict() returned, unchanged"
+            ) from None
+        if first < 0:
+            self._continue_at(step, None)
+            return
+        record = self._first(partial(self._decisions.begun_at, first, plan_hash))
+        if record is None or not record.step <= step <= record.end:
+            raise PlanMismatch(
+                f"the state was saved at step {step} under the plan {plan_hash}, and run {self._run!r} has decided "
+                f"step {first} otherwise. To go on from a checkpoint of run {followed.get('run')!r} under another "
+                "name, pass like= and until="
+            )
+        self._continue_at(step, record)
+        if self._loader is not None and self.plan.hash == plan_hash:
+            self._loader.load_state_dict(state)
+
+    @property
+    def _boundary(self) -> int:
+        """The first step without a decision, if the current decision's batches are delivered."""
+        if self._loader is None or self._record is None:
+            return self._next_step
+        return self._record.end
+
+    def _continue_at(self, step: int, record: DecisionRecord | None) -> None:
+        """Continue at a step of a decision, or after it. record: None for a run that has decided nothing."""
+        self.close()
+        self._loader = None
+        self._policy = None
+        self._record = record
+        self._next_step = step
+        if record is None or step >= record.end:
+            return  # no plan is opened: the next step is decided by the record's cursor
+        decision = self._first(partial(self._decisions.open, record))
+        if decision.plan is None or step >= decision.end:
+            self._record = decision.record
+            self._next_step = record.end
+            return
+        self._adopt(decision, step)
+
+    def _adopt(self, decision: OpenDecision, step: int) -> None:
+        self._record = decision.record
+        if decision.plan is None:
+            self._next_step = decision.record.end
+            return
+        self._plan_end = decision.end
+        # With its end the loader does not read ahead into the plan's second epoch.
+        end = self._plan_end if self._end is None else min(self._plan_end, self._end)
+        self._switch_to(decision.plan, step, steps=end)
+
+    def _awaited_decision(self, step: int) -> OpenDecision | None:
+        """Return the decision of a step, once there are enough groups; None if the job stops before."""
+        policy = step if self._policy is None else self._policy
+        find = partial(self._decisions.at, step, policy, self._record)
+        waiting = _Waiting(self._run, step)
+        if self._job is None:
+            return waiting.await_decision(find, None)
+        while True:
+            decision: OpenDecision | None = self._job.first(partial(waiting.await_decision, find, SLICE_S))
+            if decision is not None:
+                return decision
+            if self._job.stopping():
+                return None
+
+    def _first(self, call: Callable[[], Any]) -> Any:
+        """Return the call's result, on the first rank of the job only if there is one."""
+        if self._job is None:
+            return call()
+        return self._job.first(call)
+
+
+class _Waiting:
+    """Looks for a decision, with growing pauses."""
+
+    def __init__(self, run: str, step: int) -> None:
+        self._run = run
+        self._step = step
+        self._pause_s = FIRST_PAUSE_S
+        self._warn_at_s = monotonic() + WARN_EVERY_S
+
+    def await_decision(
+        self,
+        find: Callable[[], OpenDecision | None],
+        longest_s: float | None,
+    ) -> OpenDecision | None:
+        """Return a decision once it is found; None after `longest_s` seconds."""
+        begun_s = monotonic()
+        while True:
+            decision = find()
+            if decision is not None:
+                return decision
+            now_s = monotonic()
+            if longest_s is not None and now_s - begun_s + self._pause_s > longest_s:
+                return None
+            if now_s >= self._warn_at_s:
+                self._warn_at_s = now_s + WARN_EVERY_S
+                _log.warning("run %r waits for groups of rollouts for step %d", self._run, self._step)
+            sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)

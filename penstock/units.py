@@ -8,6 +8,11 @@ DAY_US = 86_400 * 1_000_000
 WEEK_US = 7 * DAY_US
 
 
+def elapsed_us(begun_s: float) -> int:
+    """Return the microseconds since a value of `perf_counter`."""
+    return round((time.perf_counter() - begun_s) * 1e6)
+
+
 def utc_us() -> int:
     """Return UTC microseconds since 1970."""
     return time.time_ns() // 1000

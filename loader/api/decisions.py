@@ -4,11 +4,9 @@ A decision costs at most four objects: the list of the rollouts, their packing t
 record comes last: a process that dies before it leaves objects that nothing names.
 """
 
-import json
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,46 +25,18 @@ from ..errors import (
 )
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
-from ..order.sources.packing import PackBy
 from ..rollouts.cursor import START, Cursor
 from ..rollouts.decide import DecisionRule, GroupChoice, Verdict, choose, choose_all, count_choice
 from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords
 from ..rollouts.undecided import check_continues, next_cursor, read_undecided, rows_of_decision
 from ..storage.mirror import primary_of
 from ..storage.store import is_there
+from .online_arguments import LIKE_ARGUMENTS, OnlineArguments
 from .plans import open_plan, opened_anyway, plan
 
 _log = logging.getLogger(__name__)
 MOST_NEW_PARTS = 64
 """New parts of a decision above which a run warns: a part stays in every later version."""
-LIKE_ARGUMENTS = ("seed", "groups", "pack", "updates", "multiple", "source")
-"""Arguments that a run shares with the run that it repeats."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineArguments:
-    """The arguments of `loader.online` that decide, checked."""
-
-    ref: str
-    seed: int
-    pack: PackBy
-    rule: DecisionRule
-    updates: int
-    multiple: int
-    source: str
-
-    def to_json(self) -> dict[str, Any]:
-        body = {
-            "ref": self.ref,
-            "seed": self.seed,
-            "pack": asdict(self.pack),
-            "updates": self.updates,
-            "multiple": self.multiple,
-            "source": self.source,
-            **asdict(self.rule),
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(body))  # tuples become lists, as in a stored record
-        return plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +53,8 @@ class OpenDecision:
         if self.plan is None:
             return self.record.step
         (source,) = self.plan.sources.values()
-        n_steps = -(-source.shape.n // self.plan.global_batch)
+        n_sequences = source.shape.n
+        n_steps = -(-n_sequences // self.plan.global_batch)
         return self.record.step + min(n_steps, self.record.steps)
 
 
@@ -173,8 +144,12 @@ class Decisions:
         version = opened_anyway(self._root, record.cursor.version)
         rows = self._decided_rows(version, before, record)
         choice = choose_all(rows, self._rule_of(record), record.policy)
-        names = [Verdict(number).name.lower() for number in choice.verdicts.tolist()]
-        return rows.append_column("verdict", pa.array(names, pa.string()))
+        names = []
+        for number in choice.verdicts.tolist():
+            verdict = Verdict(number)
+            names.append(verdict.name.lower())
+        column = pa.array(names, pa.string())
+        return rows.append_column("verdict", column)
 
     def _checked_until(self, original: RunRecords, until: int | None) -> int:
         """Return the step from which this run decides: `until`, or the end of the original run's decisions."""

@@ -12,14 +12,15 @@ import pyarrow as pa
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, PlanMismatch, VersionNotFound
 from ..order.sources.packing import PackBy
-from ..rollouts.decide import DecisionRule, group_numbers
+from ..rollouts.decide import group_numbers
 from ..rollouts.record import MOST_POLICY, DecisionRecord, RunRecords
 from ..rollouts.undecided import check_continues, read_undecided
 from ..run.batch.batch import Batch
-from ..run.recipe.recipe import one_of, whole_number
+from ..run.recipe.recipe import whole_number
 from ..run.recipe.world import World
 from ..storage.mirror import primary_of
-from .decisions import Decisions, OnlineArguments, OpenDecision
+from .decisions import Decisions, OpenDecision
+from .online_arguments import OnlineArguments, checked_arguments
 from .report import check_run
 from .successive_loaders import SuccessiveLoaders
 
@@ -32,7 +33,7 @@ SLICE_S = 5.0
 WARN_EVERY_S = 60.0
 
 
-class Job(Protocol):
+class OnlineJob(Protocol):
     """The part of a `penstock.train.Run` that is used here."""
 
     world: World
@@ -60,14 +61,14 @@ def online(
     multiple: int = 1,
     like: str | None = None,
     until: int | None = None,
-    job: Job | None = None,
+    job: OnlineJob | None = None,
     source: str = "rollouts",
     **options: Any,
 ) -> "OnlineBatches":
     """Return batches of what the policy sampled, each step decided once. Iterates as a `Loader`.
 
-    A decision trains the oldest `groups` groups, and withholds stale rollouts. It is stored (`follows/<run>/`): every
-    rank, restart and replay gets the same batches, at any world size. If there are too few groups, `next` waits.
+    A decision trains the oldest `groups` groups, and withholds stale rollouts. It is stored: every rank, restart and
+    replay gets the same batches, at any world size. If there are too few groups, `next` waits.
 
     Args:
         root: Root of the rollouts. The job needs write access.
@@ -80,39 +81,29 @@ def online(
         stale: "sequence" withholds stale sequences, "group" every sequence of their groups.
         min_size: Fresh sequences that a group needs to be trained.
         updates: Optimizer steps per decision at most.
-        multiple: Number of which the sequences of a step are padded to a multiple. Every world size up to it works.
+        multiple: A step's sequences are padded to a multiple of it. Every world size up to it works.
         like: Run whose steps are trained again, before step `until`.
         until: Step from which the run decides anew: the first step of one of that run's decisions, or its end.
-        job: A `penstock.train.Run`: its first rank decides and opens, the others receive the plan, and waiting ends
-            when the run stops.
+        job: A `penstock.train.Run`: its first rank decides, the others receive the plan. Waiting ends when it stops.
         source: Name of the data in the plans. It is part of the order.
         **options: Arguments of `Loader` (rank, world_size, decode, steps ...), but not epochs.
 
     Raises: InvalidRuntime; InvalidName; PlanMismatch if the run began with other arguments. `next` also raises
     InvalidPlan, InvalidSample, and Denied for a step of `like` that a takedown removed.
     """
-    if not isinstance(pack, PackBy):
-        raise InvalidRuntime(f"pack = {pack!r}: loader.pack('tokens.npy', length=8192, ...) is needed")
-    one_of("stale", stale, ("sequence", "group"))
-    rule = DecisionRule(
-        groups=whole_number("groups", groups, 1),
-        max_lag=whole_number("max_lag", max_lag, 0),
-        stale=stale,
-        min_size=whole_number("min_size", min_size, 1),
-    )
-    arguments = OnlineArguments(
+    arguments = checked_arguments(
         ref=ref,
         seed=seed,
         pack=pack,
-        rule=rule,
-        updates=whole_number("updates", updates, 1),
-        multiple=whole_number("multiple", multiple, 1),
+        groups=groups,
+        max_lag=max_lag,
+        stale=stale,
+        min_size=min_size,
+        updates=updates,
+        multiple=multiple,
         source=source,
     )
-    end = options.get("steps")
-    if end is not None:
-        end = whole_number("steps", end, 0)
-    batches = OnlineBatches(root, check_run(run), arguments, job, end, options)
+    batches = OnlineBatches(root, check_run(run), arguments, job, options)
     batches.begin(like, until)
     return batches
 
@@ -180,22 +171,23 @@ class OnlineBatches(SuccessiveLoaders):
         root: Root,
         run: str,
         arguments: OnlineArguments,
-        job: Job | None,
-        end: int | None,
+        job: OnlineJob | None,
         options: Mapping[str, Any],
     ) -> None:
         own_options = dict(options)
         if job is not None and own_options.get("rank") is None:
             own_options["rank"] = job.world
-        super().__init__(own_options)
+        super().__init__(own_options, root, has_decisions=True)
+        assert self._own_root is not None  # it was passed
         self._run = run
         self._job = job
-        self._end = end
+        end = options.get("steps")
+        self._end = None if end is None else whole_number("steps", end, 0)
         self._next_step = 0  # of the first batch, while there is no loader
         self._record: DecisionRecord | None = None  # of the last batch, or before the next one
         self._plan_end = 0  # step after the last one of the loader's plan
         self._policy: int | None = None
-        self._decisions = Decisions(root, run, arguments, self.world.world_size)
+        self._decisions = Decisions(self._own_root, run, arguments, self.world.world_size)
 
     def begin(self, like: str | None, until: int | None) -> None:
         """Store or check what the run repeats. Raises: PlanMismatch; InvalidRuntime."""

@@ -45,7 +45,7 @@ class SuccessiveLoaders:
         """
         if options.get("epochs") is not None:
             raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
-        # Its lease has the versions that this run opens, not those of other users of `root`.
+        # Its lease has the versions that this run opens, and no version of other users of `root`.
         self._own_root = None if root is None else root_over(root.store, root.verify)
         self._options = dict(options)
         self._recorder: RunRecorder | None = None

@@ -73,7 +73,13 @@ class DecisionRecord:
             "cursor": self.cursor.to_json(),
             "counts": self.counts,
         }
-        return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+        # Without spaces: the ranges of a long backlog are thousands of numbers.
+        data = json.dumps(
+            body,
+            sort_keys=True,
+            separators=(",", ":"),
+        )
+        return data.encode()
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "DecisionRecord":
@@ -84,7 +90,7 @@ class DecisionRecord:
         return DecisionRecord(
             run=text(body["run"]),
             step=whole_number(body["step"], MOST_STEP),
-            steps=1 + whole_number(body["steps"] - 1, MOST_STEPS),
+            steps=_steps(body["steps"]),
             before=_plan_hash(body["before"]),
             plan=_plan_hash(body["plan"]),
             policy=_policy(body["policy"]),
@@ -108,8 +114,14 @@ class LikeRecord:
         return f"{like_folder(self.run)}{self.like}.json"
 
     def to_json(self) -> bytes:
-        body = {"format": FORMAT, "run": self.run, "like": self.like, "until": self.until}
-        return json.dumps(body, sort_keys=True).encode()
+        body = {
+            "format": FORMAT,
+            "run": self.run,
+            "like": self.like,
+            "until": self.until,
+        }
+        data = json.dumps(body, sort_keys=True)
+        return data.encode()
 
 
 def decision_key(run: str, step: int) -> str:
@@ -120,6 +132,13 @@ def like_folder(run: str) -> str:
     return f"follows/{run}/like/"
 
 
+def _steps(value: object) -> int:
+    steps = whole_number(value, MOST_STEPS)
+    if not steps:
+        raise ValueError("a decision has one step at least")
+    return steps
+
+
 def _plan_hash(value: object) -> str:
     plan = text(value)
     if plan and not _PLAN.fullmatch(plan):
@@ -128,6 +147,7 @@ def _plan_hash(value: object) -> str:
 
 
 def _policy(value: object) -> int:
+    # A version may be negative: users name their policies as they like, and only the distance counts.
     if type(value) is not int or abs(value) > MOST_POLICY:
         raise ValueError(f"{value!r:.80} is no version of a policy")
     return value
@@ -139,15 +159,15 @@ def _counts(value: Any) -> dict[str, Any]:
         counts[name] = whole_number(value[name], MOST_COUNT)
     entries = []
     for env, quartile, trained, withheld in checked_list(value["by"]):
-        entries.append(
-            [
-                text(env),
-                whole_number(quartile, 3),
-                whole_number(trained, MOST_COUNT),
-                whole_number(withheld, MOST_COUNT),
-            ]
-        )
-    return {**counts, "by": entries}
+        entry = [
+            text(env),
+            whole_number(quartile, 3),
+            whole_number(trained, MOST_COUNT),
+            whole_number(withheld, MOST_COUNT),
+        ]
+        entries.append(entry)
+    counts["by"] = entries
+    return counts
 
 
 class RunRecords:
@@ -176,10 +196,13 @@ class RunRecords:
         """Return the last decision that begins at a step or before it. Lists the records."""
         own = [number for number in self._own_steps() if number <= step]
         if own:
-            return self.at(own[-1])
+            last = own[-1]
+            return self.at(last)
         if self._original is None or self.like is None:
             return None
-        return self._original.covering(min(step, self.like.until - 1))
+        # That run may have gone on beyond `until`: its later decisions are not this run's.
+        last_shared = self.like.until - 1
+        return self._original.covering(min(step, last_shared))
 
     def last(self) -> DecisionRecord | None:
         return self.covering(MOST_STEP)
@@ -187,7 +210,9 @@ class RunRecords:
     def cursor(self) -> Cursor:
         """Return the position after the last decision."""
         record = self.last()
-        return START if record is None else record.cursor
+        if record is None:
+            return START
+        return record.cursor
 
     def create(self, record: DecisionRecord) -> DecisionRecord:
         """Store a decision unless its step has one; return the stored one. Raises: Forbidden."""
@@ -216,7 +241,9 @@ class RunRecords:
                     f"run {self.run!r} has decided steps without like=, the first at step {steps[0]}: give a run that "
                     "repeats another one a name of its own"
                 )
-            self._put(like.key, like.to_json())
+            data = like.to_json()
+            self._put(like.key, data)
+        # Read again: another start may have stored another one at the same time.
         self.like = self._read_like()
         if self.like != like:
             raise PlanMismatch(
@@ -228,6 +255,7 @@ class RunRecords:
 
     def _own_steps(self) -> list[int]:
         prefix = f"follows/{self.run}/"
+        # Replacements and `like` lie in folders below it.
         steps = []
         for info in self._store.list(prefix):
             match = _STEP_KEY.fullmatch(info.key.removeprefix(prefix))
@@ -236,8 +264,10 @@ class RunRecords:
         return sorted(steps)
 
     def _created(self, record: DecisionRecord, key: str) -> DecisionRecord:
-        if self._put(key, record.to_json()):
+        data = record.to_json()
+        if self._put(key, data):
             return record
+        # Another process was faster: its decision counts, whatever this one chose.
         stored = self._read(key, record.step)
         if stored is None:
             raise Corrupt(f"{self._store.url}/{key} was deleted while it was created; start the run again")
@@ -306,6 +336,7 @@ class RunRecords:
         except ObjectNotFound:
             return None
         try:
+            # Before it is parsed, which takes ten times its size.
             if len(data) > MOST_BYTES:
                 raise ValueError(f"it has {len(data)} bytes; a record has at most {MOST_BYTES}")
             body = parse_json_object(data)
@@ -327,4 +358,6 @@ class RunRecords:
 
 
 def _replacement_key(record: DecisionRecord) -> str:
-    return f"{decision_key(record.run, record.step).removesuffix('.json')}/{record.plan}.json"
+    # Named by the plan that is gone: a replacement whose plan goes too is replaced under another name.
+    folder = record.key.removesuffix(".json")
+    return f"{folder}/{record.plan}.json"

@@ -45,7 +45,9 @@ def check_continues(version: Version, cursor: Cursor, run: str) -> bool:
 
 
 def read_undecided(
-    version: Version, cursor: Cursor, block_rows: int = BLOCK_ROWS
+    version: Version,
+    cursor: Cursor,
+    block_rows: int = BLOCK_ROWS,
 ) -> Iterator[tuple[pa.Table, int]]:
     """Yield (undecided live rows so far, parts that these are all of), a block of whole transactions at a time.
 
@@ -96,9 +98,10 @@ def _rows_of_parts(
 ) -> pa.Table:
     """Return the undecided live rows of neighbouring parts, as `read_undecided` yields them."""
     parts = version.parts
-    none = np.zeros(0, np.int64)
-    # Lists of int64 [rows of a part].
-    places: dict[str, list[Int64s]] = {name: [none] for name in PLACES}
+    none = np.zeros(0, np.int64)  # `concatenate` needs an array
+    places: dict[str, list[Int64s]] = {}  # name -> int64 [rows of a part] for each part
+    for name in PLACES:
+        places[name] = [none]
     first_position = -1  # of the transaction's first part in the block
     transaction = None
     for position in positions:
@@ -108,11 +111,15 @@ def _rows_of_parts(
             first_position = position
         rows, ordinals = _undecided_rows(version, cursor, position)
         n_rows = len(rows)
-        places["part"].append(np.full(n_rows, position))
+        part = np.full(n_rows, position)
+        first = np.full(n_rows, first_position)
+        places["part"].append(part)
         places["row"].append(rows)
         places["ordinal"].append(ordinals)
-        places["transaction"].append(np.full(n_rows, first_position))
-    joined = {name: np.concatenate(arrays) for name, arrays in places.items()}
+        places["transaction"].append(first)
+    joined = {}
+    for name, arrays in places.items():
+        joined[name] = np.concatenate(arrays)
     return _with_columns(version, joined)
 
 
@@ -145,7 +152,7 @@ def _undecided_rows(
 
 
 def _with_columns(version: Version, places: dict[str, Int64s]) -> pa.Table:
-    """Return the rows at these places with their columns. places: `PLACES` -> int64 [rows]."""
+    """Return the rows with their columns. places: `PLACES` -> int64 [rows]."""
     stored_columns = version.manifest["columns"]
     missing = [name for name in NEEDED if name not in stored_columns]
     if missing:

@@ -1,10 +1,12 @@
 """End a rank that hangs, with the stacks of its threads in the log. The launcher then begins the gang again."""
 
 import faulthandler
+import logging
 import statistics
 from collections import deque
 from time import monotonic
 
+_log = logging.getLogger(__name__)
 STDERR = 2
 """File number of standard error, which tests and notebooks may replace in `sys`."""
 LEAST_S = 600.0
@@ -22,6 +24,7 @@ class HangWatch:
     def __init__(self) -> None:
         self._steps_s = deque[float](maxlen=101)
         self._n_steps, self._armed_until_s = 0, 0.0
+        self._has_warned = False
         self.median_s = 0.0
         """Median of the last steps' seconds; 0 before the first."""
 
@@ -50,3 +53,16 @@ class HangWatch:
         """Wait no longer."""
         self._armed_until_s = 0.0
         faulthandler.cancel_dump_traceback_later()
+
+    def warn_of_grace(self, save_s: float, grace_s: float) -> None:
+        """Warn once if a stop may come too late for the checkpoint, which takes `save_s`."""
+        needed_s = 2 * self.median_s + save_s
+        if needed_s <= grace_s or self._has_warned:
+            return
+        self._has_warned = True
+        _log.warning(
+            "two steps and a checkpoint take %.0f s, and the launcher waits %.0f s after its signal (grace_s): a "
+            "stop may come too late for the checkpoint",
+            needed_s,
+            grace_s,
+        )

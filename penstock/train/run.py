@@ -16,7 +16,7 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
-from ..units import utc_us
+from ..units import elapsed_us, utc_us
 from .agreement import Agreement
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
@@ -63,7 +63,7 @@ class Run:
         self._ended_early = self._is_context = self._is_closed = False
         self._batches: BatchSource | None = None
         self._traced = False
-        self._save_s, self._warned = 0.0, False
+        self._save_s = 0.0
         self._events: RunRecord | None = None
         self._trackers: RunTrackers | None = None
         self._step, self._done, self._begun = -1, 0, 0.0
@@ -224,8 +224,7 @@ class Run:
     ) -> Generator["loader.Batch", None, None]:
         """Yield the batches from the newest checkpoint on, until the last one, or until the run stops.
 
-        batches: A `Loader`, `loader.follow`, `loader.online`, or `loader.torch_dataset`, also through a DataLoader and
-            `loader.on`.
+        batches: `loader.Loader`, `follow`, `online` or `torch_dataset`, also through a DataLoader and `loader.on`.
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
         save_every: Steps from one checkpoint to the next, beside the training; 0 saves none in between.
@@ -256,24 +255,15 @@ class Run:
                 step, last = source.step, source.step == end
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
-                    self._save(saved, step, state or {}, source, wait=stop or last)
-                    newest, self._begun = step, perf_counter()
+                    newest = self._save(saved, step, state or {}, source, wait=stop or last)
+                    self._begun = perf_counter()
                 if stop and not last:
                     self._leaves_after(step, saved=newest == step)
                     return
-                self._warn_of_long_steps()
+                self._hang.warn_of_grace(self._save_s, self._launched.grace_s)
                 if last and self._replay is not None:
                     break  # its loader goes on
-            if self._stopped is not Stop.NO and source.step != end:
-                # The batches ended because the run stops: `loader.online` waited for rollouts.
-                step = source.step
-                if saved is not None and newest != step:
-                    self._save(saved, step, state or {}, source, wait=True)
-                    newest = step
-                self._leaves_after(step, saved=newest == step)
-                return
-            self._finished = True
-            self._event("ended", source.step)
+            self._end_of_batches(source, end, saved, state or {}, newest)
         except GeneratorExit:
             self._finished = self._stopped is Stop.NO  # the script left the loop by itself
             raise
@@ -281,6 +271,24 @@ class Run:
             self._hang.disarm()
             if trace is not None:
                 trace.close(source.step)
+
+    def _end_of_batches(
+        self,
+        source: BatchSource,
+        end: int | None,
+        saved: "Checkpoints | None",
+        state: dict[str, Any],
+        newest: int,
+    ) -> None:
+        """Finish, or save and leave if `loader.online` waited for rollouts and the run stops. newest: saved step."""
+        step = source.step
+        if self._stopped is Stop.NO or step == end:
+            self._finished = True
+            self._event("ended", step)
+            return
+        if saved is not None and newest != step:
+            newest = self._save(saved, step, state, source, wait=True)
+        self._leaves_after(step, saved=newest == step)
 
     def _stops_before(self, first: int) -> bool:
         """Return whether a person stopped the run, or a signal came, before its first step."""
@@ -345,21 +353,22 @@ class Run:
         else:
             restored = load_origin(self.checkpoints, self._replay, state, batches, self.first)
         if restored:
-            self._event("restored", batches.step, took_us=_microseconds(begun))
+            self._event("restored", batches.step, took_us=elapsed_us(begun))
         if self._replay is None and restored and batches.step == batches.end and self.world.rank == 0:
             _log.warning("%r has ended before: step %d is its last; no step is made", self, batches.step)
 
     def _note_first_batch(self, batches: BatchSource, first: int, begun: float) -> None:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
-            self._event("first_batch", first, took_us=_microseconds(begun), **facts)
+            self._event("first_batch", first, took_us=elapsed_us(begun), **facts)
         self._windows.begin(batches, first)
         if self._trackers is not None:
             self._trackers.begin(batches.plan, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: BatchSource, *, wait: bool
-    ) -> None:
+    ) -> int:
+        """Save a checkpoint; return its step."""
         self._hang.disarm()  # a checkpoint takes as long as it takes, and its requests have limits of their own
         begun = perf_counter()
         if self.device.type == "cuda":
@@ -370,23 +379,13 @@ class Run:
 
         def committed() -> None:
             """Record the checkpoint once it is whole: a kill before leaves no event that promises it."""
-            self._event("saved", step, **(stood or {"took_us": _microseconds(begun)}))
+            self._event("saved", step, **(stood or {"took_us": elapsed_us(begun)}))
 
         saved.save(step, state, batches, wait=wait, on_committed=committed)
         self._save_s = max(self._save_s, perf_counter() - begun)
-        stood |= {"at_us": utc_us(), "took_us": _microseconds(begun)}
+        stood |= {"at_us": utc_us(), "took_us": elapsed_us(begun)}
         self._hang.arm()
-
-    def _warn_of_long_steps(self) -> None:
-        needed_s = 2 * self._hang.median_s + self._save_s
-        if needed_s > self._launched.grace_s and not self._warned:
-            self._warned = True
-            _log.warning(
-                "two steps and a checkpoint take %.0f s, and the launcher waits %.0f s after its signal (grace_s): a "
-                "stop may come too late for the checkpoint",
-                needed_s,
-                self._launched.grace_s,
-            )
+        return step
 
     def note(self, **values: Any) -> None:
         """Give trail and trackers numbers of the step handed out last: `run.note(loss=loss)`. See `Loader.note`."""
@@ -426,7 +425,7 @@ class Run:
         if again:
             self._launched.tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
-            self._event("failed", self._done, took_us=_microseconds(self._begun) if self._begun else 0)
+            self._event("failed", self._done, took_us=elapsed_us(self._begun) if self._begun else 0)
         else:
             self._agreement.close()
             self._windows.close()
@@ -448,7 +447,3 @@ class Run:
         if self._finished or self._stopped is Stop.NO:
             return "finished"
         return "again" if self._stopped is Stop.AGAIN else "stopped"
-
-
-def _microseconds(begun: float) -> int:
-    return round((perf_counter() - begun) * 1e6)

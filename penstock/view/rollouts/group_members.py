@@ -40,63 +40,110 @@ class GroupMembers(NamedTuple):
 
 
 def group_members(
-    version: loader.Version, ordinal: int, column: str, value: object, names: Collection[str]
+    version: loader.Version,
+    ordinal: int,
+    column: str,
+    value: object,
+    names: Collection[str],
 ) -> GroupMembers:
     """Return the samples of this sample's transaction with the same value. names: columns to read.
 
     Raises: InvalidRuntime if too many rows would be searched; Corrupt; StoreError.
     """
     parts = version.parts
-    positions = _parts_of_transaction(version, ordinal)
+    positions = _parts_of_transaction(
+        version,
+        ordinal,
+    )
     searched = parts.ids[positions.start : positions.stop].to_pylist()
     pl = import_polars()
-    is_of_group = (pl.col(column) == value) & pl.col("part").is_in(searched)
-    frame = _rows(version, positions, [column], is_of_group)
+    has_value = pl.col(column) == value
+    is_searched = pl.col("part").is_in(searched)
+    frame = _rows(
+        version,
+        positions,
+        [column],
+        has_value & is_searched,
+    )
 
     live: list[tuple[int, str, int]] = []  # (ordinal, part, row)
-    for part, row in frame.select("part", "row").rows():
+    for part, row in frame.select(
+        "part",
+        "row",
+    ).rows():
         position = parts.position(part)
         is_live = parts.live_members(position)
-        if is_live[row]:
-            before = int(is_live[:row].sum())
-            live.append((int(parts.first_ordinal[position]) + before, part, row))
+        if not is_live[row]:
+            continue  # excluded from this version
+        first_ordinal = int(parts.first_ordinal[position])
+        live_before = int(is_live[:row].sum())
+        live.append((first_ordinal + live_before, part, row))
     live.sort()
     shown = live[:MOST_MEMBERS]
     places = [(part, row) for _, part, row in shown]
+    columns = _columns(
+        version,
+        positions,
+        places,
+        names,
+    )
     return GroupMembers(
         ordinals=[number for number, _, _ in shown],
-        columns=_columns(version, positions, places, names),
+        columns=columns,
         n_samples=len(live),
     )
 
 
-def _parts_of_transaction(version: loader.Version, ordinal: int) -> range:
+def _parts_of_transaction(
+    version: loader.Version,
+    ordinal: int,
+) -> range:
     """Return the positions of the parts that one transaction wrote. Raises: InvalidRuntime."""
     parts = version.parts
     (located,), _ = parts.locate(np.array([ordinal]))
     position = int(located)
-    (names,) = fields_of(version, [ordinal])
-    (address,) = version.address(np.array([ordinal]), names[:1])
+    (names,) = fields_of(
+        version,
+        [ordinal],
+    )
+    (address,) = version.address(
+        np.array([ordinal]),
+        names[:1],
+    )
     path = address.fields[names[0]].path
     # The bytes of a part lie under data/<transaction>/, and its id begins with the transaction.
     transaction = path.removeprefix("data/").partition("/")[0]
     prefix = f"{transaction}-"
     first = position
     stop = position + 1
+    # A part of registered files, or one that a takedown renamed, stands for itself.
     if not parts.id(position).startswith(prefix):
         return range(
-            first, stop
-        )  # a part of registered files, or one that a takedown renamed, stands for itself
+            first,
+            stop,
+        )
     while first and parts.id(first - 1).startswith(prefix):
         first -= 1
-        _check_parts(version, stop - first)
+        _check_parts(
+            version,
+            stop - first,
+        )
     while stop < len(parts) and parts.id(stop).startswith(prefix):
         stop += 1
-        _check_parts(version, stop - first)
-    return range(first, stop)
+        _check_parts(
+            version,
+            stop - first,
+        )
+    return range(
+        first,
+        stop,
+    )
 
 
-def _check_parts(version: loader.Version, n: int) -> None:
+def _check_parts(
+    version: loader.Version,
+    n: int,
+) -> None:
     if n > MOST_PARTS:
         raise InvalidRuntime(
             f"the transaction of this sample wrote more than {MOST_PARTS:,} parts of {version.name}; filter its page "
@@ -105,7 +152,10 @@ def _check_parts(version: loader.Version, n: int) -> None:
 
 
 def _columns(
-    version: loader.Version, positions: range, places: Sequence[tuple[str, int]], names: Collection[str]
+    version: loader.Version,
+    positions: range,
+    places: Sequence[tuple[str, int]],
+    names: Collection[str],
 ) -> list[dict[str, Any]]:
     """Return column -> value for each (part, row), edits included."""
     pl = import_polars()
@@ -113,15 +163,30 @@ def _columns(
     by_group: dict[str, list[str]] = {}
     for name in names:
         if name in known and name != "key":
-            by_group.setdefault(known[name]["group"], []).append(name)
-    is_shown = pl.col("part").is_in(list({part for part, _ in places})) & pl.col("row").is_in(
-        list({row for _, row in places})
-    )
+            by_group.setdefault(
+                known[name]["group"],
+                [],
+            ).append(name)
+    # A superset of the places, which one comparison each finds; the rest is dropped below.
+    shown_parts = sorted({part for part, _ in places})
+    shown_rows = sorted({row for _, row in places})
+    has_part = pl.col("part").is_in(shown_parts)
+    has_row = pl.col("row").is_in(shown_rows)
     columns: list[dict[str, Any]] = [{} for _ in places]
     numbers = {place: number for number, place in enumerate(places)}
     for group_names in by_group.values():
-        frame = _rows(version, positions, group_names, is_shown)
-        frame = with_edits(version.store, version.manifest["samples"], frame, group_names)
+        frame = _rows(
+            version,
+            positions,
+            group_names,
+            has_part & has_row,
+        )
+        frame = with_edits(
+            version.store,
+            version.manifest["samples"],
+            frame,
+            group_names,
+        )
         for row in frame.iter_rows(named=True):
             number = numbers.get((row.pop("part"), row.pop("row")))
             if number is not None:
@@ -129,37 +194,65 @@ def _columns(
     return columns
 
 
-def _rows(version: loader.Version, positions: range, names: Sequence[str], where: Any) -> "polars.DataFrame":
+def _rows(
+    version: loader.Version,
+    positions: range,
+    names: Sequence[str],
+    where: Any,
+) -> "polars.DataFrame":
     """Return part, row and columns of one group of columns, of rows that satisfy `where`. Raises: InvalidRuntime."""
     pl = import_polars()
     group = version.manifest["columns"][names[0]]["group"]
     selected = ["part", "row", *names]
     frames = []
-    for entry in _files(version, group, positions):
-        data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(entry))))
-        lazy = pl.scan_parquet(data)
+    for entry in _files(
+        version,
+        group,
+        positions,
+    ):
+        file = TableFile.from_json(dict(entry))
+        data = get_table_bytes(
+            version.store,
+            file,
+        )
+        lazy = pl.scan_parquet(io.BytesIO(data))
         missing = [name for name in names if name not in entry["columns"]]
         lazy = lazy.with_columns(pl.lit(None).alias(name) for name in missing)
         frames.append(lazy.filter(where).select(selected).collect())
     if not frames:
         frames.append(pl.DataFrame({name: [] for name in selected}))
-    rows: polars.DataFrame = pl.concat(frames, how="diagonal_relaxed")
+    rows: polars.DataFrame = pl.concat(
+        frames,
+        how="diagonal_relaxed",
+    )
     return rows
 
 
-def _files(version: loader.Version, group: str, positions: range) -> list[Mapping[str, Any]]:
+def _files(
+    version: loader.Version,
+    group: str,
+    positions: range,
+) -> list[Mapping[str, Any]]:
     """Return the files with the rows of these parts; all files of the group if not every part has it."""
     n_rows = version.parts.n_rows
     entries = version.manifest["samples"]
     files = [entry for entry in entries if entry["group"] == group and not is_annotation(entry)]
-    ends = np.cumsum([entry["n_rows"] for entry in files])
+    file_rows = np.array(
+        [entry["n_rows"] for entry in files],
+        np.int64,
+    )
+    ends = np.cumsum(file_rows)  # [files]: row after the last one of each, over all files
+    begins = ends - file_rows
     chosen = files
-    if len(ends) and int(ends[-1]) == int(n_rows.sum()):
-        first_row = int(n_rows[: positions.start].sum())
-        last_row = first_row + int(n_rows[positions.start : positions.stop].sum())
-        begins = ends - [entry["n_rows"] for entry in files]
-        is_needed = (begins < last_row) & (ends > first_row)
-        chosen = [files[number] for number in np.flatnonzero(is_needed).tolist()]
+    has_all_rows = int(file_rows.sum()) == int(n_rows.sum())
+    if has_all_rows:  # then the rows of the tables are in the order of the parts
+        before = n_rows[: positions.start]
+        own = n_rows[positions.start : positions.stop]
+        first_row = int(before.sum())
+        stop_row = first_row + int(own.sum())
+        is_needed = (begins < stop_row) & (ends > first_row)
+        numbers = np.flatnonzero(is_needed)
+        chosen = [files[number] for number in numbers.tolist()]
     total = sum(entry["n_rows"] for entry in chosen)
     if total > MOST_ROWS:
         raise InvalidRuntime(

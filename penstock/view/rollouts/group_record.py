@@ -36,7 +36,11 @@ MOST_TOTAL_BYTES = 48 * 2**20
 """Most bytes read for a page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class GroupMember(JsonRecord):
     """A sample of a group."""
 
@@ -59,7 +63,11 @@ class GroupMember(JsonRecord):
     """Fields that could not be read, and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class GroupRecord(JsonRecord):
     dataset: str
     number: int
@@ -99,7 +107,11 @@ class _Read:
     errors: tuple[str, ...] = ()
 
 
-def group_record(version: loader.Version, ordinal: int, column: str = "") -> GroupRecord:
+def group_record(
+    version: loader.Version,
+    ordinal: int,
+    column: str = "",
+) -> GroupRecord:
     """Return the group of a sample. column: one of `GROUP_COLUMNS`, or "" for the first that the sample has.
 
     Raises: InvalidRuntime if the sample has no such group; Corrupt; StoreError.
@@ -108,40 +120,85 @@ def group_record(version: loader.Version, ordinal: int, column: str = "") -> Gro
     own = [name for name in GROUP_COLUMNS if row.get(name) not in (None, "")]
     chosen = column or next(iter(own), GROUP_COLUMNS[0])
     if chosen not in own:
+        accepted = ", ".join(own) or "no column"
         raise InvalidRuntime(
-            f"sample {ordinal} of {version.name} has no {clean(chosen, 80)}; accepted: {', '.join(own) or 'no column'}"
+            f"sample {ordinal} of {version.name} has no {clean(chosen, 80)}; accepted: {accepted}"
         )
-    members = group_members(version, ordinal, chosen, row[chosen], (*NUMBERS, *TEXTS))
-    keys = version.keys(np.array(members.ordinals, np.int64))
-    read = _read(version, members.ordinals)
-    longest = max((one.n_tokens for one in read), default=0)
-    rows: list[GroupMember] = []
-    for number, columns, key, fields in zip(members.ordinals, members.columns, keys, read, strict=True):
-        rows.append(_member(number, key, columns, fields, longest))
-
+    members, n_samples = _members(
+        version,
+        ordinal,
+        chosen,
+        row[chosen],
+    )
+    rewards = [one.numbers["reward"] for one in members if "reward" in one.numbers]
+    advantages = [one.advantage for one in members if one.advantage is not None]
+    mean_reward = None
+    if rewards:
+        mean_reward = sum(rewards) / len(rewards)
+    differing, common = _texts(members)
     dataset, _, version_number = version.name.partition("@")
-    rewards = [one.numbers["reward"] for one in rows if "reward" in one.numbers]
-    advantages = [one.advantage for one in rows if one.advantage is not None]
-    differing, common = _texts(rows)
     return GroupRecord(
         dataset=dataset,
         number=int(version_number),
         ordinal=ordinal,
         column=chosen,
         value=clean(row[chosen], 200),
-        n_samples=members.n_samples,
-        members=tuple(rows),
-        shown_numbers=tuple(name for name in NUMBERS if any(name in one.numbers for one in rows)),
+        n_samples=n_samples,
+        members=members,
+        shown_numbers=tuple(name for name in NUMBERS if any(name in one.numbers for one in members)),
         shown_texts=differing,
         common=common,
-        mean_reward=sum(rewards) / len(rewards) if rewards else None,
+        mean_reward=mean_reward,
         largest_reward=max(map(abs, rewards), default=0.0),
         largest_advantage=max(map(abs, advantages), default=0.0),
         other_columns=tuple(name for name in own if name != chosen),
     )
 
 
-def _member(ordinal: int, key: str, columns: Mapping[str, Any], fields: _Read, longest: int) -> GroupMember:
+def _members(
+    version: loader.Version,
+    ordinal: int,
+    column: str,
+    value: object,
+) -> tuple[tuple[GroupMember, ...], int]:
+    """Return (members of the sample's group, the number of all)."""
+    group = group_members(
+        version,
+        ordinal,
+        column,
+        value,
+        (*NUMBERS, *TEXTS),
+    )
+    keys = version.keys(np.array(group.ordinals, np.int64))
+    reads = _read(version, group.ordinals)
+    longest = max((one.n_tokens for one in reads), default=0)
+    members = []
+    for number, columns, key, fields in zip(
+        group.ordinals,
+        group.columns,
+        keys,
+        reads,
+        strict=True,
+    ):
+        members.append(
+            _member(
+                number,
+                key,
+                columns,
+                fields,
+                longest,
+            )
+        )
+    return tuple(members), group.n_samples
+
+
+def _member(
+    ordinal: int,
+    key: str,
+    columns: Mapping[str, Any],
+    fields: _Read,
+    longest: int,
+) -> GroupMember:
     numbers: dict[str, float] = {}
     for name in NUMBERS:
         value = columns.get(name)
@@ -184,7 +241,12 @@ def _read(version: loader.Version, ordinals: Sequence[int]) -> list[_Read]:
     addresses = []
     reads = [_Read() for _ in ordinals]
     budget = MOST_TOTAL_BYTES
-    for read, ordinal, names in zip(reads, ordinals, fields_of(version, ordinals), strict=True):
+    for read, ordinal, names in zip(
+        reads,
+        ordinals,
+        fields_of(version, ordinals),
+        strict=True,
+    ):
         own = [name for name in (_mask_of(names), ADVANTAGES, TURNS) if name in names]
         (address,) = version.address(np.array([ordinal]), own)
         small = {}
@@ -195,7 +257,11 @@ def _read(version: loader.Version, ordinals: Sequence[int]) -> list[_Read]:
             else:
                 read.errors += (f"{clean(name, 80)} has {place.nbytes:,} bytes and is not read here",)
         addresses.append(replace(address, fields=small))
-    for read, data in zip(reads, read_separately(version, addresses), strict=True):
+    for read, data in zip(
+        reads,
+        read_separately(version, addresses),
+        strict=True,
+    ):
         _describe(read, data)
     return reads
 

@@ -55,7 +55,11 @@ def is_rollout(names: Sequence[str]) -> bool:
     return not has_clock and tokens_field(names) != ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class FieldShape(JsonRecord):
     """A field of a rollout."""
 
@@ -71,7 +75,11 @@ class FieldShape(JsonRecord):
     """Its damage, or ""."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    eq=False,
+)
 class OpenRollout:
     """A rollout's fields."""
 
@@ -120,7 +128,11 @@ class OpenRollout:
         return {shape.field: shape.error for shape in self.shapes if shape.error}
 
 
-def open_rollout(version: loader.Version, ordinal: int, names: Sequence[str]) -> OpenRollout:
+def open_rollout(
+    version: loader.Version,
+    ordinal: int,
+    names: Sequence[str],
+) -> OpenRollout:
     """Return a rollout. names: fields of the sample. Damaged fields have an error. Raises: StoreError."""
     listed = sorted(names)[:MOST_FIELDS]
     (address,) = version.address(np.array([ordinal]), listed)
@@ -129,18 +141,31 @@ def open_rollout(version: loader.Version, ordinal: int, names: Sequence[str]) ->
     arrays: dict[str, Array] = {}
     shapes: dict[str, FieldShape] = {}
     for name in listed:
-        shape, array = _open_field(version, address, name, read.get(name))
+        shape, array = _open_field(
+            version,
+            address,
+            name,
+            read.get(name),
+        )
         shapes[name] = shape
         if array is not None:
             arrays[name] = array
-    values = _values_per_token(tokens, arrays, shapes)
+    values = _values_per_token(
+        tokens,
+        arrays,
+        shapes,
+    )
 
     turns: tuple[RolloutTurn, ...] = ()
     n_turns = 0
     if TURNS in shapes:
         n_tokens = len(values.get(tokens, ()))
         data = read.get(TURNS)
-        turns, n_turns, error = _turns(shapes[TURNS].nbytes, data, n_tokens)
+        turns, n_turns, error = _turns(
+            shapes[TURNS].nbytes,
+            data,
+            n_tokens,
+        )
         shapes[TURNS] = replace(shapes[TURNS], error=shapes[TURNS].error or error)
     return OpenRollout(
         version=version,
@@ -164,7 +189,11 @@ def read_separately(
             single_fields.append(replace(address, fields={name: place}))
             owners.append((number, name))
     errors: dict[int, Corrupt] = {}
-    data = read_fields(version.shard_store, single_fields, on_corrupt=errors.__setitem__)
+    data = read_fields(
+        version.shard_store,
+        single_fields,
+        on_corrupt=errors.__setitem__,
+    )
     result: list[dict[str, bytes | Corrupt]] = [{} for _ in addresses]
     for position, (number, name) in enumerate(owners):
         result[number][name] = errors.get(position) or data[position][name]
@@ -179,11 +208,20 @@ def _read_small(version: loader.Version, address: SampleAddress) -> dict[str, by
 
 
 def _open_field(
-    version: loader.Version, address: SampleAddress, name: str, data: bytes | Corrupt | None
+    version: loader.Version,
+    address: SampleAddress,
+    name: str,
+    data: bytes | Corrupt | None,
 ) -> tuple[FieldShape, Array | None]:
     """Return a field's shape, and its values if it is an array of one dimension. data: None if it is too large."""
     place = address.fields[name]
-    plain = FieldShape(field=name, nbytes=place.nbytes, shape="", is_per_token=False, is_checked=False)
+    plain = FieldShape(
+        field=name,
+        nbytes=place.nbytes,
+        shape="",
+        is_per_token=False,
+        is_checked=False,
+    )
     if isinstance(data, Corrupt):
         return replace(plain, error=clean(data, 400)), None
     if not name.endswith(".npy"):
@@ -191,19 +229,33 @@ def _open_field(
     try:
         if data is not None:
             array = decode(data)
-            shape = replace(plain, shape=shape_text(array.dtype, array.shape), is_checked=True)
+            shape = replace(
+                plain,
+                shape=shape_text(array.dtype, array.shape),
+                is_checked=True,
+            )
             return shape, array if array.ndim == 1 else None
-        return _open_large(version, address, plain)
+        return _open_large(
+            version,
+            address,
+            plain,
+        )
     except Corrupt as error:
         return replace(plain, error=clean(error, 400)), None
 
 
 def _open_large(
-    version: loader.Version, address: SampleAddress, plain: FieldShape
+    version: loader.Version,
+    address: SampleAddress,
+    plain: FieldShape,
 ) -> tuple[FieldShape, Array | None]:
     """Return the same as `_open_field` for a field that is not read yet. Raises: Corrupt."""
     place = address.fields[plain.field]
-    field = VerifiedField(version, place, address.describe(plain.field))
+    field = VerifiedField(
+        version,
+        place,
+        address.describe(plain.field),
+    )
     layout = layout_of(field.head(HEAD_BYTES))
     shape = replace(plain, shape=shape_text(layout.dtype, layout.shape))
     is_readable = len(layout.shape) == 1 and place.nbytes <= MOST_FIELD_BYTES
@@ -218,7 +270,9 @@ def shape_text(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
 
 
 def _values_per_token(
-    tokens: str, arrays: Mapping[str, Array], shapes: dict[str, FieldShape]
+    tokens: str,
+    arrays: Mapping[str, Array],
+    shapes: dict[str, FieldShape],
 ) -> dict[str, Array]:
     """Return the arrays that have a value per token, and add an error to the shape of each array of another length."""
     ids = arrays.get(tokens)
@@ -246,7 +300,9 @@ _OF_OTHER_LENGTH = frozenset(("kept.npy",))
 
 
 def _turns(
-    nbytes: int, data: bytes | Corrupt | None, n_tokens: int
+    nbytes: int,
+    data: bytes | Corrupt | None,
+    n_tokens: int,
 ) -> tuple[tuple[RolloutTurn, ...], int, str]:
     """Return (turns, number of all turns, error or "")."""
     if isinstance(data, Corrupt):

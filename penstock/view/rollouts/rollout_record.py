@@ -38,7 +38,11 @@ GROUP_COLUMNS = ("group_id", "pair_id")
 _MOST_MARKS_TOKENS = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class RolloutToken(JsonRecord):
     id: int
     text: str
@@ -51,7 +55,11 @@ class RolloutToken(JsonRecord):
     """All values of the token, in one line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class TokenStretch(JsonRecord):
     """Tokens of one turn, or between turns, on this page."""
 
@@ -67,7 +75,11 @@ class TokenStretch(JsonRecord):
     tokens: tuple[RolloutToken, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class RolloutRecord(JsonRecord):
     sample: SampleRecord
     """Without decoded values."""
@@ -84,11 +96,6 @@ class RolloutRecord(JsonRecord):
     """First token of this page."""
     stop: int
     """Token after the last one of this page."""
-    stretches: tuple[TokenStretch, ...]
-    """This page's tokens."""
-    legend: tuple[ShadeLabel, ...]
-    marks: tuple[Mark, ...]
-    """Warnings about the tokens."""
     line: ValueLine
     """The chosen value, or the log-probabilities, over the whole rollout."""
     line_name: str
@@ -106,14 +113,22 @@ class RolloutRecord(JsonRecord):
     """All fields, by name."""
     groups: Mapping[str, str]
     """Column -> value that makes a group with other samples."""
-    tokenizer: str
-    """Name of the tokenizer, or ""."""
-    has_text: bool
+    stretches: tuple[TokenStretch, ...] = ()
+    """This page's tokens."""
+    legend: tuple[ShadeLabel, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    """Warnings about the tokens."""
+    tokenizer: str = ""
+    """Its name, or ""."""
+    has_text: bool = False
     """True if any token of this page has a text."""
 
 
 def rollout_record(
-    rollout: OpenRollout, by: str = "", first: int = 0, search: RunSearch | None = None
+    rollout: OpenRollout,
+    by: str = "",
+    first: int = 0,
+    search: RunSearch | None = None,
 ) -> RolloutRecord:
     """Return a rollout's record. by: one of `choices`, or "" for the first. first: a token of the page to show.
 
@@ -122,27 +137,25 @@ def rollout_record(
     names = choices(rollout)
     chosen = by or next(iter(names))
     if chosen not in names:
-        raise InvalidRuntime(f"by = {by!r:.100}; accepted: {', '.join(clean(name, 80) for name in names)}")
+        accepted = ", ".join(clean(name, 80) for name in names)
+        raise InvalidRuntime(f"by = {by!r:.100}; accepted: {accepted}")
     if first and first >= rollout.n_tokens:
         raise InvalidRuntime(f"from = {first}; this rollout has {rollout.n_tokens} tokens, from 0")
     page_first = first // PAGE * PAGE
     page_stop = min(page_first + PAGE, rollout.n_tokens)
-
-    tokens: list[RolloutToken] = []
-    marks: tuple[Mark, ...] = ()
-    tokenizer = ""
-    if rollout.n_tokens:
-        facts = facts_of(rollout.values, rollout.tokens, rollout.version)
-        tokenizer = facts.tokenizer
-        window = slice(page_first, page_stop)
-        own = {field: array[window] for field, array in rollout.values.items()}
-        boxes = TOKEN_KIND.boxes(own[rollout.tokens], replace(facts, sample=own))
-        tokens = _tokens(rollout, boxes, chosen, page_first)
-        marks = _marks(rollout, facts)
-    sample = sample_record(rollout.version, rollout.ordinal, search, decode=False)
-    line, line_name = _line(rollout, chosen, names)
+    sample = sample_record(
+        rollout.version,
+        rollout.ordinal,
+        search,
+        decode=False,
+    )
+    line, line_name = _line(
+        rollout,
+        chosen,
+        names,
+    )
     policies, n_policies = _policies(rollout)
-    return RolloutRecord(
+    record = RolloutRecord(
         sample=sample,
         field=rollout.tokens,
         n_tokens=rollout.n_tokens,
@@ -151,9 +164,6 @@ def rollout_record(
         choices=names,
         first=page_first,
         stop=page_stop,
-        stretches=tuple(_stretches(rollout.turns, tokens, page_first)),
-        legend=legend(rollout, chosen) if rollout.n_tokens else (),
-        marks=marks,
         line=line,
         line_name=line_name,
         sampled=stripes(rollout.is_sampled),
@@ -163,18 +173,68 @@ def rollout_record(
         n_policies=n_policies,
         shapes=rollout.shapes,
         groups={name: sample.columns[name] for name in GROUP_COLUMNS if sample.columns.get(name)},
-        tokenizer=tokenizer,
+    )
+    return _with_tokens(record, rollout) if rollout.n_tokens else record
+
+
+def _with_tokens(record: RolloutRecord, rollout: OpenRollout) -> RolloutRecord:
+    """Return the record with the tokens of its page."""
+    facts = facts_of(
+        rollout.values,
+        rollout.tokens,
+        rollout.version,
+    )
+    window = slice(record.first, record.stop)
+    own = {field: array[window] for field, array in rollout.values.items()}
+    boxes = TOKEN_KIND.boxes(own[rollout.tokens], replace(facts, sample=own))
+    tokens = _tokens(
+        rollout,
+        boxes,
+        record.by,
+        record.first,
+    )
+    return replace(
+        record,
+        stretches=tuple(
+            _stretches(
+                rollout.turns,
+                tokens,
+                record.first,
+            )
+        ),
+        legend=legend(rollout, record.by),
+        marks=_marks(rollout, facts),
+        tokenizer=facts.tokenizer,
         has_text=any(token.text and not token.is_special for token in tokens),
     )
 
 
-def _tokens(rollout: OpenRollout, boxes: Sequence[TokenBox], by: str, first: int) -> list[RolloutToken]:
+def _tokens(
+    rollout: OpenRollout,
+    boxes: Sequence[TokenBox],
+    by: str,
+    first: int,
+) -> list[RolloutToken]:
     stop = first + len(boxes)
-    classes = shades(rollout, by, slice(first, stop))
-    titles = token_titles(rollout, [box.values for box in boxes], first)
+    classes = shades(
+        rollout,
+        by,
+        slice(first, stop),
+    )
+    titles = token_titles(
+        rollout,
+        [box.values for box in boxes],
+        first,
+    )
     sampled = rollout.is_sampled[first:stop].tolist()
     tokens = []
-    for box, shade, title, is_sampled in zip(boxes, classes, titles, sampled, strict=True):
+    for box, shade, title, is_sampled in zip(
+        boxes,
+        classes,
+        titles,
+        sampled,
+        strict=True,
+    ):
         token = RolloutToken(
             id=box.id,
             text=box.text,
@@ -195,7 +255,9 @@ def _marks(rollout: OpenRollout, facts: Any) -> tuple[Mark, ...]:
 
 
 def _stretches(
-    turns: Sequence[RolloutTurn], tokens: Sequence[RolloutToken], first: int
+    turns: Sequence[RolloutTurn],
+    tokens: Sequence[RolloutToken],
+    first: int,
 ) -> Iterator[TokenStretch]:
     """Yield the page's tokens by turn. Where turns overlap, a token belongs to the turn that begins first."""
     place = first
@@ -203,18 +265,40 @@ def _stretches(
     bounded = [turn for turn in turns if turn.stop > max(turn.start, first) and turn.start < stop]
     for turn in sorted(bounded, key=lambda turn: (turn.start, turn.number)):
         if turn.start > place:
-            yield _stretch(tokens, None, place, turn.start, first)
+            yield _stretch(
+                tokens,
+                None,
+                place,
+                turn.start,
+                first,
+            )
             place = turn.start
         if turn.stop > place:
             turn_stop = min(turn.stop, stop)
-            yield _stretch(tokens, turn, place, turn_stop, first)
+            yield _stretch(
+                tokens,
+                turn,
+                place,
+                turn_stop,
+                first,
+            )
             place = turn_stop
     if place < stop:
-        yield _stretch(tokens, None, place, stop, first)
+        yield _stretch(
+            tokens,
+            None,
+            place,
+            stop,
+            first,
+        )
 
 
 def _stretch(
-    tokens: Sequence[RolloutToken], turn: RolloutTurn | None, start: int, stop: int, first: int
+    tokens: Sequence[RolloutToken],
+    turn: RolloutTurn | None,
+    start: int,
+    stop: int,
+    first: int,
 ) -> TokenStretch:
     own = tuple(tokens[start - first : stop - first])
     return TokenStretch(
@@ -227,14 +311,22 @@ def _stretch(
     )
 
 
-def _line(rollout: OpenRollout, by: str, names: Mapping[str, str]) -> tuple[ValueLine, str]:
+def _line(
+    rollout: OpenRollout,
+    by: str,
+    names: Mapping[str, str],
+) -> tuple[ValueLine, str]:
     field = by
     values = rollout.values.get(by)
     if values is None or values.dtype.kind != "f":
         field = LOGPROBS
         values = rollout.values.get(LOGPROBS)
     if values is None or values.dtype.kind != "f":
-        return ValueLine(path="", low=0.0, high=0.0), ""
+        return ValueLine(
+            path="",
+            low=0.0,
+            high=0.0,
+        ), ""
     is_shown = rollout.is_sampled
     if not is_logprob(field):
         is_shown = is_shown | (values != 0)
@@ -246,5 +338,12 @@ def _policies(rollout: OpenRollout) -> tuple[tuple[tuple[int, int], ...], int]:
     if known is None:
         return (), 0
     versions, counts = known
-    pairs = [(int(one), int(n)) for one, n in zip(versions.tolist(), counts.tolist(), strict=True)]
+    pairs = [
+        (int(one), int(n))
+        for one, n in zip(
+            versions.tolist(),
+            counts.tolist(),
+            strict=True,
+        )
+    ]
     return tuple(pairs[:MOST_POLICIES]), len(pairs)

@@ -26,7 +26,11 @@ MOST_LEGEND = 12
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class ShadeLabel(JsonRecord):
     """An entry of the legend."""
 
@@ -61,11 +65,21 @@ def is_logprob(field: str) -> bool:
     return "logprob" in field
 
 
-def shades(rollout: OpenRollout, by: str, window: slice) -> list[str]:
+def shades(
+    rollout: OpenRollout,
+    by: str,
+    window: slice,
+) -> list[str]:
     """Return the class of each token in a window. by: one of `choices`."""
     if by == BY_MASK:
         is_sampled = rollout.is_sampled[window]
-        return _texts(np.where(is_sampled, "sampled", ""))
+        return _texts(
+            np.where(
+                is_sampled,
+                "sampled",
+                "",
+            )
+        )
     values = rollout.values[by]
     if by == VERSIONS:
         return _version_shades(values, window)
@@ -111,19 +125,50 @@ def _texts(classes: Array) -> list[str]:
 
 def _logprob_shades(values: Array) -> list[str]:
     is_finite = np.isfinite(values)
-    level = np.digitize(-np.where(is_finite, values, 0), BOUNDS)  # [window]: 0 to len(BOUNDS)
+    level = np.digitize(
+        -np.where(
+            is_finite,
+            values,
+            0,
+        ),
+        BOUNDS,
+    )  # [window]: 0 to len(BOUNDS)
     classes = np.char.add("p", level.astype(str))
-    return _texts(np.where(is_finite, classes, "broken"))
+    return _texts(
+        np.where(
+            is_finite,
+            classes,
+            "broken",
+        )
+    )
 
 
 def _signed_shades(values: Array, most: float) -> list[str]:
     is_finite = np.isfinite(values)
-    safe = np.where(is_finite, values, 0).astype(np.float64)
+    safe = np.where(
+        is_finite,
+        values,
+        0,
+    ).astype(np.float64)
     share = np.abs(safe) / (most or 1.0)
     level = np.ceil(share * SIGNED_STEPS).astype(int).astype(str)  # [window]: "0" to "3"
-    sign = np.where(safe < 0, "n", "g")
-    classes = np.where(safe == 0, "", np.char.add(sign, level))
-    return _texts(np.where(is_finite, classes, "broken"))
+    sign = np.where(
+        safe < 0,
+        "n",
+        "g",
+    )
+    classes = np.where(
+        safe == 0,
+        "",
+        np.char.add(sign, level),
+    )
+    return _texts(
+        np.where(
+            is_finite,
+            classes,
+            "broken",
+        )
+    )
 
 
 def policy_versions(rollout: OpenRollout) -> tuple[Array, Array] | None:
@@ -139,7 +184,13 @@ def _version_shades(values: Array, window: slice) -> list[str]:
     versions = np.unique(values[values >= 0])
     place = np.searchsorted(versions, values[window])
     classes = np.char.add("v", (place % CATEGORIES + 1).astype(str))
-    return _texts(np.where(values[window] >= 0, classes, ""))
+    return _texts(
+        np.where(
+            values[window] >= 0,
+            classes,
+            "",
+        )
+    )
 
 
 def _version_legend(values: Array) -> tuple[ShadeLabel, ...]:
@@ -152,7 +203,11 @@ def _version_legend(values: Array) -> tuple[ShadeLabel, ...]:
     return tuple(labels)
 
 
-def token_titles(rollout: OpenRollout, values: Sequence[Mapping[str, float]], first: int) -> list[str]:
+def token_titles(
+    rollout: OpenRollout,
+    values: Sequence[Mapping[str, float]],
+    first: int,
+) -> list[str]:
     """Return a line about each token. values: field -> value, from `first` on."""
     mask = mask_field(rollout.tokens)
     ids = rollout.values[rollout.tokens]

@@ -19,7 +19,11 @@ MOST_VALUE = 1e30
 """Largest magnitude drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class Stripe(JsonRecord):
     """A rectangle over a stretch of tokens."""
 
@@ -27,7 +31,11 @@ class Stripe(JsonRecord):
     width: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class ValueLine(JsonRecord):
     """A line of one value over all tokens: per column the value farthest from 0."""
 
@@ -58,21 +66,55 @@ def stripes(is_sampled: NDArray[np.bool_], n_tokens: int | None = None) -> tuple
 def value_line(values: NDArray[Any], is_shown: NDArray[np.bool_]) -> ValueLine:
     """Return the line of a value. is_shown: bool [n]; the line has gaps elsewhere."""
     # Beyond `MOST_VALUE` the difference of two values could be infinite, which no path can hold.
-    safe = np.clip(values.astype(np.float64), -MOST_VALUE, MOST_VALUE)
+    safe = np.clip(
+        values.astype(np.float64),
+        -MOST_VALUE,
+        MOST_VALUE,
+    )
     is_drawn = is_shown & np.isfinite(safe)
     if not is_drawn.any():
-        return ValueLine(path="", low=0.0, high=0.0)
+        return ValueLine(
+            path="",
+            low=0.0,
+            high=0.0,
+        )
     n_columns = min(len(safe), MOST_COLUMNS)
     starts = _column_starts(len(safe), n_columns)
-    lowest = np.minimum.reduceat(np.where(is_drawn, safe, np.inf), starts)  # [columns]
-    highest = np.maximum.reduceat(np.where(is_drawn, safe, -np.inf), starts)
+    lowest = np.minimum.reduceat(
+        np.where(
+            is_drawn,
+            safe,
+            np.inf,
+        ),
+        starts,
+    )  # [columns]
+    highest = np.maximum.reduceat(
+        np.where(
+            is_drawn,
+            safe,
+            -np.inf,
+        ),
+        starts,
+    )
     has_value = np.logical_or.reduceat(is_drawn, starts)
-    farthest = np.where(-lowest > highest, lowest, highest)
+    farthest = np.where(
+        -lowest > highest,
+        lowest,
+        highest,
+    )
     low = min(0.0, float(farthest[has_value].min()))
     high = max(0.0, float(farthest[has_value].max()))
     x = (starts + 0.5) * WIDTH / len(safe)
     y = HEIGHT - 2 - (farthest - low) / ((high - low) or 1.0) * (HEIGHT - 4)
-    return ValueLine(path=_path(x, y, has_value), low=low, high=high)
+    return ValueLine(
+        path=_path(
+            x,
+            y,
+            has_value,
+        ),
+        low=low,
+        high=high,
+    )
 
 
 def _column_starts(n: int, n_columns: int) -> NDArray[np.int64]:
@@ -80,7 +122,11 @@ def _column_starts(n: int, n_columns: int) -> NDArray[np.int64]:
     return np.arange(n_columns, dtype=np.int64) * n // n_columns
 
 
-def _path(x: Sequence[float] | NDArray[Any], y: NDArray[Any], has_value: NDArray[np.bool_]) -> str:
+def _path(
+    x: Sequence[float] | NDArray[Any],
+    y: NDArray[Any],
+    has_value: NDArray[np.bool_],
+) -> str:
     words = []
     joins = False  # whether the line goes on from the column before
     for place, is_there in enumerate(has_value.tolist()):

@@ -23,7 +23,11 @@ MOST_ANSWER_LETTERS = 280
 _SHORT = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class RolloutTurn(JsonRecord):
     number: int
     """From 0, in the order of the file."""
@@ -48,7 +52,14 @@ class RolloutTurn(JsonRecord):
 def parse_turns(data: bytes, n_tokens: int) -> tuple[tuple[RolloutTurn, ...], int]:
     """Return (the first turns, number of all). Raises: DecodeFailed."""
     lines = decode_jsonl(data)
-    turns = [_turn(number, line, n_tokens) for number, line in enumerate(lines[:MOST_TURNS])]
+    turns = [
+        _turn(
+            number,
+            line,
+            n_tokens,
+        )
+        for number, line in enumerate(lines[:MOST_TURNS])
+    ]
     return tuple(turns), len(lines)
 
 
@@ -62,7 +73,11 @@ def last_text(data: bytes) -> str:
     return ""
 
 
-def _turn(number: int, line: object, n_tokens: int) -> RolloutTurn:
+def _turn(
+    number: int,
+    line: object,
+    n_tokens: int,
+) -> RolloutTurn:
     body: Mapping[str, Any] = {}
     error = ""
     if isinstance(line, dict):

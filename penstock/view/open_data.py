@@ -352,6 +352,10 @@ class OpenData:
         value: T = kept.get(key, lambda: self.outage.ask(make))
         return value
 
+    def ask_primary(self, make: Callable[[], T]) -> T:
+        """Return `make`'s result, which reads the primary's records, not a mirror's. Raises: as `make`."""
+        return self._primary.ask(make)
+
     def exclude(
         self, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str
     ) -> tuple[str, ...]:

@@ -48,6 +48,8 @@ class ShownValue(JsonRecord):
     marks: tuple[Mark, ...]
     """Warnings."""
     boxes: tuple[TokenBox, ...] = ()
+    has_thumbnail: bool = False
+    """True if a small image can be drawn of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,16 @@ def shown_value(field: str, value: object, facts: Facts) -> ShownValue:
         lines=tuple(line[:MOST_LETTERS] for line in kind.lines(value, facts)[:MOST_LINES]),
         marks=tuple(kind.marks(value, facts)),
         boxes=kind.boxes(value, facts)[:MOST_BOXES],
+        has_thumbnail=_has_thumbnail(kind.name, value),
     )
+
+
+def _has_thumbnail(kind: str, value: object) -> bool:
+    if kind != "array":
+        return kind in ("image", "video", "audio")
+    array = as_array(value)
+    # Arrays of fewer dimensions are shown as text.
+    return array is not None and array.ndim >= 2 and array.size > 0
 
 
 def shown_sample(

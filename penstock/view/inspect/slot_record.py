@@ -34,6 +34,7 @@ from ..sample_relations import (
     phash_neighbours,
 )
 from ..shown_values import ShownValue, StoredField, datasets_of, place_of, shown_sample, version_of
+from .packed_documents import PackedSequence, packed_sequence
 from .proofs import PartOf, slot_stage
 from .step_record import recipe_or_plain
 from .version_record import fields_of
@@ -165,6 +166,8 @@ class SlotRecord(JsonRecord):
     """Facts about the item's dataset, or "" for a stored sample."""
     missing: str = ""
     """Remedy if the dataset is missing, or ""."""
+    packed: PackedSequence | None = None
+    """Documents of a packed sequence; None for a sample."""
 
 
 def slot_values(
@@ -235,6 +238,7 @@ def slot_record(
         trouble=trouble,
         dataset=datasets_of(plan).get(values.source, ""),
         missing=clean(values.missing, 600),
+        packed=packed_sequence(plan, values),
     )
 
 

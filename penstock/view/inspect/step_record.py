@@ -28,6 +28,7 @@ from ..replays.replayed_values import Digests, Setting, StepPart, T, Take
 from ..replays.replays import ReplayedPart, Replayer, Replayers
 from ..replays.training import Training
 from ..shown_values import ShownValue, datasets_of, version_of
+from .packed_documents import packed_totals
 from .proofs import Proof, proofs, stage_of
 from .shown_batch import ShownBatch, ShownSlot
 
@@ -91,6 +92,8 @@ class StepRecord(JsonRecord):
     """Metric -> value."""
     mixture: Mapping[str, int]
     """Source -> slots in this part."""
+    totals: Mapping[str, int]
+    """`Batch.totals` of a packed step, over all ranks; {} if it is not packed."""
     slots: tuple[SlotRow, ...]
     """This part's slots, without padding."""
     datasets: tuple[str, ...] = ()
@@ -195,12 +198,19 @@ def step_record(
         marks=ranked(facts, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
+        totals=_totals(training, plan, step),
         slots=tuple(rows),
         datasets=tuple(facts_of_datasets[name] for name in sources if name in facts_of_datasets),
         missing=tuple(clean(text, 600) for text in batch.missing.values()),
         trouble=trouble,
         stale=training.stale,
     )
+
+
+def _totals(training: Training, plan: "loader.Plan", step: int) -> dict[str, int]:
+    if plan.pack is None:
+        return {}
+    return packed_totals(plan, step, training.slots(step, 0, 1))
 
 
 def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:

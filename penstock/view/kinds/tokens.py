@@ -1,14 +1,18 @@
 """Token ids: one sequence, or several documents packed into one.
 
 `<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and float fields of equal length, describe them.
+So does the mask of a rollout or a chat: `mask.npy` of `tokens.npy`, `q.mask.npy` of `q.tokens.npy`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
+
+from loader.rollouts.rollout_fields import MASK as MASK_FIELD
+from loader.rollouts.rollout_fields import TOKENS as TOKENS_FIELD
 
 from .array_values import Array, as_array, shape_of
 from .kind import Facts, Kind, Mark, TokenBox, mark
@@ -24,6 +28,8 @@ IGNORED = -100
 """torch.nn.CrossEntropyLoss's `ignore_index`."""
 
 SEGMENTS, LOSS = "segment_ids", "loss_mask"
+OPEN_MASKED, CLOSE_MASKED = "«", "»"
+"""Enclose masked tokens in text."""
 _NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
 _COMPANIONS = frozenset({SEGMENTS, LOSS, "position_ids", "attention_mask"})
 _BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
@@ -91,9 +97,18 @@ def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
 
 
 def _masked(ids: Array, facts: Facts) -> Array:
-    loss = _companion(facts, LOSS, ids.size)
-    ignored: Array = ids == IGNORED
-    return ignored if loss is None else np.logical_or(ignored, loss == 0)
+    masked: Array = ids == IGNORED
+    for mask in (_companion(facts, LOSS, ids.size), _own_mask(facts, ids.size)):
+        if mask is not None:
+            masked = np.logical_or(masked, mask == 0)
+    return masked
+
+
+def _own_mask(facts: Facts, n: int) -> Array | None:
+    """Return the mask that a rollout or a chat stores beside its tokens, or None."""
+    if not facts.field.endswith(TOKENS_FIELD):
+        return None
+    return _companion(facts, facts.field.removesuffix(TOKENS_FIELD) + MASK_FIELD, n)
 
 
 def _values(facts: Facts, n: int) -> Mapping[str, Array]:
@@ -119,8 +134,10 @@ def _is_known(token: int, facts: Facts) -> bool:
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     ids = _ids(value, facts)
     out = [f"{ids.size:,} tokens, {shape_of(value)}"]
-    if ids.size and _has_mask(ids, facts):
+    is_masked = bool(ids.size) and _has_mask(ids, facts)
+    if is_masked:
         out.append(f"{int(np.count_nonzero(~_masked(ids, facts))):,} of them are targets of the loss")
+        out.append(f"{OPEN_MASKED}{CLOSE_MASKED} enclose the others")
     if facts.tokenizer and facts.decode is None:
         out.append(bounded(f"by {facts.tokenizer}: add tokenizers() beside the recipe to show their text"))
     out += [f"{field} for each" for field in _values(facts, ids.size)]
@@ -132,12 +149,19 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
         for at in range(start, min(stop, len(shown)), TOKENS_A_LINE):
             if len(out) >= MAX_LINES:
                 return (*out, f"… {ids.size:,} tokens in all")
-            out.append(_line(shown[at : min(stop, at + TOKENS_A_LINE)]))
+            out.append(_line(shown[at : min(stop, at + TOKENS_A_LINE)], is_enclosed=is_masked))
     return tuple(out)
 
 
-def _line(shown: Sequence[TokenBox]) -> str:
-    return bounded("|".join(box.text or str(box.id) for box in shown))
+def _line(shown: Sequence[TokenBox], *, is_enclosed: bool) -> str:
+    """Return tokens as text. is_enclosed: enclose masked ones."""
+    stretches = []
+    for masked, boxes_of_stretch in groupby(shown, lambda box: is_enclosed and box.masked):
+        text = "|".join(box.text or str(box.id) for box in boxes_of_stretch)
+        if masked:
+            text = f"{OPEN_MASKED}{text}{CLOSE_MASKED}"
+        stretches.append(text)
+    return bounded("|".join(stretches))
 
 
 def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]:
@@ -152,7 +176,9 @@ def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]
 
 
 def _has_mask(ids: Array, facts: Facts) -> bool:
-    return _companion(facts, LOSS, ids.size) is not None or bool((ids == IGNORED).any())
+    if _companion(facts, LOSS, ids.size) is not None or _own_mask(facts, ids.size) is not None:
+        return True
+    return bool((ids == IGNORED).any())
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:

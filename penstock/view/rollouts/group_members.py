@@ -16,8 +16,7 @@ from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table_bytes
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime
-
-from ..inspect.version_record import fields_of
+from loader.rollouts.undecided import transaction_of
 
 if TYPE_CHECKING:
     import polars
@@ -94,50 +93,20 @@ def group_members(
     )
 
 
-def _parts_of_transaction(
-    version: loader.Version,
-    ordinal: int,
-) -> range:
+def _parts_of_transaction(version: loader.Version, ordinal: int) -> range:
     """Return the positions of the parts that one transaction wrote. Raises: InvalidRuntime."""
     parts = version.parts
     (located,), _ = parts.locate(np.array([ordinal]))
-    position = int(located)
-    (names,) = fields_of(
-        version,
-        [ordinal],
-    )
-    (address,) = version.address(
-        np.array([ordinal]),
-        names[:1],
-    )
-    path = address.fields[names[0]].path
-    # The bytes of a part lie under data/<transaction>/, and its id begins with the transaction.
-    transaction = path.removeprefix("data/").partition("/")[0]
-    prefix = f"{transaction}-"
-    first = position
-    stop = position + 1
-    # A part of registered files, or one that a takedown renamed, stands for itself.
-    if not parts.id(position).startswith(prefix):
-        return range(
-            first,
-            stop,
-        )
-    while first and parts.id(first - 1).startswith(prefix):
+    first = int(located)
+    stop = first + 1
+    transaction = transaction_of(parts, first)
+    while first and transaction_of(parts, first - 1) == transaction:
         first -= 1
-        _check_parts(
-            version,
-            stop - first,
-        )
-    while stop < len(parts) and parts.id(stop).startswith(prefix):
+        _check_parts(version, stop - first)
+    while stop < len(parts) and transaction_of(parts, stop) == transaction:
         stop += 1
-        _check_parts(
-            version,
-            stop - first,
-        )
-    return range(
-        first,
-        stop,
-    )
+        _check_parts(version, stop - first)
+    return range(first, stop)
 
 
 def _check_parts(

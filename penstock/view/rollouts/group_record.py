@@ -223,6 +223,7 @@ def _member(
 
 def _texts(rows: Sequence[GroupMember]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return (columns that differ between members, column -> value that all members share)."""
+    # Columns that all members share stand once above the table, which has room for the others then.
     differing: list[str] = []
     common: dict[str, str] = {}
     for name in TEXTS:

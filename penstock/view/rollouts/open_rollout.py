@@ -134,6 +134,7 @@ def open_rollout(
     names: Sequence[str],
 ) -> OpenRollout:
     """Return a rollout. names: fields of the sample. Damaged fields have an error. Raises: StoreError."""
+    # A sample may have any number of fields: the page reads a bounded number of them.
     listed = sorted(names)[:MOST_FIELDS]
     (address,) = version.address(np.array([ordinal]), listed)
     tokens = tokens_field(names)
@@ -182,6 +183,7 @@ def read_separately(
     version: loader.Version, addresses: Sequence[SampleAddress]
 ) -> list[dict[str, bytes | Corrupt]]:
     """Return field -> bytes or error for each address. A damaged field does not hide the others of its sample."""
+    # One address per field: a reader drops a sample whole if one of its fields is damaged.
     single_fields: list[SampleAddress] = []
     owners: list[tuple[int, str]] = []
     for number, address in enumerate(addresses):
@@ -258,6 +260,7 @@ def _open_large(
     )
     layout = layout_of(field.head(HEAD_BYTES))
     shape = replace(plain, shape=shape_text(layout.dtype, layout.shape))
+    # The header is not checked by itself, so it decides only what is read, and the whole is checked then.
     is_readable = len(layout.shape) == 1 and place.nbytes <= MOST_FIELD_BYTES
     if not is_readable:
         return shape, None

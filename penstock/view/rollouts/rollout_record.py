@@ -141,6 +141,7 @@ def rollout_record(
         raise InvalidRuntime(f"by = {by!r:.100}; accepted: {accepted}")
     if first and first >= rollout.n_tokens:
         raise InvalidRuntime(f"from = {first}; this rollout has {rollout.n_tokens} tokens, from 0")
+    # Pages begin at multiples, so a link to any token of a turn opens the same page as the pager does.
     page_first = first // PAGE * PAGE
     page_stop = min(page_first + PAGE, rollout.n_tokens)
     sample = sample_record(
@@ -329,7 +330,7 @@ def _line(
         ), ""
     is_shown = rollout.is_sampled
     if not is_logprob(field):
-        is_shown = is_shown | (values != 0)
+        is_shown = is_shown | (values != 0)  # a reward may stand at a token that the policy did not sample
     return value_line(values, is_shown), names[field]
 
 

@@ -182,6 +182,7 @@ def policy_versions(rollout: OpenRollout) -> tuple[Array, Array] | None:
 
 def _version_shades(values: Array, window: slice) -> list[str]:
     versions = np.unique(values[values >= 0])
+    # By place, not by number: two successive versions never have the same colour.
     place = np.searchsorted(versions, values[window])
     classes = np.char.add("v", (place % CATEGORIES + 1).astype(str))
     return _texts(

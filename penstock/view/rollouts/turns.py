@@ -87,6 +87,7 @@ def _turn(
     start = body.get("start")
     stop = body.get("stop")
     bounds = (-1, -1)
+    # `True` is an int for isinstance, and no token.
     if type(start) is int and type(stop) is int:
         if 0 <= start <= stop <= n_tokens:
             bounds = (start, stop)

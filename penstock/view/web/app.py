@@ -27,7 +27,6 @@ from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
 from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
 from ..inspect.sample_record import check_ordinal, sample_record
-from ..inspect.shown_batch import PICTURED
 from ..inspect.step_record import part_of
 from ..inspect.step_window import MOST_STEPS, step_window
 from ..inspect.version_record import PAGE, difference, fields_of, root_record, version_record
@@ -36,6 +35,7 @@ from ..open_data import OpenData
 from ..replays.training import Training
 from ..rollouts.open_rollout import is_rollout
 from ..shown_values import version_of
+from .decision_pages import decision_routes, run_decisions, step_decision
 from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
 from .guard import Guard, csrf
 from .media import (
@@ -130,6 +130,7 @@ def training_routes(site: Site) -> list[Route]:
         Route("/r/{run}/against", _to_comparison),
         *page_routes(site, "/r/{run}/against/{other}", _against),
         *page_routes(site, "/r/{run}/window", _window),
+        *decision_routes(site),
         *page_routes(site, "/r/{run}", _run),
     ]
 
@@ -143,9 +144,9 @@ def _run(site: Site, request: Request) -> Page:
         more = {"name": name, "lines": described["describe"].splitlines()}
         return Page(template="plan", record=described, title=name[:14], more=more)
     record = run_record(training, number(request, "unusual", 0))
-    return Page(
-        template="run", record=record, title=name, more={"most": MOST_SPIKES, "largest": MOST_LARGEST}
-    )
+    shown = run_decisions(site, training)
+    shown |= {"most": MOST_SPIKES, "largest": MOST_LARGEST}
+    return Page(template="run", record=record, title=name, more=shown)
 
 
 async def _to_comparison(request: Request) -> Response:
@@ -173,7 +174,7 @@ def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), request.path_params["step"]
     with attach_recorded_step(training, step):
         record = site.opened.step_record(training, step, *_part(training, request))
-    more = {"recipe": site.opened.recipe or "", "pictured": PICTURED, "stages": STAGES}
+    more = {"recipe": site.opened.recipe or "", "stages": STAGES, **step_decision(site, training, step)}
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
 
 

@@ -140,3 +140,22 @@ def test_document_without_an_end_is_named() -> None:
     ids, facts = packed([1, 1, 2, 2, 2])
     (found,) = TOKENS.marks(ids, facts)
     assert found.text == "document 1 does not end with <eos>"
+
+
+@pytest.mark.parametrize(("field", "mask"), [("tokens.npy", "mask.npy"), ("q.tokens.npy", "q.mask.npy")])
+def test_mask_of_a_rollout_encloses_what_is_not_sampled(field, mask) -> None:
+    facts = replace(beside(**{mask: np.array([0, 0, 1, 1, 0], bool)}), field=field)
+    assert [one.masked for one in TOKENS.boxes(IDS, facts)] == [True, True, False, False, True]
+    assert TOKENS.lines(IDS, facts) == (
+        "5 tokens, int32 [5]",
+        "2 of them are targets of the loss",
+        "«» enclose the others",
+        "«<bos>|The»|␣cat|⏎⇥sat|«<eos>»",
+    )
+    other = replace(beside(**{f"other.{mask}": np.zeros(5, bool)}), field=field)
+    assert TOKENS.lines(IDS, other) == ("5 tokens, int32 [5]", "<bos>|The|␣cat|⏎⇥sat|<eos>")
+
+
+def test_loss_mask_and_mask_both_leave_tokens_out() -> None:
+    both = {"tokens.npy.loss_mask": np.array([0, 1, 1, 1, 1]), "mask.npy": np.array([1, 1, 0, 1, 1])}
+    assert [one.masked for one in TOKENS.boxes(IDS, beside(**both))] == [True, False, True, False, False]

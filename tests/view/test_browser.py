@@ -14,6 +14,8 @@ from tests.servers.chromium import Page, chromium
 from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import BATCH, train, words_of, write_photos
 from tests.view.recipes import plain
+from tests.view.rollouts.rig import write_rollouts
+from tests.view.rollouts.test_decision_pages import write_decisions
 
 pytestmark = pytest.mark.server
 PREFIX = "/proxy/view"
@@ -29,6 +31,10 @@ PAGES = {
     "/v/photos/1": "Columns",
     "/v/photos/1/s/3": "Provenance",
     "/v/photos/1/diff/2": "Samples",
+    "/v/rl/1/s/2?from=1024&by=advantages.npy": "Policy versions",
+    "/v/rl/1/s/2/group": "mean reward",
+    "/r/on/decisions": "in small groups",
+    "/r/on/1/decision": "Cursor",
     "/nowhere": "InvalidRuntime",
 }
 _CONTRAST = """(() => {
@@ -103,6 +109,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         items = loader.plan({"rows": loader.items(range(40))}, seed=3, global_batch=BATCH)
         train(root, items, "items", recipe=plain)
         write_photos(root, numbers=range(20, 23))
+        write_rollouts(root, steps=1)
+        write_decisions(root, range(3))
         with root.write("odd") as writer:
             writer.add(ODD_KEY, {"txt": "a"})
     return folder
@@ -138,7 +146,7 @@ def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_is_readable_and_silent(viewer: Viewer, theme: str) -> None:
     viewer.page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-    grounds = set()
+    grounds = {}  # whether the page has the colours of tokens.css -> its grounds
     for path, shown in PAGES.items():
         viewer.page.problems.clear()
         viewer.open(path, shown)
@@ -156,10 +164,12 @@ def test_every_page_is_readable_and_silent(viewer: Viewer, theme: str) -> None:
         assert viewer.page.value_of("document.documentElement.scrollWidth <= innerWidth"), path
         viewer.press("Tab")
         assert viewer.page.value_of(_FOCUS) == "solid", path
-        grounds.add(viewer.page.value_of("getComputedStyle(document.body).backgroundColor"))
+        has_tokens = viewer.page.value_of("document.querySelector('link[href$=\"tokens.css\"]') !== null")
+        ground = viewer.page.value_of("getComputedStyle(document.body).backgroundColor")
+        grounds.setdefault(has_tokens, set()).add(ground)
         expected = [one for one in viewer.page.problems if "404" in one] if path == "/nowhere" else []
         assert viewer.page.problems == expected
-    assert len(grounds) == 1
+    assert [len(grounds[has_tokens]) for has_tokens in (False, True)] == [1, 1]
     assert viewer.page.problems == expected
 
 

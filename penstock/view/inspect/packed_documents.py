@@ -188,19 +188,19 @@ def packed_totals(
         slots,
         rows,
     )
-    counts = ~pieces.is_masked  # [pieces]
+    is_read = ~pieces.is_masked  # [pieces]
     totals = {
-        "documents": int(counts.sum()),
-        "tokens": int(pieces.positions.length[counts].sum()),
+        "documents": int(is_read.sum()),
+        "tokens": int(pieces.positions.length[is_read].sum()),
     }
-    if len(counts) > MOST_PIECES:
+    if len(is_read) > MOST_PIECES:
         return totals
     summed = packing.summed_columns
     types = {name: kind for name, kind in packing.columns if name in summed}
     totals |= dict.fromkeys(types, 0)
     for number, source in enumerate(plan.sources):
         version = version_of(plan, source)
-        is_own = counts & (pieces.documents.source == number)
+        is_own = is_read & (pieces.documents.source == number)
         if version is None or not types or not is_own.any():
             continue
         read = DocumentColumns(version, types)

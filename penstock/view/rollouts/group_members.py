@@ -97,16 +97,16 @@ def _parts_of_transaction(version: loader.Version, ordinal: int) -> range:
     """Return the positions of the parts that one transaction wrote. Raises: InvalidRuntime."""
     parts = version.parts
     (located,), _ = parts.locate(np.array([ordinal]))
-    first = int(located)
-    stop = first + 1
-    transaction = transaction_of(parts, first)
-    while first and transaction_of(parts, first - 1) == transaction:
-        first -= 1
-        _check_parts(version, stop - first)
-    while stop < len(parts) and transaction_of(parts, stop) == transaction:
-        stop += 1
-        _check_parts(version, stop - first)
-    return range(first, stop)
+    begin = int(located)
+    end = begin + 1
+    transaction = transaction_of(parts, begin)
+    while begin and transaction_of(parts, begin - 1) == transaction:
+        begin -= 1
+        _check_parts(version, end - begin)
+    while end < len(parts) and transaction_of(parts, end) == transaction:
+        end += 1
+        _check_parts(version, end - begin)
+    return range(begin, end)
 
 
 def _check_parts(

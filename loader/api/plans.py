@@ -235,16 +235,20 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             view = documents.listed
         if not isinstance(view, View):
             raise InvalidPlan(f"a plan packs a {type(view).__name__}; only versions have documents")
+        ragged = spec.get("ragged", ())
         # (values without a token come from the plan, not from the view)
-        columns = dict.fromkeys((name for name in view.fields if name != spec["field"]), 0)
+        beside = dict.fromkeys(view.fields, 0)
+        for name in (spec["field"], *ragged):
+            beside.pop(name, None)
         asked = pack(
             spec["field"],
             spec["length"],
             lengths=spec["lengths"],
-            beside=columns,
+            beside=beside,
             together=spec.get("together"),
             split=spec.get("split", True),
             columns=spec.get("columns", ()),
+            ragged=ragged,
         )
         if isinstance(documents, ListedView):
             return view.packed(asked, documents)

@@ -267,6 +267,8 @@ class PlanContent:
                 continue
             if view.request.rule or isinstance(view.documents, ListedView):
                 return 2
+            if view.packing.shapes:
+                return 2
         return 1
 
     def to_json(self) -> dict[str, Any]:

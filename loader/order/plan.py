@@ -429,6 +429,12 @@ def pack_sources(
             raise InvalidPlan(
                 f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
             )
+    for name, packing in packings.items():
+        if packing.shapes != first.shapes or packing.ragged != first.ragged:
+            raise InvalidPlan(
+                f"pack: the rows of source {name!r} are {packing.row_formats()}, those of another are "
+                f"{first.row_formats()}; a batch has one format: store the fields of all sources alike"
+            )
     for number, (column, _) in enumerate(first.columns):
         kinds = {name: packing.columns[number][1] for name, packing in packings.items()}
         if len(set(kinds.values())) > 1:

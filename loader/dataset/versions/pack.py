@@ -6,7 +6,6 @@
 The hash covers view, field, length, and the source of the lengths.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPlan, ObjectNotFound, StoreError
-from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
 from ...order.sources.pack_table import (
@@ -33,6 +31,7 @@ from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes, table_facts
 from .documents import ViewDocuments, documents_of
+from .pack_formats import FieldFormats, formats_from_facts, formats_of, formats_to_facts
 
 if TYPE_CHECKING:
     from .view import View
@@ -147,15 +146,13 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
     view = documents.view
     for field in asked.fields:
         if not is_array(field):
-            raise InvalidPlan(
-                f"pack: {field!r}: an .npy field is needed, of one dimension, or a flat one such as 'tokens.u2'"
-            )
+            raise InvalidPlan(f"pack: {field!r}: an .npy field is needed, or a flat one such as 'tokens.u2'")
     if set(view.fields) != set(asked.fields):
         words = ", ".join(map(repr, asked.fields))
         raise InvalidPlan(
             f"pack of {words} from a view with the fields {list(view.fields)}: a sequence has only what there is of "
             f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
-            "pack(beside=)"
+            "pack(beside=), others with rows in pack(ragged=)"
         )
     if view.columns:
         raise InvalidPlan(
@@ -167,8 +164,15 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
         from .pack_columns import column_types  # reads tables, which most plans need not
 
         types = column_types(view.version, asked.columns)
-    dtypes, table = _load(documents, asked) or _pack(documents, asked, types)
-    view_packed = PackedView(source, asked, dtypes, table, types)
+    formats, table = _load(documents, asked) or _pack(documents, asked, types)
+    view_packed = PackedView(
+        source,
+        asked,
+        formats.dtypes,
+        table,
+        shapes=formats.shapes,
+        column_types=types,
+    )
     if asked.checksums and checks_of(view_packed) is None:
         keep_checks(view, view_packed, _path(documents, asked))
     return view_packed
@@ -187,7 +191,7 @@ def _pack(
     documents: ViewDocuments,
     asked: PackBy,
     column_types: Mapping[str, str],
-) -> tuple[dict[str, str], PackTable]:
+) -> tuple[FieldFormats, PackTable]:
     first = _Stored(documents, asked)
     ordinals = documents.ordinals
     if asked.lengths:
@@ -210,7 +214,7 @@ def _pack(
         groups = _groups(documents, asked.together, ordinals)
         _check_fit(documents, asked, ordinals, groups, tokens)
         table = pack_groups(ordinals, tokens, groups, asked.length)
-    return _kept(documents, asked, first.dtypes, table)
+    return _kept(documents, asked, first.formats, table)
 
 
 def _check_counts(
@@ -291,13 +295,8 @@ class _Stored:
         (address,) = version.address(documents.first(), asked.fields)
         (fields_read,) = read_fields(version.shard_store, [address])
         stored = {field: layout_in(field, fields_read[field]) for field in asked.fields}
-        for field, data in stored.items():
-            if len(data.shape) != 1:
-                raise InvalidPlan(
-                    f"pack: {address.describe(field)} is {data.dtype} {list(data.shape)}; one dimension is needed"
-                )
+        self.formats = formats_of(address, stored, asked)
         tokens = stored[asked.field]
-        self.dtypes = {field: data.dtype.str for field, data in stored.items()}
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
@@ -338,13 +337,13 @@ def _path(documents: ViewDocuments, asked: PackBy) -> str:
         "field": asked.field,
         "length": asked.length,
         "lengths": asked.lengths,
-        **({"beside": asked.fields[1:]} if asked.side_fields else {}),
+        **({"beside": asked.side_names} if asked.side_fields else {}),
         **asked.rule,
     }
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 
 
-def _load(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
+def _load(documents: ViewDocuments, asked: PackBy) -> tuple[FieldFormats, PackTable] | None:
     store = documents.version.store
     path = _path(documents, asked)
     try:
@@ -362,30 +361,15 @@ def _load(documents: ViewDocuments, asked: PackBy) -> tuple[dict[str, str], Pack
     _check(name, columns, len(documents.version), asked)
     table_read, facts = PackTable(*columns), table_facts(table)
     stored_sha256 = facts.get("content_sha256")
-    dtypes = _dtypes(asked, facts)
-    if dtypes is None:
+    formats = formats_from_facts(asked, facts)
+    if formats is None:
         raise Corrupt(f"{name} has no dtypes of {list(asked.fields)}: {facts}; delete it to rebuild it")
     if table_read.sha256 != stored_sha256:
         raise Corrupt(
             f"{name}: the sha256 of its rows is {table_read.sha256}, stored is {stored_sha256!r}: it was damaged or "
             "edited; delete it to rebuild it"
         )
-    return dtypes, table_read
-
-
-def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
-    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.side_fields else {}
-    return {"dtype": dtypes[asked.field], **extra}
-
-
-def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    try:
-        dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
-        for dtype_name in dtype_names:
-            np.dtype(dtype_name)  # TypeError for another text
-        return dict(zip(asked.fields, dtype_names, strict=True))
-    except (KeyError, ValueError, TypeError):
-        return None
+    return formats, table_read
 
 
 def _check(name: str, columns: list[Int64s], documents: int, asked: PackBy) -> None:
@@ -406,20 +390,23 @@ def _check(name: str, columns: list[Int64s], documents: int, asked: PackBy) -> N
 
 
 def _kept(
-    documents: ViewDocuments, asked: PackBy, dtypes: dict[str, str], table: PackTable
-) -> tuple[dict[str, str], PackTable]:
+    documents: ViewDocuments,
+    asked: PackBy,
+    formats: FieldFormats,
+    table: PackTable,
+) -> tuple[FieldFormats, PackTable]:
     store = documents.version.store
     path = _path(documents, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     try:
-        facts = {"path": path, "content_sha256": table.sha256, **_facts(asked, dtypes)}
+        facts = {"path": path, "content_sha256": table.sha256, **formats_to_facts(asked, formats)}
         store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
     except AlreadyExists:
         saved = _load(documents, asked)
-        return (dtypes, table) if saved is None else saved
+        return (formats, table) if saved is None else saved
     except Forbidden:
         logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)
     except StoreError as error:
         logger.warning("%s was not saved (%s); each process packs the documents", path, error)
-    return dtypes, table
+    return formats, table

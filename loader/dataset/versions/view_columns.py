@@ -42,6 +42,8 @@ MAX_CLASSES = 100_000
 """Most class names of a column: a plan stores them."""
 CACHE_BYTES = 256 * 2**20
 """Bytes of recent row groups that a process caches per view."""
+_BLOCK_BITS = 32
+_BLOCK_MASK = (1 << _BLOCK_BITS) - 1
 UNKNOWN = -1
 """Class number of a name that is not among the class names."""
 
@@ -300,14 +302,14 @@ class SampleColumns:
         row_of_file = place - group.first_row[file]
         block = row_of_file // ROW_GROUP_ROWS
         row_of_block = row_of_file % ROW_GROUP_ROWS
-        block_of_sample = np.stack([file, block], axis=1)  # [n, 2]
-        pairs, inverse = np.unique(
-            block_of_sample,
-            axis=0,
-            return_inverse=True,
-        )
-        number = inverse.reshape(-1)  # [n], which NumPy 2.0.0 returns as [n, 1]
-        blocks = [_RowGroup(name, *pair) for pair in pairs.tolist()]
+        # [n]: one number per file and block, which numpy sorts ten times as fast as pairs.
+        block_of_sample = (file << _BLOCK_BITS) + block
+        distinct, number = np.unique(block_of_sample, return_inverse=True)
+        blocks = []
+        for value in distinct.tolist():
+            file_number = value >> _BLOCK_BITS
+            block_number = value & _BLOCK_MASK
+            blocks.append(_RowGroup(name, file_number, block_number))
         block_positions: list[Int64s] = []  # of each block: positions of its samples in `place`
         block_values: dict[str, list[pa.Array]] = {column: [] for column in group.names}
         for index, arrays in enumerate(self._read(blocks, group, run)):

@@ -5,7 +5,15 @@ from typing import Any, cast
 
 from ...errors import InvalidPlan
 from ..random.plan_hash import checked_int
-from .packing import HIGHEST_FILL, LOWEST_FILL, MAX_LENGTH_TOKENS, NEW_FIELDS, TOTALS, PackBy
+from .packing import (
+    HIGHEST_FILL,
+    LOWEST_FILL,
+    MAX_LENGTH_TOKENS,
+    NEW_FIELDS,
+    SEGMENT_IDS,
+    TOTALS,
+    PackBy,
+)
 
 
 def pack(
@@ -19,6 +27,7 @@ def pack(
     together: str | None = None,
     split: bool = True,
     columns: Sequence[str] = (),
+    ragged: Sequence[str] = (),
 ) -> PackBy:
     """Return a request to pack token documents into sequences of one length, each a slot of a batch.
 
@@ -30,14 +39,17 @@ def pack(
     checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
     root. Loaders then read only the pieces that they need. Only for tokens without `beside`.
     beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
-    the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
-    "loss.npy": False}`.
+    the tokens, or with an array per token: [T, ...], in every document of the first one's dtype and shape. Maps each to
+    the whole number (or truth value) for positions without a token: `{"labels.npy": -100, "loss.npy": False}`.
     together: column of the samples table. Documents with one value, such as a preference pair, share a sequence and
     stay next to each other; none is split. For pairs and small groups: a group must fit into a sequence.
     split: False splits no document. Documents longer than `length` are then refused.
     columns: columns of the samples table. `batch["reward"]` is a list with an array per sequence, whose entry k belongs
     to segment k + 1. "ordinal" is the document's ordinal in its version. `batch.totals` has the step's sum of each
     column of whole numbers or truth values.
+    ragged: other `.npy` fields with any number of rows per document. `batch["kept.npy"]` is a list with the rows of a
+    sequence's documents, one after another; `batch["kept.npy.segment_ids"]` has the segment of each row. Needs
+    split=False or `together`.
 
     Raises: InvalidPlan.
     """
@@ -53,7 +65,12 @@ def pack(
     if checksums and (together is not None or not split):
         raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
     column_names = _checked_names("columns", columns, "('reward',)")
-    _check_new_names(field, side_fields, column_names)
+    ragged_names = _checked_names("ragged", ragged, "('kept.npy',)")
+    if ragged_names and split and together is None:
+        raise InvalidPlan(
+            f"pack(ragged={ragged_names!r}) needs split=False: rows that belong to no token are not cut with a document"
+        )
+    _check_new_names(field, side_fields, column_names, ragged_names)
     return PackBy(
         field=field,
         length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
@@ -64,6 +81,7 @@ def pack(
         together=together,
         split=split and together is None,
         columns=column_names,
+        ragged=ragged_names,
     )
 
 
@@ -77,7 +95,7 @@ def _check_texts(field: object, lengths: object, together: object) -> None:
 
 
 def _checked_names(argument: str, request: object, example: str) -> tuple[str, ...]:
-    """Return the names of `pack(columns=)`, checked: texts, each once."""
+    """Return the names of `pack(columns=)` or `pack(ragged=)`, checked: texts, each once."""
     are_names = isinstance(request, Sequence) and not isinstance(request, str)
     names: tuple[Any, ...] = ()
     if are_names:
@@ -96,11 +114,19 @@ def _check_new_names(
     field: str,
     side_fields: Sequence[tuple[str, int]],
     columns: Sequence[str],
+    ragged: Sequence[str],
 ) -> None:
     """Raise InvalidPlan if a batch, or its totals, would have two values of one name."""
     batch_fields = {field}
     batch_fields.update(name for name, _ in side_fields)
     batch_fields.update(f"{field}.{suffix}" for suffix in NEW_FIELDS)
+    for name in ragged:
+        new_names = {name, f"{name}.{SEGMENT_IDS}"}
+        if new_names & batch_fields:
+            raise InvalidPlan(
+                f"pack(ragged=): {name!r} is one of the batch's other fields, {sorted(batch_fields)}; name another one"
+            )
+        batch_fields |= new_names
     for name in columns:
         if name in batch_fields:
             raise InvalidPlan(

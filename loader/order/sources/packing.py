@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from .pack_table import PackTable
 from .views import OrderView
 
 MAX_LENGTH_TOKENS = 2**24
+MAX_FIELD_BYTES = 2**31  # of one field in a sequence: a header may state any shape
 LOWEST_FILL = -(2**63)  # of int64
 HIGHEST_FILL = 2**64 - 1  # of uint64
 POSITION_IDS = "position_ids"
@@ -51,6 +53,8 @@ class PackBy:
     """False cuts no document; always with `together`."""
     columns: tuple[str, ...] = ()
     """Columns of the samples table, or ORDINAL, that a batch has per document."""
+    ragged: tuple[str, ...] = ()
+    """Other `.npy` fields, with any number of rows per document."""
 
     @property
     def rule(self) -> dict[str, Any]:
@@ -62,12 +66,18 @@ class PackBy:
             body["together"] = self.together
         if self.columns:
             body["columns"] = list(self.columns)
+        if self.ragged:
+            body["ragged"] = list(self.ragged)
         return body
 
     @property
+    def side_names(self) -> tuple[str, ...]:
+        """Fields beside the tokens."""
+        return tuple(name for name, _ in self.side_fields)
+
+    @property
     def fields(self) -> tuple[str, ...]:
-        side_names = [name for name, _ in self.side_fields]
-        return (self.field, *side_names)
+        return (self.field, *self.side_names, *self.ragged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +90,8 @@ class SideField:
     """Value at positions without a token."""
     dtype: str
     """dtype as numpy writes it (`<u2`)."""
+    shape: tuple[int, ...] = ()
+    """Shape of a token's row, such as (layers, k); () for one value."""
 
     def __post_init__(self) -> None:
         dtype = _dtype(self.dtype)
@@ -93,14 +105,48 @@ class SideField:
             )
 
     @property
+    def row_nbytes(self) -> int:
+        """Bytes of a token's row."""
+        return np.dtype(self.dtype).itemsize * prod(self.shape)
+
+    @property
     def layout(self) -> tuple[str, int, str]:
         return (self.field, self.fill, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        body: dict[str, Any] = {
             "field": self.field,
             "fill": self.fill,
             "dtype": self.dtype,
+        }
+        if self.shape:
+            body["shape"] = list(self.shape)
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedField:
+    """A field with any number of rows per document."""
+
+    field: str
+    """Name of the `.npy` field."""
+    dtype: str
+    """dtype as numpy writes it (`<u2`)."""
+    shape: tuple[int, ...]
+    """Shape of a row; () for one value."""
+
+    def __post_init__(self) -> None:
+        dtype = _dtype(self.dtype)
+        if dtype.kind not in "biuf":
+            raise InvalidPlan(
+                f"pack: field {self.field!r} holds {dtype}; ragged are fields of numbers or truth values"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "field": self.field,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
         }
 
 
@@ -118,8 +164,18 @@ class Packing:
     """Fields laid out like the tokens."""
     columns: tuple[tuple[str, str], ...] = ()
     """(column, its type in `COLUMN_TYPES`) pairs: values that a batch has per document."""
+    ragged: tuple[RaggedField, ...] = ()
+    """Fields with any number of rows per document."""
 
     def __post_init__(self) -> None:
+        for side in self.side_fields:
+            nbytes = self.length * side.row_nbytes
+            if nbytes > MAX_FIELD_BYTES:
+                raise InvalidPlan(
+                    f"pack: a sequence of {self.length} tokens has {nbytes:,} bytes of {side.field!r} "
+                    f"{[self.length, *side.shape]}; accepted are up to {MAX_FIELD_BYTES:,}: pack shorter sequences, or "
+                    "store the field with smaller rows"
+                )
         for name, kind in self.columns:
             if kind not in COLUMN_TYPES:
                 raise InvalidPlan(
@@ -140,7 +196,23 @@ class Packing:
     @property
     def list_fields(self) -> frozenset[str]:
         """Fields of a batch that are lists with an array per sequence."""
-        return frozenset(name for name, _ in self.columns)
+        names = [name for name, _ in self.columns]
+        for ragged in self.ragged:
+            names.append(ragged.field)
+            names.append(f"{ragged.field}.{SEGMENT_IDS}")
+        return frozenset(names)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that are read of a document, in the order of its checksums."""
+        names = [name for name, _, _ in self.layout]
+        names += [ragged.field for ragged in self.ragged]
+        return tuple(names)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Field beside the tokens -> shape of a token's row, for fields with more than one value per token."""
+        return {side.field: side.shape for side in self.side_fields if side.shape}
 
     @property
     def summed_columns(self) -> tuple[str, ...]:
@@ -153,6 +225,13 @@ class Packing:
         tokens = (self.field, self.pad_id, self.dtype)
         sides = [side.layout for side in self.side_fields]
         return (tokens, *sides)
+
+    def row_formats(self) -> dict[str, str]:
+        """Return field -> dtype and shape of its rows, for fields whose rows may differ between sources."""
+        formats = {}
+        for field in (*self.side_fields, *self.ragged):
+            formats[field.field] = f"{field.dtype} {list(field.shape)}"
+        return formats
 
     def without_fills(self) -> "Packing":
         """Return the packing with zeros in place of padding, its side fields sorted by name."""
@@ -175,24 +254,41 @@ class Packing:
             body["beside"] = [side.to_json() for side in self.side_fields]
         if self.columns:
             body["columns"] = [[name, kind] for name, kind in self.columns]
+        if self.ragged:
+            body["ragged"] = [ragged.to_json() for ragged in self.ragged]
         return body
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Packing":
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
-            names = [own["field"], *(side["field"] for side in body.get("beside", ()))]
+            others = [*body.get("beside", ()), *body.get("ragged", ())]
+            names = [own["field"], *(other["field"] for other in others)]
             if not all(isinstance(name, str) for name in names):
                 raise TypeError("a field's name is no text")
-            side_fields = [SideField(**side) for side in body.get("beside", ())]
+            side_fields = [SideField(**_with_shape(side)) for side in body.get("beside", ())]
+            ragged = [RaggedField(**_with_shape(one)) for one in body.get("ragged", ())]
             columns = [(str(pair[0]), str(pair[1])) for pair in body.get("columns", ())]
             return Packing(
                 **own,
                 side_fields=tuple(side_fields),
                 columns=tuple(columns),
+                ragged=tuple(ragged),
             )
         except (KeyError, TypeError, IndexError) as error:
             raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
+
+
+def _with_shape(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field's JSON with its shape as a tuple. Raises: TypeError for damaged JSON."""
+    fields = dict(body)
+    if "shape" in fields:
+        shape = tuple(fields["shape"])
+        for size in shape:
+            if type(size) is not int or size < 0:
+                raise TypeError(f"shape = {shape!r}")
+        fields["shape"] = shape
+    return fields
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -226,15 +322,34 @@ class PackedView:
         request: PackBy,
         dtypes: Mapping[str, str],
         table: PackTable,
+        *,
+        shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
         column_types: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Create the view. dtypes: dtype of each field that `request` names; column_types: Arrow type of each column.
+        """Create the view.
+
+        dtypes: dtype of each field that `request` names. shapes: shape of a row, for fields with an array per row.
+        column_types: Arrow type of each column.
 
         Raises: InvalidPlan if tokens are not whole numbers, or a pad_id or fill does not fit its dtype.
         """
         side_fields = []
         for name, fill in request.side_fields:
-            side_fields.append(SideField(field=name, fill=fill, dtype=dtypes[name]))
+            side = SideField(
+                field=name,
+                fill=fill,
+                dtype=dtypes[name],
+                shape=shapes.get(name, ()),
+            )
+            side_fields.append(side)
+        ragged = []
+        for name in request.ragged:
+            ragged_field = RaggedField(
+                field=name,
+                dtype=dtypes[name],
+                shape=shapes.get(name, ()),
+            )
+            ragged.append(ragged_field)
         columns = [(name, column_types[name]) for name in request.columns]
         self.documents = documents
         self.request = request
@@ -246,6 +361,7 @@ class PackedView:
             dtype=dtypes[request.field],
             side_fields=tuple(side_fields),
             columns=tuple(columns),
+            ragged=tuple(ragged),
         )
         self.table_sha256 = table.sha256
 
@@ -276,8 +392,9 @@ class PackedView:
     @property
     def mean_sample_bytes(self) -> int:
         bytes_per_position = 0
-        for _, _, dtype in self.packing.layout:
-            bytes_per_position += np.dtype(dtype).itemsize
+        for field, _, dtype in self.packing.layout:
+            row_shape = self.packing.shapes.get(field, ())
+            bytes_per_position += np.dtype(dtype).itemsize * prod(row_shape)
         return self.packing.length * bytes_per_position
 
     def spec(self) -> dict[str, Any]:

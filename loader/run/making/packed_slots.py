@@ -18,7 +18,7 @@ from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
-from ...order.sources.packing import PackedView
+from ...order.sources.packing import PackedView, RaggedField
 from ..batch.batch import step_metrics
 from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
@@ -26,7 +26,15 @@ from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
-from ..recipe.document_pieces import SlotPieces, Values, find_pieces, lay_out, sequence_address, sequence_crc
+from ..recipe.document_pieces import (
+    SlotPieces,
+    Values,
+    find_pieces,
+    joined_rows,
+    lay_out,
+    sequence_address,
+    sequence_crc,
+)
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
@@ -188,6 +196,7 @@ class PackedSlots:
             start_s = perf_counter()
             arrays = lay_out(self._packing, pieces.positions, pieces_of_row, results.values)
             sample: dict[str, Any] = dict(arrays)
+            sample |= joined_rows(self._packing, pieces.positions, pieces_of_row, results.values)
             for name, values in column_values.items():
                 sample[name] = text_array(values[pieces_of_row])
             view = self._views[slots.source[row]]
@@ -239,7 +248,7 @@ class PackedSlots:
         return self._fetch.locate(pieces.documents, readable, self._map)
 
     def _field_crcs(self, fields: Mapping[str, FieldAddress]) -> list[int]:
-        return [fields[field].crc32c for field, _, _ in self._packing.layout]
+        return [fields[field].crc32c for field in self._packing.fields]
 
     def _read_pieces(
         self,
@@ -328,8 +337,13 @@ class PackedSlots:
         n_tokens = int(pieces.positions.tokens[piece])
         values: list[np.ndarray] = []
         for field, _, dtype in self._packing.layout:
-            array = _check_array(sample[field], field, np.dtype(dtype), n_tokens, document)
+            shape = (n_tokens, *self._packing.shapes.get(field, ()))
+            array = _check_array(sample[field], field, np.dtype(dtype), shape, document)
             values.append(array[start:stop])
+        for ragged in self._packing.ragged:
+            rows = sample[ragged.field]
+            _check_rows(rows, ragged, document)
+            values.append(rows)
         return tuple(values)
 
     def _transform(
@@ -372,18 +386,42 @@ def _check_array(
     value: object,
     field: str,
     dtype: np.dtype[Any],
-    n: int,
+    shape: tuple[int, ...],
     document: _Document,
 ) -> np.ndarray:
-    """Return a document's field. Raises: InvalidPlan unless it is an array of n values, as it was packed."""
-    if not isinstance(value, np.ndarray):
-        got = repr(type(value))
-    elif value.shape == (n,) and value.dtype == dtype:
+    """Return a document's field. Raises: InvalidPlan unless it is an array of this shape, as it was packed."""
+    if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == dtype:
         return value
-    else:
+    raise _other_format(value, field, f"{dtype} {list(shape)}", document)
+
+
+def _check_rows(
+    value: Any,
+    ragged: RaggedField,
+    document: _Document,
+) -> None:
+    """Raise InvalidPlan unless a value is an array of the planned dtype and row shape, with any number of rows."""
+    dtype = np.dtype(ragged.dtype)
+    is_array = isinstance(value, np.ndarray) and value.ndim > 0
+    if is_array and value.dtype == dtype and value.shape[1:] == ragged.shape:
+        return
+    row_sizes = "".join(f", {size}" for size in ragged.shape)
+    raise _other_format(value, ragged.field, f"{dtype} [*{row_sizes}]", document)
+
+
+def _other_format(
+    value: object,
+    field: str,
+    planned: str,
+    document: _Document,
+) -> InvalidPlan:
+    """Return the error for a document whose field is not as it was packed. planned: its dtype and shape."""
+    got = repr(type(value))
+    if isinstance(value, np.ndarray):
         got = f"{value.dtype} {list(value.shape)}"
     place = document.address.describe(field)
-    raise InvalidPlan(
-        f"{place} is {got}; it was packed as {dtype} [{n}]. Store the field of all documents in one dtype, with a "
-        "value per token; correct the column of pack(lengths=); or leave such documents out with where()"
+    return InvalidPlan(
+        f"{place} is {got}; it was packed as {planned}. Store the field of all documents in one dtype and row shape, "
+        "beside tokens with a value or row per token; correct the column of pack(lengths=); or leave such documents "
+        "out with where()"
     )

@@ -82,7 +82,7 @@ def find_pieces(
 
 
 Values = tuple[np.ndarray, ...]
-"""Values of one piece [tokens]: its tokens, and the fields beside them, as in `Packing.layout`."""
+"""Values of one piece, as in `Packing.fields`: its tokens, the fields beside them, and its document's ragged rows."""
 
 
 def lay_out(
@@ -95,7 +95,8 @@ def lay_out(
 
     numbers: its pieces. values: piece -> values; pieces without values are masked.
 
-    - token field, and each field beside it -> [length], its own dtype; `pad_id` or the fill where there is no token.
+    - token field -> [length], and each field beside it -> [length, ...], its own dtype; `pad_id` or the fill where
+      there is no token.
     - `<field>.position_ids` -> int32 [length], from 0 in each piece.
     - `<field>.segment_ids` -> int32 [length], 1 for the first piece and so on; 0 where there is no token.
     - `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
@@ -105,7 +106,9 @@ def lay_out(
     fields: dict[str, np.ndarray] = {}
     for field, fill, dtype in packing.layout:
         native_dtype = np.dtype(dtype).newbyteorder("=")
-        fields[field] = np.full(length, fill, native_dtype)
+        row_shape = packing.shapes.get(field, ())
+        fields[field] = np.full((length, *row_shape), fill, native_dtype)
+    n_fields = len(fields)
     position_ids = np.zeros(length, np.int32)
     segment_ids = np.zeros(length, np.int32)
     loss_mask = np.zeros(length, np.bool_)
@@ -116,7 +119,8 @@ def lay_out(
         start = int(pieces.offset_in_sequence[number])
         n_tokens = int(pieces.length[number])
         stop = start + n_tokens
-        for array, piece in zip(fields.values(), values[number], strict=True):
+        laid_out = values[number][:n_fields]
+        for array, piece in zip(fields.values(), laid_out, strict=True):
             array[start:stop] = piece
         position_ids[start:stop] = np.arange(n_tokens, dtype=np.int32)
         segment_ids[start:stop] = pieces.number_in_sequence[number] + 1
@@ -129,6 +133,35 @@ def lay_out(
     }
 
 
+def joined_rows(
+    packing: Packing,
+    pieces: DocumentPieces,
+    numbers: Sequence[int],
+    values: Mapping[int, Values],
+) -> dict[str, np.ndarray]:
+    """Return one sequence's ragged fields. Arguments: as for `lay_out`.
+
+    - ragged field -> the rows of its documents, one after another.
+    - `<field>.segment_ids` -> int32: segment of each row.
+    """
+    first_ragged = len(packing.layout)
+    read_numbers = [number for number in numbers if number in values]
+    fields: dict[str, np.ndarray] = {}
+    for index, ragged in enumerate(packing.ragged, first_ragged):
+        native_dtype = np.dtype(ragged.dtype).newbyteorder("=")
+        # An empty array first: a sequence may have no rows.
+        parts = [np.zeros((0, *ragged.shape), native_dtype)]
+        segments = [np.zeros(0, np.int32)]
+        for number in read_numbers:
+            rows = values[number][index]
+            segment = pieces.number_in_sequence[number] + 1
+            parts.append(rows)
+            segments.append(np.full(len(rows), segment, np.int32))
+        fields[ragged.field] = np.concatenate(parts)
+        fields[f"{ragged.field}.{SEGMENT_IDS}"] = np.concatenate(segments)
+    return fields
+
+
 def sequence_crc(
     pieces: DocumentPieces,
     numbers: Sequence[int],
@@ -137,7 +170,7 @@ def sequence_crc(
     """Return the CRC-32C over a sequence's pieces, little-endian.
 
     A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each field of the document in the order of
-    `Packing.layout`. A masked piece, which has no entry in `crcs`, has length 0 and one CRC of 0.
+    `Packing.fields`. A masked piece, which has no entry in `crcs`, has length 0 and one CRC of 0.
     """
     body = b""
     for number in numbers:

@@ -192,15 +192,3 @@ def test_what_is_refused(docs, asked, said):
         loader.plan(
             {"docs": docs.select(*fields)}, seed=3, global_batch=5, pack=loader.pack(FIELD, 16, **asked)
         )
-
-
-def test_values_of_more_than_one_dimension_are_refused(memory_root):
-    with memory_root.write("docs") as writer:
-        writer.add("a", {FIELD: np.arange(8, dtype=np.uint16), LABELS: np.zeros((8, 2))})
-    with pytest.raises(InvalidPlan, match=r"labels.*float64 \[8, 2\]; one dimension"):
-        loader.plan(
-            {"docs": writer.version.select(FIELD, LABELS)},
-            seed=3,
-            global_batch=1,
-            pack=loader.pack(FIELD, 4, beside={LABELS: 0}),
-        )

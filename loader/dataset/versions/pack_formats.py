@@ -1,0 +1,119 @@
+"""The dtypes and row shapes of documents: read from the first one, and kept in the metadata of a packing table."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import InvalidPlan
+from ...json_text import parse_json
+from ...modalities.array import NpyLayout
+from ...order.sources.packing import PackBy
+from ..shards.address import SampleAddress
+
+
+class FieldFormats(NamedTuple):
+    dtypes: dict[str, str]
+    """Field -> dtype of its values, as numpy writes it (`<u2`)."""
+    shapes: dict[str, tuple[int, ...]]
+    """Field -> shape of a row, for fields with an array per row."""
+
+
+def formats_of(
+    address: SampleAddress,
+    stored: Mapping[str, NpyLayout],
+    asked: PackBy,
+) -> FieldFormats:
+    """Return the formats of a document's fields. Raises: InvalidPlan if they cannot be packed."""
+    tokens = stored[asked.field]
+    if len(tokens.shape) != 1:
+        raise InvalidPlan(f"pack: {_described(address, asked.field, tokens)}; one dimension is needed")
+    for field, layout in stored.items():
+        if not layout.shape:
+            raise InvalidPlan(f"pack: {_described(address, field, layout)}; rows are needed, [n] or [n, ...]")
+    for field in asked.side_names:
+        layout = stored[field]
+        if layout.shape[0] != tokens.shape[0]:
+            raise InvalidPlan(
+                f"pack: {_described(address, field, layout)}, and {asked.field!r} has {tokens.shape[0]} tokens; beside "
+                "tokens stands a value or row for each. Name fields with another number of rows in pack(ragged=)"
+            )
+
+    dtypes: dict[str, str] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for field, layout in stored.items():
+        dtypes[field] = layout.dtype.str
+        row_shape = layout.shape[1:]
+        if row_shape:
+            shapes[field] = row_shape
+    return FieldFormats(dtypes, shapes)
+
+
+def _described(
+    address: SampleAddress,
+    field: str,
+    layout: NpyLayout,
+) -> str:
+    return f"{address.describe(field)} is {layout.dtype} {list(layout.shape)}"
+
+
+def formats_to_facts(asked: PackBy, formats: FieldFormats) -> dict[str, str]:
+    """Return what a packing table keeps: texts by name."""
+    facts = {"dtype": formats.dtypes[asked.field]}
+    for name, fields in _kept_lists(asked).items():
+        if fields:
+            entries = [_entry(field, formats) for field in fields]
+            facts[name] = json.dumps(entries)
+    return facts
+
+
+def formats_from_facts(asked: PackBy, facts: Mapping[str, str]) -> FieldFormats | None:
+    """Return the formats that `formats_to_facts` wrote; None for damaged ones."""
+    try:
+        formats = FieldFormats({}, {})
+        _add_entry(formats, asked.field, facts["dtype"])
+        for name, fields in _kept_lists(asked).items():
+            entries = parse_json(facts.get(name, "[]"))
+            for field, entry in zip(fields, entries, strict=True):
+                _add_entry(formats, field, entry)
+    except (KeyError, ValueError, TypeError):
+        return None
+    return formats
+
+
+def _kept_lists(asked: PackBy) -> dict[str, tuple[str, ...]]:
+    """Return the name of a list in the table's metadata -> its fields."""
+    return {"beside": asked.side_names, "ragged": asked.ragged}
+
+
+def _entry(field: str, formats: FieldFormats) -> Any:
+    """Return a field's JSON: its dtype, and its row's shape if it has one. An earlier release refuses the latter."""
+    dtype = formats.dtypes[field]
+    shape = formats.shapes.get(field)
+    if shape is None:
+        return dtype
+    return [dtype, list(shape)]
+
+
+def _add_entry(
+    formats: FieldFormats,
+    field: str,
+    entry: Any,
+) -> None:
+    """Add a field's JSON. Raises: ValueError or TypeError for damaged JSON."""
+    dtype = entry
+    if isinstance(entry, list):
+        dtype, shape = entry
+        formats.shapes[field] = checked_shape(shape)
+    np.dtype(dtype)  # TypeError for a text that names none
+    formats.dtypes[field] = dtype
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """Return the shape of a row from JSON. Raises: ValueError."""
+    sizes = list(shape)
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            raise ValueError(f"{shape!r} is no shape")
+    return tuple(sizes)

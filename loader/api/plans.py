@@ -237,14 +237,14 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             raise InvalidPlan(f"a plan packs a {type(view).__name__}; only versions have documents")
         ragged = spec.get("ragged", ())
         # (values without a token come from the plan, not from the view)
-        beside = dict.fromkeys(view.fields, 0)
+        side_fields = dict.fromkeys(view.fields, 0)
         for name in (spec["field"], *ragged):
-            beside.pop(name, None)
+            side_fields.pop(name, None)
         asked = pack(
             spec["field"],
             spec["length"],
             lengths=spec["lengths"],
-            beside=beside,
+            beside=side_fields,
             together=spec.get("together"),
             split=spec.get("split", True),
             columns=spec.get("columns", ()),

@@ -432,8 +432,8 @@ def pack_sources(
     for name, packing in packings.items():
         if packing.shapes != first.shapes or packing.ragged != first.ragged:
             raise InvalidPlan(
-                f"pack: the rows of source {name!r} are {packing.row_formats()}, those of another are "
-                f"{first.row_formats()}; a batch has one format: store the fields of all sources alike"
+                f"pack: source {name!r} is packed as {packing.to_json()}, another one as {first.to_json()}; a batch "
+                "has one format: store the fields of all sources alike"
             )
     for number, (column, _) in enumerate(first.columns):
         kinds = {name: packing.columns[number][1] for name, packing in packings.items()}

@@ -28,22 +28,28 @@ def formats_of(
     """Return the formats of a document's fields. Raises: InvalidPlan if they cannot be packed."""
     tokens = stored[asked.field]
     if len(tokens.shape) != 1:
-        raise InvalidPlan(f"pack: {_described(address, asked.field, tokens)}; one dimension is needed")
+        described = _described(address, asked.field, tokens)
+        raise InvalidPlan(f"pack: {described}; one dimension is needed")
+    (n_tokens,) = tokens.shape
     for field, layout in stored.items():
         if not layout.shape:
-            raise InvalidPlan(f"pack: {_described(address, field, layout)}; rows are needed, [n] or [n, ...]")
+            described = _described(address, field, layout)
+            raise InvalidPlan(f"pack: {described}; rows are needed, [n] or [n, ...]")
     for field in asked.side_names:
         layout = stored[field]
-        if layout.shape[0] != tokens.shape[0]:
+        n_rows = layout.shape[0]
+        if n_rows != n_tokens:
+            described = _described(address, field, layout)
             raise InvalidPlan(
-                f"pack: {_described(address, field, layout)}, and {asked.field!r} has {tokens.shape[0]} tokens; beside "
-                "tokens stands a value or row for each. Name fields with another number of rows in pack(ragged=)"
+                f"pack: {described}, and {asked.field!r} has {n_tokens} tokens; a value or row is needed for "
+                "each. Name fields with another number of rows in pack(ragged=)"
             )
 
     dtypes: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for field, layout in stored.items():
-        dtypes[field] = layout.dtype.str
+        dtype = layout.dtype
+        dtypes[field] = dtype.str
         row_shape = layout.shape[1:]
         if row_shape:
             shapes[field] = row_shape
@@ -62,9 +68,13 @@ def formats_to_facts(asked: PackBy, formats: FieldFormats) -> dict[str, str]:
     """Return what a packing table keeps: texts by name."""
     facts = {"dtype": formats.dtypes[asked.field]}
     for name, fields in _kept_lists(asked).items():
-        if fields:
-            entries = [_entry(field, formats) for field in fields]
-            facts[name] = json.dumps(entries)
+        if not fields:
+            continue
+        entries = []
+        for field in fields:
+            entry = _entry(field, formats)
+            entries.append(entry)
+        facts[name] = json.dumps(entries)
     return facts
 
 
@@ -74,7 +84,8 @@ def formats_from_facts(asked: PackBy, facts: Mapping[str, str]) -> FieldFormats 
         formats = FieldFormats({}, {})
         _add_entry(formats, asked.field, facts["dtype"])
         for name, fields in _kept_lists(asked).items():
-            entries = parse_json(facts.get(name, "[]"))
+            text = facts.get(name, "[]")
+            entries = parse_json(text)
             for field, entry in zip(fields, entries, strict=True):
                 _add_entry(formats, field, entry)
     except (KeyError, ValueError, TypeError):
@@ -114,6 +125,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     """Return the shape of a row from JSON. Raises: ValueError."""
     sizes = list(shape)
     for size in sizes:
-        if type(size) is not int or size < 0:
+        is_int = type(size) is int  # no truth value
+        if not is_int or size < 0:
             raise ValueError(f"{shape!r} is no shape")
     return tuple(sizes)

@@ -307,9 +307,8 @@ class SampleColumns:
         distinct, number = np.unique(block_of_sample, return_inverse=True)
         blocks = []
         for value in distinct.tolist():
-            file_number = value >> _BLOCK_BITS
             block_number = value & _BLOCK_MASK
-            blocks.append(_RowGroup(name, file_number, block_number))
+            blocks.append(_RowGroup(name, value >> _BLOCK_BITS, block_number))
         block_positions: list[Int64s] = []  # of each block: positions of its samples in `place`
         block_values: dict[str, list[pa.Array]] = {column: [] for column in group.names}
         for index, arrays in enumerate(self._read(blocks, group, run)):

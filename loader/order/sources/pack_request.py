@@ -36,41 +36,33 @@ def pack(
     pad_id: padding token at the end of a sequence.
     lengths: SQL expression on the samples table for a document's number of tokens, such as "n_tokens". By default the
     number follows from the field's bytes in the index.
-    checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
-    root. Loaders then read only the pieces that they need. Only for tokens without `beside`.
-    beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
-    the tokens, or with an array per token: [T, ...], in every document of the first one's dtype and shape. Maps each to
-    the whole number (or truth value) for positions without a token: `{"labels.npy": -100, "loss.npy": False}`.
+    checksums: True reads every split document whole, now, and stores checksums for its pieces in the root. Loaders then
+    read only the pieces that they need. Only for tokens without `beside`.
+    beside: other `.npy` fields with a value or array per token ([T] or [T, ...]), such as labels, a loss mask or
+    weights. They are laid out like the tokens. Maps each to the whole number (or truth value) for positions without
+    a token: `{"labels.npy": -100, "loss.npy": False}`.
     together: column of the samples table. Documents with one value, such as a preference pair, share a sequence and
     stay next to each other; none is split. For pairs and small groups: a group must fit into a sequence.
     split: False splits no document. Documents longer than `length` are then refused.
     columns: columns of the samples table. `batch["reward"]` is a list with an array per sequence, whose entry k belongs
     to segment k + 1. "ordinal" is the document's ordinal in its version. `batch.totals` has the step's sum of each
     column of whole numbers or truth values.
-    ragged: other `.npy` fields with any number of rows per document. `batch["kept.npy"]` is a list with the rows of a
-    sequence's documents, one after another; `batch["kept.npy.segment_ids"]` has the segment of each row. Needs
-    split=False or `together`.
+    ragged: other `.npy` fields with any number of rows per document, for split=False. `batch["kept.npy"]` is a list
+    with the rows of each sequence, `batch["kept.npy.segment_ids"]` with the segments of the rows.
 
     Raises: InvalidPlan.
     """
     _check_texts(field, lengths, together)
-    for name, value in (("checksums", checksums), ("split", split)):
-        if not isinstance(value, bool):
-            raise InvalidPlan(f"pack({name}={value!r}): True or False is needed")
+    _check_truths(checksums=checksums, split=split)
     side_fields = _checked_side_fields(field, beside)
-    if side_fields and checksums:
-        raise InvalidPlan(
-            f"pack(checksums=True, beside={beside!r}): only tokens are read by the piece; leave one of the two out"
-        )
-    if checksums and (together is not None or not split):
-        raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
+    is_split = split and together is None
+    if checksums:
+        _check_single_pieces(side_fields, is_split=is_split)
     column_names = _checked_names("columns", columns, "('reward',)")
     ragged_names = _checked_names("ragged", ragged, "('kept.npy',)")
-    if ragged_names and split and together is None:
-        raise InvalidPlan(
-            f"pack(ragged={ragged_names!r}) needs split=False: rows that belong to no token are not cut with a document"
-        )
     _check_new_names(field, side_fields, column_names, ragged_names)
+    if ragged_names and is_split:
+        raise InvalidPlan(f"pack(ragged={ragged!r}) needs split=False: rows without a token cannot be cut")
     return PackBy(
         field=field,
         length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
@@ -79,7 +71,7 @@ def pack(
         checksums=checksums,
         side_fields=side_fields,
         together=together,
-        split=split and together is None,
+        split=is_split,
         columns=column_names,
         ragged=ragged_names,
     )
@@ -92,6 +84,23 @@ def _check_texts(field: object, lengths: object, together: object) -> None:
         raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
     if together is not None and (not isinstance(together, str) or not together):
         raise InvalidPlan(f"pack(together={together!r}): the name of a column is needed, such as 'pair_id'")
+
+
+def _check_single_pieces(side_fields: Sequence[tuple[str, int]], *, is_split: bool) -> None:
+    """Raise InvalidPlan if no piece of a document could be read singly."""
+    if side_fields:
+        raise InvalidPlan(
+            f"pack(checksums=True, beside={dict(side_fields)!r}): only tokens are read by the piece; leave one of the "
+            "two out"
+        )
+    if not is_split:
+        raise InvalidPlan("pack(checksums=True) is for split documents, and here none is split; leave it out")
+
+
+def _check_truths(**arguments: object) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, bool):
+            raise InvalidPlan(f"pack({name}={value!r}): True or False is needed")
 
 
 def _checked_names(argument: str, request: object, example: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from .pack_table import PackTable
 from .views import OrderView
 
 MAX_LENGTH_TOKENS = 2**24
-MAX_FIELD_BYTES = 2**31  # of one field in a sequence: a header may state any shape
+MAX_FIELD_BYTES = 2**31  # of one field in a sequence
 LOWEST_FILL = -(2**63)  # of int64
 HIGHEST_FILL = 2**64 - 1  # of uint64
 POSITION_IDS = "position_ids"
@@ -107,7 +107,8 @@ class SideField:
     @property
     def row_nbytes(self) -> int:
         """Bytes of a token's row."""
-        return np.dtype(self.dtype).itemsize * prod(self.shape)
+        value_nbytes = np.dtype(self.dtype).itemsize
+        return value_nbytes * prod(self.shape)
 
     @property
     def layout(self) -> tuple[str, int, str]:
@@ -168,14 +169,6 @@ class Packing:
     """Fields with any number of rows per document."""
 
     def __post_init__(self) -> None:
-        for side in self.side_fields:
-            nbytes = self.length * side.row_nbytes
-            if nbytes > MAX_FIELD_BYTES:
-                raise InvalidPlan(
-                    f"pack: a sequence of {self.length} tokens has {nbytes:,} bytes of {side.field!r} "
-                    f"{[self.length, *side.shape]}; accepted are up to {MAX_FIELD_BYTES:,}: pack shorter sequences, or "
-                    "store the field with smaller rows"
-                )
         for name, kind in self.columns:
             if kind not in COLUMN_TYPES:
                 raise InvalidPlan(
@@ -212,12 +205,21 @@ class Packing:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Field beside the tokens -> shape of a token's row, for fields with more than one value per token."""
-        return {side.field: side.shape for side in self.side_fields if side.shape}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for side in self.side_fields:
+            if side.shape:
+                shapes |= {side.field: side.shape}
+        return shapes
 
     @property
     def summed_columns(self) -> tuple[str, ...]:
         """Columns that `Batch.totals` sums: whole numbers and truth values. An ordinal is a name, not a quantity."""
-        return tuple(name for name, kind in self.columns if kind in ("int64", "bool") and name != ORDINAL)
+        names = []
+        for name, kind in self.columns:
+            is_summed = kind in ("int64", "bool")
+            if is_summed and name != ORDINAL:
+                names.append(name)
+        return tuple(names)
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
@@ -225,13 +227,6 @@ class Packing:
         tokens = (self.field, self.pad_id, self.dtype)
         sides = [side.layout for side in self.side_fields]
         return (tokens, *sides)
-
-    def row_formats(self) -> dict[str, str]:
-        """Return field -> dtype and shape of its rows, for fields whose rows may differ between sources."""
-        formats = {}
-        for field in (*self.side_fields, *self.ragged):
-            formats[field.field] = f"{field.dtype} {list(field.shape)}"
-        return formats
 
     def without_fills(self) -> "Packing":
         """Return the packing with zeros in place of padding, its side fields sorted by name."""
@@ -263,7 +258,8 @@ class Packing:
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
             others = [*body.get("beside", ()), *body.get("ragged", ())]
-            names = [own["field"], *(other["field"] for other in others)]
+            names = [other["field"] for other in others]
+            names.append(own["field"])
             if not all(isinstance(name, str) for name in names):
                 raise TypeError("a field's name is no text")
             side_fields = [SideField(**_with_shape(side)) for side in body.get("beside", ())]
@@ -277,6 +273,16 @@ class Packing:
             )
         except (KeyError, TypeError, IndexError) as error:
             raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
+
+
+def _check_nbytes(side: SideField, length: int) -> None:
+    """Raise InvalidPlan if a sequence would take too much memory: an array's header may state any row shape."""
+    nbytes = length * side.row_nbytes
+    if nbytes > MAX_FIELD_BYTES:
+        raise InvalidPlan(
+            f"pack: a sequence of {length} tokens has {nbytes:,} bytes of {side.field!r} {[length, *side.shape]}; "
+            f"accepted are up to {MAX_FIELD_BYTES:,}: pack shorter sequences, or store the field with smaller rows"
+        )
 
 
 def _with_shape(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,6 +347,7 @@ class PackedView:
                 dtype=dtypes[name],
                 shape=shapes.get(name, ()),
             )
+            _check_nbytes(side, request.length)
             side_fields.append(side)
         ragged = []
         for name in request.ragged:
@@ -394,7 +401,8 @@ class PackedView:
         bytes_per_position = 0
         for field, _, dtype in self.packing.layout:
             row_shape = self.packing.shapes.get(field, ())
-            bytes_per_position += np.dtype(dtype).itemsize * prod(row_shape)
+            value_nbytes = np.dtype(dtype).itemsize
+            bytes_per_position += value_nbytes * prod(row_shape)
         return self.packing.length * bytes_per_position
 
     def spec(self) -> dict[str, Any]:

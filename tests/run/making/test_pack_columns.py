@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.versions.pack_columns import DocumentColumns
 from loader.errors import FormatTooNew, InvalidPlan
 from loader.order import content
 
@@ -359,3 +360,32 @@ def test_damaged_columns_of_a_plan_are_refused(tmp_path):
             path.write_text(json.dumps(body))
             with pytest.raises(InvalidPlan, match=r"pack = |column 'reward' is 'list'"):
                 loader.open_plan(root, plan.hash)
+
+
+def test_values_are_in_the_order_of_the_documents_across_row_groups(docs, monkeypatch):
+    monkeypatch.setattr("loader.dataset.versions.view_columns.ROW_GROUP_ROWS", 4)
+    ordinals = np.random.default_rng(1).permutation(len(docs))
+    ordinals = np.concatenate([ordinals, ordinals[:9]])  # documents may repeat
+    read = DocumentColumns(docs, {"n_sampled": "int64", "group_id": "string", "ordinal": "int64"})
+    values = read(ordinals)
+    numbers = [int(key[-3:]) for key in docs.keys(ordinals)]
+    assert values["n_sampled"].tolist() == [number * 2**40 for number in numbers]
+    assert values["group_id"].tolist() == [metadata(number)["group_id"] for number in numbers]
+    assert values["ordinal"].tolist() == ordinals.tolist()
+
+
+def test_list_of_documents_has_their_columns_and_totals(docs):
+    view = docs.select(FIELD)
+    chosen = view.ordinals([f"docs-{number:03d}" for number in range(40, 10, -1) if LENGTHS[number]])
+    pack = loader.pack(FIELD, 24, columns=COLUMNS)
+    plan = loader.plan(
+        {"docs": loader.listed(view, chosen)}, seed=3, global_batch=4, pack=pack, boundary="mask"
+    )
+    documents = []
+    n_sampled = 0
+    with numpy_loader(plan, epochs=1) as batches:
+        for batch in batches:
+            documents += check_columns(batch, docs)
+            n_sampled += batch.totals["n_sampled"]
+    assert sorted(documents) == [number for number in range(11, 41) if LENGTHS[number]]
+    assert n_sampled == sum(number * 2**40 for number in documents)

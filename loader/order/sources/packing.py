@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -125,30 +125,8 @@ class SideField:
         return body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaggedField:
-    """A field with any number of rows per document."""
-
-    field: str
-    """Name of the `.npy` field."""
-    dtype: str
-    """dtype as numpy writes it (`<u2`)."""
-    shape: tuple[int, ...]
-    """Shape of a row; () for one value."""
-
-    def __post_init__(self) -> None:
-        dtype = _dtype(self.dtype)
-        if dtype.kind not in "biuf":
-            raise InvalidPlan(
-                f"pack: field {self.field!r} holds {dtype}; ragged are fields of numbers or truth values"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "field": self.field,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-        }
+RaggedField: TypeAlias = tuple[str, str, tuple[int, ...]]
+"""(name, dtype as numpy writes it, shape of a row) of a field with any number of rows per document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +152,12 @@ class Packing:
                 raise InvalidPlan(
                     f"pack: column {name!r} is {kind!r}; batches can have columns of {', '.join(COLUMN_TYPES)}"
                 )
+        for name, dtype_name, _ in self.ragged:
+            ragged_dtype = _dtype(dtype_name)
+            if ragged_dtype.kind not in "biuf":
+                raise InvalidPlan(
+                    f"pack: field {name!r} holds {ragged_dtype}; ragged are fields of numbers or truth values"
+                )
         dtype = _dtype(self.dtype)
         if dtype.kind not in "iu":
             raise InvalidPlan(
@@ -190,16 +174,16 @@ class Packing:
     def list_fields(self) -> frozenset[str]:
         """Fields of a batch that are lists with an array per sequence."""
         names = [name for name, _ in self.columns]
-        for ragged in self.ragged:
-            names.append(ragged.field)
-            names.append(f"{ragged.field}.{SEGMENT_IDS}")
+        for name, _, _ in self.ragged:
+            names.append(name)
+            names.append(f"{name}.{SEGMENT_IDS}")
         return frozenset(names)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Fields that are read of a document, in the order of its checksums."""
         names = [name for name, _, _ in self.layout]
-        names += [ragged.field for ragged in self.ragged]
+        names += [name for name, _, _ in self.ragged]
         return tuple(names)
 
     @property
@@ -250,7 +234,14 @@ class Packing:
         if self.columns:
             body["columns"] = [[name, kind] for name, kind in self.columns]
         if self.ragged:
-            body["ragged"] = [ragged.to_json() for ragged in self.ragged]
+            body["ragged"] = []
+            for name, dtype, shape in self.ragged:
+                entry = {
+                    "field": name,
+                    "dtype": dtype,
+                    "shape": list(shape),
+                }
+                body["ragged"].append(entry)
         return body
 
     @staticmethod
@@ -263,7 +254,15 @@ class Packing:
             if not all(isinstance(name, str) for name in names):
                 raise TypeError("a field's name is no text")
             side_fields = [SideField(**_with_shape(side)) for side in body.get("beside", ())]
-            ragged = [RaggedField(**_with_shape(one)) for one in body.get("ragged", ())]
+            ragged = []
+            for entry in body.get("ragged", ()):
+                checked = _with_shape(entry)
+                ragged_field = (
+                    checked["field"],
+                    checked["dtype"],
+                    checked["shape"],
+                )
+                ragged.append(ragged_field)
             columns = [(str(pair[0]), str(pair[1])) for pair in body.get("columns", ())]
             return Packing(
                 **own,
@@ -351,12 +350,8 @@ class PackedView:
             side_fields.append(side)
         ragged = []
         for name in request.ragged:
-            ragged_field = RaggedField(
-                field=name,
-                dtype=dtypes[name],
-                shape=shapes.get(name, ()),
-            )
-            ragged.append(ragged_field)
+            row_shape = shapes.get(name, ())
+            ragged.append((name, dtypes[name], row_shape))
         columns = [(name, column_types[name]) for name in request.columns]
         self.documents = documents
         self.request = request

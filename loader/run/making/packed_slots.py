@@ -341,7 +341,8 @@ class PackedSlots:
             array = _check_array(sample[field], field, np.dtype(dtype), shape, document)
             values.append(array[start:stop])
         for ragged in self._packing.ragged:
-            rows = sample[ragged.field]
+            name, _, _ = ragged
+            rows = sample[name]
             _check_rows(rows, ragged, document)
             values.append(rows)
         return tuple(values)
@@ -401,12 +402,13 @@ def _check_rows(
     document: _Document,
 ) -> None:
     """Raise InvalidPlan unless a value is an array of the planned dtype and row shape, with any number of rows."""
-    dtype = np.dtype(ragged.dtype)
+    name, dtype_name, row_shape = ragged
+    dtype = np.dtype(dtype_name)
     is_array = isinstance(value, np.ndarray) and value.ndim > 0
-    if is_array and value.dtype == dtype and value.shape[1:] == ragged.shape:
+    if is_array and value.dtype == dtype and value.shape[1:] == row_shape:
         return
-    row_sizes = "".join(f", {size}" for size in ragged.shape)
-    raise _other_format(value, ragged.field, f"{dtype} [*{row_sizes}]", document)
+    row_sizes = "".join(f", {size}" for size in row_shape)
+    raise _other_format(value, name, f"{dtype} [*{row_sizes}]", document)
 
 
 def _other_format(

@@ -147,18 +147,18 @@ def joined_rows(
     first_ragged = len(packing.layout)
     read_numbers = [number for number in numbers if number in values]
     fields: dict[str, np.ndarray] = {}
-    for index, ragged in enumerate(packing.ragged, first_ragged):
-        native_dtype = np.dtype(ragged.dtype).newbyteorder("=")
+    for index, (name, dtype, row_shape) in enumerate(packing.ragged, first_ragged):
+        native_dtype = np.dtype(dtype).newbyteorder("=")
         # An empty array first: a sequence may have no rows.
-        parts = [np.zeros((0, *ragged.shape), native_dtype)]
+        parts = [np.zeros((0, *row_shape), native_dtype)]
         segments = [np.zeros(0, np.int32)]
         for number in read_numbers:
             rows = values[number][index]
             segment = pieces.number_in_sequence[number] + 1
             parts.append(rows)
             segments.append(np.full(len(rows), segment, np.int32))
-        fields[ragged.field] = np.concatenate(parts)
-        fields[f"{ragged.field}.{SEGMENT_IDS}"] = np.concatenate(segments)
+        fields[name] = np.concatenate(parts)
+        fields[f"{name}.{SEGMENT_IDS}"] = np.concatenate(segments)
     return fields
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import InvalidRuntime
+from ..json_text import parse_json_object
 from ..order.sources.packing import PackBy
 from ..rollouts.decide import DecisionRule
 from ..run.recipe.recipe import one_of, whole_number
@@ -35,7 +36,9 @@ class OnlineArguments:
             "source": self.source,
             **asdict(self.rule),
         }
-        plain: dict[str, Any] = json.loads(json.dumps(body))  # tuples become lists, as in a stored record
+        plain: dict[str, Any] = parse_json_object(
+            json.dumps(body)
+        )  # tuples become lists, as in a stored record
         return plain
 
 

@@ -11,10 +11,12 @@ from ..dataset.root import Root
 from ..errors import Corrupt, InvalidName, NotRecorded, PlanMismatch, RunNotFound, VersionRetired
 from ..json_text import parse_json_object
 from ..order.plan import Plan
+from ..rollouts.record import RunRecords
 from ..run.trail.read_trail import read_starts, read_trail, trail_runs
 from ..storage import ObjectInfo, Store
 from ..storage.mirror import primary_of
 from ..storage.threads import Together
+from .decided_plans import DecidedPlans, has_decisions
 from .plans import open_plan
 from .report import reports_of
 
@@ -87,23 +89,42 @@ def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each start of the run; if the plans differ, first those in the step's rows."""
-    starts = read_starts(primary_of(root.store), run)
+    starts = [one for one in read_starts(primary_of(root.store), run) if one.plan]
     if len({one.plan for one in starts}) < 2 or step is None:
         yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
         return
     plans = {one.id: one.plan for one in starts}
     rows = read_trail(root, run).steps
     for row in rows.filter(rows["step"] == step).iter_rows(named=True):
-        yield _Stretch(plan=plans[row["start"]], first=step, last=step, order=row["at_us"])
+        if row["start"] in plans:  # the start of a run that decides its steps names no plan
+            yield _Stretch(plan=plans[row["start"]], first=step, last=step, order=row["at_us"])
     yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
 
 
 def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    entries = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
+    store = primary_of(root.store)
+    if has_decisions(store, run):
+        yield from _decided(root, run, step)
+        return
+    entries = _objects(store, f"follows/{run}/", "before", "plan", "step")
     for number, (before, plan, first) in enumerate(entries):
         if not number:
             yield _Stretch(plan=before, order=-1)
         yield _Stretch(plan=plan, first=first, order=first)
+
+
+def _decided(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the decision that has a step; without a step the first and the last one."""
+    decided = DecidedPlans(root, run)
+    steps = [step]
+    if step is None:
+        records = RunRecords(primary_of(root.store), run)
+        last = records.last()
+        steps = [0, 0 if last is None else last.step]
+    for number in steps:
+        record = decided.at(number or 0)
+        if record is not None and record.plan:
+            yield _Stretch(plan=record.plan, first=record.step, last=record.end - 1, order=record.step)
 
 
 def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader import Root
+from loader.api.decided_plans import DecidedPlans
 from loader.api.report import reports_of
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.tables.parquet import parse_table
@@ -64,6 +65,8 @@ def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) ->
     store, others = primary_of(root.store), list(_others(root, saved, run, markers))
     newest = max([*markers, *(one.end for one in others)], default=0)  # a trail may lack a start's end
     plans = {start.plan for start in read_starts(store, run)}
+    if "" in plans:
+        return _of_decisions(root, store, run, newest)
     if not plans:
         if any(not one.plan for one in others):
             raise InvalidRuntime("a start names no plan")
@@ -77,6 +80,17 @@ def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) ->
         trail[0], trail[-1] = replace(trail[0], first=0), replace(trail[-1], end=max(trail[-1].end, newest))
     named = [one for one in others if one.plan] if further else []
     return [*trail, *(replace(one, without=steps) for one in named)]
+
+
+def _of_decisions(root: Root, store: Store, run: str, newest: int) -> list[PlannedSteps]:
+    """Return the plans of a run that decides its steps, as far as it trained. newest: step after the last known one."""
+    trained_end = max(_last_step(store, run) + 1, newest)
+    planned = []
+    for decision in DecidedPlans(root, run).all():
+        end = min(decision.end, trained_end)
+        if decision.plan and decision.step < end:
+            planned.append(PlannedSteps(plan=decision.plan, first=decision.step, end=end))
+    return planned
 
 
 def _others(root: Root, saved: Store, run: str, markers: Sequence[int]) -> Iterator[PlannedSteps]:

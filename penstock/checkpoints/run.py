@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import loader
 from loader.errors import CorruptCheckpoint, InvalidField, InvalidRuntime, MissingDependency, ObjectNotFound
+from loader.run.recipe.recipe import stored_view
 from loader.storage.mirror import primary_of
 from loader.storage.requests import patient
 
@@ -336,11 +337,11 @@ def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
 
 def plan_versions(plan: "loader.Plan") -> list[dict[str, str]]:
     """Return a plan's versions, each {"source", "id", "name"}, sorted."""
-    versions = {
-        (one.source, one.view.version.id, one.view.version.name)
-        for one in plan.sources.values()
-        if isinstance(one.view, loader.View)  # a synthetic source has no version
-    }
+    versions: set[tuple[str, str, str]] = set()
+    for planned in plan.sources.values():
+        view = stored_view(planned.view)
+        if view is not None:  # a synthetic source has no version
+            versions.add((planned.source, view.version.id, view.version.name))
     return [{"source": source, "id": id, "name": name} for source, id, name in sorted(versions)]
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.api.decided_plans import DecidedPlans
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
 from ..places import check_root_or_records
@@ -18,6 +19,8 @@ from .verb import Answer, Table, Verb, argument, flag, verb
 from .view import RECIPE, recipe_process
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from loader.run.trail.read_trail import RunTrail
 
     from ..view.inspect.run_comparison import ComparedNotes
@@ -88,7 +91,7 @@ def _summary(root: "loader.Root", run: str) -> Row:
     return {
         "run": run,
         **row,
-        "plans": list(dict.fromkeys(one.plan for one in trail.starts)),
+        "plans": list(dict.fromkeys(one.plan for one in trail.starts if one.plan)),
         "problem": problem,
     }
 
@@ -151,22 +154,39 @@ def _computed(
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
-        named = list(records.select(*RECORD_COLUMNS).iter_rows(named=True))
         start = trail.start(str(start_id))
         check = partial(checked_records, ledger=ledger, epochs=start.epochs)
-        try:
-            plan = loader.open_plan(root, start.plan, retired=True)
-            has_datasets = bool(datasets_of(plan))
-        except PenstockError as error:
-            yield from ({**row, "checked": False, "problem": str(error)} for row in named)
-            continue
-        if recipe is None or not has_datasets:
-            yield from check(plan, named)
-            continue
-        setting = Setting(plan=start.plan, epochs=start.epochs)
-        for first in range(0, len(named), RECORDS_TOGETHER):
-            group = named[first : first + RECORDS_TOGETHER]
-            yield from recipe.inspect(setting, partial(_checked_by_recipe, check, group))
+        for plan_hash, named in _by_plan(root, trail.run, start.plan, records):
+            try:
+                plan = loader.open_plan(root, plan_hash, retired=True)
+                has_datasets = bool(datasets_of(plan))
+            except PenstockError as error:
+                yield from ({**row, "checked": False, "problem": str(error)} for row in named)
+                continue
+            if recipe is None or not has_datasets:
+                yield from check(plan, named)
+                continue
+            setting = Setting(plan=plan_hash, epochs=start.epochs)
+            for first in range(0, len(named), RECORDS_TOGETHER):
+                group = named[first : first + RECORDS_TOGETHER]
+                yield from recipe.inspect(setting, partial(_checked_by_recipe, check, group))
+
+
+def _by_plan(
+    root: "loader.Root",
+    run: str,
+    plan: str,
+    records: "pl.DataFrame",
+) -> Iterator[tuple[str, list[Row]]]:
+    """Yield (hash of a plan, its step records). plan: of all records; "" if the run's decisions name the plans."""
+    rows = records.select(*RECORD_COLUMNS)
+    if plan:
+        yield plan, list(rows.iter_rows(named=True))
+        return
+    decided = DecidedPlans(root, run)
+    by_step = rows.sort("step").iter_rows(named=True)
+    for plan_hash, named in groupby(by_step, key=lambda row: decided.plan_hash(row["step"])):
+        yield plan_hash, list(named)
 
 
 def _checked_by_recipe(

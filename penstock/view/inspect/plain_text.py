@@ -23,7 +23,7 @@ def run_text(record: TrainingRunRecord) -> str:
     for row in record.starts:
         versions = ", ".join(row.versions) or row.error or "none"
         lines.append(
-            f"  plan {row.plan} of {versions}, {row.world_size} ranks, recipe {row.recipe or 'none'}"
+            f"  plan {row.plan or 'of each decision'} of {versions}, {row.world_size} ranks, recipe {row.recipe or 'none'}"
         )
     if record.differing:
         lines.append(f"  ! received twice with different samples: steps {shortened(record.differing, 20)}")

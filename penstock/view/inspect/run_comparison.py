@@ -147,7 +147,7 @@ def _compared(first: _Samples, second: _Samples) -> list[ComparedSlot]:
 
 def _samples(root: loader.Root, trail: RunTrail, row: dict[str, Any]) -> _Samples:
     start, step = trail.start(row["start"]), row["step"]
-    plan = loader.open_plan(root, start.plan, retired=True)
+    plan = loader.plan_of(root, start.plan or trail.run, step)
     first = rank_slice(plan.batch_size(step), row["rank"], row["world_size"]).start
     with index_replay(plan, root if row["substituted"] else None, start.epochs) as replay:
         replay.settle(step, [(row["rank"], row["world_size"], row["digest"], row["substituted"])])

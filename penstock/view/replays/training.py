@@ -14,9 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import loader
-from loader.errors import InvalidRuntime, RunNotFound
+from loader.api.decided_plans import DecidedPlans
+from loader.errors import InvalidRuntime, NotRecorded, RunNotFound
 from loader.json_text import parse_json_object
 from loader.order.slots import Slots
+from loader.run.recipe.recipe import stored_views
 from loader.run.replay import Functions
 from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
@@ -84,12 +86,13 @@ class Training:
         recipe: False adds the training's decoders, and replaces the framework with numpy if there was a transform.
         """
         start = self.start(step)
+        plan_hash = self.plan_hash(step)
         if start is None:
-            return Setting(plan=self.plan_hash(step))
+            return Setting(plan=plan_hash)
         if recipe:
-            return Setting(plan=start.plan, framework=start.framework, epochs=start.epochs)
+            return Setting(plan=plan_hash, framework=start.framework, epochs=start.epochs)
         return Setting(
-            plan=start.plan,
+            plan=plan_hash,
             framework="numpy" if start.transforms else start.framework,
             epochs=start.epochs,
             decoders=recorded_decoders(start.decoders),
@@ -141,14 +144,18 @@ class Training:
     def plan_hash(self, step: int) -> str:
         """Return the hash of a step's plan. Raises: InvalidPlan."""
         start = self.start(step)
-        if start is not None:
+        if start is not None and start.plan:
             return str(start.plan)
+        if start is not None:
+            return self._decided_hash(step)
         return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
 
     def plans(self, before: int) -> dict[str, int]:
         """Return plan hash -> one of its steps, for steps 0 ... before - 1."""
         if self.trail is None or not self.trail.starts:
             return {self.plan_hash(before - 1): before - 1} if before else {}
+        if any(not start.plan for start in self.trail.starts):
+            return {one.plan: one.step for one in self._decided.all() if one.plan and one.step < before}
         plans = {self.plan_hash(0): 0}
         if len(self._starts) > 1:
             tries = self.trail.steps.select("step", "at_us", "start").sort("step", "at_us")
@@ -158,9 +165,18 @@ class Training:
         return plans
 
     def versions(self, start: StartRecord) -> tuple[str, ...]:
-        plan = self._replays.open_plan(start.plan)
-        views = [getattr(one.view, "version", None) for one in plan.sources.values()]
-        return tuple(dict.fromkeys(one.name for one in views if one is not None))
+        """Return the names of the versions that a start reads; if its plans change, those of its last step."""
+        plan_hash = start.plan
+        if not plan_hash:
+            assert self.trail is not None
+            steps = self.trail.steps
+            of_start = steps.filter(steps["start"] == start.id)["step"]
+            if not len(of_start):
+                return ()
+            plan_hash = self._decided_hash(int(of_start[-1]))
+        plan = self._replays.open_plan(plan_hash)
+        names = [view.version.name for view in stored_views(plan).values()]
+        return tuple(dict.fromkeys(names))
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
         """Return a rank's slots, with this run's substitutes."""
@@ -188,7 +204,7 @@ class Training:
     def _frame(self, step: int) -> "pl.DataFrame":
         tries = self._tries(step)
         plans = {one: self._starts[one].plan for one in set(tries["start"])}
-        if len(set(plans.values())) < 2:
+        if len(set(plans.values())) < 2 or "" in plans.values():  # "": a decision has one plan at a time
             return tries
         now = self.plan_hash(step)
         return tries.filter(tries["start"].is_in([one for one, plan in plans.items() if plan == now]))
@@ -298,6 +314,19 @@ class Training:
     def _numbers(self) -> NDArray[np.int64]:
         """Run log rows' steps, ascending."""
         return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
+
+    def _decided_hash(self, step: int) -> str:
+        """Return the plan of a step of a run whose starts name none. Raises: NotRecorded."""
+        plan_hash = self._decided.plan_hash(step)
+        if not plan_hash:
+            raise NotRecorded(
+                f"{self.root.url}: run {self.name!r} has no decision of step {step}, or a takedown removed its rollouts"
+            )
+        return plan_hash
+
+    @cached_property
+    def _decided(self) -> DecidedPlans:
+        return DecidedPlans(self.root, self.name)
 
     @cached_property
     def _starts(self) -> Mapping[str, StartRecord]:

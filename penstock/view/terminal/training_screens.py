@@ -127,7 +127,8 @@ class RunScreen(RecordScreen):
         yield heading("Starts")
         for start in record.starts:
             versions = ", ".join(start.versions) or start.error or "none"
-            yield line(f"{start.plan[:16]}  {start.world_size} ranks  {clean(start.recipe, 60)}  {versions}")
+            plan = start.plan[:16] or "decided by step"
+            yield line(f"{plan}  {start.world_size} ranks  {clean(start.recipe, 60)}  {versions}")
 
     def _pages(self, record: TrainingRunRecord) -> Iterable[tuple[str, PageAddress | None]]:
         run = self.page.run

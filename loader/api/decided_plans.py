@@ -1,0 +1,102 @@
+"""Look up the plans of a run of `loader.online`, whose decisions name one for each step."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from ..dataset.log.entries import DAMAGED
+from ..dataset.root import Root
+from ..errors import Corrupt
+from ..json_text import parse_json_object
+from ..rollouts.record import MOST_STEP, DecisionRecord, RunRecords
+from ..storage import Store
+from ..storage.mirror import primary_of
+from ..storage.store import is_there
+
+AT_ONCE = 32
+"""Records that are read at once."""
+_STEP = re.compile(r"(\d{19})\.json")
+
+
+def has_decisions(store: Store, run: str) -> bool:
+    """Return whether a run has decided its steps. False for a run of `loader.follow`, and for others.
+
+    Costs a listing and at most one read. Raises: Corrupt.
+    """
+    folder = f"follows/{run}/"
+    first = next(iter(store.list(folder)), None)
+    if first is None:
+        return False
+    if not _STEP.fullmatch(first.key.removeprefix(folder)):
+        return True  # `loader.follow` has no other names
+    try:
+        body = parse_json_object(store.get(first.key).data)
+        is_followed = body["format"] == 1
+    except DAMAGED as error:
+        raise Corrupt(f"{store.url}/{first.key} is not as it was written ({error!r}); restore it") from error
+    return not is_followed
+
+
+class DecidedPlans:
+    """The plans of a run's steps. If the run repeats another one, these include that run's."""
+
+    def __init__(self, root: Root, run: str) -> None:
+        self._store = primary_of(root.store)
+        self._records = RunRecords(self._store, run)
+        self._last: DecisionRecord | None = None  # of the last answer
+
+    def at(self, step: int) -> DecisionRecord | None:
+        """Return the decision that has a step; None if none has.
+
+        If a takedown deleted its plan, the decision has the plan that replaced it. Costs at most a listing and four requests; steps in ascending order cost no listing.
+        """
+        last = self._last
+        if last is not None and last.step <= step < last.end:
+            return last
+        record = None
+        if last is not None and step == last.end:
+            record = self._records.at(step)
+        if record is None:
+            record = self._records.covering(step)
+        if record is None or step >= record.end:
+            return None
+        decision = self._with_stored_plan(record)
+        self._last = decision
+        return decision
+
+    def plan_hash(self, step: int) -> str:
+        """Return the hash of a step's plan; "" if no decision has the step, or a takedown left none of its rollouts."""
+        record = self.at(step)
+        return "" if record is None else record.plan
+
+    def all(self) -> list[DecisionRecord]:
+        """Return every decision, by step. Reads 32 records at once."""
+        steps = sorted(_decided_steps(self._store, self._records, MOST_STEP))
+        records: list[DecisionRecord | None] = []
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-decisions") as pool:
+            for first in range(0, len(steps), AT_ONCE):
+                block = steps[first : first + AT_ONCE]
+                records += pool.map(self._records.at, block)
+        return [record for record in records if record is not None]
+
+    def _with_stored_plan(self, record: DecisionRecord) -> DecisionRecord:
+        while record.plan and not is_there(self._store, f"plans/{record.plan}.json"):
+            replacement = self._records.owner(record).replacement(record)
+            if replacement is None:
+                break
+            record = replace(record, plan=replacement.plan, counts=replacement.counts)
+        return record
+
+
+def _decided_steps(store: Store, records: RunRecords, end: int) -> Iterator[int]:
+    """Yield the first steps of a run's decisions before `end`, and of those that it repeats."""
+    folder = f"follows/{records.run}/"
+    for info in store.list(folder):
+        match = _STEP.fullmatch(info.key.removeprefix(folder))
+        if match is not None and int(match[1]) < end:
+            yield int(match[1])
+    like = records.like
+    if like is not None:
+        original = RunRecords(store, like.like)
+        yield from _decided_steps(store, original, min(end, like.until))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
-from ..errors import Corrupt
+from ..errors import Corrupt, NotRecorded
 from ..json_text import parse_json_object
 from ..rollouts.record import MOST_STEP, DecisionRecord, RunRecords
 from ..storage import Store
@@ -25,13 +25,16 @@ def has_decisions(store: Store, run: str) -> bool:
     Costs a listing and at most one read. Raises: Corrupt.
     """
     folder = f"follows/{run}/"
-    first = next(iter(store.list(folder)), None)
+    listing = iter(store.list(folder))
+    first = next(listing, None)
     if first is None:
         return False
-    if not _STEP.fullmatch(first.key.removeprefix(folder)):
+    name = first.key.removeprefix(folder)
+    if not _STEP.fullmatch(name):
         return True  # `loader.follow` has no other names
     try:
-        body = parse_json_object(store.get(first.key).data)
+        data = store.get(first.key).data
+        body = parse_json_object(data)
         is_followed = body["format"] == 1
     except DAMAGED as error:
         raise Corrupt(f"{store.url}/{first.key} is not as it was written ({error!r}); restore it") from error
@@ -49,7 +52,8 @@ class DecidedPlans:
     def at(self, step: int) -> DecisionRecord | None:
         """Return the decision that has a step; None if none has.
 
-        If a takedown deleted its plan, the decision has the plan that replaced it. Costs at most a listing and four requests; steps in ascending order cost no listing.
+        If a takedown deleted its plan, the decision has the plan that replaced it. Costs at most a listing and four
+        requests; steps in ascending order cost no listing.
         """
         last = self._last
         if last is not None and last.step <= step < last.end:
@@ -70,33 +74,58 @@ class DecidedPlans:
         record = self.at(step)
         return "" if record is None else record.plan
 
+    def decision(self, step: int) -> DecisionRecord:
+        """Return the decision that has a step. Raises: NotRecorded if none has, or none of its rollouts is left."""
+        record = self.at(step)
+        if record is None or not record.plan:
+            raise NotRecorded(
+                f"{self._store.url}: run {self._records.run!r} has no decision of step {step}, or a takedown removed "
+                "its rollouts"
+            )
+        return record
+
     def all(self) -> list[DecisionRecord]:
         """Return every decision, by step. Reads 32 records at once."""
-        steps = sorted(_decided_steps(self._store, self._records, MOST_STEP))
+        unsorted = _decided_steps(self._store, self._records, MOST_STEP)
+        steps = sorted(unsorted)
         records: list[DecisionRecord | None] = []
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-decisions") as pool:
+        threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-decisions")
+        with threads as pool:
             for first in range(0, len(steps), AT_ONCE):
                 block = steps[first : first + AT_ONCE]
                 records += pool.map(self._records.at, block)
         return [record for record in records if record is not None]
 
     def _with_stored_plan(self, record: DecisionRecord) -> DecisionRecord:
-        while record.plan and not is_there(self._store, f"plans/{record.plan}.json"):
-            replacement = self._records.owner(record).replacement(record)
+        while record.plan:
+            plan_path = f"plans/{record.plan}.json"
+            if is_there(self._store, plan_path):
+                break
+            owner = self._records.owner(record)
+            replacement = owner.replacement(record)
             if replacement is None:
                 break
-            record = replace(record, plan=replacement.plan, counts=replacement.counts)
+            record = replace(
+                record,
+                plan=replacement.plan,
+                counts=replacement.counts,
+            )
         return record
 
 
 def _decided_steps(store: Store, records: RunRecords, end: int) -> Iterator[int]:
-    """Yield the first steps of a run's decisions before `end`, and of those that it repeats."""
+    """Yield the first steps of a run's decisions before `end`, the repeated ones included."""
     folder = f"follows/{records.run}/"
     for info in store.list(folder):
-        match = _STEP.fullmatch(info.key.removeprefix(folder))
-        if match is not None and int(match[1]) < end:
-            yield int(match[1])
+        name = info.key.removeprefix(folder)
+        match = _STEP.fullmatch(name)
+        if match is None:
+            continue
+        step = int(match[1])
+        if step < end:
+            yield step
     like = records.like
     if like is not None:
         original = RunRecords(store, like.like)
-        yield from _decided_steps(store, original, min(end, like.until))
+        first_own_step = min(end, like.until)
+        yield from _decided_steps(store, original, first_own_step)

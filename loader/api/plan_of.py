@@ -116,15 +116,21 @@ def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 def _decided(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the decision that has a step; without a step the first and the last one."""
     decided = DecidedPlans(root, run)
-    steps = [step]
-    if step is None:
-        records = RunRecords(primary_of(root.store), run)
-        last = records.last()
-        steps = [0, 0 if last is None else last.step]
-    for number in steps:
-        record = decided.at(number or 0)
-        if record is not None and record.plan:
-            yield _Stretch(plan=record.plan, first=record.step, last=record.end - 1, order=record.step)
+    if step is not None:
+        decisions = [decided.decision(step)]
+    else:
+        last = RunRecords(primary_of(root.store), run).last()
+        last_step = 0 if last is None else last.step
+        ends = (decided.at(0), decided.at(last_step))
+        decisions = [record for record in ends if record is not None and record.plan]
+    for decision in decisions:
+        last_of_decision = decision.end - 1
+        yield _Stretch(
+            plan=decision.plan,
+            first=decision.step,
+            last=last_of_decision,
+            order=decision.step,
+        )
 
 
 def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:

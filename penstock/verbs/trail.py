@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.api.decided_plans import DecidedPlans
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
 from ..places import check_root_or_records
@@ -183,6 +182,8 @@ def _by_plan(
     if plan:
         yield plan, list(rows.iter_rows(named=True))
         return
+    from loader.api.decided_plans import DecidedPlans  # imports numpy, which most verbs do without
+
     decided = DecidedPlans(root, run)
     by_step = rows.sort("step").iter_rows(named=True)
     for plan_hash, named in groupby(by_step, key=lambda row: decided.plan_hash(row["step"])):

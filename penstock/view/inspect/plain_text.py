@@ -22,9 +22,8 @@ def run_text(record: TrainingRunRecord) -> str:
     lines = [f"{record.run}: {record.n_steps} steps, {record.first_step} to {record.last_step}"]
     for row in record.starts:
         versions = ", ".join(row.versions) or row.error or "none"
-        lines.append(
-            f"  plan {row.plan or 'of each decision'} of {versions}, {row.world_size} ranks, recipe {row.recipe or 'none'}"
-        )
+        plan = row.plan or "of each decision"
+        lines.append(f"  plan {plan} of {versions}, {row.world_size} ranks, recipe {row.recipe or 'none'}")
     if record.differing:
         lines.append(f"  ! received twice with different samples: steps {shortened(record.differing, 20)}")
     if record.differing_notes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import loader
 from loader.api.decided_plans import DecidedPlans
-from loader.errors import InvalidRuntime, NotRecorded, RunNotFound
+from loader.errors import InvalidRuntime, RunNotFound
 from loader.json_text import parse_json_object
 from loader.order.slots import Slots
 from loader.run.recipe.recipe import stored_views
@@ -147,7 +147,7 @@ class Training:
         if start is not None and start.plan:
             return str(start.plan)
         if start is not None:
-            return self._decided_hash(step)
+            return self._decided.decision(step).plan
         return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
 
     def plans(self, before: int) -> dict[str, int]:
@@ -165,7 +165,7 @@ class Training:
         return plans
 
     def versions(self, start: StartRecord) -> tuple[str, ...]:
-        """Return the names of the versions that a start reads; if its plans change, those of its last step."""
+        """Return the names of the versions that a start reads; or reads at its last step, if its plans change."""
         plan_hash = start.plan
         if not plan_hash:
             assert self.trail is not None
@@ -173,7 +173,7 @@ class Training:
             of_start = steps.filter(steps["start"] == start.id)["step"]
             if not len(of_start):
                 return ()
-            plan_hash = self._decided_hash(int(of_start[-1]))
+            plan_hash = self._decided.decision(int(of_start[-1])).plan
         plan = self._replays.open_plan(plan_hash)
         names = [view.version.name for view in stored_views(plan).values()]
         return tuple(dict.fromkeys(names))
@@ -314,15 +314,6 @@ class Training:
     def _numbers(self) -> NDArray[np.int64]:
         """Run log rows' steps, ascending."""
         return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
-
-    def _decided_hash(self, step: int) -> str:
-        """Return the plan of a step of a run whose starts name none. Raises: NotRecorded."""
-        plan_hash = self._decided.plan_hash(step)
-        if not plan_hash:
-            raise NotRecorded(
-                f"{self.root.url}: run {self.name!r} has no decision of step {step}, or a takedown removed its rollouts"
-            )
-        return plan_hash
 
     @cached_property
     def _decided(self) -> DecidedPlans:

@@ -50,7 +50,16 @@ def test_another_field_is_read_when_told(samples: Samples) -> None:
         (
             FEATURIZERS,
             (".", "texts"),
-            {"featurizer", "decoding", "tekken", "tokenizer_file", "chat", "chat_template"},
+            {
+                "featurizer",
+                "decoding",
+                "bounded_file",
+                "tekken",
+                "tokenizer_file",
+                "chat",
+                "chat_template",
+                "template_sandbox",
+            },
         ),
         (
             MODELS,

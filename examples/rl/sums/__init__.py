@@ -1,0 +1,1 @@
+"""The parts of `examples.rl.arithmetic`: sums as a task, a small transformer, its samplers and its trainer."""

@@ -16,6 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import loader
 from penstock.train import Run
 
 from .sums import task
@@ -47,6 +48,8 @@ def begin(folder: RunFolder, options: argparse.Namespace) -> None:
     )
     policy = warmed_up(settings.seed, options.warm_up)
     folder.begin(settings, policy)
+    with loader.Root(folder.root) as root:
+        root.create()
     file = write_run_file(folder, settings.run, options.ranks)
     share = accuracy(policy, task.sums(held_out=True))
     print(

@@ -21,7 +21,7 @@ PATIENT := --timeout=3600 -o faulthandler_timeout=7200
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 TOOLS := install-peers install-servers install-slurm
 
-.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check lint collected fetched $(TOOLS) ci nightly screenshots prove prove-clusters prove-trainings prove-robots prove-datasets campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo posttraining ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check lint collected fetched $(TOOLS) ci nightly screenshots prove prove-clusters prove-trainings prove-robots prove-datasets campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,10 @@ demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL>
 	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') $(if $(CLUSTER),--cluster '$(CLUSTER)') \
 	    $(if $(MAX_REJECT_RATE),--max-reject-rate $(MAX_REJECT_RATE)) \
 	    $(if $(MAX_NOT_MEDIA_RATE),--max-not-media-rate $(MAX_NOT_MEDIA_RATE))
+
+posttraining: $(READY) ## a small transformer learns sums by GRPO, killed ten times, and trains the same steps again; into demo/sums
+	@rm -rf demo/sums
+	@$(BIN)/python -m examples.rl.arithmetic walk --out demo/sums --kills $(or $(KILLS),10)
 
 media: ## only fetch the demo's real media, into demo/media
 	@$(PYTHON) -m examples.media --into demo/media --cache media-cache

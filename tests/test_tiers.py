@@ -18,6 +18,8 @@ LONG_IN_CI = {
         "Dagster's pages",
     "tests/penstock/train/test_local.py::test_run_is_preempted_stopped_and_resumed":
         "a run on one machine",
+    "tests/rollouts/test_arithmetic.py::test_killed_run_and_its_repetitions_have_the_same_steps":
+        "a GRPO run under kills",
     "tests/test_outage_walk.py::test_story_as_it_is_written":
         "the walkthrough",
     "tests/test_readme.py::test_tour_runs_as_it_stands_and_twice":

@@ -100,7 +100,7 @@ def parsed() -> argparse.Namespace:
         parsers[name].add_argument("--seed", type=int, default=1)
     parsers["walk"].add_argument("--kills", type=int, default=10)
     parsers["sample"].add_argument("--name", required=True, help="name of this sampler")
-    parsers["sample"].add_argument("--groups", type=int, default=32, help="prompts of a transaction")
+    parsers["sample"].add_argument("--groups", type=int, help="prompts of a transaction")
     parsers["train"].add_argument("--run", default=RUN, help="name, unless `penstock train` starts it")
     parsers["train"].add_argument("--like", default=None, help="train again what this run trained")
     return parser.parse_args()

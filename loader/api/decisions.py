@@ -26,7 +26,7 @@ from ..errors import (
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..rollouts.cursor import START, Cursor
-from ..rollouts.decide import DecisionRule, GroupChoice, Verdict, choose, choose_all, count_choice
+from ..rollouts.decide import GroupChoice, Verdict, choose, choose_all, count_choice
 from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords
 from ..rollouts.undecided import check_continues, next_cursor, read_undecided, rows_of_decision
 from ..storage.mirror import primary_of
@@ -143,7 +143,7 @@ class Decisions:
         before = self._cursor_before(record)
         version = opened_anyway(self._root, record.cursor.version)
         rows = self._decided_rows(version, before, record)
-        choice = choose_all(rows, self._rule_of(record), record.policy)
+        choice = choose_all(rows, record.rule, record.policy)
         names = []
         for number in choice.verdicts.tolist():
             verdict = Verdict(number)
@@ -285,7 +285,7 @@ class Decisions:
             )
         version = self._root.open(self._arguments.ref)
         rows = self._decided_rows(version, self._cursor_before(record), record)
-        choice = choose_all(rows, self._rule_of(record), record.policy)
+        choice = choose_all(rows, record.rule, record.policy)
         plan_hash = ""
         n_sequences = 0
         if len(choice.trained):
@@ -314,16 +314,6 @@ class Decisions:
             return START
         before = self._records.covering(record.step - 1)
         return START if before is None else before.cursor
-
-    def _rule_of(self, record: DecisionRecord) -> DecisionRule:
-        """Return the rule that new_plan a decision, which for `like` may differ from this run's."""
-        asked = record.asked
-        return replace(
-            self._arguments.rule,
-            max_lag=int(asked["max_lag"]),
-            stale=asked["stale"],
-            min_size=int(asked["min_size"]),
-        )
 
     def _check_world(self, global_batch: int, record: DecisionRecord, *, is_stored: bool) -> None:
         if global_batch >= self._world_size:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, PlanMismatch, VersionNotFound
 from ..order.sources.packing import PackBy
-from ..rollouts.decide import group_numbers
+from ..rollouts.cursor import START
+from ..rollouts.decide import group_numbers, n_trainable
 from ..rollouts.record import MOST_POLICY, DecisionRecord, RunRecords
 from ..rollouts.undecided import check_continues, read_undecided
 from ..run.batch.batch import Batch
@@ -108,26 +109,37 @@ def online(
     return batches
 
 
-def backlog(root: Root, ref: str, run: str) -> int:
+def backlog(root: Root, ref: str, run: str, *, policy: int | None = None) -> int:
     """Return the number of groups that are published and not decided by a run; 0 without a version.
 
     Let samplers pause at (max_lag + 1) * groups: what they sample beyond it would be stale. Costs the columns of the
     undecided rows, and a listing of the run's decisions.
 
-    Raises: InvalidName; InvalidSample; Corrupt.
+    Args:
+        root, ref, run: As for `online`.
+        policy: Version of the newest policy. Groups that cannot be trained with it do not count, once the run has
+            decided a step. Samplers that pause need it: the run waits for fresh groups, and stale ones still count.
+
+    Raises: InvalidName; InvalidSample; InvalidRuntime; Corrupt.
     """
+    newest_policy = None if policy is None else whole_number("policy", policy, -MOST_POLICY)
     records = RunRecords(primary_of(root.store), check_run(run))
     try:
         version = root.open(ref)
     except VersionNotFound:
         return 0
-    cursor = records.cursor()
+    last = records.last()
+    cursor = START if last is None else last.cursor
     if not check_continues(version, cursor, run):
         return 0
-    n_groups = 0
+    undecided = None
     for rows, _ in read_undecided(version, cursor):
-        n_groups = int(group_numbers(rows).max(initial=-1)) + 1  # of all rows so far
-    return n_groups
+        undecided = rows  # all rows so far
+    if undecided is None:
+        return 0
+    if newest_policy is None or last is None:
+        return int(group_numbers(undecided).max(initial=-1)) + 1
+    return n_trainable(undecided, last.rule, newest_policy)
 
 
 @dataclass(frozen=True, slots=True)

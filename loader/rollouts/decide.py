@@ -81,6 +81,12 @@ def choose_all(rows: pa.Table, rule: DecisionRule, policy: int) -> GroupChoice:
     return _choice(judged, n_groups)
 
 
+def n_trainable(rows: pa.Table, rule: DecisionRule, policy: int) -> int:
+    """Return the number of groups that can be trained. Arguments are as for `choose`."""
+    judged = _judge(rows, rule, policy)
+    return int(judged.is_trainable.sum())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JudgedRows:
     group: Int64s

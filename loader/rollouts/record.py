@@ -15,7 +15,8 @@ from ..dataset.log.entries import DAMAGED
 from ..errors import AlreadyExists, Corrupt, Forbidden, FormatTooNew, ObjectNotFound, PlanMismatch
 from ..json_text import parse_json_object
 from ..storage import Store
-from .cursor import START, Cursor, checked_list, text, whole_number
+from .cursor import Cursor, checked_list, text, whole_number
+from .decide import DecisionRule
 
 FORMAT = 2
 """Format of a decision's record. Format 1 is a record of `loader.follow`."""
@@ -59,6 +60,22 @@ class DecisionRecord:
     @property
     def key(self) -> str:
         return decision_key(self.run, self.step)
+
+    @property
+    def rule(self) -> DecisionRule:
+        """The rule of its arguments. Raises: Corrupt."""
+        asked = self.asked
+        try:
+            return DecisionRule(
+                groups=whole_number(asked["groups"], MOST_COUNT),
+                max_lag=whole_number(asked["max_lag"], MOST_COUNT),
+                stale=asked["stale"],
+                min_size=whole_number(asked["min_size"], MOST_COUNT),
+            )
+        except DAMAGED as error:
+            raise Corrupt(
+                f"{self.key} has no whole `asked`: it was damaged. Restore it from a mirror"
+            ) from error
 
     def to_json(self) -> bytes:
         body = {
@@ -206,13 +223,6 @@ class RunRecords:
 
     def last(self) -> DecisionRecord | None:
         return self.covering(MOST_STEP)
-
-    def cursor(self) -> Cursor:
-        """Return the position after the last decision."""
-        record = self.last()
-        if record is None:
-            return START
-        return record.cursor
 
     def create(self, record: DecisionRecord) -> DecisionRecord:
         """Store a decision unless its step has one; return the stored one. Raises: Forbidden."""

@@ -191,6 +191,23 @@ def test_policy_decides_what_is_stale(root: loader.Root) -> None:
         assert trained_keys(batches)[0].startswith("t1/newest/")
 
 
+def test_backlog_of_a_policy_leaves_out_what_is_stale_or_small_for_it(root: loader.Root) -> None:
+    """Samplers that pause on stale groups, and a run that waits for fresh ones, would wait for each other."""
+    publish_groups(root, "t0", 4, size=2, policy=0)
+    publish_groups(root, "t1", 3, size=2, policy=1)
+    publish_groups(root, "t2", 1, size=1, policy=9)
+    assert (
+        loader.backlog(root, REF, "big", policy=9) == 8
+    )  # before a decision the run's arguments are unknown
+    with online(root, groups=1, max_lag=2) as batches:
+        next(batches)
+    assert loader.backlog(root, REF, "big") == 7
+    counts = [loader.backlog(root, REF, "big", policy=policy) for policy in (2, 3, 4)]
+    assert counts == [6, 3, 0]
+    with pytest.raises(InvalidRuntime, match="policy"):
+        loader.backlog(root, REF, "big", policy=1.5)  # type: ignore[arg-type]
+
+
 def trained_first(root: loader.Root) -> str:
     return rows_of(root.open("rl@1"))[0].group
 

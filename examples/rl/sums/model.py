@@ -28,7 +28,8 @@ class Block(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, HEADS, L, WIDTH / HEADS]
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
         hidden = hidden + self.out(mixed.transpose(1, 2).reshape(b, length, WIDTH))
-        return hidden + self.perceptron(self.norm_perceptron(hidden))
+        result: Tensor = hidden + self.perceptron(self.norm_perceptron(hidden))
+        return result
 
 
 class Policy(nn.Module):

@@ -23,20 +23,23 @@ PAUSE_S = 0.2
 Sample = tuple[str, dict[str, Any], dict[str, Any]]
 
 
-def sample(folder: RunFolder, name: str, groups: int) -> None:
+def sample(folder: RunFolder, name: str, groups: int | None) -> None:
     """Publish rollouts until the run has its last policy.
 
-    name: Name of this sampler; no other one may have it. groups: Groups of a transaction.
+    name: Name of this sampler; no other one may have it. groups: Groups of a transaction, by default half a step's.
     """
     torch.set_num_threads(1)
     settings = folder.settings()
+    if groups is None:
+        groups = settings.groups // 2
     with loader.Root(folder.root) as root:
         while True:
             version, policy = folder.newest_policy(settings.run)
             if version >= settings.steps:
                 return
+            waiting = loader.backlog(root, f"{DATASET}@latest", settings.run, policy=version)
             # More would be stale before the trainer comes to it.
-            if loader.backlog(root, f"{DATASET}@latest", settings.run) >= settings.max_lag * settings.groups:
+            if waiting >= settings.max_lag * settings.groups:
                 time.sleep(PAUSE_S)
                 continue
             number = folder.next_number(name)

@@ -107,7 +107,8 @@ def token_losses(policy: Policy, batch: loader.Batch) -> Tensor:
     ratio = torch.where(is_sampled, logprobs - batch["logprobs.npy"], 0).exp()
     advantages = batch["advantages.npy"]
     clipped = ratio.clamp(CLIP_LOW, CLIP_HIGH)
-    return -torch.minimum(ratio * advantages, clipped * advantages) * is_sampled
+    losses: Tensor = -torch.minimum(ratio * advantages, clipped * advantages) * is_sampled
+    return losses
 
 
 def _report(folder: RunFolder, run: Run, policy: Policy, version: int, loss: float) -> None:

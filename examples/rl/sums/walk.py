@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from examples.demo.training import digests
@@ -24,7 +25,7 @@ PATIENCE_S = 600.0
 
 def write_run_file(folder: RunFolder, run: str, ranks: int, like: str | None = None) -> Path:
     """Write the file that `penstock train submit` takes, and return its path."""
-    command = ["python", "-m", "examples.rl.arithmetic", "train", "--out", str(folder.path)]
+    command = [sys.executable, "-m", "examples.rl.arithmetic", "train", "--out", str(folder.path)]
     if like is not None:
         command += ["--like", like]
     lines = {"run": run, "command": command, "ranks_per_node": ranks, "record": folder.root}
@@ -42,6 +43,7 @@ def walk(folder: RunFolder, *, kills: int, seed: int) -> int:
         samplers = Samplers(folder)
         stack.callback(samplers.close)
         _penstock("submit", folder.path / f"{settings.run}.toml")
+        stack.push(partial(_cancel_after_error, folder, settings.run))
         for kill in kill_list(settings, kills, seed):
             _await_policy(folder, settings, samplers, kill.version)
             # A kill may come at any moment of a step, of a transaction and of a checkpoint.
@@ -56,6 +58,12 @@ def walk(folder: RunFolder, *, kills: int, seed: int) -> int:
     lines, is_equal = comparison(folder)
     print("\n".join(lines))
     return 0 if is_equal else 1
+
+
+def _cancel_after_error(folder: RunFolder, run: str, kind: object, *_: object) -> None:
+    """End a run that the walk leaves by an error, such as Ctrl-C: else its ranks wait for the samplers."""
+    if kind is not None:
+        _penstock("cancel", run, "--root", folder.root)
 
 
 def again_name(settings: Settings, ranks: int) -> str:

@@ -23,7 +23,18 @@ PAGE = (ROOT / "docs" / "cookbook.md").read_text()
 BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE, re.S))
 COMMANDS = dict(re.findall(r"```sh (\w+)\n(.*?)```", PAGE, re.S))
 WITH_LIBRARIES = ("torchvision", "hf")
-IN_ONE_PROCESS = ("splits", "validate", "captions", "video", "language", "sft", "dpo", "evaluation", "images")
+IN_ONE_PROCESS = (
+    "splits",
+    "validate",
+    "captions",
+    "video",
+    "language",
+    "sft",
+    "dpo",
+    "grpo",
+    "evaluation",
+    "images",
+)
 AUGMENT = """
 import loader, sys
 
@@ -155,6 +166,12 @@ def test_dpo_begins_at_the_reference_and_learns_and_repeats(printed: dict[str, l
     first_loss, last_loss = first_and_last_loss(printed["dpo"])
     assert first_loss == 0.693  # ln 2: the model is the reference
     assert last_loss < 0.1
+
+
+def test_grpo_learns_and_repeats(printed: dict[str, list[str]]) -> None:
+    first, last = first_and_last_loss(printed["grpo"])  # rewards
+    assert first < 0.3
+    assert last > 0.9
 
 
 def test_evaluation_compares_checkpoints_and_repeats(printed: dict[str, list[str]]) -> None:

@@ -17,7 +17,7 @@ def run(block: str, folder: Path) -> str:
 
 
 def test_rollouts_are_written_and_trained_on_twice(tmp_path: Path) -> None:
-    assert list(BLOCKS) == ["rollouts", "train"]
+    assert list(BLOCKS) == ["rollouts", "train", "online", "again"]
     for _ in range(2):
         assert "digits-rl@3" in run("rollouts", tmp_path)
     version = loader.Root(tmp_path / "rl-root").open("digits-rl@latest")
@@ -29,3 +29,10 @@ def test_rollouts_are_written_and_trained_on_twice(tmp_path: Path) -> None:
     assert lines[0] == lines[1]
     n_sampled = sum(int(line.split(") ")[1].split()[0]) for line in lines[0].splitlines())
     assert n_sampled == 64 * 3  # each sampled token of two steps, once
+
+    online = [run("online", tmp_path) for _ in range(2)]
+    assert online[0] == online[1]
+    *steps, n_waiting = online[0].splitlines()
+    assert [line.split()[::2] for line in steps] == [["0", "32"], ["1", "32"], ["2", "32"]]
+    assert n_waiting == "0"
+    assert run("again", tmp_path).splitlines() == steps

@@ -1,12 +1,20 @@
 """The example of a GRPO run: processes are killed, and the steps are trained again on other numbers of ranks."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import loader
 from examples.demo.training import digests
 from examples.rl.sums import task
+from examples.rl.sums.model import accuracy
 from examples.rl.sums.run_folder import RunFolder
+from examples.rl.sums.walk import Samplers, await_policy, starts_and_steps
+from tests.servers.patience import PATIENCE_S
+from tests.servers.ports import free_port
 from tests.servers.processes import python
 
 
@@ -45,12 +53,50 @@ def test_killed_run_and_its_repetitions_have_the_same_steps(tmp_path: Path) -> N
     check_runs(tmp_path, steps)
 
 
+def test_starved_run_stops_by_a_signal_and_goes_on_with_one_rank(tmp_path: Path) -> None:
+    """SIGTERM to one of two ranks that wait for rollouts; no step is lost or made twice."""
+    steps = 16
+    options = ("--steps", str(steps), "--groups", "4", "--warm-up", "5")
+    python("-m", "examples.rl.arithmetic", "begin", "--out", tmp_path, *options, check=True)
+    folder = RunFolder(tmp_path)
+    samplers = Samplers(folder)
+    port = free_port()
+    ranks = [trainer(tmp_path, rank, 2, port) for rank in range(2)]
+    try:
+        await_policy(folder, folder.settings(), samplers, 2)
+        samplers.close()
+        ranks[1].send_signal(signal.SIGTERM)
+        codes = [rank.wait(timeout=PATIENCE_S) for rank in ranks]
+        assert codes == [75, 75]  # the launcher begins it again
+
+        samplers = Samplers(folder)
+        assert trainer(tmp_path, 0, 1, port).wait(timeout=PATIENCE_S) == 0
+    finally:
+        samplers.close()
+        for rank in ranks:
+            rank.kill()
+    values = digests(tmp_path / "sums")
+    assert sorted(values) == list(range(steps))
+    assert starts_and_steps(folder, "sums") == (2, steps)
+
+
+def trainer(folder: Path, rank: int, world_size: int, port: int) -> "subprocess.Popen[bytes]":
+    """Start a rank of the trainer as torchrun does."""
+    variables = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    command = [sys.executable, "-m", "examples.rl.arithmetic", "train", "--out", str(folder)]
+    return subprocess.Popen(command, env={**os.environ, **variables})
+
+
 def test_killed_run_of_full_size_learns_sums(tmp_path: Path) -> None:
     steps = 100
     walk(tmp_path, "--kills", "10")
     check_runs(tmp_path, steps)
-    from examples.rl.sums.model import accuracy  # it needs torch
-
     folder = RunFolder(tmp_path)
     before = accuracy(folder.first_policy(), task.sums(held_out=True))
     result = folder.result("sums")

@@ -45,11 +45,11 @@ def walk(folder: RunFolder, *, kills: int, seed: int) -> int:
         _penstock("submit", folder.path / f"{settings.run}.toml")
         stack.push(partial(_cancel_after_error, folder, settings.run))
         for kill in kill_list(settings, kills, seed):
-            _await_policy(folder, settings, samplers, kill.version)
+            await_policy(folder, settings, samplers, kill.version)
             # A kill may come at any moment of a step, of a transaction and of a checkpoint.
             time.sleep(kill.delay_s)
             print(kill.carry_out(folder, settings, samplers), flush=True)
-        _await_policy(folder, settings, samplers, settings.steps)
+        await_policy(folder, settings, samplers, settings.steps)
         _penstock("wait", settings.run, "--root", folder.root)
     for ranks in AGAIN_RANKS:
         run = again_name(settings, ranks)
@@ -182,7 +182,7 @@ def starts_and_steps(folder: RunFolder, run: str) -> tuple[int, int]:
     return len(logs), sum(n_lines)
 
 
-def _await_policy(folder: RunFolder, settings: Settings, samplers: Samplers, version: int) -> None:
+def await_policy(folder: RunFolder, settings: Settings, samplers: Samplers, version: int) -> None:
     """Wait for a policy. Raises: RuntimeError if none comes."""
     newest, until_s = -1, time.monotonic() + PATIENCE_S
     while newest < version:

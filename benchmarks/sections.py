@@ -22,6 +22,7 @@ PAGES = {
     "benchmarks.pipeline": PIPELINE,
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,
+    "benchmarks.text": PIPELINE,
     "benchmarks.view": PIPELINE,
     "benchmarks.fleet": PIPELINE,
     "benchmarks.fleet_week": PIPELINE,

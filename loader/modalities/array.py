@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from ..errors import DecodeFailed, InvalidField
+from ..native import NpyHead
 from .fields import Buffer, Place, last_word, nowhere
 
 CLOCK = ".ns.npy"
@@ -123,6 +124,23 @@ def layout_of(data: Buffer) -> NpyLayout:
         return _layout(bytes(view[:start]), prefix)
     except _MALFORMED as error:
         raise _refused(error, view) from error
+
+
+@lru_cache(maxsize=256)
+def numbered_head(field: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NpyHead:
+    """Return the header that `encode` writes for arrays [n, *shape], for any n; none for a field without headers."""
+    if last_word(field) in FLAT:
+        return b"", b"", 0
+    file = io.BytesIO()
+    description = {
+        "descr": npy_format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (0, *shape),
+    }
+    npy_format.write_array_header_1_0(file, description)
+    head = file.getvalue()
+    before, number, after = head.partition(b"(0")
+    return before + number[:1], after.rstrip(), len(head)
 
 
 def _refused(error: Exception, view: memoryview) -> DecodeFailed:

@@ -13,6 +13,7 @@ from .python import RIGHT as RIGHT
 from .python import UNKNOWN_CRC as UNKNOWN_CRC
 from .python import UNREAD as UNREAD
 from .python import WRONG as WRONG
+from .python import NpyHead as NpyHead
 from .python import OpenFile as OpenFile
 
 
@@ -33,6 +34,8 @@ crc32c, gather = _verbs.crc32c, _verbs.gather
 PagedSha256: type[python.PagedSha256] = getattr(_verbs, "PagedSha256", python.PagedSha256)
 crc32c_each = getattr(_verbs, "crc32c_each", python.crc32c_each)
 copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
+copy_pieces = getattr(_verbs, "copy_pieces", python.copy_pieces)
+number_pieces = getattr(_verbs, "number_pieces", python.number_pieces)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)

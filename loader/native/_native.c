@@ -42,6 +42,7 @@ static int buffer_of(PyObject *from, Py_buffer *into, const char *name, Py_ssize
 
 #include "copies.h"
 #include "keys.h"
+#include "pieces.h"
 #include "strangers.h"
 
 static void release(Py_buffer *buffers, Py_ssize_t n)
@@ -753,11 +754,15 @@ static int add_sha256(PyObject *made)
 
 static PyMethodDef methods[] = {
     {"copy_bytes", copy_bytes, METH_O, "copy_bytes(data)"},
+    {"copy_pieces", copy_pieces, METH_VARARGS,
+     "copy_pieces(memory, begin, nbytes, rows, first, length, at, head, row_nbytes, into, status)"},
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"crc32c_each", crc32c_each, METH_VARARGS, "crc32c_each(values, crc, alike)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
     {"hash_numbers", hash_numbers, METH_VARARGS, "hash_numbers(head, numbers, tail, into)"},
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
+    {"number_pieces", number_pieces, METH_VARARGS,
+     "number_pieces(at, length, segment, position_ids, segment_ids, loss_mask)"},
     {"tar_contents", tar_contents, METH_VARARGS, "tar_contents(file, at, nbytes, sums)"},
     {"resample", resample, METH_VARARGS, "resample(source, shape, shrunk, box, into, size, flip)"},
     {"mark_ended", mark_ended, METH_VARARGS, "mark_ended(pid, is_ended)"},

@@ -1,5 +1,6 @@
 from .python import PagedSha256 as PagedSha256
 from .python import copy_bytes as copy_bytes
+from .python import copy_pieces as copy_pieces
 from .python import crc32c as crc32c
 from .python import crc32c_each as crc32c_each
 from .python import gather as gather
@@ -8,6 +9,7 @@ from .python import hash_texts as hash_texts
 from .python import ignore_strangers as ignore_strangers
 from .python import instructions as instructions
 from .python import mark_ended as mark_ended
+from .python import number_pieces as number_pieces
 from .python import resample as resample
 from .python import share_marks as share_marks
 from .python import tar_contents as tar_contents

@@ -142,6 +142,118 @@ def copy_bytes(data: Buffer) -> bytes:
     return bytes(data)
 
 
+NpyHead = tuple[bytes, bytes, int]
+"""(bytes before a document's number of rows, bytes after it, bytes of the whole header).
+
+Spaces and a line feed fill the header. (b"", b"", 0) stands for documents without one.
+"""
+
+
+def copy_pieces(
+    memory: Buffer,
+    begin: Int64s,
+    nbytes: Int64s,
+    rows: Int64s,
+    first: Int64s,
+    length: Int64s,
+    at: Int64s,
+    head: NpyHead,
+    row_nbytes: int,
+    into: np.ndarray,
+    status: Status,
+) -> None:
+    """Copy pieces of documents to their places in sequences.
+
+    Document i is the `nbytes[i]` bytes of `memory` from byte `begin[i]` on: a header, and `rows[i]` rows of
+    `row_nbytes` bytes. Its piece is the `length[i]` rows from row `first[i]` on; they go to `into` from row `at[i]`.
+    `status[i]` becomes RIGHT; or WRONG if the document has another header or size, and then nothing of it is copied.
+
+    into: contiguous, of any dtype; `row_nbytes` bytes of it are a row.
+
+    Raises: ValueError if a document lies outside the memory, a piece outside its document, a place outside `into`, or
+    an array's length differs from `status`'s.
+    """
+    before, after, head_nbytes = head
+    if head_nbytes < 0 or row_nbytes < 1:
+        raise ValueError(f"a head of {head_nbytes} bytes, and rows of {row_nbytes}")
+    arrays = {"begin": begin, "nbytes": nbytes, "rows": rows, "first": first, "length": length, "at": at}
+    for name, array in arrays.items():
+        if array.nbytes != 8 * len(status):
+            raise ValueError(f"{name}: {array.nbytes} bytes, not {8 * len(status)}")
+    data = bytes(memory)
+    places = np.frombuffer(into, np.uint8)
+    n_rows = places.nbytes // row_nbytes
+    columns = [array.tolist() for array in arrays.values()]
+    pieces = list(zip(*columns, strict=True))
+    for i, (start, size, n, begin_row, count, place) in enumerate(pieces):
+        if start < 0 or size < 0 or start > len(data) - size:
+            raise ValueError(f"piece {i}: document of {size} bytes from byte {start} of {len(data)}")
+        if begin_row < 0 or count < 0 or begin_row > n - count:
+            raise ValueError(f"piece {i}: {count} rows from row {begin_row} of {n}")
+        _check_place(i, count, place, n_rows)
+
+    for i, (start, size, n, begin_row, count, place) in enumerate(pieces):
+        text = before + b"%d" % n + after
+        expected = text.ljust(max(head_nbytes - 1, 0)) + b"\n"
+        if head_nbytes == 0:
+            expected = b""
+        document = data[start : start + size]
+        is_right = size == head_nbytes + n * row_nbytes
+        is_right = is_right and document[:head_nbytes] == expected
+        if not is_right:
+            status[i] = WRONG
+            continue
+        status[i] = RIGHT
+        from_byte = head_nbytes + begin_row * row_nbytes
+        values = document[from_byte : from_byte + count * row_nbytes]
+        to_byte = place * row_nbytes
+        places[to_byte : to_byte + len(values)] = np.frombuffer(values, np.uint8)
+
+
+def number_pieces(
+    at: Int64s,
+    length: Int64s,
+    segment: Int64s,
+    position_ids: NDArray[np.int32],
+    segment_ids: NDArray[np.int32],
+    loss_mask: NDArray[np.bool_],
+) -> None:
+    """Write numbers beside the rows of pieces; piece i is the `length[i]` rows from row `at[i]` on.
+
+    position_ids: receives 0, 1, 2 ... in each piece. segment_ids: receives `segment[i]`. loss_mask: receives False for
+    a piece's first row, and True for the others. All contiguous, of one number of values.
+
+    Raises: ValueError if a piece lies outside these arrays, or an array's length differs from the first one's.
+    """
+    n_rows = position_ids.size
+    sizes: dict[str, tuple[np.ndarray, int]] = {
+        "length": (length, at.nbytes),
+        "segment": (segment, at.nbytes),
+        "segment_ids": (segment_ids, 4 * n_rows),
+        "loss_mask": (loss_mask, n_rows),
+    }
+    for name, (array, nbytes) in sizes.items():
+        if array.nbytes != nbytes:
+            raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
+    positions = np.frombuffer(position_ids, np.int32)
+    segments = np.frombuffer(segment_ids, np.int32)
+    losses = np.frombuffer(loss_mask, np.bool_)
+    pieces = list(zip(at.tolist(), length.tolist(), segment.tolist(), strict=True))
+    for i, (place, count, _) in enumerate(pieces):
+        _check_place(i, count, place, n_rows)
+    for place, count, number in pieces:
+        stop = place + count
+        positions[place:stop] = np.arange(count, dtype=np.int32)
+        segments[place:stop] = number
+        losses[place:stop] = True
+        losses[place : place + min(count, 1)] = False
+
+
+def _check_place(i: int, count: int, place: int, n_rows: int) -> None:
+    if count < 0 or place < 0 or place > n_rows - count:
+        raise ValueError(f"piece {i}: {count} rows to row {place} of {n_rows}")
+
+
 def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
     """Write 64 bits of each number's BLAKE2b (digest size 8, little endian) into a uint64 [n] array.
 

@@ -40,7 +40,7 @@ def tested():
         where = "from loader.native import _native; print(_native.__file__)"
         runs = said([sys.executable, "-P", "-c", where], env=environment)
         assert runs.strip() == str(target), runs
-        tests = ["test_resample.py", "test_verbs.py"]
+        tests = ["test_pieces.py", "test_resample.py", "test_verbs.py"]
         for name in tests:
             shutil.copy(ROOT / "tests" / "native" / name, folder)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]

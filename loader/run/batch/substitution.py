@@ -10,7 +10,7 @@ from ...order.plan import Plan
 from ...order.slots import Slots
 from ...order.substitutes import substitutes
 from ...storage.spec import redact
-from ..recipe.rank_slots import RankSlots
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 
 Result = TypeVar("Result")
 """A sample, as the caller of `find_substitute` makes it."""
@@ -196,3 +196,24 @@ def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
 def error_text(error: Corrupt) -> str:
     """Return the error's text for a ledger, shortened and without passwords or signatures."""
     return redact(str(error))[:MAX_ERROR_CHARS]
+
+
+class UnreadableSample:
+    """Sample `number` of `located`, which is corrupt. row: row of the batches that should have it."""
+
+    __slots__ = ("error", "located", "number", "row")
+
+    def __init__(
+        self,
+        located: LocatedSamples,
+        number: int,
+        error: Corrupt,
+    ) -> None:
+        self.row = int(located.rows[number])
+        self.located = located
+        self.number = number
+        self.error = error
+
+    @property
+    def address(self) -> SampleAddress:
+        return self.located.places.address(self.number)

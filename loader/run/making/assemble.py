@@ -29,12 +29,12 @@ from ..batch.collate import (
     with_costs,
 )
 from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
-from ..batch.substitution import Substitution, find_substitute, in_order, masked_row
+from ..batch.substitution import Substitution, UnreadableSample, find_substitute, in_order, masked_row
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import groups_of
-from .fetch import Fetch, Fetched, UnreadableSample
+from .fetch import Fetch, Fetched
 from .many_samples import ManySamples, OneSample
 from .node_reads import NodeReads
 

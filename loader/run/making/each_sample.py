@@ -13,10 +13,10 @@ from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.threads import DaemonPool
 from ..batch.collate import DeliveredSamples, delivered_of
-from ..batch.substitution import masked_row
+from ..batch.substitution import UnreadableSample, masked_row
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
-from .fetch import Fetch, UnreadableSample
+from .fetch import Fetch
 from .many_samples import ManySamples, OneSample
 
 MOST_STORED_BYTES = 2**26

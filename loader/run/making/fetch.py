@@ -30,7 +30,6 @@ from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt
 from ...modalities import Decoder
-from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...storage.disk.file_handles import FileHandles
@@ -38,29 +37,16 @@ from ...storage.store import disk_of
 from ..batch.batch import step_metrics
 from ..batch.columns import ArrayPool, Columns
 from ..recipe import generators
-from ..recipe.decode import ReadyValue
+from ..recipe.decode import Payload
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
-from ..recipe.video_packet_reads import BareClip, Group, Readers, WholeClip, read_samples, with_tables
+from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
 from .bulk_rows import Bulk, gather_plain
 from .node_reads import NodeReads
 
 if TYPE_CHECKING:
     from ..recipe.window_reads import WindowSlots
     from .table_columns import TableColumns
-
-
-Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
-"""Field -> data to decode. A memoryview shares memory: see `owned`."""
-
-
-def owned(
-    data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
-) -> bytes | BareClip | WholeClip | ReadyValue:
-    """Return data that a decoder may keep."""
-    if isinstance(data, memoryview):
-        return copy_bytes(data)
-    return data
 
 
 class Fetched(NamedTuple):
@@ -83,27 +69,6 @@ class Fetched(NamedTuple):
         else:
             payload = self.payloads.setdefault(number, {})
             payload[field] = data
-
-
-class UnreadableSample:
-    """Sample `number` of `located`, which is corrupt. row: row of the batches that should have it."""
-
-    __slots__ = ("error", "located", "number", "row")
-
-    def __init__(
-        self,
-        located: LocatedSamples,
-        number: int,
-        error: Corrupt,
-    ) -> None:
-        self.row = int(located.rows[number])
-        self.located = located
-        self.number = number
-        self.error = error
-
-    @property
-    def address(self) -> SampleAddress:
-        return self.located.places.address(self.number)
 
 
 class Fetch:
@@ -216,6 +181,44 @@ class Fetch:
             parts_by_request = self._readers(source).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(parts_by_request)]
 
+    def together(self, located: LocatedSamples) -> tuple[dict[str, GatheredBytes], Fetched]:
+        """Return each field's verified bytes in one buffer, and separately the results of second reads.
+
+        Only for samples without videos and windows. A sample that is unreadable in one field may lack the others.
+        """
+        places = located.places
+        unknown = _unknown_crcs(places)
+        fetched = Fetched({}, {})
+        gathered: dict[str, GatheredBytes] = {}
+        with step_metrics().timed_fetch():
+            gatherable = self._gatherable(located, places.fields, fetched)
+            for field in places.fields:
+                numbers = _without_results(fetched, field, np.arange(len(places)))
+                data, others = gather_bytes(gatherable, field, numbers, self._scratch)
+                gathered[field] = data
+                for result in others:
+                    fetched.add(*result)
+        _count_fetched(places, fetched.bad)
+        _count_unverified(places, unknown)
+        return gathered, fetched
+
+    def _gatherable(
+        self,
+        located: LocatedSamples,
+        verified_later: Collection[str],
+        fetched: Fetched,
+    ) -> Gatherable:
+        """Return bytes that the caller copies and verifies: of all fields on a disk, else of those `verified_later`.
+
+        From a bucket, reads all fields at once, and adds the other fields' results to `fetched`.
+        """
+        if self._files[located.kind.sources[0]] is not None:
+            return OpenShards(self._reading_finder(located), located.places)
+        unverified, results = self._read_bucket(located, verified_later)
+        for result in results:
+            fetched.add(*result)
+        return unverified
+
     def _by_field(self, located: LocatedSamples, columns: Columns | None) -> Fetched:
         """Fetch samples without videos, field by field. columns: as for `__call__`."""
         places = located.places
@@ -223,15 +226,8 @@ class Fetch:
         unknown = _unknown_crcs(places)
         fetched = Fetched({}, {})
 
-        # 1. From a bucket, read all fields at once. On a disk, the steps below read what they need from open files.
-        gatherable: Gatherable  # bytes that the steps below copy and verify
-        if self._files[located.kind.sources[0]] is None:
-            verified_later = bulk.gathered_fields(columns)
-            gatherable, results = self._read_bucket(located, verified_later)
-            for result in results:
-                fetched.add(*result)
-        else:
-            gatherable = OpenShards(self._reading_finder(located), places)
+        # 1. Bytes that the steps below copy and verify.
+        gatherable = self._gatherable(located, bulk.gathered_fields(columns), fetched)
         remaining = dict.fromkeys(places.fields, np.arange(len(places)))  # field -> samples still to gather
 
         # 2. Arrays of a known layout, straight into the columns' rows.

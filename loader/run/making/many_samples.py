@@ -13,11 +13,11 @@ from ...order.slots import Slots
 from ..batch.batch import step_metrics
 from ..batch.columns import BatchRow, Columns, FieldRows
 from ..recipe import generators
-from ..recipe.decode import ReadyValue, apply_transform, decode_sample, failure
+from ..recipe.decode import Payload, ReadyValue, apply_transform, decode_sample, failure, owned
 from ..recipe.rank_slots import LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import times_field
-from .fetch import Fetch, Payload, owned
+from .fetch import Fetch
 
 if TYPE_CHECKING:
     import numpy as np

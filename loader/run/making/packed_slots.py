@@ -1,129 +1,38 @@
-"""Make packed sequences from documents: fetch, decode, lay out, mask bad ones.
-
-If the root has checksums for pieces, only the needed pieces of long documents are read.
-"""
+"""Make packed sequences from documents: fetch, lay out, mask bad ones. Decode only documents with unusual headers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...dataset.reading.places import Map
-from ...dataset.reading.verified_bucket_reads import PartsOfField
-from ...dataset.shards.address import FieldAddress, SampleAddress
-from ...dataset.versions.pack import PieceChecks, checks_of
+from ...dataset.reading.sample_places import run_starts
+from ...dataset.reading.verified_gathers import GatheredBytes
+from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
-from ...order.sources.packing import PackedView, RaggedField
+from ...order.sources.packing import sequence_key
 from ..batch.batch import step_metrics
 from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
 from ..batch.slot_ids import Keys
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
-from ..recipe.decode import apply_transform
-from ..recipe.document_pieces import (
-    SlotPieces,
-    Values,
-    find_pieces,
-    joined_rows,
-    lay_out,
-    sequence_address,
-    sequence_crc,
-)
+from ..recipe.decode import Payload, apply_transform
+from ..recipe.document_pieces import SlotPieces, find_pieces, sequence_address, sequence_crcs
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
+from .piece_reads import PieceReads, SinglePiece, packed_views
+from .ragged_rows import has_rows_of
+from .sequence_rows import SequenceRows, Values
 from .step_totals import PieceColumns, StepTotals, text_array
-
-Addresses = Mapping[int, SampleAddress]
-"""Piece number -> address of its document."""
-
-
-class PieceReads:
-    """Reads single pieces of documents; thread-safe.
-
-    A piece can be read singly if the root has its checksum, the tokens have the default decoder, and no fields lie
-    beside them. Other documents are read whole.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        decoders: Sequence[Mapping[str, Decoder]],
-        fetch: Fetch,
-    ) -> None:
-        packing = recipe.plan.pack
-        assert packing is not None
-        self._field = packing.field
-        self._length = packing.length
-        self._dtype = np.dtype(packing.dtype)
-        self._fetch = fetch
-        # Per source: checksums of its documents' pieces; None if its documents are read whole.
-        self._checks: list[PieceChecks | None] = []
-        stored = recipe.stored  # computed anew at each access
-        for number, packed in enumerate(_packed_views(recipe)):
-            decoder = decoders[number].get(packing.field)
-            has_default_decoder = decoder is decoder_for(packing.field)
-            # Checksum tables record no SHA-256: with verify="sha256" documents are read whole.
-            by_sha256 = stored[number].version.verify == "sha256"
-            checks = None
-            if has_default_decoder and not packing.side_fields and not by_sha256:
-                checks = checks_of(packed)
-            self._checks.append(checks)
-
-    def __call__(self, pieces: SlotPieces, addresses: Addresses) -> dict[int, Values | Corrupt]:
-        """Return piece number -> its tokens, or its error, for the pieces that are read singly."""
-        requests_by_source: dict[int, dict[int, PartsOfField]] = {}  # source -> piece number -> request
-        for piece, address in addresses.items():
-            request = self._request(pieces, piece, address)
-            if request is not None:
-                source = int(pieces.documents.source[piece])
-                requests = requests_by_source.setdefault(source, {})
-                requests[piece] = request
-
-        values: dict[int, Values | Corrupt] = {}
-        for source, requests in requests_by_source.items():
-            parts_by_piece = self._fetch.parts(source, list(requests.values()))
-            for piece, parts in zip(requests, parts_by_piece, strict=True):
-                if isinstance(parts, Corrupt):
-                    values[piece] = parts
-                else:
-                    (tokens,) = parts  # one part was requested
-                    values[piece] = (np.frombuffer(tokens, self._dtype),)
-        return values
-
-    def _request(
-        self,
-        pieces: SlotPieces,
-        piece: int,
-        address: SampleAddress,
-    ) -> PartsOfField | None:
-        """Return the read of one piece; None if its document is read whole."""
-        positions = pieces.positions
-        checks = self._checks[int(pieces.documents.source[piece])]
-        # Only split documents have checksums for their pieces.
-        is_split = positions.tokens[piece] > self._length
-        if checks is None or not is_split:
-            return None
-        # Long documents are cut every `length` tokens.
-        number_in_document = int(positions.start[piece]) // self._length
-        place = address.fields[self._field]
-        part = checks.part(address.ordinal, number_in_document, place)
-        nbytes = int(positions.length[piece]) * self._dtype.itemsize
-        if part is None or part.nbytes != nbytes:  # no checksum, or one for other bytes
-            return None
-        return PartsOfField(
-            address=address,
-            field=self._field,
-            runs=[[part]],
-            crc_source="the checksums of its pieces",
-        )
 
 
 class _Document(NamedTuple):
@@ -132,22 +41,11 @@ class _Document(NamedTuple):
     located: LocatedSamples
     number: int
     fetched: Fetched
-    """Data of all samples of `located`."""
+    """Data of some samples of `located`."""
 
     @property
     def address(self) -> SampleAddress:
         return self.located.places.address(self.number)
-
-
-class _PieceResults(NamedTuple):
-    """Results of reading a step's pieces, by piece number."""
-
-    values: dict[int, Values]
-    """Piece -> its values, without corrupt documents' pieces."""
-    crcs: dict[int, list[int]]
-    """Piece -> CRC-32C of each field of its document, without corrupt documents' pieces."""
-    substitutions: list[Substitution]
-    """An entry for each piece of a corrupt document."""
 
 
 class PackedSlots:
@@ -166,12 +64,17 @@ class PackedSlots:
         assert recipe.plan.pack is not None
         self._recipe = recipe
         self._packing = recipe.plan.pack
-        self._views = _packed_views(recipe)
+        self._views = packed_views(recipe)
         self._fetch = fetch
         self._map = parallel_map
         self._read_single_pieces = PieceReads(recipe, decoders, fetch)
         self._read_columns = PieceColumns(recipe, dict(self._packing.columns), parallel_map)
         self._totals = StepTotals(recipe, parallel_map)
+        # Per source: whether all fields have the default decoders, so that documents need no call each.
+        self._is_plain: list[bool] = []
+        for own in decoders:
+            fields = self._packing.fields
+            self._is_plain.append(all(own.get(field) is decoder_for(field) for field in fields))
         # The transform gets whole sequences, so documents are made without it.
         self._make_document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
@@ -188,29 +91,36 @@ class PackedSlots:
             documents = self._locate_documents(pieces)
             column_values = self._read_columns(pieces.documents)
             totals = self._totals(rank_slots, planned)
-        results = self._read_pieces(rank_slots, pieces, documents)
+        sequence_columns = columns
+        if self._recipe.transform is not None:
+            sequence_columns = Columns(len(columns))
+        with metrics.timed("collate"):
+            rows = SequenceRows(self._packing, pieces, sequence_columns)
+        substitutions = self._read_pieces(rank_slots, pieces, documents, rows)
 
+        with metrics.timed("collate"):
+            rows.number()
+            field_crcs = self._field_crcs(pieces, documents)
+            crcs = sequence_crcs(len(columns), pieces, rows.has_values, field_crcs)
+        real_rows = rank_slots.real_rows
         keys = [""] * len(columns)
-        crcs = np.zeros(len(columns), np.int64)  # of the sequences
-        for row, pieces_of_row in _pieces_by_row(rank_slots, pieces).items():
-            start_s = perf_counter()
-            arrays = lay_out(self._packing, pieces.positions, pieces_of_row, results.values)
-            sample: dict[str, Any] = dict(arrays)
-            sample |= joined_rows(self._packing, pieces.positions, pieces_of_row, results.values)
-            for name, values in column_values.items():
-                sample[name] = text_array(values[pieces_of_row])
-            view = self._views[slots.source[row]]
-            address = sequence_address(view, int(slots.ordinal[row]))
-            metrics.spent("collate", perf_counter() - start_s)
-            if self._recipe.transform is not None:
-                sample = self._transform(slots, row, sample, address)
-            BatchRow(columns, row).put(sample, tuple(sample))
-            keys[row] = address.key
-            crcs[row] = sequence_crc(pieces.positions, pieces_of_row, results.crcs)
+        for row in real_rows.tolist():
+            keys[row] = sequence_key(int(slots.ordinal[row]))
+        lists_by_row = _lists_by_row(pieces, column_values, rows)
+        if self._recipe.transform is None:
+            rows.put_rows(real_rows, (*rows.lists(range(0)), *column_values))
+            for row, lists in lists_by_row.items():
+                for name, values in lists.items():
+                    columns.put(row, name, values)
+        else:
+            for row in real_rows.tolist():
+                sample = rows.sample(row) | lists_by_row.get(row, {})
+                sample = self._transform(slots, row, sample)
+                BatchRow(columns, row).put(sample, tuple(sample))
         return DeliveredSamples(
             keys=Keys(lambda: keys),
             crcs=crcs,
-            substitutions=results.substitutions,
+            substitutions=substitutions,
             totals=totals,
         )
 
@@ -218,15 +128,10 @@ class PackedSlots:
         """Return the sequences' `DeliveredSamples.crcs`, assuming that no document is corrupt."""
         pieces = self._without_recorded(rank_slots, self._planned_pieces(rank_slots))
         documents = self._locate_documents(pieces)
-        document_crcs: dict[int, list[int]] = {}  # piece -> CRC-32C of each field of its document
         for located in documents:
             self._fetch.fill_unknown_crcs(located)
-            for number, piece in enumerate(located.rows.tolist()):
-                document_crcs[piece] = self._field_crcs(located.places.address(number).fields)
-        crcs = np.zeros(len(rank_slots), np.int64)
-        for row, pieces_of_row in _pieces_by_row(rank_slots, pieces).items():
-            crcs[row] = sequence_crc(pieces.positions, pieces_of_row, document_crcs)
-        return crcs
+        field_crcs = self._field_crcs(pieces, documents)
+        return sequence_crcs(len(rank_slots), pieces, ~pieces.is_masked, field_crcs)
 
     def _planned_pieces(self, rank_slots: RankSlots) -> SlotPieces:
         """Return the pieces of one step's sequences. Masked: quarantined ones."""
@@ -247,39 +152,56 @@ class PackedSlots:
         readable = np.flatnonzero(~pieces.is_masked)
         return self._fetch.locate(pieces.documents, readable, self._map)
 
-    def _field_crcs(self, fields: Mapping[str, FieldAddress]) -> list[int]:
-        return [fields[field].crc32c for field in self._packing.fields]
+    def _field_crcs(
+        self,
+        pieces: SlotPieces,
+        documents: Sequence[LocatedSamples],
+    ) -> I64:
+        """Return int64 [pieces, fields]: the CRC-32C of each field of a piece's document; 0 if it is masked."""
+        fields = self._packing.fields
+        crcs = np.zeros((len(pieces.slot), len(fields)), np.int64)
+        for located in documents:
+            for column, field in enumerate(fields):
+                crcs[located.rows, column] = located.places.fields[field].crc32c
+        return crcs
 
     def _read_pieces(
         self,
         rank_slots: RankSlots,
         pieces: SlotPieces,
-        documents: Sequence[LocatedSamples],
-    ) -> _PieceResults:
-        """Read and decode pieces. Mask corrupt documents. Raises: Corrupt if the recipe masks none."""
-        (step,) = rank_slots.steps
-        addresses: dict[int, SampleAddress] = {}
-        for located in documents:
-            for number, piece in enumerate(located.rows.tolist()):
-                addresses[piece] = located.places.address(number)
-        raw_results = self._read(pieces, documents, addresses)
+        documents: list[LocatedSamples],
+        rows: SequenceRows,
+    ) -> list[Substitution]:
+        """Put the pieces into their rows; return an entry for each piece of a corrupt document, which stays masked.
 
-        results = _PieceResults({}, {}, [])
-        for piece, address in sorted(addresses.items()):
-            value = raw_results.pop(piece)  # frees a document's bytes once it is decoded
-            fields = address.fields
-            if isinstance(value, _Document):
-                document = value
-                value = self._decode(pieces, piece, document)
-                # The digest covers the delivered bytes. Both reads, the second after bytes that did not decode, may
-                # have stored a checksum that was unknown.
-                fields = document.address.fields
-            if not isinstance(value, Corrupt):
-                results.values[piece] = value
-                results.crcs[piece] = self._field_crcs(fields)
+        documents: the documents of all pieces; their rows are numbers of pieces. Those read whole are located anew.
+
+        Raises: Corrupt if the recipe masks none.
+        """
+        (step,) = rank_slots.steps
+        others: dict[int, SinglePiece | _Document] = {}  # piece -> what is not in its row yet
+        others |= self._read_single_pieces(pieces, documents)
+        whole_documents: Sequence[LocatedSamples] = documents
+        if others:
+            # Locate only the others, so that no document is read for pieces that are there already.
+            is_whole = ~pieces.is_masked
+            is_whole[list(others)] = False
+            whole_documents = self._fetch.locate(pieces.documents, np.flatnonzero(is_whole), self._map)
+        for located in whole_documents:
+            others |= self._read_documents(pieces, located, rows)
+        if whole_documents is not documents:
+            documents += whole_documents  # a read may have stored checksums that were unknown
+
+        substitutions: list[Substitution] = []
+        for piece in sorted(others):
+            read = others.pop(piece)  # frees a document's bytes once it is decoded
+            values = read.values if isinstance(read, SinglePiece) else self._decode(pieces, piece, read)
+            if not isinstance(values, Corrupt):
+                rows.put(piece, values)
                 continue
             if not self._recipe.substitute:
-                raise value
+                raise values
+            rows.mask(piece)
             slot = int(rank_slots.number[pieces.slot[piece]])
             substitution = masked(
                 self._recipe.plan,
@@ -287,35 +209,40 @@ class PackedSlots:
                 pieces.documents,
                 piece,
                 slot,
-                address,
-                value,
+                read.address,
+                values,
             )
-            results.substitutions.append(substitution)
-        return results
+            substitutions.append(substitution)
+        return substitutions
 
-    def _read(
+    def _read_documents(
         self,
         pieces: SlotPieces,
-        documents: Sequence[LocatedSamples],
-        addresses: Addresses,
-    ) -> dict[int, Values | Corrupt | _Document]:
-        """Read pieces singly where that is possible, else their whole documents. Return the result of each piece.
-
-        documents: the documents of all pieces; their rows are numbers of pieces.
-        """
-        results: dict[int, Values | Corrupt | _Document] = {}
-        results |= self._read_single_pieces(pieces, addresses)
-        whole_documents = documents
-        if results:
-            # Locate only the others, so that no document is read for pieces that are there already.
-            other_pieces = [piece for piece in addresses if piece not in results]
-            rows = np.array(other_pieces, np.int64)
-            whole_documents = self._fetch.locate(pieces.documents, rows, self._map)
-        for located in whole_documents:
+        located: LocatedSamples,
+        rows: SequenceRows,
+    ) -> dict[int, _Document]:
+        """Read documents whole and put their pieces into the rows. Return piece -> its document, for the others."""
+        documents: dict[int, _Document] = {}
+        if not self._is_plain[located.kind.sources[0]]:
             fetched = self._fetch(pieces.documents, located, None)
             for number, piece in enumerate(located.rows.tolist()):
-                results[piece] = _Document(located, number, fetched)
-        return results
+                documents[piece] = _Document(located, number, fetched)
+            return documents
+
+        gathered, fetched = self._fetch.together(located)
+        with step_metrics().timed("collate"):
+            n_copied = np.zeros(
+                len(rows.has_values), np.int64
+            )  # [pieces]: fields that are in the piece's row
+            for field, data in gathered.items():
+                copied = rows.copy(field, data, located.rows[data.numbers])
+                n_copied[copied] += 1
+            is_complete = n_copied[located.rows] == len(gathered)
+            rows.has_values[located.rows[is_complete]] = True
+        for number in np.flatnonzero(~is_complete).tolist():
+            fetched.payloads[number] = _payload(gathered, fetched, number)
+            documents[int(located.rows[number])] = _Document(located, number, fetched)
+        return documents
 
     def _decode(
         self,
@@ -341,9 +268,11 @@ class PackedSlots:
             array = _check_array(sample[field], field, np.dtype(dtype), shape, document)
             values.append(array[start:stop])
         for ragged in self._packing.ragged:
-            name, _, _ = ragged
+            name, ragged_dtype, row_shape = ragged
             rows = sample[name]
-            _check_rows(rows, ragged, document)
+            if not has_rows_of(ragged, rows):
+                row_sizes = "".join(f", {size}" for size in row_shape)
+                raise _other_format(rows, name, f"{np.dtype(ragged_dtype)} [*{row_sizes}]", document)
             values.append(rows)
         return tuple(values)
 
@@ -352,8 +281,9 @@ class PackedSlots:
         slots: Slots,
         row: int,
         sample: dict[str, Any],
-        address: SampleAddress,
     ) -> dict[str, Any]:
+        view = self._views[slots.source[row]]
+        address = sequence_address(view, int(slots.ordinal[row]))
         transform = self._recipe.transform_of(int(slots.source[row]))
         assert transform is not None
         place = generators.position_of(self._recipe.plan, slots, row)
@@ -370,17 +300,45 @@ class PackedSlots:
         return sample
 
 
-def _packed_views(recipe: Recipe) -> list[PackedView]:
-    views = [source.view for source in recipe.plan.sources.values()]
-    return [view for view in views if isinstance(view, PackedView)]
+def _lists_by_row(
+    pieces: SlotPieces,
+    column_values: Mapping[str, np.ndarray],
+    sequence_rows: SequenceRows,
+) -> dict[int, dict[str, np.ndarray]]:
+    """Return row -> field -> what a list has of its sequence: columns and ragged fields.
+
+    column_values: [pieces] each.
+    """
+    if not column_values and not sequence_rows.lists(range(0)):
+        return {}
+    # A sequence's pieces are neighbours.
+    first_pieces = run_starts(pieces.slot)
+    rows = pieces.slot[first_pieces].tolist()
+    bounds = [*first_pieces.tolist(), len(pieces.slot)]
+    lists: dict[int, dict[str, np.ndarray]] = {}
+    for row, (first, stop) in zip(rows, pairwise(bounds), strict=True):
+        lists[row] = sequence_rows.lists(range(first, stop))
+        for name, values in column_values.items():
+            lists[row][name] = text_array(values[first:stop])
+    return lists
 
 
-def _pieces_by_row(rank_slots: RankSlots, pieces: SlotPieces) -> dict[int, list[int]]:
-    """Return row -> numbers of its pieces, for each row with a sequence."""
-    numbers: dict[int, list[int]] = {row: [] for row in rank_slots.real_rows.tolist()}
-    for number, row in enumerate(pieces.slot.tolist()):
-        numbers[row].append(number)
-    return numbers
+def _payload(
+    gathered: Mapping[str, GatheredBytes],
+    fetched: Fetched,
+    number: int,
+) -> Payload:
+    """Return the fields of a sample that has no error, in the order of `gathered`."""
+    read_again = fetched.payloads.get(number, {})
+    payload: Payload = {}
+    for field, data in gathered.items():
+        if field in read_again:
+            payload[field] = read_again[field]
+            continue
+        for index in np.flatnonzero(data.numbers == number).tolist():
+            begin = int(data.begin[index])
+            payload[field] = data.memory.data[begin : begin + int(data.sizes[index])]
+    return payload
 
 
 def _check_array(
@@ -394,21 +352,6 @@ def _check_array(
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == dtype:
         return value
     raise _other_format(value, field, f"{dtype} {list(shape)}", document)
-
-
-def _check_rows(
-    value: Any,
-    ragged: RaggedField,
-    document: _Document,
-) -> None:
-    """Raise InvalidPlan unless a value is an array of the planned dtype and row shape, with any number of rows."""
-    name, dtype_name, row_shape = ragged
-    dtype = np.dtype(dtype_name)
-    is_array = isinstance(value, np.ndarray) and value.ndim > 0
-    if is_array and value.dtype == dtype and value.shape[1:] == row_shape:
-        return
-    row_sizes = "".join(f", {size}" for size in row_shape)
-    raise _other_format(value, name, f"{dtype} [*{row_sizes}]", document)
 
 
 def _other_format(

@@ -16,6 +16,7 @@ from ...modalities import Decoder, decoder_for, draws, placing
 from ...modalities.fields import Place, is_of_code, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
+from ...native import copy_bytes
 from .video_packet_reads import BareClip, Group, WholeClip, group_of, times_field
 
 Called = Callable[..., Any]
@@ -122,6 +123,19 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
         )
     own = {field: of_bucket(value, bucket, f"decode[{field!r}]") for field, value in decode.items()}
     return {**chosen, **own}
+
+
+Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
+"""Field -> data to decode. A memoryview shares memory: see `owned`."""
+
+
+def owned(
+    data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
+) -> bytes | BareClip | WholeClip | ReadyValue:
+    """Return data that a decoder may keep."""
+    if isinstance(data, memoryview):
+        return copy_bytes(data)
+    return data
 
 
 def decode_sample(

@@ -1,26 +1,19 @@
-"""Pieces of documents in packed slots, and the arrays built from them."""
+"""Pieces of documents in packed slots, and the checksums of their sequences."""
 
-import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dataset.reading.sample_places import run_starts
 from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.pack_table import DocumentPieces
-from ...order.sources.packing import (
-    LOSS_MASK,
-    POSITION_IDS,
-    SEGMENT_IDS,
-    PackedView,
-    Packing,
-    sequence_key,
-)
+from ...order.sources.packing import PackedView, sequence_key
 from .recipe import stored_view
 
 
@@ -81,109 +74,43 @@ def find_pieces(
     )
 
 
-Values = tuple[np.ndarray, ...]
-"""Values of one piece, as in `Packing.fields`: its tokens, the fields beside them, and its document's ragged rows."""
-
-
-def lay_out(
-    packing: Packing,
-    pieces: DocumentPieces,
-    numbers: Sequence[int],
-    values: Mapping[int, Values],
-) -> dict[str, np.ndarray]:
-    """Return one sequence's arrays.
-
-    numbers: its pieces. values: piece -> values; pieces without values are masked.
-
-    - token field -> [length], and each field beside it -> [length, ...], its own dtype; `pad_id` or the fill where
-      there is no token.
-    - `<field>.position_ids` -> int32 [length], from 0 in each piece.
-    - `<field>.segment_ids` -> int32 [length], 1 for the first piece and so on; 0 where there is no token.
-    - `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
-    """
-    length = packing.length
-    name = packing.field
-    fields: dict[str, np.ndarray] = {}
-    for field, fill, dtype in packing.layout:
-        native_dtype = np.dtype(dtype).newbyteorder("=")
-        row_shape = packing.shapes.get(field, ())
-        fields[field] = np.full((length, *row_shape), fill, native_dtype)
-    n_fields = len(fields)
-    position_ids = np.zeros(length, np.int32)
-    segment_ids = np.zeros(length, np.int32)
-    loss_mask = np.zeros(length, np.bool_)
-
-    for number in numbers:
-        if number not in values:
-            continue
-        start = int(pieces.offset_in_sequence[number])
-        n_tokens = int(pieces.length[number])
-        stop = start + n_tokens
-        laid_out = values[number][:n_fields]
-        for array, piece in zip(fields.values(), laid_out, strict=True):
-            array[start:stop] = piece
-        position_ids[start:stop] = np.arange(n_tokens, dtype=np.int32)
-        segment_ids[start:stop] = pieces.number_in_sequence[number] + 1
-        loss_mask[start + 1 : stop] = True
-    return {
-        **fields,
-        f"{name}.{POSITION_IDS}": position_ids,
-        f"{name}.{SEGMENT_IDS}": segment_ids,
-        f"{name}.{LOSS_MASK}": loss_mask,
-    }
-
-
-def joined_rows(
-    packing: Packing,
-    pieces: DocumentPieces,
-    numbers: Sequence[int],
-    values: Mapping[int, Values],
-) -> dict[str, np.ndarray]:
-    """Return one sequence's ragged fields. Arguments: as for `lay_out`.
-
-    - ragged field -> the rows of its documents, one after another.
-    - `<field>.segment_ids` -> int32: segment of each row.
-    """
-    first_ragged = len(packing.layout)
-    read_numbers = [number for number in numbers if number in values]
-    fields: dict[str, np.ndarray] = {}
-    for index, (name, dtype, row_shape) in enumerate(packing.ragged, first_ragged):
-        native_dtype = np.dtype(dtype).newbyteorder("=")
-        # An empty array first: a sequence may have no rows.
-        parts = [np.zeros((0, *row_shape), native_dtype)]
-        segments = [np.zeros(0, np.int32)]
-        for number in read_numbers:
-            rows = values[number][index]
-            segment = pieces.number_in_sequence[number] + 1
-            parts.append(rows)
-            segments.append(np.full(len(rows), segment, np.int32))
-        fields[name] = np.concatenate(parts)
-        fields[f"{name}.{SEGMENT_IDS}"] = np.concatenate(segments)
-    return fields
-
-
-def sequence_crc(
-    pieces: DocumentPieces,
-    numbers: Sequence[int],
-    crcs: Mapping[int, Sequence[int]],
-) -> int:
-    """Return the CRC-32C over a sequence's pieces, little-endian.
+def sequence_crcs(
+    n_rows: int,
+    pieces: SlotPieces,
+    has_values: NDArray[np.bool_],
+    crcs: I64,
+) -> I64:
+    """Return int64 [n_rows]: the CRC-32C over the pieces of each row's sequence, little-endian; 0 without a sequence.
 
     A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each field of the document in the order of
-    `Packing.fields`. A masked piece, which has no entry in `crcs`, has length 0 and one CRC of 0.
+    `Packing.fields`. A masked piece has length 0 and one CRC of 0.
+
+    has_values: bool [pieces], False if masked. crcs: int64 [pieces, fields].
     """
-    body = b""
-    for number in numbers:
-        length = 0
-        field_crcs: Sequence[int] = (0,)
-        if number in crcs:
-            length = int(pieces.length[number])
-            field_crcs = crcs[number]
-        document = int(pieces.document[number])
-        start = int(pieces.start[number])
-        n_fields = len(field_crcs)
-        body += struct.pack(f"<QQI{n_fields}I", document, start, length, *field_crcs)
-    return crc32c(body)
+    positions = pieces.positions
+    n_pieces = len(positions)
+    n_fields = crcs.shape[1]
+    words = np.zeros((n_pieces, 5 + n_fields), "<u4")
+    document = positions.document.astype("<u8")
+    start = positions.start.astype("<u8")
+    words[:, 0:2] = document.view("<u4").reshape(-1, 2)
+    words[:, 2:4] = start.view("<u4").reshape(-1, 2)
+    words[:, 4] = np.where(has_values, positions.length, 0)
+    words[:, 5:] = np.where(has_values[:, np.newaxis], crcs, 0)
+    is_hashed = np.ones(words.shape, np.bool_)
+    is_hashed[~has_values, 6:] = False  # one CRC, whatever the number of fields
+    hashed_words = words[is_hashed]
+    n_words = is_hashed.sum(axis=1)  # [pieces]
+    first_word = np.cumsum(n_words) - n_words  # [pieces]
+
+    # A sequence's pieces are neighbours.
+    first_pieces = run_starts(pieces.slot)
+    rows = pieces.slot[first_pieces].tolist()
+    bounds = [*first_word[first_pieces].tolist(), len(hashed_words)]  # [sequences + 1]
+    out = np.zeros(n_rows, np.int64)
+    for row, (first, stop) in zip(rows, pairwise(bounds), strict=True):
+        out[row] = crc32c(hashed_words[first:stop].data)
+    return out
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:

@@ -30,7 +30,7 @@ from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
 from .piece_reads import PieceReads, SinglePiece, packed_views
-from .ragged_rows import has_rows_of
+from .ragged_rows import planned_rows
 from .sequence_rows import SequenceRows, Values
 from .step_totals import PieceColumns, StepTotals, text_array
 
@@ -269,10 +269,11 @@ class PackedSlots:
             values.append(array[start:stop])
         for ragged in self._packing.ragged:
             name, ragged_dtype, row_shape = ragged
-            rows = sample[name]
-            if not has_rows_of(ragged, rows):
+            rows = planned_rows(ragged, sample[name])
+            if rows is None:
                 row_sizes = "".join(f", {size}" for size in row_shape)
-                raise _other_format(rows, name, f"{np.dtype(ragged_dtype)} [*{row_sizes}]", document)
+                planned = f"{np.dtype(ragged_dtype)} [*{row_sizes}]"
+                raise _other_format(sample[name], name, planned, document)
             values.append(rows)
         return tuple(values)
 

@@ -11,16 +11,26 @@ from ...order.random.keyed_permutation import I64
 from ...order.sources.packing import SEGMENT_IDS, RaggedField
 from ..recipe.document_pieces import SlotPieces
 
+Fields = dict[str, np.ndarray]
+RowsByPiece = dict[int, np.ndarray]
+
 
 class RaggedRows:
     """The rows of ragged fields of a step's documents, by piece: no document with ragged fields is split."""
 
-    def __init__(self, ragged: Sequence[RaggedField], pieces: SlotPieces) -> None:
-        self.fields = {field[0]: field for field in ragged}
+    def __init__(
+        self,
+        ragged: Sequence[RaggedField],
+        pieces: SlotPieces,
+    ) -> None:
         self._pieces = pieces
-        self._rows: dict[str, dict[int, np.ndarray]] = {
-            name: {} for name in self.fields
-        }  # field -> piece -> rows
+        self.fields: dict[str, RaggedField] = {}
+        """Field -> its planned dtype and row shape."""
+        self._rows: dict[str, RowsByPiece] = {}
+        for field in ragged:
+            name, _, _ = field
+            self.fields[name] = field
+            self._rows[name] = {}
 
     def decode(
         self,
@@ -34,50 +44,82 @@ class RaggedRows:
         """
         field = self.fields[name]
         decode = decoder_for(name)
-        bounds = zip(data.begin.tolist(), data.sizes.tolist(), strict=True)
+        assert decode is not None  # the field is decoded by default
         is_decoded = np.zeros(len(pieces), np.bool_)
-        for number, (begin, size) in enumerate(bounds):
+        rows_by_piece = self._rows[name]
+        for number, piece in enumerate(pieces.tolist()):
+            begin = int(data.begin[number])
+            size = int(data.sizes[number])
             stop = begin + size
+            document = data.memory.data[begin:stop]
             try:
-                rows = decode(data.memory.data[begin:stop], None)
+                value = decode(document, None)
             except DecodeFailed:
                 continue  # decoded again with its sample's name
-            if has_rows_of(field, rows):
-                piece = int(pieces[number])
-                self._rows[name][piece] = rows
+            rows = planned_rows(field, value)
+            if rows is not None:
+                rows_by_piece[piece] = rows
                 is_decoded[number] = True
         return pieces[is_decoded]
 
-    def put(self, piece: int, values: Sequence[np.ndarray]) -> None:
+    def put(
+        self,
+        piece: int,
+        values: Sequence[np.ndarray],
+    ) -> None:
         """Keep a piece's rows of each field."""
         for name, rows in zip(self.fields, values, strict=True):
-            self._rows[name][piece] = rows
+            rows_by_piece = self._rows[name]
+            rows_by_piece[piece] = rows
 
-    def joined(self, pieces: Iterable[int], has_values: np.ndarray) -> dict[str, np.ndarray]:
+    def joined(
+        self,
+        pieces: Iterable[int],
+        has_values: np.ndarray,
+    ) -> Fields:
         """Return field, and its segments -> the rows of pieces that are not masked, in their order.
 
         has_values: bool [pieces of the step].
         """
         read_pieces = [piece for piece in pieces if has_values[piece]]
-        fields: dict[str, np.ndarray] = {}
-        for name, (_, dtype, row_shape) in self.fields.items():
-            native_dtype = np.dtype(dtype).newbyteorder("=")
+        numbers = self._pieces.positions.number_in_sequence
+        fields: Fields = {}
+        for name, field in self.fields.items():
+            _, dtype, row_shape = field
+            planned_dtype = np.dtype(dtype)
+            native_dtype = planned_dtype.newbyteorder("=")
             # An empty array first: a sequence may have no rows.
-            parts = [np.zeros((0, *row_shape), native_dtype)]
-            segments = [np.zeros(0, np.int32)]
+            no_rows = np.zeros((0, *row_shape), native_dtype)
+            no_segments = np.zeros(0, np.int32)
+            parts = [no_rows]
+            segments = [no_segments]
+            rows_by_piece = self._rows[name]
             for piece in read_pieces:
-                rows = self._rows[name][piece]
-                segment = self._pieces.positions.number_in_sequence[piece] + 1
+                rows = rows_by_piece[piece]
+                segment = numbers[piece] + 1
+                n_rows = len(rows)
+                segment_of_rows = np.full(n_rows, segment, np.int32)
                 parts.append(rows)
-                segments.append(np.full(len(rows), segment, np.int32))
+                segments.append(segment_of_rows)
+            segments_name = f"{name}.{SEGMENT_IDS}"
             fields[name] = np.concatenate(parts)
-            fields[f"{name}.{SEGMENT_IDS}"] = np.concatenate(segments)
+            fields[segments_name] = np.concatenate(segments)
         return fields
 
 
-def has_rows_of(field: RaggedField, value: object) -> bool:
-    """Return whether a value is an array of the planned dtype and row shape, with any number of rows."""
-    if not isinstance(value, np.ndarray) or not value.ndim:
-        return False
-    _, dtype, row_shape = field
-    return value.dtype == np.dtype(dtype) and value.shape[1:] == row_shape
+def planned_rows(
+    field: RaggedField,
+    value: object,
+) -> np.ndarray | None:
+    """Return a value that is an array of the planned dtype and row shape, with any number of rows; None for others."""
+    _, dtype_name, row_shape = field
+    dtype = np.dtype(dtype_name)
+    if not isinstance(value, np.ndarray):
+        return None
+    if value.dtype != dtype:
+        return None
+    if value.ndim == 0:
+        return None
+    if value.shape[1:] != row_shape:
+        return None
+    return value

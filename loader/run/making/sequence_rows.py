@@ -81,7 +81,8 @@ class SequenceRows:
             return self._ragged_rows.decode(field, data, pieces)
         stored_dtype = self._stored_dtypes[field]
         row_shape = self._row_shapes.get(field, ())
-        row_nbytes = stored_dtype.itemsize * prod(row_shape)
+        n_values = prod(row_shape)
+        row_nbytes = stored_dtype.itemsize * n_values
         if not stored_dtype.isnative or not row_nbytes:
             return pieces[:0]
         head = numbered_head(field, stored_dtype, row_shape)
@@ -104,18 +105,25 @@ class SequenceRows:
             self._arrays[field],
             status,
         )
-        copied: I64 = pieces[status == RIGHT]
+        is_copied = status == RIGHT
+        copied: I64 = pieces[is_copied]
         return copied
 
-    def put(self, piece: int, values: Values) -> None:
+    def put(
+        self,
+        piece: int,
+        values: Values,
+    ) -> None:
         """Put a piece's values into its row."""
         place = self._place(piece)
-        fields = [field for field, _, _ in self._layout]
-        n_fields = len(fields)
-        for field, piece_values in zip(fields, values[:n_fields], strict=True):
+        n_fields = len(self._layout)
+        laid_out = values[:n_fields]
+        ragged = values[n_fields:]
+        for entry, piece_values in zip(self._layout, laid_out, strict=True):
+            field, _, _ = entry
             positions = self._positions(field)
             positions[place] = piece_values
-        self._ragged_rows.put(piece, values[n_fields:])
+        self._ragged_rows.put(piece, ragged)
         self.has_values[piece] = True
 
     def mask(self, piece: int) -> None:
@@ -130,10 +138,13 @@ class SequenceRows:
         """Write the positions, segments and loss mask of all pieces that have values."""
         positions = self._pieces.positions
         pieces = np.flatnonzero(self.has_values)
+        at = self._at[pieces]
+        length = positions.length[pieces]
+        segment = positions.number_in_sequence[pieces] + 1
         number_pieces(
-            self._at[pieces],
-            positions.length[pieces],
-            positions.number_in_sequence[pieces] + 1,
+            at,
+            length,
+            segment,
             self._position_ids,
             self._segment_ids,
             self._loss_mask,
@@ -143,7 +154,11 @@ class SequenceRows:
         """Return ragged field, and its segments -> the rows of one sequence's pieces."""
         return self._ragged_rows.joined(pieces, self.has_values)
 
-    def put_rows(self, rows: I64, other_names: tuple[str, ...]) -> None:
+    def put_rows(
+        self,
+        rows: I64,
+        other_names: tuple[str, ...],
+    ) -> None:
         """Mark the batch's rows as filled.
 
         rows: int64, those with a sequence. other_names: fields that the caller adds, after these arrays.
@@ -178,7 +193,8 @@ class SequenceRows:
         """Return [rows * length, ...]: a view of a field's array."""
         array = self._arrays[field]
         row_shape = array.shape[2:]
-        n_positions = array.shape[0] * array.shape[1]
+        n_rows = array.shape[0]
+        n_positions = n_rows * self._length
         return array.reshape(n_positions, *row_shape)
 
     def _place(self, piece: int) -> slice:

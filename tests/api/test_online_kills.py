@@ -96,6 +96,8 @@ def check_run(root: loader.Root, n_steps: int, outputs: list[tuple[tuple[str, ..
     for command, output in outputs:
         if command[0] == "train":
             for line in output.read_text().splitlines():
+                if not line[:1].isdigit():
+                    continue  # a warning, such as of many new parts
                 number, digest = map(int, line.split())
                 ranks[int(command[3])][number * 10 + int(command[2])].add(digest)
     for world_size, parts in ranks.items():

@@ -29,10 +29,11 @@ from ..rollouts.cursor import START, Cursor
 from ..rollouts.decide import GroupChoice, Verdict, choose, choose_all, count_choice
 from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords
 from ..rollouts.undecided import check_continues, next_cursor, read_undecided, rows_of_decision
+from ..run.recipe.recipe import stored_view
 from ..storage.mirror import primary_of
 from ..storage.store import is_there
 from .online_arguments import LIKE_ARGUMENTS, OnlineArguments
-from .plans import open_plan, opened_anyway, plan
+from .plans import open_plan, plan
 
 _log = logging.getLogger(__name__)
 MOST_NEW_PARTS = 64
@@ -136,12 +137,12 @@ class Decisions:
         return OpenDecision(record=record, plan=None)
 
     def rows(self, record: DecisionRecord) -> pa.Table:
-        """Return every row that a decision decided, with its verdict, from the version that it read.
+        """Return every row that a decision decided, with its verdict, from the version that its plan reads.
 
         Raises: VersionRetired if that version's data is deleted; Denied.
         """
         before = self._cursor_before(record)
-        version = opened_anyway(self._root, record.cursor.version)
+        version = self._version_of(record)
         rows = self._decided_rows(version, before, record)
         choice = choose_all(rows, record.rule, record.policy)
         names = []
@@ -150,6 +151,19 @@ class Decisions:
             names.append(verdict.name.lower())
         column = pa.array(names, pa.string())
         return rows.append_column("verdict", column)
+
+    def _version_of(self, record: DecisionRecord) -> Version:
+        """Return the version that a decision's plan reads: after a takedown a later one than the decision read."""
+        if not record.plan:
+            return self._root.open(self._arguments.ref)
+        decided_plan = open_plan(self._root, record.plan, retired=True)
+        (source,) = decided_plan.sources.values()
+        view = stored_view(source.view)
+        if view is None:
+            raise Corrupt(
+                f"plan {record.plan} of {record.key} reads no version: restore follows/ from a mirror"
+            )
+        return view.version
 
     def _checked_until(self, original: RunRecords, until: int | None) -> int:
         """Return the step from which this run decides: `until`, or the end of the original run's decisions."""

@@ -166,9 +166,10 @@ class StepDecision:
         return self.record.counts
 
     def rows(self) -> pa.Table:
-        """Return every row that was decided: part, row, ordinal, group_id, policy_min, env, n_tokens, reward, verdict.
+        """Return every row that was decided, with its verdict: "trained", "stale" or "small".
 
-        Reads the columns again, from the version that the decision read. verdict: "trained", "stale" or "small".
+        Columns: part, row, ordinal, transaction (int64), group_id, policy_min, env, n_tokens, reward, verdict.
+        Reads them again, from the version that the decision's plan reads: after a takedown, without what it removed.
 
         Raises: VersionRetired if that version's data is deleted; Denied.
         """

@@ -9,6 +9,10 @@ import pytest
 import loader
 from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, Denied, InvalidRuntime, PlanMismatch
+from loader.storage import open_store
+from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.promote import promote_alone
+from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.takedown.run import run_takedown
 from tests.rollouts.rollout_roots import (
     OPTIONS,
@@ -223,6 +227,8 @@ def test_restart_in_a_step_that_a_takedown_removed_decides_its_rest_again(root: 
             if number < 2:
                 assert sorted(trained_keys(batches)) == sorted(keys[1:])
                 assert batches.decision.counts["trained"] == len(keys) - 1
+                verdicts = batches.decision.rows()["verdict"].to_pylist()
+                assert verdicts.count("trained") == len(keys) - 1
             runs.append({first.step: first.digest} | digests(batches))
     assert runs[0] == runs[1]
     assert runs[2].items() <= runs[0].items()
@@ -248,6 +254,23 @@ def test_decision_without_a_rollout_left_is_passed_over(root: loader.Root) -> No
     with online(root, **arguments, steps=3) as batches:
         batches.load_state_dict(next_state)
         assert digests(batches) == {}
+
+
+def test_mirror_taken_in_the_middle_of_a_run_trains_its_steps_again(
+    root: loader.Root, tmp_path: Path
+) -> None:
+    for number in range(4):
+        publish_groups(root, f"t{number}", 3)
+    place = open_store(str(tmp_path / "mirror"))
+    with online(root, **ARGUMENTS) as batches:
+        first = digests(batches, 4)
+        assert not migrate(root, place, Pace()).failures
+        digests(batches, 8)
+    (tmp_path / "root").rename(tmp_path / "gone")
+    mirror = loader.Root(tmp_path / "mirror")
+    promote_alone(place)
+    with online(mirror, "again", like="big", steps=4, **ARGUMENTS) as batches:
+        assert digests(batches) == first
 
 
 def test_like_and_until_are_checked(root: loader.Root) -> None:

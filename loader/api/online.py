@@ -116,7 +116,9 @@ def backlog(root: Root, ref: str, run: str, *, policy: int | None = None) -> int
     undecided rows, and a listing of the run's decisions.
 
     Args:
-        root, ref, run: As for `online`.
+        root: Root of the rollouts.
+        ref: Versions of rollouts, as for `online`.
+        run: Name of the training run.
         policy: Version of the newest policy. Groups that cannot be trained with it do not count, once the run has
             decided a step. Samplers that pause need it: the run waits for fresh groups, and stale ones still count.
 

@@ -39,6 +39,8 @@
         StageNotPublished:    (RuntimeError)
         CheckpointNotFound:   (LookupError)
         RunNotFound:          (LookupError)
+        SliceNotFound:        (LookupError)
+        NotIndexed:           (RuntimeError)
         NotRecorded:          (LookupError)
       InvalidPlan:            (ValueError)
         EmptyView:
@@ -246,6 +248,14 @@ class CheckpointNotFound(RootError, LookupError):
 
 class RunNotFound(RootError, LookupError):
     """The root has no record of that run; the message lists the recorded ones."""
+
+
+class SliceNotFound(RootError, LookupError):
+    """The dataset has no slice of that name or number, or it was removed."""
+
+
+class NotIndexed(RootError, RuntimeError):
+    """A search would compare too many samples; the message names `penstock index`, its seconds and bytes."""
 
 
 class NotRecorded(RootError, LookupError):

@@ -7,7 +7,7 @@ objects, finite numbers, 64-bit integers.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
@@ -64,6 +64,32 @@ def parse_members(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
     return value
+
+
+def text_member(body: Mapping[str, Any], name: str) -> str:
+    """Return an object's member that must be a text. Raises: KeyError; TypeError."""
+    value = body[name]
+    if not is_text(value):
+        raise TypeError(f"{name} = {value!r:.80} is no text")
+    return str(value)
+
+
+def integer_member(
+    body: Mapping[str, Any],
+    name: str,
+    least: int,
+    most: int | None = None,
+) -> int:
+    """Return an object's member that must be a whole number in a range. Raises: KeyError; TypeError."""
+    value = body[name]
+    accepted = f"from {least} on"
+    if most is not None:
+        accepted = f"from {least} to {most}"
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    is_in_range = is_integer and value >= least and (most is None or value <= most)
+    if not is_in_range:
+        raise TypeError(f"{name} = {value!r:.80}, a whole number {accepted} is needed")
+    return int(value)
 
 
 def canonical_json(value: object, where: str = "the value") -> bytes:

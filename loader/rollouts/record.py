@@ -19,7 +19,9 @@ from .cursor import Cursor, checked_list, text, whole_number
 from .decide import DecisionRule
 
 FORMAT = 2
-"""Format of a decision's record. Format 1 is a record of `loader.follow`."""
+"""Format of a decision's record."""
+FOLLOW_FORMAT = 1
+"""Format of a record of `loader.follow`."""
 MOST_BYTES = 2**24
 MOST_STEP = 2**53
 MOST_STEPS = 2**31
@@ -139,6 +141,39 @@ class LikeRecord:
         }
         data = json.dumps(body, sort_keys=True)
         return data.encode()
+
+
+def record_body(name: str, data: bytes) -> dict[str, Any]:
+    """Return the JSON of a record. name: for messages. Raises: FormatTooNew; one of `DAMAGED`."""
+    # Before it is parsed, which takes ten times its size.
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has {len(data)} bytes; a record has at most {MOST_BYTES}")
+    body = parse_json_object(data)
+    if whole_number(body["format"], MOST_COUNT) > FORMAT:
+        raise FormatTooNew(
+            f"{name} has format {body['format']}; this penstock reads up to {FORMAT}: upgrade penstock-data"
+        )
+    return body
+
+
+def decision_in(body: Mapping[str, Any], run: str, step: int) -> DecisionRecord:
+    """Return the decision in a record's JSON. Raises: one of `DAMAGED` unless it is of this run and step."""
+    record = DecisionRecord.from_json(body)
+    if (record.run, record.step) != (run, step):
+        raise ValueError(f"it is of step {record.step} of run {record.run!r}")
+    return record
+
+
+def like_in(body: Mapping[str, Any], key: str) -> LikeRecord:
+    """Return the run that a run repeats, from a record's JSON. Raises: one of `DAMAGED` unless it is named `key`."""
+    record = LikeRecord(
+        run=text(body["run"]),
+        like=text(body["like"]),
+        until=whole_number(body["until"], MOST_STEP),
+    )
+    if record.key != key:
+        raise ValueError(f"it is of run {record.run!r} like {record.like!r}")
+    return record
 
 
 def decision_key(run: str, step: int) -> str:
@@ -300,20 +335,15 @@ class RunRecords:
         body = self._read_body(key)
         if body is None:
             return None
+        if body["format"] == FOLLOW_FORMAT:
+            raise PlanMismatch(
+                f"{self._store.url}/{key} is a record of loader.follow: run {self.run!r} follows a dataset. Give "
+                "the run of loader.online a name of its own"
+            )
         try:
-            if body["format"] == 1:
-                raise PlanMismatch(
-                    f"{self._store.url}/{key} is a record of loader.follow: run {self.run!r} follows a dataset. Give "
-                    "the run of loader.online a name of its own"
-                )
-            record = DecisionRecord.from_json(body)
-            if (record.run, record.step) != (self.run, step):
-                raise ValueError(f"it is of step {record.step} of run {record.run!r}")
-        except PlanMismatch:
-            raise
+            return decision_in(body, self.run, step)
         except DAMAGED as error:
             raise self._damaged(key, error) from error
-        return record
 
     def _read_like(self) -> LikeRecord | None:
         keys = [info.key for info in self._store.list(like_folder(self.run))]
@@ -329,16 +359,9 @@ class RunRecords:
         try:
             if body is None:
                 raise ValueError("it was deleted")
-            record = LikeRecord(
-                run=text(body["run"]),
-                like=text(body["like"]),
-                until=whole_number(body["until"], MOST_STEP),
-            )
-            if record.run != self.run or record.key != keys[0]:
-                raise ValueError(f"it is of run {record.run!r} like {record.like!r}")
+            return like_in(body, keys[0])
         except DAMAGED as error:
             raise self._damaged(keys[0], error) from error
-        return record
 
     def _read_body(self, key: str) -> dict[str, Any] | None:
         try:
@@ -346,19 +369,11 @@ class RunRecords:
         except ObjectNotFound:
             return None
         try:
-            # Before it is parsed, which takes ten times its size.
-            if len(data) > MOST_BYTES:
-                raise ValueError(f"it has {len(data)} bytes; a record has at most {MOST_BYTES}")
-            body = parse_json_object(data)
-            is_newer = whole_number(body["format"], MOST_COUNT) > FORMAT
+            return record_body(f"{self._store.url}/{key}", data)
+        except FormatTooNew:
+            raise
         except DAMAGED as error:
             raise self._damaged(key, error) from error
-        if is_newer:
-            raise FormatTooNew(
-                f"{self._store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}: upgrade "
-                "penstock-data"
-            )
-        return body
 
     def _damaged(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(

@@ -99,7 +99,8 @@ def test_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
     assert samples == []
     assert kinds == {
         "plans": 2,
-        "data": 3 + 4,  # a manifest per version, one for all buckets; a table of shards per publish
+        "data": 3
+        + 3,  # a manifest per version, one for all buckets; a table of shards per publish, read once
         "views": 3 + 3,  # buckets; the old view, the new one, and what is new
     }
 

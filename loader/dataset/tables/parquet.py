@@ -77,10 +77,6 @@ def take_rows(values: T, positions: Int64s) -> T:
     return values.take(indices)
 
 
-def text(value: str) -> pa.StringScalar:
-    return texts([value])[0]
-
-
 def texts(values: Sequence[str]) -> pa.StringArray:
     data = [value.encode() for value in values]
     offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
@@ -163,16 +159,17 @@ def table_bytes(
     *,
     row_group_rows: int = ROW_GROUP_ROWS,
     facts: Mapping[str, str] | None = None,
+    compression: str = "zstd",
     **options: Any,
 ) -> bytes:
-    """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata."""
+    """Return the table as Parquet (page checksums), with `kind` and the schema version in its metadata."""
     sink = io.BytesIO()
     metadata = _schema_metadata(kind, facts)
     pq.write_table(
         table.replace_schema_metadata(metadata),
         sink,
         row_group_size=row_group_rows,
-        compression="zstd",
+        compression=compression,
         write_page_checksum=True,
         store_schema=True,  # Parquet's own types lack some of Arrow's, such as durations
         **options,
@@ -307,8 +304,9 @@ def parse_table(
     columns: list[str] | None = None,
 ) -> pa.Table:
     try:
+        # Python's own BytesIO takes the interpreter's lock for each read.
         reader = pq.ParquetFile(
-            io.BytesIO(data),
+            pa.BufferReader(data),
             page_checksum_verification=True,
             pre_buffer=False,
         )

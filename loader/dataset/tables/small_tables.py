@@ -20,6 +20,9 @@ def parse_small_table(
     data: bytes,
     name: str,
     columns: list[str] | None = None,
+    *,
+    most_rows: int = MOST_SMALL_ROWS,
+    most_bytes: int = MOST_SMALL_BYTES,
 ) -> pa.Table:
     """Return a table of texts and numbers from an untrusted writer; rows and texts are bounded.
 
@@ -28,7 +31,7 @@ def parse_small_table(
     """
     try:
         metadata = pq.read_metadata(io.BytesIO(data))
-        _check_size(metadata, name)  # before any page is decompressed
+        _check_size(metadata, name, most_rows, most_bytes)  # before any page is decompressed
         schema = metadata.schema.to_arrow_schema()
         text_columns = [field.name for field in schema if not _is_number(field, name)]
         reader = pq.ParquetFile(
@@ -40,7 +43,7 @@ def parse_small_table(
         )
         check_schema_version(reader.schema_arrow, name)
         table = reader.read(columns=columns, use_threads=False)
-        table = _with_plain_texts(table, name)
+        table = _with_plain_texts(table, name, most_bytes)
         table.validate(full=True)
     except (Corrupt, FormatTooNew):
         raise
@@ -51,15 +54,20 @@ def parse_small_table(
     return table
 
 
-def _check_size(metadata: pq.FileMetaData, name: str) -> None:
+def _check_size(
+    metadata: pq.FileMetaData,
+    name: str,
+    most_rows: int,
+    most_bytes: int,
+) -> None:
     nbytes = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         nbytes += row_group.total_byte_size
-    if metadata.num_rows > MOST_SMALL_ROWS or nbytes > MOST_SMALL_BYTES:
+    if metadata.num_rows > most_rows or nbytes > most_bytes:
         raise Corrupt(
             f"{name} has {metadata.num_rows:,} rows and {nbytes:,} bytes; accepted: at most "
-            f"{MOST_SMALL_ROWS:,} rows and {MOST_SMALL_BYTES:,} bytes"
+            f"{most_rows:,} rows and {most_bytes:,} bytes"
         )
 
 
@@ -70,15 +78,15 @@ def _is_number(field: pa.Field, name: str) -> bool:
     return bool(pa.types.is_primitive(kind))
 
 
-def _with_plain_texts(table: pa.Table, name: str) -> pa.Table:
+def _with_plain_texts(table: pa.Table, name: str, most_bytes: int) -> pa.Table:
     nbytes = 0
     for position, field in enumerate(table.schema):
         if _is_number(field, name):
             continue
         texts = table.column(position)
         nbytes += _text_bytes(texts, name)
-        if nbytes > MOST_SMALL_BYTES:
-            raise Corrupt(f"{name} has texts of more than {MOST_SMALL_BYTES:,} bytes in all")
+        if nbytes > most_bytes:
+            raise Corrupt(f"{name} has texts of more than {most_bytes:,} bytes in all")
         plain_texts = texts.cast(pa.string())
         table = table.set_column(position, field.name, plain_texts)
     return table

@@ -14,7 +14,9 @@ from ...storage.requests import retry_corrupt
 from .parquet import (
     Int64s,
     TableFile,
+    changes,
     check_schema_version,
+    codes,
     corrupt_if_unreadable,
     get_table,
     part_hashes,
@@ -24,6 +26,8 @@ from .parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, Window, footer_nbytes
 
 GROUPS_AT_ONCE = 8
 """Row groups that are fetched together: each has up to 65,536 rows."""
+BYTES_AT_ONCE = 48 * 2**20
+"""Bytes of row groups that are fetched together, unless one has more."""
 
 
 def get_rows(
@@ -58,7 +62,7 @@ def _by_row_groups(
     metadata, etag = _footer(store, file, name)
     first_rows = _first_rows(metadata)
     group_of = np.searchsorted(first_rows, rows, side="right") - 1  # [n]: the row group of each row
-    groups = np.unique(group_of).tolist()
+    groups = distinct(group_of).tolist()
     row_groups = _row_groups(
         store,
         file,
@@ -84,14 +88,17 @@ def _by_row_groups(
             )
         is_of_group = group_of == group
         rows_in_group = rows[is_of_group] - first_rows[group]
-        rows_of_table = take_rows(table, rows_in_group)
-        tables.append(rows_of_table)
+        if len(rows_in_group) < table.num_rows or np.any(np.diff(rows_in_group) != 1):
+            table = take_rows(table, rows_in_group)
+        tables.append(table)
 
     # The tables have the rows group by group: `position[i]` is where the i-th of `rows` is.
     order = np.argsort(group_of, kind="stable")
     position = np.empty(len(rows), np.int64)
     position[order] = np.arange(len(rows))
     grouped = pa.concat_tables(tables)
+    if np.all(np.diff(position) == 1):
+        return grouped
     return take_rows(grouped, position)
 
 
@@ -151,15 +158,14 @@ def _row_groups(
     """Yield (row group, its bytes, its first byte) of these row groups."""
     name = f"{store.url}/{file.path}"
     hashes = part_hashes(metadata).row_groups
+    extents = [row_group_extent(metadata, group) for group in groups]
+    largest = max(end - start for start, end in extents)
     # A few at a time: all row groups of a large table do not fit in memory.
-    for first in range(0, len(groups), GROUPS_AT_ONCE):
-        stop = first + GROUPS_AT_ONCE
+    n_at_once = min(GROUPS_AT_ONCE, max(1, BYTES_AT_ONCE // largest))
+    for first in range(0, len(groups), n_at_once):
+        stop = first + n_at_once
         batch = groups[first:stop]
-        spans = []
-        for group in batch:
-            start, end = row_group_extent(metadata, group)
-            nbytes = end - start
-            spans.append(ByteRange(start, nbytes))
+        spans = [ByteRange(start, end - start) for start, end in extents[first:stop]]
         blobs = store.get_ranges(file.path, spans, etag=etag)
         for group, span, blob in zip(batch, spans, blobs, strict=True):
             check_sha256(f"row group {group}", blob.data, hashes[group], "its footer", name)
@@ -179,3 +185,32 @@ def check_sha256(
         raise Corrupt(
             f"{name}: {what} has SHA-256 {sha256}, in {source} {expected}; restore it from a mirror"
         )
+
+
+def run_codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
+    """Return (value of each run of equal neighbours; int64 [n], number of each row's run). Raises: TypeError.
+
+    A column with many runs is encoded by its distinct values instead, as by `codes`, which takes 0.1 s for 1e6 texts.
+    """
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # too large for one array
+        return codes(column)
+    is_first = changes(array)  # [n]
+    firsts = np.flatnonzero(is_first)  # [runs]
+    if len(firsts) > len(array) // 8:
+        return codes(column)
+    values = take_rows(array, firsts)
+    return values, np.cumsum(is_first) - 1
+
+
+def distinct(values: Int64s) -> Int64s:
+    """Return the distinct values of int64 [n], ascending.
+
+    `np.unique` hashes them, which takes 0.2 s for 1e6; ascending ones take 2 ms here.
+    """
+    is_ascending = values[1:] >= values[:-1]
+    if not is_ascending.all():
+        values = np.sort(values)
+    is_first = np.ones(len(values), bool)
+    is_first[1:] = values[1:] != values[:-1]
+    return values[is_first]

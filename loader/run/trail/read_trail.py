@@ -1,6 +1,5 @@
 """Read a run log: the run's starts, and a row for every step and recorded rank."""
 
-import io
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,27 +8,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...dataset.root import Root
-from ...dataset.tables.parquet import UNREADABLE, parse_table
-from ...errors import Corrupt, FormatTooNew, MissingDependency, RunNotFound
-from ...modalities.fields import is_of_the_machine
+from ...errors import Corrupt, MissingDependency, RunNotFound
 from ...storage import Store
 from ...storage.mirror import primary_of
 from ...storage.threads import Together
-from .step_rows import CRC, NOTE, SCHEMA, checked_rows
+from .row_numbers import MOST_OBJECT_BYTES, row_numbers
+from .row_objects import ROWS, RowObjects, no_rows, rows_of_rank
+from .step_rows import CRC, NOTE, SCHEMA
 from .trail import StartRecord, check_run_name, is_run_name, parse_start, trail_folder
 
 if TYPE_CHECKING:
     import polars as pl
 
 _log = logging.getLogger(__name__)
-AT_ONCE = 64
-"""Number of objects held in memory before they are parsed."""
-_ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/([0-9]{19})-[0-9a-f]{16}\.parquet")
+MOST_CHUNKS = 8
+"""Buffers of a column; with more, each of its readers would copy it."""
 _PLACE = ["step", "rank", "at_us", "world_size"]
-_START = re.compile(r"start-[0-9a-f]{16}\.json")
+_TIMES = {"step": pa.int64(), "at_us": pa.int64()}
+START = re.compile(r"start-[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,7 +126,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     keys = [info.key.removeprefix(folder) for info in store.list(folder)]
-    objects = frozenset(key for key in keys if _ROWS.fullmatch(key) or _START.fullmatch(key))
+    objects = frozenset(key for key in keys if ROWS.fullmatch(key) or START.fullmatch(key))
     if known is not None and known.objects == objects:
         return known
     if not objects:
@@ -138,8 +136,8 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
         )
     # Objects are immutable; rows of a deleted one are dropped.
     kept = known if known is not None and known.objects <= objects else None
-    new = [key for key in keys if _ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
-    steps = _steps(store, folder, new, [] if kept is None else [kept.steps])
+    new = [key for key in keys if ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
+    steps = read_rows(store, folder, new, [] if kept is None else [kept.steps])
     return RunTrail(run=run, starts=_starts_of(store, run, steps, keys), steps=steps, objects=objects)
 
 
@@ -154,7 +152,7 @@ def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
     if not written and not starts:
         raise RunNotFound(f"{store.url} has no trail of run {run!r}")
     names = [one.name for ranks in written.values() for one in _holding(ranks[min(ranks)], steps)]
-    rows = _steps(store, folder, names, [])
+    rows = read_rows(store, folder, names, [])
     rows = rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left"))
     return RunTrail(
         run=run, starts=_starts_of(store, run, rows, starts), steps=rows, objects=frozenset([*names, *starts])
@@ -180,10 +178,10 @@ def _written(store: Store, folder: str) -> tuple[dict[int, dict[int, list[_Rows]
     starts = list[str]()
     for info in store.list(folder):
         name = info.key.removeprefix(folder)
-        if match := _ROWS.fullmatch(name):
+        if match := ROWS.fullmatch(name):
             of_rank = written.setdefault(int(match[2]), {}).setdefault(int(match[1]), [])
             of_rank.append(_Rows(info.modified_us or 0, int(match[3]), name, info.nbytes))
-        elif _START.fullmatch(name):
+        elif START.fullmatch(name):
             starts.append(name)
     for ranks in written.values():
         for of_rank in ranks.values():
@@ -202,8 +200,6 @@ def _holding(written: list[_Rows], steps: range) -> Iterator[_Rows]:
 
 PART_ROWS, MOST_PARTS = 1_000_000, 64
 """Most rows of a part, unless one step has more, and most parts that are compared."""
-MOST_BYTES, MOST_NUMBERS = 8 * 2**20, 2**23
-"""Most bytes and numbers of an object whose metrics are read: a rank writes one a minute."""
 NOTES_AT_ONCE = 16
 """Number of objects whose metrics are read together."""
 
@@ -247,50 +243,24 @@ def _notes_of(
 
     folder = trail_folder(run)
     chosen = [one for ranks in written.values() for own in ranks.values() for one in _holding(own, steps)]
-    parts = [_of_rank(pa.table({name: pa.array([], pa.int64()) for name in ("step", "at_us")}), 0, 0)]
+    parts = [rows_of_rank(pa.schema(_TIMES).empty_table(), 0, 0)]
     for start in range(0, len(chosen), NOTES_AT_ONCE):
         group = chosen[start : start + NOTES_AT_ONCE]
         for part in group:
-            if part.nbytes > MOST_BYTES:
+            if part.nbytes > MOST_OBJECT_BYTES:
                 raise Corrupt(
                     f"{store.url}/{folder}{part.name} has {part.nbytes:,} bytes; a trail's have fewer"
                 )
         with Together(store, [folder + part.name for part in group]) as coming:
             for part in group:
                 key = folder + part.name
-                place = _ROWS.fullmatch(part.name)
+                place = ROWS.fullmatch(part.name)
                 assert place is not None  # only such names are listed
-                table = _notes_in(coming.get(key).data, f"{store.url}/{key}")
-                rows = _of_rank(table, int(place[1]), int(place[2]))
+                table = row_numbers(coming.get(key).data, f"{store.url}/{key}", _TIMES)
+                rows = rows_of_rank(table, int(place[1]), int(place[2]))
                 parts.append(rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left")))
     rows = pl.concat(parts, how="diagonal")
     return RunTrail(run=run, starts=(), steps=rows, objects=frozenset(one.name for one in chosen))
-
-
-def _notes_in(data: bytes, where: str) -> pa.Table:
-    """Return step, at_us and the metrics of an object; its size is checked before it is read."""
-    try:
-        metadata = pq.read_metadata(io.BytesIO(data))
-        fields = [
-            field
-            for field in metadata.schema.to_arrow_schema()
-            if field.name in ("step", "at_us") or field.name.startswith(NOTE)
-        ]
-        if metadata.num_rows * len(fields) > MOST_NUMBERS:
-            raise ValueError(f"{metadata.num_rows:,} rows with {len(fields)} columns")
-        if not all(pa.types.is_primitive(field.type) for field in fields):
-            raise ValueError("a metric is no number")
-        types = {field.name: pa.float64() if field.name.startswith(NOTE) else pa.int64() for field in fields}
-        table = parse_table(data, where, [*types]).select([*types]).cast(pa.schema([*types.items()]))
-        if any(table[name].null_count for name in ("step", "at_us")):
-            raise ValueError("a step lacks its number or time")
-    except FormatTooNew:
-        raise
-    except (KeyError, *UNREADABLE) as error:
-        if is_of_the_machine(error):
-            raise
-        raise Corrupt(f"{where} is no table of a trail ({error}); restore or delete it") from error
-    return table
 
 
 def _check_polars() -> None:
@@ -324,7 +294,7 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
     folder = trail_folder(run)
     if names is None:
         names = [info.key.removeprefix(folder) for info in store.list(f"{folder}start-")]
-    keys = [folder + name for name in names if _START.fullmatch(name)]
+    keys = [folder + name for name in names if START.fullmatch(name)]
     with Together(store, keys) as coming:
         starts = [parse_start(coming.get(key).data, f"{store.url}/{key}") for key in keys]
     return tuple(sorted(starts, key=lambda start: start.at_us))
@@ -337,39 +307,32 @@ def trail_runs(store: Store) -> list[str]:
         {
             run
             for run, _, name in names
-            if is_run_name(run) and (_ROWS.fullmatch(name) or _START.fullmatch(name))
+            if is_run_name(run) and (ROWS.fullmatch(name) or START.fullmatch(name))
         }
     )
 
 
-def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
+def read_rows(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
     _check_polars()
     import polars as pl
 
-    parts = [_of_rank(pa.Table.from_batches([], SCHEMA), 0, 0), *known]
-    for first in range(0, len(names), AT_ONCE):
-        tables = _read(store, folder, names[first : first + AT_ONCE])
-        # Together, as small buffers take up to twice the memory of their values.
-        parts.append(pl.concat(tables, how="diagonal", rechunk=True))
-        del tables
+    parts = [no_rows(), *known]
+    parts += RowObjects(store, folder).frames(names)
     pa.default_memory_pool().release_unused()
     steps = _ordered(pl.concat(parts, how="diagonal"))
+    del parts  # they share the buffers
+    if steps.n_chunks() > MOST_CHUNKS:
+        _make_contiguous(steps)
     notes, crcs = (sorted(name for name in steps.columns if name.startswith(start)) for start in (NOTE, CRC))
     first_columns = ["step", "rank", "world_size"]
     others = [name for name in SCHEMA.names if name not in first_columns]
     return steps.select(*first_columns, *others, *notes, *crcs)
 
 
-def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
-    tables = []
-    with Together(store, [folder + name for name in names]) as coming:
-        for name in names:
-            where = f"{store.url}/{folder}{name}"
-            table = checked_rows(parse_table(coming.get(folder + name).data, where), where)
-            place = _ROWS.fullmatch(name)
-            assert place is not None  # only such names are listed
-            tables.append(_of_rank(table, int(place[1]), int(place[2])))
-    return tables
+def _make_contiguous(steps: "pl.DataFrame") -> None:
+    """Give each column one buffer, which numpy shares. By column, as a second copy of all would double the memory."""
+    for number, column in enumerate(steps.columns):
+        steps.replace_column(number, steps[column].rechunk())
 
 
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
@@ -390,10 +353,3 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     known = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
     most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")
     return pl.concat([steps.filter(~repeated), most]).sort(_PLACE)
-
-
-def _of_rank(table: pa.Table, rank: int, world_size: int) -> "pl.DataFrame":
-    import polars as pl
-
-    numbers = {"rank": pl.lit(rank, pl.Int64), "world_size": pl.lit(world_size, pl.Int64)}
-    return pl.DataFrame(table).with_columns(**numbers)

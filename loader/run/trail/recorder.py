@@ -16,14 +16,13 @@ from threading import Lock, Thread
 from typing import Any
 
 from ...dataset.root import Root
-from ...dataset.tables.parquet import table_bytes
 from ...errors import AlreadyExists, InvalidRuntime
 from ...order.slots import rank_slice
 from ...storage.threads import LEAVE_S, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .slot_columns import tensor_crcs
-from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_table
+from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_bytes
 from .trail import StartRecord, Trail, start_of, trail_folder
 
 SECONDS = 60.0
@@ -35,7 +34,6 @@ MAX_KEPT = 4 * MAX_ROWS
 """Rows kept while writes fail. The oldest are dropped first."""
 MAX_NOTES = 200
 """Most metrics per step."""
-TABLE = "trail"
 _log = logging.getLogger(__name__)
 
 
@@ -198,7 +196,7 @@ class Recorder:
                 del self._rows[:n_lost]
 
     def _put(self, rows: list[StepRow], start: StartRecord) -> None:
-        data = table_bytes(rows_table(rows, start.id), TABLE)
+        data = rows_bytes(rows, start.id)
         name = f"{rows[0].step:019d}-{hashlib.sha256(data).hexdigest()[:16]}.parquet"
         folder = f"{trail_folder(self._trail.run)}{self._world.rank}-of-{self._world.world_size}/"
         self._trail.root.store.put_if_absent(folder + name, data)

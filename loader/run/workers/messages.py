@@ -9,12 +9,15 @@ import os
 import resource
 import socket
 import struct
+from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ...errors import InvalidRuntime
 
 _LAYOUT = struct.Struct("<9q")
+
+Received = TypeVar("Received")
 
 
 class MessageKind(IntEnum):
@@ -72,10 +75,9 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[WorkerMessage, int | No
     Raises: EOFError if the other side is gone; OSError (EMFILE) if this process cannot open the descriptor.
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+    rights_bytes = socket.CMSG_SPACE(array.array("i").itemsize)
     try:
-        data, rights, message_flags, _ = sock.recvmsg(
-            _LAYOUT.size, socket.CMSG_SPACE(array.array("i").itemsize), flags
-        )
+        data, rights, message_flags, _ = _past_reset(lambda: sock.recvmsg(_LAYOUT.size, rights_bytes, flags))
     except BlockingIOError:
         return None
     except OSError:  # the connection broke, or was closed here
@@ -86,6 +88,17 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[WorkerMessage, int | No
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
     return WorkerMessage(*_LAYOUT.unpack(data)), fds[0] if fds else None
+
+
+def _past_reset(receive: Callable[[], Received]) -> Received:
+    """Return what is received, also if the other process has ended without reading everything.
+
+    The system then reports the reset before the packets that the process had sent, and reports it once.
+    """
+    try:
+        return receive()
+    except ConnectionResetError:
+        return receive()
 
 
 _HEAD = struct.Struct("<?qd")
@@ -149,7 +162,7 @@ def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None
 
 def receive_exit_code(control: socket.socket, number: int) -> int:
     while True:
-        data = control.recv(_ANSWER.size)
+        data = _past_reset(lambda: control.recv(_ANSWER.size))
         if not data:
             raise EOFError
         of, exit_code = _ANSWER.unpack(data)

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loader.dataset.tables import small_tables
 from loader.dataset.tables.small_tables import parse_small_table
 from loader.errors import Corrupt, FormatTooNew
 
@@ -47,25 +46,22 @@ def test_repeated_text_is_refused_without_arrows_schema() -> None:
         parse_small_table(stored(pa.table({"key": REPEATED}), store_schema=False), "x")
 
 
-def test_uncompressed_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncompressed_bytes_are_bounded() -> None:
     data = stored(pa.table({"key": ["y" * 4_000] * 100}), use_dictionary=False, compression="zstd")
     assert len(parse_small_table(data, "x")) == 100
-    monkeypatch.setattr(small_tables, "MOST_SMALL_BYTES", 300_000)
     with pytest.raises(Corrupt, match=r"100 rows and 4\S+ bytes"):
-        parse_small_table(data, "x")
+        parse_small_table(data, "x", most_bytes=300_000)
+    with pytest.raises(Corrupt, match="at most 99 rows"):
+        parse_small_table(data, "x", most_rows=99)
 
 
-def test_repeated_texts_of_all_columns_are_bounded_before_they_are_copied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_repeated_texts_of_all_columns_are_bounded_before_they_are_copied() -> None:
     """Stored as dictionaries, they take no bytes of the file."""
     data = stored(pa.table({"key": ["y" * 4_000] * 100, "path": ["z" * 4_000] * 100}))
-    monkeypatch.setattr(small_tables, "MOST_SMALL_BYTES", 800_000)
-    assert len(parse_small_table(data, "x")) == 100
-    monkeypatch.setattr(small_tables, "MOST_SMALL_BYTES", 799_999)
-    assert len(parse_small_table(data, "x", ["key"])) == 100
+    assert len(parse_small_table(data, "x", most_bytes=800_000)) == 100
+    assert len(parse_small_table(data, "x", ["key"], most_bytes=799_999)) == 100
     with pytest.raises(Corrupt, match="texts of more than 799,999 bytes in all"):
-        parse_small_table(data, "x")
+        parse_small_table(data, "x", most_bytes=799_999)
 
 
 def test_two_columns_of_one_name_and_bytes_that_are_no_text_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +12,13 @@ from loader.dataset.tables import table_rows
 from loader.dataset.tables.parquet import (
     HASHED_FROM_ROWS,
     TableFile,
+    codes,
     get_table,
     put_named_table,
     put_table,
 )
 from loader.dataset.tables.parquet_ranges import footer_nbytes
-from loader.dataset.tables.table_rows import get_rows
+from loader.dataset.tables.table_rows import distinct, get_rows, run_codes
 from loader.errors import Corrupt
 from loader.storage import open_store
 
@@ -135,3 +137,23 @@ def test_flipped_byte_of_what_is_read_is_told(tables):
     store.put("t", good)
     with pytest.raises(Corrupt, match="in the manifest 00"):
         get_rows(store, replace(file, footer_sha256="00"), np.array([7]))
+
+
+@pytest.mark.parametrize("values", [[], [3], [1, 1, 2, 9], [9, 1, 9, -4, 1], [5] * 6])
+def test_distinct_values_are_those_of_numpy(values):
+    given = np.array(values, np.int64)
+    assert distinct(given).tolist() == np.unique(given).tolist()
+    assert given.tolist() == values, "the argument is not sorted in place"
+
+
+@pytest.mark.parametrize("texts", [[], ["a"], ["a"] * 20 + ["b"] * 20 + ["a"] * 20, ["a", "b", "c"] * 9])
+@pytest.mark.parametrize("n_chunks", [1, 3])
+def test_run_codes_name_each_row_as_codes_do(texts, n_chunks):
+    bounds = np.linspace(0, len(texts), n_chunks + 1).astype(int).tolist()
+    chunks = [texts[first:end] for first, end in pairwise(bounds)]
+    column = pa.chunked_array(chunks, pa.string())
+    for encode in (codes, run_codes):
+        values, code = encode(column)
+        assert [values[i].as_py() for i in code.tolist()] == texts
+    if len(texts) == 60:
+        assert run_codes(column)[0].to_pylist() == ["a", "b", "a"]

@@ -66,6 +66,27 @@ def follows_its_tokens(whole):
     return int(some.sum())
 
 
+def test_open_plan_reads_the_packing_table_of_fields_in_any_order(tmp_path):
+    """`pack(beside=)` may name fields in another order than `select` and the stored plan."""
+    sides = (WEIGHT, LABELS, ANSWER)
+    with loader.Root(tmp_path) as root:
+        version = write(root, LENGTHS[:10])
+        for view_sides in itertools.permutations(sides):
+            view_fields = (*view_sides, FIELD)
+            beside = {name: BESIDE[name] for name in sides}
+            plan = loader.plan(
+                {"docs": version.select(*view_fields)},
+                seed=3,
+                global_batch=5,
+                pack=loader.pack(FIELD, 16, pad_id=9, beside=beside),
+            )
+            plan.save(root)
+            before = [info.key for info in root.store.list("packs/")]
+            with loader.Root(tmp_path) as again, numpy_loader(loader.open_plan(again, plan.hash)) as batches:
+                assert follows_its_tokens(next(batches))
+            assert [info.key for info in root.store.list("packs/")] == before
+
+
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=20).filter(any),

@@ -18,7 +18,7 @@ import pytest
 import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
-from loader.run.trail import recorder
+from loader.run.trail import recorder, step_rows
 from loader.run.trail.read_trail import read_trail_of
 from tests.dataset.stores import Counting
 from tests.servers.patience import PATIENCE_S, until
@@ -431,7 +431,7 @@ def test_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeyp
 KILLED = """
 import sys, time
 import loader
-from loader.run.trail import recorder
+from loader.run.trail import recorder, step_rows
 from loader.storage import threads
 
 recorder.SECONDS = recorder.GAP_S = 0.05
@@ -605,7 +605,7 @@ def test_part_of_a_long_trail_reads_few_objects(tmp_path, samples):
     for first in range(2, 400, 2):
         column = pa.array([first, first + 1], pa.int64())
         moved = table.set_column(table.schema.get_field_index("step"), "step", column)
-        store.put(f"{folder}{first:019d}-{first:016x}.parquet", table_bytes(moved, recorder.TABLE))
+        store.put(f"{folder}{first:019d}-{first:016x}.parquet", table_bytes(moved, step_rows.TABLE))
     counted = Counting(store)
     root = loader.Root(tmp_path)
     root._use(counted)
@@ -630,7 +630,7 @@ def test_part_of_a_trail_has_the_last_try_of_each_step(tmp_path, samples):
         rows |= {"step": list(steps), "at_us": [1000 * at + step for step in steps]}
         for rank in (0, 1):
             key = f"trails/r/{rank}-of-2/{steps[0]:019d}-{at:016x}.parquet"
-            store.put(key, table_bytes(pa.table(rows, table.schema), recorder.TABLE))
+            store.put(key, table_bytes(pa.table(rows, table.schema), step_rows.TABLE))
             os.utime(tmp_path / key, (1000 + at, 1000 + at))
     tries = loader.read_trail(disk_root, "r").steps.sort("at_us").unique(["step", "rank"], keep="last")
     last = {row["step"]: row["at_us"] for row in tries.filter(tries["rank"] == 0).to_dicts()}

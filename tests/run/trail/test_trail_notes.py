@@ -7,7 +7,7 @@ import pytest
 
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt
-from loader.run.trail import read_trail, recorder
+from loader.run.trail import read_trail, row_numbers, step_rows
 from loader.run.trail.read_trail import notes_in_parts
 from tests.dataset.stores import Counting
 
@@ -15,7 +15,7 @@ from tests.dataset.stores import Counting
 def put_notes(root, run, rank, ranks, steps, nbytes=0, **columns):
     """Store an object of a rank with metrics only, which a trainer may forge."""
     table = pa.table({"step": list(steps), "at_us": [1000 + step for step in steps]} | columns)
-    data = table_bytes(table, recorder.TABLE) + bytes(nbytes)
+    data = table_bytes(table, step_rows.TABLE) + bytes(nbytes)
     name = secrets.token_hex(8)
     root.store.put(f"trails/{run}/{rank}-of-{ranks}/{next(iter(steps)):019d}-{name}.parquet", data)
 
@@ -62,7 +62,7 @@ FORGED_NOTES = {
 
 @pytest.mark.parametrize("columns", FORGED_NOTES.values(), ids=FORGED_NOTES)
 def test_forged_object_of_a_trail_is_named(memory_root, monkeypatch, columns):
-    monkeypatch.setattr(read_trail, "MOST_NUMBERS", 27)
+    monkeypatch.setattr(row_numbers, "MOST_NUMBERS", 27)
     put_notes(
         memory_root, "a", 0, 1, range(3), **{f"note.{number}": pa.array([0.0] * 3) for number in range(7)}
     )

@@ -1,0 +1,50 @@
+"""Read some columns of numbers and the metrics of a run log's object, whose size is checked before it is parsed."""
+
+import io
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...dataset.tables.parquet import UNREADABLE, parse_table
+from ...errors import Corrupt, FormatTooNew
+from ...modalities.fields import is_of_the_machine
+from .step_rows import NOTE
+
+MOST_OBJECT_BYTES = 8 * 2**20
+"""Most stored bytes of an object."""
+MOST_NUMBERS = 2**23
+"""Most rows times columns of an object: a forged one of 8 MiB may unpack to gigabytes."""
+
+
+def row_numbers(data: bytes, where: str, required: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return the required columns, in these types, and all metrics as float64.
+
+    where: the object's name, for messages. Raises: Corrupt if a required column is missing or lacks a value;
+    FormatTooNew.
+    """
+    try:
+        metadata = pq.read_metadata(io.BytesIO(data))
+        types = dict(required)
+        for field in metadata.schema.to_arrow_schema():
+            if not field.name.startswith(NOTE):
+                continue
+            if not pa.types.is_primitive(field.type):
+                raise ValueError("a metric is no number")
+            types[field.name] = pa.float64()
+        names = list(types)
+        if metadata.num_rows * len(names) > MOST_NUMBERS:
+            raise ValueError(f"{metadata.num_rows:,} rows with {len(names)} columns")
+        table = parse_table(data, where, names)
+        table = table.select(names)
+        table = table.cast(pa.schema(types))
+        for name in required:
+            if table[name].null_count:
+                raise ValueError(f"a step lacks its {name}")
+    except FormatTooNew:
+        raise
+    except (KeyError, *UNREADABLE) as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{where} is no table of a trail ({error}); restore or delete it") from error
+    return table

@@ -69,6 +69,11 @@ class DecidedPlans:
         self._last = decision
         return decision
 
+    def last(self) -> DecisionRecord | None:
+        """Return the last decision as `at` returns it; None without one. Costs a listing and some requests."""
+        record = self._records.last()
+        return None if record is None else self._with_stored_plan(record)
+
     def plan_hash(self, step: int) -> str:
         """Return the hash of a step's plan; "" if no decision has the step, or a takedown left none of its rollouts."""
         record = self.at(step)

@@ -5,6 +5,8 @@ record comes last: a process that dies before it leaves objects that nothing nam
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +19,7 @@ from ..dataset.versions.version import Version
 from ..errors import (
     Corrupt,
     Denied,
+    Forbidden,
     InvalidPlan,
     InvalidRuntime,
     PlanMismatch,
@@ -27,7 +30,7 @@ from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..rollouts.cursor import START, Cursor
 from ..rollouts.decide import GroupChoice, Verdict, choose, choose_all, count_choice
-from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords
+from ..rollouts.record import DecisionRecord, LikeRecord, RunRecords, decision_key
 from ..rollouts.undecided import check_continues, next_cursor, read_undecided, rows_of_decision
 from ..run.recipe.recipe import stored_view
 from ..storage.mirror import primary_of
@@ -68,15 +71,22 @@ class Decisions:
         self._arguments = arguments
         self._asked = arguments.to_json()
         self._world_size = world_size
-        self._insufficient: tuple[str, int, int] | None = (
-            None  # (version id, policy, step) with too few groups
-        )
+        # (version id, policy, step) with too few groups
+        self._insufficient: tuple[str, int, int] | None = None
         self._has_warned_of_parts = False
+        self._has_looked_ahead = False
 
     @cached_property
     def _records(self) -> RunRecords:
         # At first use: of a job's ranks only the first one reads them.
         return RunRecords(primary_of(self._root.store), self._run)
+
+    @property
+    def insufficient_version(self) -> set[str]:
+        """Id of the newest version that has too few groups; empty if there is none."""
+        if self._insufficient is None:
+            return set()
+        return {self._insufficient[0]}
 
     def begin(self, like: str | None, until: int | None) -> None:
         """Store or check the run that this one repeats. Raises: PlanMismatch; InvalidRuntime."""
@@ -102,6 +112,8 @@ class Decisions:
         policy: version of the policy that is trained, for a new decision. before: the decision before.
         """
         stored = self._records.at(step)
+        if stored is None:
+            stored = self._missed_record(step)
         if stored is not None:
             return self.open(stored)
         if before is not None and policy < before.policy:
@@ -110,6 +122,28 @@ class Decisions:
                 "versions of a policy only grow. Call policy() with the trainer's version before each step"
             )
         return self._decide(step, policy, before)
+
+    def _missed_record(self, step: int) -> DecisionRecord | None:
+        """Return the record of a step that another process has created since, or None if the run has decided no more.
+
+        Lists the records once per process: a decision behind a lost record would train groups again.
+
+        Raises: Corrupt if later steps have records, and this one has none.
+        """
+        if self._has_looked_ahead:
+            return None
+        last = self._records.last()
+        if last is None or last.step < step:
+            self._has_looked_ahead = True
+            return None
+        stored = self._records.at(step)
+        if stored is None:
+            key = decision_key(last.run, step)
+            raise Corrupt(
+                f"{self._root.url}/{key} is missing while {last.key} exists: it was deleted. Restore it from a mirror, "
+                "or give the run another name, and repeat the steps before it by like= and until="
+            )
+        return stored
 
     def covering(self, step: int) -> DecisionRecord | None:
         """Return the last decision that begins at a step or before it."""
@@ -205,6 +239,7 @@ class Decisions:
             return None
         cursor = START if before is None else before.cursor
         if not check_continues(version, cursor, self._run):
+            self._insufficient = (version.id, policy, step)
             return None
         for rows, n_read in read_undecided(version, cursor):
             choice = choose(rows, self._arguments.rule, policy)
@@ -226,7 +261,10 @@ class Decisions:
         before: DecisionRecord | None,
     ) -> OpenDecision:
         """Return the stored decision of a step: of this choice, unless another process was faster."""
-        new_plan, n_sequences = self._plan(version, _ordinals(rows, choice), step, self._arguments.updates)
+        with self._may_create(step):
+            new_plan, n_sequences = self._plan(
+                version, _ordinals(rows, choice), step, self._arguments.updates
+            )
         record = DecisionRecord(
             run=self._run,
             step=step,
@@ -239,11 +277,23 @@ class Decisions:
             counts=count_choice(rows, choice, n_sequences),
         )
         self._check_world(new_plan.global_batch, record, is_stored=False)
-        new_plan.save(self._root)
+        with self._may_create(step):
+            new_plan.save(self._root)
         stored = self._records.create(record)
         if stored is record:
             return OpenDecision(record=record, plan=new_plan)
         return self.open(stored)
+
+    @contextmanager
+    def _may_create(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Forbidden as error:
+            raise Forbidden(
+                f"{self._root.url}: the decision of step {step} of run {self._run!r} cannot be stored ({error}): "
+                "loader.online stores each decision. Allow the job to create objects under follows/, lists/, packs/ "
+                "and plans/"
+            ) from error
 
     def _newest(self, policy: int, step: int) -> Version | None:
         """Return the newest version, unless it is known to have too few groups."""
@@ -259,12 +309,13 @@ class Decisions:
         """Return the plan of a decision, and the number of its sequences. Stores the list and its packing table."""
         pack = self._arguments.pack
         view = listed(version.select(*pack.fields), ordinals)
-        n_sequences = len(view.packed(pack))
+        packed_view = view.packed(pack)
+        n_sequences = len(packed_view)
         per_update = -(-n_sequences // n_updates)
         multiple = self._arguments.multiple
         global_batch = -(-per_update // multiple) * multiple
         new_plan = plan(
-            {self._arguments.source: view},
+            {self._arguments.source: packed_view},
             seed=self._arguments.seed,
             global_batch=global_batch,
             pack=pack,
@@ -303,8 +354,11 @@ class Decisions:
         plan_hash = ""
         n_sequences = 0
         if len(choice.trained):
-            new_plan, n_sequences = self._plan(version, _ordinals(rows, choice), record.step, record.steps)
-            plan_hash = new_plan.save(self._root)
+            with self._may_create(record.step):
+                new_plan, n_sequences = self._plan(
+                    version, _ordinals(rows, choice), record.step, record.steps
+                )
+                plan_hash = new_plan.save(self._root)
         new = replace(record, plan=plan_hash, counts=count_choice(rows, choice, n_sequences))
         _log.warning(
             "the plan of step %d of run %r is gone: its rollouts that are left are decided again",

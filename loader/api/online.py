@@ -13,11 +13,11 @@ from ..dataset.root import Root
 from ..errors import InvalidRuntime, PlanMismatch, VersionNotFound
 from ..order.sources.packing import PackBy
 from ..rollouts.cursor import START
-from ..rollouts.decide import group_numbers, n_trainable
+from ..rollouts.decide import DecisionRule, group_numbers, n_trainable
 from ..rollouts.record import MOST_POLICY, DecisionRecord, RunRecords
 from ..rollouts.undecided import check_continues, read_undecided
 from ..run.batch.batch import Batch
-from ..run.recipe.recipe import whole_number
+from ..run.recipe.recipe import stored_views, whole_number
 from ..run.recipe.world import World
 from ..storage.mirror import primary_of
 from .decisions import Decisions, OpenDecision
@@ -27,7 +27,7 @@ from .successive_loaders import SuccessiveLoaders
 
 _log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 0.5
 """Longest pause between two looks for new groups: two requests each."""
 SLICE_S = 5.0
 """Longest wait of the first rank, after which all ranks exchange whether to stop. A launcher's grace is longer."""
@@ -109,7 +109,14 @@ def online(
     return batches
 
 
-def backlog(root: Root, ref: str, run: str, *, policy: int | None = None) -> int:
+def backlog(
+    root: Root,
+    ref: str,
+    run: str,
+    *,
+    policy: int | None = None,
+    max_lag: int | None = None,
+) -> int:
     """Return the number of groups that are published and not decided by a run; 0 without a version.
 
     Let samplers pause at (max_lag + 1) * groups: what they sample beyond it would be stale. Costs the columns of the
@@ -119,12 +126,26 @@ def backlog(root: Root, ref: str, run: str, *, policy: int | None = None) -> int
         root: Root of the rollouts.
         ref: Versions of rollouts, as for `online`.
         run: Name of the training run.
-        policy: Version of the newest policy. Groups that cannot be trained with it do not count, once the run has
-            decided a step. Samplers that pause need it: the run waits for fresh groups, and stale ones still count.
+        policy: Version of the newest policy. Groups that cannot be trained with it do not count. Samplers that pause
+            need it: the run waits for fresh groups, and without it stale ones count.
+        max_lag: The run's `max_lag`, for the time before its first decision, which has its arguments: then groups
+            without a fresh rollout do not count. None counts every group before it.
 
     Raises: InvalidName; InvalidSample; InvalidRuntime; Corrupt.
     """
     newest_policy = None if policy is None else whole_number("policy", policy, -MOST_POLICY)
+    first_rule = None
+    if max_lag is not None:
+        if newest_policy is None:
+            raise InvalidRuntime(
+                f"max_lag = {max_lag!r} without policy=: name the version of the newest policy"
+            )
+        first_rule = DecisionRule(
+            groups=1,
+            max_lag=whole_number("max_lag", max_lag, 0),
+            stale="sequence",
+            min_size=1,
+        )
     records = RunRecords(primary_of(root.store), check_run(run))
     try:
         version = root.open(ref)
@@ -139,9 +160,10 @@ def backlog(root: Root, ref: str, run: str, *, policy: int | None = None) -> int
         undecided = rows  # all rows so far
     if undecided is None:
         return 0
-    if newest_policy is None or last is None:
+    rule = first_rule if last is None else last.rule
+    if newest_policy is None or rule is None:
         return int(group_numbers(undecided).max(initial=-1)) + 1
-    return n_trainable(undecided, last.rule, newest_policy)
+    return n_trainable(undecided, rule, newest_policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +327,8 @@ class OnlineBatches(SuccessiveLoaders):
         if record is None or not record.step <= step <= record.end:
             raise PlanMismatch(
                 f"the state was saved at step {step} under the plan {plan_hash}, and run {self._run!r} has decided "
-                f"step {first} otherwise. To go on from a checkpoint of run {followed.get('run')!r} under another "
-                "name, pass like= and until="
+                f"step {first} otherwise, or its record is missing (penstock verify). To go on from a checkpoint of "
+                f"run {followed.get('run')!r} under another name, pass like= and until="
             )
         self._continue_at(step, record)
         if self._loader is not None and self.plan.hash == plan_hash:
@@ -340,6 +362,10 @@ class OnlineBatches(SuccessiveLoaders):
         if decision.plan is None:
             self._next_step = decision.record.end
             return
+        assert self._own_root is not None  # it was passed
+        for view in stored_views(decision.plan).values():
+            # The first rank's plan comes out of a pickle, which has no open tables.
+            view.version.shards_files = self._own_root.shards_files
         self._plan_end = decision.end
         # With its end the loader does not read ahead into the plan's second epoch.
         end = self._plan_end if self._end is None else min(self._plan_end, self._end)
@@ -348,7 +374,7 @@ class OnlineBatches(SuccessiveLoaders):
     def _awaited_decision(self, step: int) -> OpenDecision | None:
         """Return the decision of a step, once there are enough groups; None if the job stops before."""
         policy = step if self._policy is None else self._policy
-        find = partial(self._decisions.at, step, policy, self._record)
+        find = partial(self._find_decision, step, policy)
         waiting = _Waiting(self._run, step)
         if self._job is None:
             return waiting.await_decision(find, None)
@@ -358,6 +384,14 @@ class OnlineBatches(SuccessiveLoaders):
                 return decision
             if self._job.stopping():
                 return None
+
+    def _find_decision(self, step: int, policy: int) -> OpenDecision | None:
+        decision = self._decisions.at(step, policy, self._record)
+        if decision is None:
+            # A run that starves reads each new version once, and needs none of them again.
+            assert self._own_root is not None  # it was passed
+            self._own_root.keep_leases(self._versions_in_use | self._decisions.insufficient_version)
+        return decision
 
     def _first(self, call: Callable[[], Any]) -> Any:
         """Return the call's result, on the first rank of the job only if there is one."""

@@ -74,6 +74,21 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     )
 
 
+def newest_plan(root: Root, run: str) -> str:
+    """Return the hash of the plan of the newest steps, by the run's records under `follows/`; "" without one.
+
+    Raises: Corrupt; FormatTooNew.
+    """
+    store = primary_of(root.store)
+    if has_decisions(store, run):
+        last = DecidedPlans(root, run).last()
+        return "" if last is None else last.plan
+    newest = ""
+    for (plan,) in _objects(store, f"follows/{run}/", "plan"):
+        newest = plan
+    return newest
+
+
 def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
     if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan

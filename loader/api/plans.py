@@ -1,6 +1,7 @@
 """Create plans over versions, save them under a root, and reopen them by hash."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType, UnionType
@@ -23,9 +24,11 @@ from ..order.weights import GlobalBatch, Weight
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
+    from ..dataset.versions.slice_members import SliceTerm
+    from ..order.sources.packing import PackedView
     from ..order.sources.window_view import WindowView
 
-Viewable: TypeAlias = "Version | View | ListedView | WindowView | SyntheticView | MixtureSource"
+Viewable: TypeAlias = "Version | View | ListedView | PackedView | WindowView | SyntheticView | MixtureSource"
 
 
 @explains(PLAN_WORDS)
@@ -52,7 +55,8 @@ def plan(
         bucket_by: `loader.bucket(...)`, or only its expression, such as "bucket". Every batch then comes from one
             bucket. Its batches, or their budget, may be ramps too.
         pack: `loader.pack("tokens.npy", length=2048)`. Samples are then documents, and a slot is a sequence of them.
-            The packing table is computed once, from the indexes, and kept under the root.
+            The packing table is computed once, from the indexes, and kept under the root. Views that `view.packed`
+            returned for the same request stay as they are.
         schedule: [(start step, {name: weight}), ...].
         quarantine: Known-bad samples, whose slots get substitutes: {name: [sample keys]}, or [(start step, {name:
             [sample keys]}), ...].
@@ -167,9 +171,10 @@ def plan_over(
 
 
 def opened_anyway(root: Root, ref: str) -> Version:
-    record = root.record(ref, retired=True)
-    if record.retired is None:
+    # Nearly every version is not retired, and opens without a request more.
+    with suppress(VersionRetired):
         return root.open(ref)
+    record = root.record(ref, retired=True)
     from ..dataset.apply_denies import find_parent_denied  # 12 modules, not needed for training
 
     try:
@@ -271,7 +276,22 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         return episodes.windowed(WindowLayout.from_json(spec["layout"]))
     version = open_version(spec["version"])
     first = spec.get("first", 0)
-    return View(version, spec["fields"], spec["where"], spec["where_present"], first, _columns(spec))
+    slices = _slices(spec)
+    return View(version, spec["fields"], spec["where"], spec["where_present"], first, _columns(spec), slices)
+
+
+def _slices(spec: Mapping[str, Any]) -> "list[SliceTerm]":
+    """Return the slices in the JSON of a view. Raises: InvalidPlan."""
+    bodies = spec.get("slices", [])
+    if not isinstance(bodies, list):
+        raise InvalidPlan(
+            f"the plan's JSON is damaged: a view's slices are {bodies!r:.80}; save the plan again"
+        )
+    if not bodies:
+        return []
+    from ..dataset.versions.slice_members import SliceTerm  # only for views of slices
+
+    return [SliceTerm.from_json(body) for body in bodies]
 
 
 def _columns(spec: Mapping[str, Any]) -> dict[str, Sequence[str] | None]:

@@ -47,6 +47,7 @@ class SuccessiveLoaders:
             raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
         # Its lease has the versions that this run opens, and no version of other users of `root`.
         self._own_root = None if root is None else root_over(root.store, root.verify)
+        self._versions_in_use: set[str] = set()  # ids of the versions that the last two plans read
         self._options = dict(options)
         self._recorder: RunRecorder | None = None
         if has_decisions and options.get("trail") is not None:
@@ -177,6 +178,7 @@ class SuccessiveLoaders:
     def _release(self, *, wait: bool) -> None:
         if self._recorder is not None:
             self._recorder.close(wait=wait)
+        self._versions_in_use = set()
         if self._own_root is not None:
             self._own_root.keep_leases(())
 
@@ -193,10 +195,10 @@ class SuccessiveLoaders:
         if self._own_root is None:
             return
         # Batches of the earlier plan may still be read.
-        in_use = _version_ids(plan)
+        self._versions_in_use = _version_ids(plan)
         if earlier is not None:
-            in_use |= _version_ids(earlier.plan)
-        self._own_root.keep_leases(in_use)
+            self._versions_in_use |= _version_ids(earlier.plan)
+        self._own_root.keep_leases(self._versions_in_use)
 
 
 def _run_recorder(trail: "Trail") -> "RunRecorder":

@@ -5,8 +5,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
-from ..keywords import did_you_mean
+from ..errors import Conflict, InvalidRuntime, InvalidStore
 from ..storage import Store, open_store
 from ..storage.mirror import MirroredStore, primary_of
 from ..storage.threads import in_background
@@ -14,16 +13,18 @@ from .heartbeats import Heartbeat
 from .leases import Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
-from .log.refs import explain_mirror_lag, resolve
+from .log.refs import dataset_versions, explain_mirror_lag, resolve
 from .log.state import RefKind, State, VersionRecord
 from .names import check_dataset_name
 from .progress import Watch, unwatched
 from .shards.shard import DEFAULT_SHARD_BYTES
-from .versions.version import Verify, Version, open_record
+from .versions.version import ShardsFiles, Verify, Version, open_record
 
 if TYPE_CHECKING:  # writing methods import these: 100 ms that readers save at startup
     from .labels.annotate import AnnotationResult
     from .shards.part import Part
+    from .slices import Samples
+    from .tables.slice_record import SliceRecord
     from .writer import Writer
 
 Facts = Mapping[str, Mapping[str, Any]]
@@ -74,12 +75,13 @@ class Root:
         else:
             self._use(MirroredStore(stores, root_id), verify)
 
-    def _use(self, store: Store, verify: Verify = "crc32c") -> None:
+    def _use(self, store: Store, verify: Verify = "crc32c", like: "Root | None" = None) -> None:
         self.store = store
         self.verify = verify
-        self._marker = Marker(store)
+        self._marker: Marker = Marker(store) if like is None else like._marker
         self._log = Log(store, self._marker.check, self._marker.check_writable)
         self._lease = Lease(store)
+        self.shards_files: ShardsFiles = weakref.WeakValueDictionary()
         finalizer = weakref.finalize(self, close_in_finalizer, self._lease)
         finalizer.atexit = False  # `leases` closes all of them at exit
 
@@ -139,17 +141,7 @@ class Root:
 
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
-        state = self.state
-        records = list(state.versions(dataset))
-        if not records:
-            with explain_mirror_lag(self.store, self._marker, state):
-                names = self.datasets()
-                near = did_you_mean(dataset, names)
-                raise VersionNotFound(
-                    f"{self.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(names) or 'none'}",
-                    dataset="",
-                )
-        return records
+        return dataset_versions(self.store, self._marker, self.state, dataset)
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
         """Return a version's record in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
@@ -369,6 +361,18 @@ class Root:
 
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
+    def save_slice(
+        self, ref: str, name: str, samples: "Samples", *, by: str, why: str, page: str = ""
+    ) -> "SliceRecord":
+        """Name samples of a version: `version.slice(name)` has them, `version.without(name)` the others.
+
+        samples: keys, version ordinals, or a view of the version, saved as a list; or SQL text, saved as a rule that
+        grows with versions. Raises: as `loader.dataset.slices.save_slice`.
+        """
+        from .slices import save_slice
+
+        return save_slice(self, ref, name, samples, by=by, why=why, page=page)
+
     def retire(self, ref: str, *, reason: str) -> None:
         """Retire a version for good: opening it raises VersionRetired with this reason.
 
@@ -432,14 +436,15 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=was)
 
 
-def root_over(store: Store, verify: Verify = "crc32c") -> Root:
-    """Return the root in an open store."""
+def root_over(store: Store, verify: Verify = "crc32c", like: Root | None = None) -> Root:
+    """Return the root in an open store. like: the same root, opened earlier, whose marker is valid."""
     root = Root.__new__(Root)
-    root._use(store, verify)
+    root._use(store, verify, like)
     return root
 
 
 def _read(root: Root, record: VersionRecord) -> Version:
     version = root._verifying(open_record(root.store, record))
+    version.shards_files = root.shards_files  # a step's version has nearly all files of the one before
     version.prepare()
     return version

@@ -412,12 +412,15 @@ def pack_sources(
     packings: dict[str, Packing] = {}
     for name, view_or_source in views.items():
         source = mixture_source(view_or_source)
-        if not hasattr(source.view, "packed"):
-            raise InvalidPlan(unsupported(name, source.view, "cannot be packed"))
-        try:
-            view: PackedView = source.view.packed(pack)
-        except InvalidPlan as error:
-            raise InvalidPlan(f"source {name!r}: {error}") from None
+        view: Any = source.view
+        is_packed = isinstance(view, PackedView) and view.request == pack  # by the caller
+        if not is_packed:
+            if not hasattr(view, "packed"):
+                raise InvalidPlan(unsupported(name, view, "cannot be packed"))
+            try:
+                view = view.packed(pack)
+            except InvalidPlan as error:
+                raise InvalidPlan(f"source {name!r}: {error}") from None
         packed[name] = replace(source, view=view)
         packings[name] = view.packing
 

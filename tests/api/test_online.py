@@ -196,14 +196,19 @@ def test_backlog_of_a_policy_leaves_out_what_is_stale_or_small_for_it(root: load
     publish_groups(root, "t0", 4, size=2, policy=0)
     publish_groups(root, "t1", 3, size=2, policy=1)
     publish_groups(root, "t2", 1, size=1, policy=9)
-    assert (
-        loader.backlog(root, REF, "big", policy=9) == 8
-    )  # before a decision the run's arguments are unknown
+    # Before a decision the run's arguments are unknown.
+    assert loader.backlog(root, REF, "big", policy=9) == 8
+    counts = [loader.backlog(root, REF, "big", policy=policy, max_lag=2) for policy in (2, 3, 4)]
+    assert counts == [8, 4, 1]
     with online(root, groups=1, max_lag=2) as batches:
         next(batches)
     assert loader.backlog(root, REF, "big") == 7
     counts = [loader.backlog(root, REF, "big", policy=policy) for policy in (2, 3, 4)]
     assert counts == [6, 3, 0]
+    # The run decides by its own lag, whatever a caller gives.
+    assert loader.backlog(root, REF, "big", policy=3, max_lag=9) == 3
+    with pytest.raises(InvalidRuntime, match="max_lag = 2 without policy="):
+        loader.backlog(root, REF, "big", max_lag=2)
     with pytest.raises(InvalidRuntime, match="policy"):
         loader.backlog(root, REF, "big", policy=1.5)  # type: ignore[arg-type]
 

@@ -12,6 +12,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.numbered_rows import ShardRows
+from loader.dataset.shards.shards_file import ShardsFile
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import spill
 from loader.dataset.writing.part_writer import PartWriter, group_chooser, make_sample
@@ -105,7 +106,7 @@ def parts_of(n_rows, excluded):
         )
         for part, members in excluded
     ]
-    rows = ShardRows([("test@1", table_bytes(shards, "shards"))])
+    rows = ShardRows([ShardsFile("test@1", table_bytes(shards, "shards"))])
     return parts_table.PartsTable(rows, gone, "test@1")
 
 
@@ -119,6 +120,11 @@ def locate_finds_live_rows(n_rows, excluded):
     ordinals = np.random.default_rng(0).permutation(len(expected))
     part, row = parts.locate(ordinals.astype(np.int64))
     assert list(zip(part.tolist(), row.tolist(), strict=True)) == [expected[i] for i in ordinals]
+    every = [(part, row) for part, rows in enumerate(live) for row in range(len(rows))]
+    number = {place: ordinal for ordinal, place in enumerate(expected)}
+    shuffled = np.random.default_rng(1).permutation(every).astype(np.int64)
+    found = parts.live_ordinals(shuffled[:, 0], shuffled[:, 1])
+    assert found.tolist() == [number.get((part, row), -1) for part, row in shuffled.tolist()]
     assert parts.n_live.tolist() == [int(rows.sum()) for rows in live]
     for position, rows in enumerate(live):
         assert np.array_equal(parts.live_members(position), rows)

@@ -36,6 +36,20 @@ def explain_mirror_lag(store: Store, marker: Marker, state: State) -> Iterator[N
         raise VersionNotFound(f"{error}; {lag}", dataset=error.dataset) from None
 
 
+def dataset_versions(store: Store, marker: Marker, state: State, dataset: str) -> list[VersionRecord]:
+    """Return every version of a dataset, oldest first. Raises: VersionNotFound, which names the datasets."""
+    records = list(state.versions(dataset))
+    if records:
+        return records
+    with explain_mirror_lag(store, marker, state):
+        names = sorted(name for name, versions in state.datasets.items() if versions)
+        near = did_you_mean(dataset, names)
+        raise VersionNotFound(
+            f"{store.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(names) or 'none'}",
+            dataset="",
+        )
+
+
 def _lag(store: Store, marker: Marker, state: State) -> str:
     """Return how far the log that `state` was read from lags behind its primary; "" if it is the primary's."""
     if isinstance(store, MirroredStore):
@@ -203,6 +217,9 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
 
 
 def _by_id(state: State, prefix: str) -> VersionRecord:
+    whole_id = state.by_id(prefix)  # 2 ms for 800 versions if they are compared one by one
+    if whole_id is not None:
+        return whole_id
     ids = sorted(version_id for version_id in state.ids if version_id.startswith(prefix))
     if len(ids) > 1:
         raise VersionNotFound(

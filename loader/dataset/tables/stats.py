@@ -196,15 +196,16 @@ def _numeric(numbers: Float64s) -> dict[str, Any]:
         greatest = float(finite.max())
 
     # Sums are stored: numpy adds pairwise, and another order of adding would give other last digits.
-    total = finite.sum()
-    squares = np.square(finite)
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond a float64, a sum is infinite or NaN
+        total = finite.sum()
+        sum_squares = np.square(finite).sum()
     return {
         "nans": int(n_nans),
         "zeros": int(n_zeros),
         "min": least,
         "max": greatest,
         "sum": float(total),
-        "sum_squares": float(squares.sum()),
+        "sum_squares": float(sum_squares),
         "histogram": list(histogram),
     }
 

@@ -90,6 +90,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
             f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
             "same predicate is needed, for it decides about the samples that both have"
         )
+    _check_slices(view, old)
     removed = _removed(was, now)
     first = len(was) - len(removed)
     if compare and (view.is_filtered or old.is_filtered):
@@ -102,6 +103,22 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
             )
     new = view.from_first(first)
     return Delta(view=new if len(new) else None, first=first, removed=removed)
+
+
+def _check_slices(view: "View", old: "View") -> None:
+    """Raise InvalidPlan unless both views have the same slices, which are rules."""
+    lists = [term.name for term in (*view.slices, *old.slices) if term.is_list]
+    if lists:
+        raise InvalidPlan(
+            f"the slice {lists[0]!r} is a list of samples, which does not grow: make a new plan over "
+            f"{view.version.name}"
+        )
+    now, was = ([term.selection for term in one.slices] for one in (view, old))
+    if now != was:
+        raise InvalidPlan(
+            f"the view of {view.version.name} has the slices {[term.name for term in now]}, of {old.version.name} "
+            f"{[term.name for term in was]}, or other numbers of them: the same ones are needed"
+        )
 
 
 def _rewritten(was: "Version", now: "Version") -> str | None:

@@ -9,6 +9,7 @@ The hash covers view, field, length, and the source of the lengths.
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -164,7 +165,8 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
         from .pack_columns import column_types  # reads tables, which most plans need not
 
         types = column_types(view.version, asked.columns)
-    formats, table = _load(documents, asked) or _pack(documents, asked, types)
+    table_request = _in_view_order(asked, view)
+    formats, table = _load(documents, table_request) or _pack(documents, table_request, types)
     view_packed = PackedView(
         source,
         asked,
@@ -174,8 +176,18 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
         column_types=types,
     )
     if asked.checksums and checks_of(view_packed) is None:
-        keep_checks(view, view_packed, _path(documents, asked))
+        keep_checks(view, view_packed, _path(documents, table_request))
     return view_packed
+
+
+def _in_view_order(asked: PackBy, view: "View") -> PackBy:
+    """Return the request with its fields beside the tokens in the view's order.
+
+    A stored plan has only the view's fields, so it reads the table by their order.
+    """
+    place = {name: number for number, name in enumerate(view.fields)}
+    side_fields = sorted(asked.side_fields, key=lambda pair: place[pair[0]])
+    return replace(asked, side_fields=tuple(side_fields))
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
@@ -184,7 +196,8 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
     if not hasattr(view, "version"):
         return None  # synthetic documents have no root
     documents = documents_of(source)
-    return load_checks(documents.view, _path(documents, packed.request))
+    table_request = _in_view_order(packed.request, documents.view)
+    return load_checks(documents.view, _path(documents, table_request))
 
 
 def _pack(
@@ -359,6 +372,7 @@ def _load(documents: ViewDocuments, asked: PackBy) -> tuple[FieldFormats, PackTa
             f"{name} is not a table of packed sequences: {error}; delete it to rebuild it"
         ) from error
     _check(name, columns, len(documents.version), asked)
+    _check_documents(name, columns[1], documents)
     table_read, facts = PackTable(*columns), table_facts(table)
     stored_sha256 = facts.get("content_sha256")
     formats = formats_from_facts(asked, facts)
@@ -387,6 +401,22 @@ def _check(name: str, columns: list[Int64s], documents: int, asked: PackBy) -> N
         )
     if not whole:
         raise Corrupt(f"{name} is not a table of packed sequences; delete it to rebuild it")
+
+
+def _check_documents(name: str, table_documents: Int64s, documents: ViewDocuments) -> None:
+    """Raise Corrupt if a table has documents that its view lacks: a forged one could train on held-out samples."""
+    n_documents = len(documents.version)
+    if len(documents) == n_documents:
+        return
+    is_in_view = np.zeros(n_documents, bool)
+    is_in_view[documents.ordinals] = True
+    is_other = ~is_in_view[table_documents]
+    if is_other.any():
+        (key,) = documents.version.keys(table_documents[is_other][:1])
+        raise Corrupt(
+            f"{name} has documents that its view lacks, such as {key!r}: it was edited, or belongs to another view; "
+            "delete it to rebuild it"
+        )
 
 
 def _kept(

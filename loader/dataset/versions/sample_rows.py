@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from ...errors import Corrupt
 from ..shards.address import SampleAddress
+from ..shards.parts_table import MISSING
 from ..tables.annotations import with_edits
 from ..tables.columns import is_annotation
-from ..tables.parquet import READ_AHEAD, Int64s, TableFile, codes, integers
-from ..tables.table_rows import get_rows
+from ..tables.parquet import READ_AHEAD, Int64s, TableFile, integers
+from ..tables.table_rows import distinct, get_rows, run_codes
 from .samples_table import import_polars, join_group, other_groups, read_group
 
 if TYPE_CHECKING:
@@ -181,10 +182,25 @@ def _piece(
         file_rows,
         ["part", "row", *stored],
     )
-    distinct_parts, part_codes = codes(table["part"])
-    stored_positions = version.parts.positions(distinct_parts)[part_codes]
-    is_wrong = (stored_positions != positions[numbers]) | (integers(table["row"]) != rows[numbers])
+    stored_parts, part_codes = run_codes(table["part"])
+    # By the names of the expected parts, not the positions of the stored ones, which need the names of all parts.
+    expected = positions[numbers]
+    distinct_expected = distinct(expected).tolist()
+    expected_ids = version.parts.ids_at(distinct_expected)
+    position_by_id = dict(
+        zip(
+            expected_ids,
+            distinct_expected,
+            strict=True,
+        )
+    )
+    distinct_positions = [position_by_id.get(part, MISSING) for part in stored_parts.to_pylist()]
+    position_by_code = np.array(distinct_positions, np.int64)
+    is_other_part = position_by_code[part_codes] != expected
+    is_other_row = integers(table["row"]) != rows[numbers]
+    is_wrong = is_other_part | is_other_row
     if is_wrong.any():
+        version.parts.positions(stored_parts)  # raises for a part that the version lacks
         raise Corrupt(
             f"{version.store.url}/{entry['path']} is not in the order of the parts of {version.name}: run penstock "
             f"verify {version.name}"

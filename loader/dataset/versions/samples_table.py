@@ -3,7 +3,7 @@
 import io
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
 from ...keywords import did_you_mean
 from ..tables.annotations import read_edits, select_files, with_edits
-from ..tables.parquet import TableFile, get_table_bytes, get_tables
+from ..tables.parquet import TableFile, get_table_bytes, get_tables, integers
+from ..tables.table_rows import get_rows
 from .expression import names_in, parse_expression
 
 if TYPE_CHECKING:
@@ -21,46 +22,55 @@ if TYPE_CHECKING:
 
     from .version import Version
 
+WHOLE_BELOW_BYTES = 64 * 2**20
+"""Bytes below which a file is read whole for some of its columns."""
+
 logger = logging.getLogger(__name__)
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Scan = Callable[["Version", Sequence[str]], "polars.LazyFrame"]
+"""Returns ordinal and these columns of the live samples, in version order."""
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Return part id -> row -> key for the live ones among these keys. Reads every run's key column."""
-    import pyarrow.compute as pc  # 40 ms, saved at startup
-
-    # A text with half a character is no key, and Arrow cannot hold it.
-    texts = sorted(key for key in keys if is_text(key))
-    key_array = pa.array(texts, pa.string())
-    entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    files = [TableFile.from_json(entry) for entry in entries]
-
-    parts = version.parts
     rows: dict[str, dict[int, str]] = {}
-    for table in get_tables(version.store, files, ["part", "row", "key"]):
-        matching = table.filter(pc.is_in(table["key"], value_set=key_array))
-        positions = parts.positions(matching["part"]).tolist()
-        for position, sample in zip(positions, matching.to_pylist(), strict=True):
-            if parts.live_members(position)[sample["row"]]:
-                part_rows = rows.setdefault(sample["part"], {})
-                part_rows[sample["row"]] = sample["key"]
+    for live, _ in _live_matches(version, keys):
+        for sample in live.to_pylist():
+            part_rows = rows.setdefault(sample["part"], {})
+            part_rows[sample["row"]] = sample["key"]
     return rows
 
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
     """Return each key's int64 live ordinal, -1 if it is not live. Costs as much as `live_rows`."""
-    if not keys:
-        return np.zeros(0, np.int64)
-    ordinals: dict[str, int] = {}
+    ordinal_by_key: dict[str, int] = {}
+    for live, ordinals in _live_matches(version, frozenset(keys)):
+        live_keys = live["key"].to_pylist()
+        ordinal_by_key.update(zip(live_keys, ordinals.tolist(), strict=True))
+    return np.array([ordinal_by_key.get(key, -1) for key in keys], np.int64)
+
+
+def _live_matches(version: "Version", keys: frozenset[str]) -> Iterator[tuple[pa.Table, Int64s]]:
+    """Yield (part, row and key of the live rows with these keys; int64 [rows], live ordinals) of each keys table."""
+    import pyarrow.compute as pc  # 40 ms, saved at startup
+
+    # A text with half a character is no key, and Arrow cannot hold it.
+    texts = [key for key in keys if is_text(key)]
+    if not texts:
+        return
+    key_array = pa.array(texts, pa.string())
+    entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    files = [TableFile.from_json(entry) for entry in entries]
     parts = version.parts
-    for part, members in live_rows(version, frozenset(keys)).items():
-        position = parts.position(part)
-        live_before = np.cumsum(parts.live_members(position)) - 1  # [rows]: live rows before a live row
-        for row, key in members.items():
-            ordinals[key] = int(parts.first_ordinal[position] + live_before[row])
-    return np.array([ordinals.get(key, -1) for key in keys], np.int64)
+    for table in get_tables(version.store, files, ["part", "row", "key"]):
+        matching = table.filter(pc.is_in(table["key"], value_set=key_array))
+        positions = parts.positions(matching["part"])
+        rows = integers(matching["row"])
+        ordinals = parts.live_ordinals(positions, rows)
+        is_live = ordinals >= 0
+        yield matching.filter(pa.array(is_live)), ordinals[is_live]
 
 
 def import_polars() -> Any:
@@ -154,6 +164,9 @@ def read_group(
         files = select_files(files, columns, annotations=False)
     frames = []
     for file in files:
+        if where is None and columns is not None and file["nbytes"] > WHOLE_BELOW_BYTES:
+            frames.append(_read_columns(pl, version, file, columns))
+            continue
         data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))
         if where is not None:
             frames.append(pl.scan_parquet(data).filter(where).collect())
@@ -163,6 +176,23 @@ def read_group(
             file_columns = ["part", "row", *(name for name in file["columns"] if name in columns)]
         frames.append(pl.read_parquet(data, columns=file_columns))
     return pl.concat(frames, how="diagonal_relaxed")
+
+
+def _read_columns(
+    pl: Any,
+    version: "Version",
+    file: Mapping[str, Any],
+    columns: Sequence[str],
+) -> Any:
+    """Return columns of a large file, read a few row groups at a time: the file need not fit in memory."""
+    names = ["part", "row", *(name for name in file["columns"] if name in columns)]
+    table = get_rows(
+        version.store,
+        TableFile.from_json(dict(file)),
+        np.arange(file["n_rows"]),
+        names,
+    )
+    return pl.from_arrow(table)
 
 
 def join_group(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
@@ -260,6 +290,20 @@ def check_names(version: "Version", predicate: str) -> None:
     )
 
 
+def expression_columns(version: "Version", text: str, what: str) -> set[str]:
+    """Return the columns that an SQL expression names. Reads no table. what: its purpose, for messages.
+
+    Raises: FieldNotFound for an unknown column or a malformed expression; MissingDependency without polars.
+    """
+    expression = _parsed(
+        import_polars(),
+        version,
+        text,
+        what,
+    )
+    return set(expression.meta.root_names())
+
+
 def _parsed(
     pl: Any,
     version: "Version",
@@ -286,10 +330,12 @@ def live_columns(
     version: "Version",
     queries: Sequence[tuple[str, str]],
     truths: int = 0,
+    scan: "Scan | None" = None,
 ) -> "polars.DataFrame":
     """Return the same as `live_values`, reading the tables once. queries: (expression, purpose) pairs.
 
-    truths: number of leading columns to return as bools, null as False. Raises: FieldNotFound as `live_where`.
+    truths: number of leading columns to return as bools, null as False. scan: replaces `scan_samples`, for a caller
+    that has columns in memory, or only some rows. Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = []
@@ -308,11 +354,12 @@ def live_columns(
     what = " and ".join(dict.fromkeys(purpose for _, purpose in queries))
     try:
         # A constant, such as "1 = 1", has one row: the ordinals next to it extend it to all samples.
-        lazy = scan_samples(version, sorted(names)).select("ordinal", *columns)
+        rows = (scan or scan_samples)(version, sorted(names))
+        lazy = rows.select("ordinal", *columns)
         frame: polars.DataFrame = lazy.drop("ordinal").collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise FieldNotFound(f"{what} cannot be evaluated on {version.name}: {error}") from error
-    if frame.height != len(version):
+    if scan is None and frame.height != len(version):
         raise Corrupt(
             f"{version.name}: {what} gave {frame.height} rows for {len(version)} samples; run penstock verify"
         )

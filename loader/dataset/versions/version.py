@@ -1,11 +1,13 @@
 """An open version: immutable, thread-safe, picklable. Opening reads only the manifest and small parts tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
+import pyarrow as pa
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...keywords import did_you_mean
@@ -18,10 +20,11 @@ from ..reading.sample_places import SamplePlaces
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexPlace
-from ..shards.index_cache import IndexCache
+from ..shards.index_cache import CACHED_INDEX_BYTES, IndexCache
 from ..shards.numbered_rows import ShardRows
 from ..shards.parts_table import PartsTable
 from ..shards.shard import PageHashes
+from ..shards.shards_file import ShardsFile
 from ..tables.manifest import manifest_of
 from ..tables.parquet import TableFile, get_table_bytes, parse_table
 
@@ -30,14 +33,19 @@ if TYPE_CHECKING:
 
     from ...storage.external_shards import PlacedStore
     from ..tables.annotations import Annotation
+    from .sample_search import Like, SearchResult
     from .view import View
     from .view_columns import AskedColumns
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Rows: TypeAlias = "slice | np.ndarray[Any, Any]"
+"""Numbers of samples: outside of the class, where `slice` is Python's."""
 Verify = Literal["crc32c", "sha256"]
 """Checks on samples' bytes: "crc32c" per field; "sha256" also checks pages."""
 PREPARED_BYTES = 2**20
 """Most bytes of parts tables that opening reads: about 5,000 shards."""
+ShardsFiles: TypeAlias = MutableMapping[TableFile, ShardsFile]
+"""Open shards tables, as long as a version has them."""
 KEPT_SHARDS = 4096
 """Most shard index places that a version caches, some hundred bytes each."""
 
@@ -59,6 +67,12 @@ class Version:
     """The parsed manifest."""
     reader: object
     """The root with the version's lease, or None. Not pickled."""
+    searches: object
+    """Open search indexes, or None. Not pickled."""
+    shards_files: ShardsFiles
+    """Open shards tables, which the versions of a root share. Not pickled."""
+    index_bytes: int = CACHED_INDEX_BYTES
+    """Most bytes of index rows that stay in memory. Set it before the first read. Not pickled."""
 
     def __init__(
         self,
@@ -75,9 +89,11 @@ class Version:
         self.store, self.verify = store, verify
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
         self.reader = None
+        self.searches = None
         self._lock = lock()
         self._parts: PartsTable | None = None
         self._tables = tables or {}
+        self.shards_files = WeakValueDictionary()
         self._indexes: IndexCache | None = None
         self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
         self._placed: PlacedStore | None = None
@@ -132,15 +148,30 @@ class Version:
 
     def _read_parts(self) -> PartsTable:
         files, n_shards = self._parts_files(), len(self.manifest["shards"])
-        unread = [file.path for file in files if file.path not in self._tables]
+        # Files that another version has open are neither read nor decoded again.
+        shared = {file: self.shards_files.get(file) for file in files[:n_shards]}
+        unread = [file.path for file in files if file.path not in self._tables and shared.get(file) is None]
+        shards: list[ShardsFile] = []
+        exclusions: list[pa.Table] = []
+        tables: dict[str, bytes] = {}
         with Together(self.store, unread[1:]) as store:
-            tables = [
-                (f"{store.url}/{file.path}", self._tables.get(file.path) or get_table_bytes(store, file))
-                for file in files
-            ]
+            for number, file in enumerate(files):
+                name = f"{store.url}/{file.path}"
+                opened = shared.get(file)
+                if opened is not None:
+                    shards.append(opened)
+                    tables[file.path] = opened.data
+                    continue
+                data = self._tables.get(file.path) or get_table_bytes(store, file)
+                tables[file.path] = bytes(data)
+                if number >= n_shards:
+                    exclusions.append(parse_table(data, name))
+                    continue
+                opened = ShardsFile(name, data)
+                shards.append(opened)
+                self.shards_files[file] = opened
         if sum(file.nbytes for file in files) <= PREPARED_BYTES:
-            self._tables = {file.path: bytes(data) for file, (_, data) in zip(files, tables, strict=True)}
-        shards, exclusions = tables[:n_shards], [parse_table(data, name) for name, data in tables[n_shards:]]
+            self._tables = tables
         parts = PartsTable(ShardRows(shards), exclusions, self.name)
         if int(parts.first_ordinal[-1]) != len(self):
             raise Corrupt(
@@ -194,7 +225,7 @@ class Version:
     def indexes(self) -> IndexCache:
         with self._lock:
             if self._indexes is None:
-                self._indexes = IndexCache(self.store)
+                self._indexes = IndexCache(self.store, self.index_bytes)
             return self._indexes
 
     def group_of(self, field: str) -> str:
@@ -241,8 +272,37 @@ class Version:
         """Return a view of the samples for which an SQL expression over the samples table is true."""
         return self.select().where(predicate)
 
+    def slice(self, name: str, n: int | None = None) -> "View":
+        """Return a view of the samples of a slice that `root.save_slice` stored, in any version of its dataset.
+
+        A list's sample is found by its part and row; if it was written again, by its key. Samples that this version
+        lacks are left out. n: number of the slice; None is the newest.
+
+        Raises: SliceNotFound, also for a removed slice; Corrupt; FieldNotFound if a rule does not fit the columns.
+        """
+        return self.select().slice(name, n)
+
+    def without(self, name: str, n: int | None = None) -> "View":
+        """Return a view of the samples that are not in a slice: see `slice`."""
+        return self.select().without(name, n)
+
+    def search(
+        self,
+        words: str | None = None,
+        *,
+        like: "Like | None" = None,
+        k: int = 60,
+        where: str | None = None,
+        field: str | None = None,
+        cache: str | PathLike[str] | None = None,
+    ) -> "SearchResult":
+        """Return the samples like a key, keys (their mean) or a vector, or with these words: see `search_samples`."""
+        from .sample_search import search_samples
+
+        return search_samples(self, words, like=like, k=k, where=where, field_name=field, cache=cache)
+
     @overload
-    def __getitem__(self, index: "slice | np.ndarray[Any, Any]") -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: Rows) -> list[dict[str, Any]]: ...
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -299,7 +359,9 @@ class Version:
         """Return the addresses of these fields for live ordinals, in order; see `places`."""
         ordinals = np.asarray(ordinals, np.int64)
         if not fields:
-            return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
+            from ..reading.sample_keys import key_addresses
+
+            return key_addresses(self, ordinals)
         return self.places(ordinals, fields, run).addresses()
 
     def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
@@ -308,27 +370,16 @@ class Version:
         return Lookup([self], fields).places(only, ordinals, run)
 
     def keys(self, ordinals: Int64s) -> list[str]:
-        from concurrent.futures import ThreadPoolExecutor
+        from ..reading.sample_keys import sample_keys
 
-        with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
-            keys_found = self._key_addresses(np.asarray(ordinals, np.int64), pool.map)
-        return [address.key for address in keys_found]
+        return sample_keys(self, np.asarray(ordinals, np.int64))
 
-    def _key_addresses(self, ordinals: Int64s, run: Map) -> list[SampleAddress]:
-        # Every group's index has the keys: take, per sample, a group that its part has.
-        part, _ = self.parts.locate(ordinals)
-        out: list[SampleAddress | None] = [None] * len(ordinals)
-        unread = np.ones(len(ordinals), bool)
-        for group, body in self.manifest["groups"].items():
-            of_group = np.flatnonzero(unread & self.parts.has_group(group)[part])
-            if len(of_group):
-                unread[of_group] = False
-                field = next(iter(body["field_nbytes"]))
-                for i, address in zip(
-                    of_group.tolist(), self.address(ordinals[of_group], [field], run), strict=True
-                ):
-                    out[i] = address
-        return [address for address in out if address is not None]
+    def stretch_keys(self, part: int, number: int) -> list[str]:
+        """Return the keys of stretch `number` (2,048 rows) of a part. Raises: Corrupt; ObjectNotFound."""
+        # Every group's index has the keys: any that the part has will do.
+        group = next(name for name in self.manifest["groups"] if self.parts.has_group(name)[part])
+        place, _ = self._shard(group, part)
+        return self.indexes.keys(place, number * ROW_GROUP_ROWS)
 
     def cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
         """Return what `stretch` returns if its rows are in memory, else None."""

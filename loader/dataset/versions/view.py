@@ -1,14 +1,12 @@
-"""A view: a version, the fields to fetch and an optional predicate."""
+"""A view: a version, the fields to fetch, and optionally a predicate and slices."""
 
 import hashlib
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
-import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ...errors import AlreadyExists, Corrupt, FieldNotFound
 from ...modalities.array import clock_field
 from ...modalities.fields import without_row_blocks
 from ...order.sources.views import Delta
@@ -17,8 +15,7 @@ from ...storage.threads import lock
 from ..log.entries import canonical
 from ..progress import Watch, unwatched
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
-from ..shards.shard import crc32c
-from ..tables.parquet import parse_stored, table_bytes
+from .stored_view import read_view, save_view
 
 if TYPE_CHECKING:
     import polars
@@ -27,20 +24,19 @@ if TYPE_CHECKING:
     from ...order.sources.views import ListedView
     from ...order.sources.window_layout import WindowLayout
     from ...order.sources.window_view import WindowView
+    from .slice_members import SliceTerm
     from .version import Version
     from .view_columns import AskedColumns, Classes, SampleColumns
 
-logger = logging.getLogger(__name__)
-
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-CHUNK_BITS = 2**20
-"""Ordinals per row of a stored view: 128 KiB of bitmap."""
+Rows: TypeAlias = "slice | np.ndarray[Any, Any]"
+"""Numbers of samples: outside of the class, where `slice` is Python's."""
 
 
 class View:
     """Samples and fields of a version. Immutable; `select` and `where` return narrower views.
 
-    A view pickles as its version, fields and predicate. Its length is the number of its samples.
+    A view pickles as its version, fields, predicate and slices. Its length is the number of its samples.
     """
 
     version: "Version"
@@ -55,6 +51,8 @@ class View:
     """First live ordinal of the version in the view (see `since`)."""
     columns: "dict[str, Classes]"
     """Column of the samples table that batches have -> class names, or None for its values."""
+    slices: "tuple[SliceTerm, ...]"
+    """Slices that the samples are in, or outside of."""
 
     def __init__(
         self,
@@ -64,9 +62,11 @@ class View:
         where_present: bool = False,
         first: int = 0,
         columns: "AskedColumns" = (),
+        slices: "Sequence[SliceTerm]" = (),
     ) -> None:
         self.version, self.predicate, self.where_present = version, predicate, where_present
         self.first = first
+        self.slices = tuple(slices)
         if not_names := [field for field in fields if not isinstance(field, str)]:
             raise FieldNotFound(
                 f"select({not_names[0]!r}): names of fields are needed, each an argument: select('jpg', 'cls')"
@@ -78,7 +78,9 @@ class View:
         self._members: SelectTable | None = None
         self._reader: SampleColumns | None = None
         self._partial = [
-            group for group in self._groups if self._coverage(group) < version.manifest["n_parts"]
+            group
+            for group in self._groups
+            if version.manifest["groups"][group]["n_parts"] < version.manifest["n_parts"]
         ]
         if self._partial and not where_present:
             raise FieldNotFound(self._missing_share())
@@ -91,7 +93,21 @@ class View:
             self.where_present,
             self.first,
             self.columns,
+            self.slices,
         )
+
+    def _but(self, **changes: Any) -> "View":
+        """Return this view with other arguments."""
+        arguments: dict[str, Any] = {
+            "version": self.version,
+            "fields": self.fields,
+            "predicate": self.predicate,
+            "where_present": self.where_present,
+            "first": self.first,
+            "columns": self.columns,
+            "slices": self.slices,
+        }
+        return View(**(arguments | changes))
 
     def _checked(self, columns: "AskedColumns") -> "dict[str, Classes]":
         if not columns and isinstance(columns, tuple | list | dict):
@@ -102,6 +118,8 @@ class View:
 
     def __repr__(self) -> str:
         where = f" where {self.predicate}" if self.predicate else ""
+        for term in self.slices:
+            where += f" {'without' if term.without else 'in'} slice {term.name}"
         names = [*self.fields, *self.columns]
         return f"View({self.version.name!r}: {', '.join(names)}{where})"
 
@@ -109,7 +127,7 @@ class View:
         """Return the same samples with these fields and columns: see `Version.select`. Raises: FieldNotFound."""
         present = where_present or self.where_present
         chosen = fields or without_row_blocks(self.version.fields)
-        return View(self.version, chosen, self.predicate, present, self.first, columns)
+        return self._but(fields=chosen, where_present=present, columns=columns)
 
     def where(self, predicate: str) -> "View":
         """Return the samples of this view for which an SQL expression is also true. Raises: FieldNotFound."""
@@ -117,18 +135,40 @@ class View:
 
         check_names(self.version, predicate)
         both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
-        return View(self.version, self.fields, both, self.where_present, self.first, self.columns)
+        return self._but(predicate=both)
+
+    def slice(self, name: str, n: int | None = None) -> "View":
+        """Return the samples of this view that are in a slice: see `Version.slice`."""
+        return self._sliced(name, n, without=False)
+
+    def without(self, name: str, n: int | None = None) -> "View":
+        """Return the samples of this view that are not in a slice: see `Version.slice`."""
+        return self._sliced(name, n, without=True)
+
+    def _sliced(self, name: str, n: int | None, *, without: bool) -> "View":
+        from .slice_members import slice_term
+
+        term = slice_term(self.version, name, n, without=without)
+        return self._but(slices=(*self.slices, term))
 
     def of_version(self, version: "Version") -> "View":
-        """Return a view of another version with the same fields, columns and predicate. Raises: FieldNotFound."""
-        return View(version, self.fields, self.predicate, self.where_present, columns=self.columns)
+        """Return a view of another version with the same fields, columns, predicate and slices.
+
+        Raises: FieldNotFound.
+        """
+        slices = []
+        if self.slices:
+            from .slice_members import term_in
+
+            slices = [term_in(version, term) for term in self.slices]
+        return self._but(version=version, first=0, slices=slices)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
         """Return the view that `split` divided into this and other buckets. Raises: InvalidPlan."""
         from .split import whole_predicate
 
         predicate = whole_predicate(self, by, edges, label)
-        return View(self.version, self.fields, predicate, self.where_present, columns=self.columns)
+        return self._but(predicate=predicate, first=0)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
         """Return the samples added and removed since `old`, a view of an earlier version (`delta.delta_of`)."""
@@ -138,7 +178,7 @@ class View:
 
     def from_first(self, first: int) -> "View":
         """Return the samples of this view from live ordinal `first` of the version on."""
-        view = View(self.version, self.fields, self.predicate, self.where_present, first, self.columns)
+        view = self._but(first=first)
         if self.is_filtered:
             view._members = self._table
         return view
@@ -190,7 +230,7 @@ class View:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped
 
     @overload
-    def __getitem__(self, index: "slice | np.ndarray[Any, Any]") -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: Rows) -> list[dict[str, Any]]: ...
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -287,6 +327,7 @@ class View:
             "n": len(self),
             "id": self.id,
             **({"first": self.first} if self.first else {}),
+            **({"slices": [term.to_json() for term in self.slices]} if self.slices else {}),
             # A list of pairs: the order of the columns is a batch's order, and a plan's JSON sorts its names.
             **({"columns": [[name, each] for name, each in self.columns.items()]} if self.columns else {}),
         }
@@ -308,8 +349,8 @@ class View:
 
     @property
     def is_filtered(self) -> bool:
-        """True if a predicate or a missing field leaves out samples of the version."""
-        return self.predicate is not None or bool(self._partial)
+        """True if a predicate, a slice or a missing field leaves out samples of the version."""
+        return self.predicate is not None or bool(self._partial) or bool(self.slices)
 
     @property
     def _skipped(self) -> int:
@@ -317,10 +358,9 @@ class View:
 
     def _id(self, more: dict[str, Any]) -> str:
         body = {"version": self.version.id, "where": self.predicate, "groups": self._partial, **more}
+        if self.slices:  # views without slices have the ids of earlier releases
+            body["slices"] = [term.to_json() for term in self.slices]
         return "w-" + hashlib.sha256(canonical(body)).hexdigest()
-
-    def _coverage(self, group: str) -> int:
-        return int(self.version.manifest["groups"][group]["n_parts"])
 
     def _missing_share(self) -> str:
         total = self.version.manifest["n_rows"]
@@ -350,67 +390,59 @@ class View:
         return retry_corrupt(self._read_table)
 
     def _read_table(self) -> SelectTable | None:
-        try:
-            data = self.version.store.get(self._path).data
-        except ObjectNotFound:
-            return None
-        name = f"{self.version.store.url}/{self._path}"
-        table = parse_stored(data, self._path, name)
-        try:
-            first, rows = table["first_ordinal"].to_pylist(), table["bits"].to_pylist()
-            sums = table["crc32c"].to_pylist() if "crc32c" in table.column_names else map(crc32c, rows)
-            wrong = [at for at, row, crc in zip(first, rows, sums, strict=True) if crc32c(row) != crc]
-            bits = b"".join(rows)
-        except (KeyError, TypeError) as error:
-            raise Corrupt(f"{name} is not a view: {error}; delete it to rebuild it") from error
-        if first != [i * CHUNK_BITS for i in range(len(first))] or len(bits) != -(-len(self.version) // 8):
-            raise Corrupt(
-                f"{name} has {len(bits)} bytes of bits in rows from {first[:3]}; {self.version.name} with "
-                f"{len(self.version)} samples needs {-(-len(self.version) // 8)}. Delete it to rebuild it"
-            )
-        if wrong:
-            raise Corrupt(f"{name}: the bits from ordinal {wrong[0]} on are damaged. Delete it to rebuild it")
-        return SelectTable(bits, len(self.version))
+        table = read_view(self.version, self._path)
+        if table is not None and self.slices:
+            self._check_slices(unpack(table.packed(), len(self.version)))
+        return table
+
+    def _check_slices(self, members: Bools) -> None:
+        """Raise Corrupt if a stored bitmap, bool [len(version)], selects samples that the slices do not."""
+        from .slice_members import check_term
+
+        what = f"{self.version.store.url}/{self._path}: the slice"
+        if self._is_one_slice:
+            check_term(self.version, self.slices[0], members, what)
+            return
+        outside = np.flatnonzero(members & ~self._in_slices())
+        if len(outside):
+            raise Corrupt(f"{what} lacks ordinal {outside[0]}, which is selected: delete it to rebuild it")
+
+    @property
+    def _is_one_slice(self) -> bool:
+        return len(self.slices) == 1 and self.predicate is None and not self._partial
+
+    def _in_slices(self) -> Bools:
+        """Return bool [len(version)]: True for live ordinals that all slices select."""
+        members = np.ones(len(self.version), bool)
+        for term in self.slices:
+            # A view of its own, whose stored bitmap outlives the slice.
+            members &= View(self.version, (), None, slices=(term,)).members()
+        return members
 
     def _make(self) -> SelectTable:
         members = np.ones(len(self.version), bool)
+        if self._is_one_slice:
+            from .slice_members import term_members
+
+            return self._kept(term_members(self.version, self.slices[0]))
         if self.predicate is not None:
             from .samples_table import live_where
 
             members &= live_where(self.version, self.predicate)
         parts = self.version.parts
         for group in self._partial:
-            members &= np.repeat(parts.has_group(group), parts.n_live)
+            members &= parts.has_live_group(group)
+        if self.slices:
+            members &= self._in_slices()
         return self._kept(members)
 
     def _kept(self, members: Bools) -> SelectTable:
-        table = SelectTable(pack(members), len(self.version))
+        packed = pack(members)
         try:
-            self._save(pack(members))
+            save_view(self.version, self._path, packed, self.id)
         except AlreadyExists:
             # Another process stored a different result first: all ranks use that one.
             saved = self._load()
-            return table if saved is None else saved
-        return table
-
-    def _save(self, packed: bytes) -> None:
-        step = CHUNK_BITS // 8
-        chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
-        table = pa.table(
-            {
-                "first_ordinal": [i * CHUNK_BITS for i in range(len(chunks))],
-                "bits": pa.array(chunks, pa.binary()),
-                "crc32c": pa.array(map(crc32c, chunks), pa.int64()),
-            }
-        )
-        try:
-            data = table_bytes(table, "view", facts={"path": self._path})
-            self.version.store.put_if_absent(self._path, data)
-        except AlreadyExists:
-            raise
-        except Forbidden:
-            logger.warning(
-                "the root is read-only here: view %s was not saved, each process scans the samples", self.id
-            )
-        except StoreError as error:
-            logger.warning("view %s was not saved (%s); each process scans the samples", self.id, error)
+            if saved is not None:
+                return saved
+        return SelectTable(packed, len(self.version))

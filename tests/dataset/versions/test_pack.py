@@ -109,7 +109,26 @@ def test_it_is_made_once_and_reads_one_document(root, stores):
         assert held(view) == by_key()
     parts = len(view.documents.version.parts)
     # Manifest and shards table; the indexes, and for the first document's place one of them; the document.
-    assert calls == [[2, parts + 1, 1], [2, 0, 0]]
+    # Then the manifest only: the first version still has the shards table open.
+    assert calls == [[2, parts + 1, 1], [1, 0, 0]]
+
+
+def test_plan_takes_a_view_that_its_own_request_packed(root, stores):
+    """A caller that needs the number of sequences first does not read the table twice."""
+    write(root)
+    root.store = stores.Counting(root.store)
+    view = root.open("docs@1").select(FIELD)
+    request = loader.pack(FIELD, 16)
+    packed_view = view.packed(request)
+    options = {"seed": 1, "global_batch": 2}
+    expected = loader.plan({"docs": view}, pack=request, **options)
+    assert root.store.total > 0
+    root.store.calls.clear()
+    plan = loader.plan({"docs": packed_view}, pack=request, **options)
+    assert plan.hash == expected.hash
+    assert root.store.total == 0
+    with pytest.raises(InvalidPlan, match="cannot be packed"):
+        loader.plan({"docs": packed_view}, pack=loader.pack(FIELD, 32), **options)
 
 
 def test_root_that_cannot_be_written_only_costs_each_process_the_work(root, caplog):
@@ -296,6 +315,30 @@ def test_checksums_are_of_the_pieces_bytes(root):
     assert all(checks.part(document, 0, field) is None for document in (*short, 999))
 
 
+@pytest.mark.parametrize("kind", ["where", "listed"])
+def test_forged_table_of_documents_that_the_view_lacks_is_refused(tmp_path, kind):
+    """Its own sha256 is right, and no plan has stated one yet: it could bring held-out documents into a training."""
+    with loader.Root(tmp_path) as root:
+        pairs = write_pairs(root)
+        view, others = pairs.where("chosen"), pairs.where("NOT chosen")
+        if kind == "listed":
+            view, others = (loader.listed(pairs, ordinals) for ordinals in ([3, 1, 8], [4, 2, 9]))
+        paths = []
+        for each in (view, others):
+            before = {info.key for info in root.store.list("packs/")}
+            each.packed(loader.pack(FIELD, 32))
+            (path,) = {info.key for info in root.store.list("packs/")} - before
+            paths.append(path)
+        own, forged = (tmp_path / path for path in paths)
+        own.write_bytes(with_facts(forged.read_bytes(), {b"penstock.path": paths[0].encode()}))
+        with pytest.raises(
+            Corrupt, match=r"documents that its view lacks, such as 'k.*delete it to rebuild it"
+        ):
+            view.packed(loader.pack(FIELD, 32))
+        own.unlink()
+        assert len(view.packed(loader.pack(FIELD, 32)))
+
+
 def test_damaged_checksums_are_refused(tmp_path):
     with loader.Root(str(tmp_path)) as root:
         view = packed(write(root).select(FIELD), checksums=True)
@@ -446,6 +489,7 @@ def test_documents_stay_whole_without_split(root):
         ({"together": ""}, "the name of a column"),
         ({"split": 0}, "True or False is needed"),
         ({"split": False, "checksums": True}, "is for split documents"),
+        ({"together": "kind", "checksums": True}, "is for split documents"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(root, more, says):

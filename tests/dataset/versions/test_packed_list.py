@@ -23,9 +23,9 @@ def tokens(number):
     return (np.arange(LENGTHS[number % len(LENGTHS)]) + 100 * number).astype(np.int32)
 
 
-def write(root, n=20, name="docs"):
+def write(root, n=20, name="docs", first=0):
     with root.write(name, part_samples=5) as writer:
-        for number in range(n):
+        for number in range(first, first + n):
             metadata = {
                 "n_tokens": len(tokens(number)),
                 "half": number / 2,
@@ -179,6 +179,53 @@ def test_list_with_a_repeated_document_is_not_packed(root):
         planned(listed(version, [1, 4, 2, 4]))
 
 
+def test_list_with_a_repeated_document_of_a_group_is_not_packed(root):
+    version = write(root)
+    (key,) = version.keys(np.array([9]))
+    with pytest.raises(InvalidPlan, match=f"1 documents more than once: '{key}'"):
+        planned(listed(version, [8, 9, 9]), together="pair")
+    assert not list(root.store.list("packs/"))
+
+
+def test_null_of_a_listed_document_in_together_is_named_by_its_key(root):
+    """A document of the version that the list lacks may have one."""
+    version = write(root)
+    missing = [ordinal for ordinal, number in enumerate(number_of(version, range(20))) if number % 7 == 0]
+    others = [ordinal for ordinal in range(20) if ordinal not in missing]
+    assert len(planned(listed(version, others), together="some").sources["docs"].view) > 0
+    (key,) = version.keys(np.array(missing[1:2]))
+    with pytest.raises(InvalidPlan, match=f"1 documents have no value, such as '{key}'; leave them out"):
+        planned(listed(version, [*others, missing[1]]), together="some")
+
+
+def test_quarantined_document_of_a_group_is_masked_in_its_place(root):
+    """Its group keeps its sequence, on any number of ranks, and totals do not count it."""
+    version = write(root)
+    plan = planned(listed(version), together="pair")
+    table = plan.sources["docs"].view.table
+    n_steps = -(-len(table) // 2)
+    (key,) = version.keys(np.array([2]))
+    tokens_of_bad = tokens(int(key[1:]))
+    assert len(tokens_of_bad) > 1
+    quarantined = plan.quarantined({"docs": [key]}, step=0)
+    quarantined.save(root)
+    reopened = loader.open_plan(root, quarantined.hash)
+    whole = loader.Loader(plan, 0, 1, steps=n_steps, framework="numpy")
+    rest = loader.Loader(reopened, 0, 1, steps=n_steps, framework="numpy")
+    n_masked = 0
+    with whole, rest:
+        for batch, masked in zip(whole, rest, strict=True):
+            is_bad = np.isin(batch[FIELD], tokens_of_bad) & (batch[f"{FIELD}.segment_ids"] > 0)
+            n_masked += int(is_bad.sum())
+            assert np.array_equal(masked[FIELD], np.where(is_bad, 0, batch[FIELD]))
+            assert not masked[f"{FIELD}.loss_mask"][is_bad].any()
+            assert masked.totals["tokens"] == batch.totals["tokens"] - int(is_bad.sum())
+    assert n_masked == len(tokens_of_bad)
+    one = trained(reopened, n_steps, rank=0, world_size=1)[0]
+    parts = [trained(reopened, n_steps, rank=rank, world_size=2)[0] for rank in (0, 1)]
+    assert one == [first + second for first, second in zip(*parts, strict=True)]
+
+
 def test_document_without_a_count_is_named_by_its_key(root):
     version = write(root)
     with pytest.raises(InvalidPlan, match=r"documents have no number of tokens"):
@@ -198,13 +245,14 @@ def test_split_document_of_a_list_has_checksums_of_its_pieces(root):
 
 
 def test_cost_of_packing_a_list_does_not_grow_with_the_version(root):
-    """Eight documents of 4 parts, in a version of 4 and of 24 parts."""
+    """Eight documents of 4 parts, in a version of 4 parts and in one of 24, with a table of columns per transaction."""
     counts = []
-    for name, n in (("small", 20), ("large", 120)):
-        write(root, n, name)
+    for name, n_transactions in (("small", 1), ("large", 6)):
+        for number in range(n_transactions):
+            write(root, name=name, first=20 * number)
         store = root.store
         root.store = Counting(store)
-        version = root.open(f"{name}@1")
+        version = root.open(f"{name}@latest")
         version.prepare()
         root.store.calls.clear()
         root.store.nbytes = 0

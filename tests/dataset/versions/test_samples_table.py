@@ -31,7 +31,8 @@ def test_rows_without_a_value_are_null():
 @pytest.fixture
 def version(tmp_path, monkeypatch):
     """Samples in several parts and row groups, of which one is excluded; one column annotated twice, one only there."""
-    monkeypatch.setattr(parquet.table_bytes, "__kwdefaults__", {"row_group_rows": 4, "facts": None})
+    defaults = parquet.table_bytes.__kwdefaults__
+    monkeypatch.setattr(parquet.table_bytes, "__kwdefaults__", {**defaults, "row_group_rows": 4})
     monkeypatch.setattr(parquet.put_table, "__defaults__", (4,))
     monkeypatch.setattr(run_samples.put_rows, "__defaults__", (4,))
     root = loader.Root(tmp_path / "root")

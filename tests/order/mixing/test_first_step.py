@@ -72,6 +72,7 @@ def test_ends_of_epochs_and_uses_of_samples_count_from_the_first_step(n, batch, 
     assert plan.step_of("photos", position) == first + plain.step_of("photos", position)
     end, _ = bounds(plan, epochs, None)
     assert end == first + -(-n // batch) * epochs
+    assert plan.used_before(end) == plain.used_before(end - first)
     (key,) = synthetic(n, "photos").keys(plan.slots(first).ordinal[:1].clip(0))
     uses = plan.steps_of("photos", key, before=end)
     plain_uses = plain.steps_of("photos", key, before=end - first)

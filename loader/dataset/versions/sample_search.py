@@ -1,0 +1,273 @@
+"""Search a version's samples by similarity and by words: `version.search`."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ...errors import InvalidRuntime, SampleNotFound
+from ..search.how import similarity_field, text_fields
+from ..search.similarity import Similarity
+from ..search.text_index import TextIndex, word_members
+from ..search.words import parse_words
+from ..shards.bitmap import Bools
+from .samples_table import Int64s, live_ordinals, live_where
+
+if TYPE_CHECKING:
+    from .version import Version
+
+Like: TypeAlias = "str | Collection[str] | Collection[float] | np.ndarray[Any, Any]"
+"""A key; keys, whose mean is compared; or a vector."""
+MOST_RESULTS = 10_000
+MOST_SAMPLES_OF_WORDS = 20_000_000
+"""Most texts that a query searches: 6 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SearchResult:
+    """Samples that a search returned."""
+
+    version: "Version"
+    field: str
+    """Field that was compared; of words, the text fields, separated by commas."""
+    ordinals: Int64s
+    """int64 [n]: live ordinals, the most similar first; of words without `like`, in version order."""
+    scores: np.ndarray
+    """float64 [n]: cosines, -1 to 1; NaN for words without `like`."""
+    exact: bool
+    """True if every embedding, or every text, was compared."""
+    n_searched: int
+    """Embeddings, codes or texts that were compared."""
+    n_matching: int
+    """Samples that pass words and where; the result has the first or best `k` of them."""
+    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Path of a segment that was left out -> what is wrong with it."""
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def keys(self) -> list[str]:
+        """Return the samples' keys, in the order of `ordinals`."""
+        if not len(self.ordinals):
+            return []
+        return self.version.keys(self.ordinals)
+
+    def to_json(self) -> dict[str, Any]:
+        samples = []
+        rows = zip(
+            self.ordinals.tolist(),
+            self.keys(),
+            self.scores.tolist(),
+            strict=True,
+        )
+        for ordinal, key, score in rows:
+            stated_score = score
+            if math.isnan(score):
+                stated_score = None
+            samples.append({"ordinal": ordinal, "key": key, "score": stated_score})
+        return {
+            "version": self.version.name,
+            "field": self.field,
+            "exact": self.exact,
+            "n_searched": self.n_searched,
+            "found": samples,
+        }
+
+
+def search_samples(
+    version: "Version",
+    words: str | None = None,
+    *,
+    like: "Like | None" = None,
+    k: int = 60,
+    where: str | None = None,
+    members: Bools | None = None,
+    field_name: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+) -> SearchResult:
+    """Return the samples most similar to others, or the ones whose texts have these words.
+
+    Args:
+        words: a sample matches with every word and "phrase", and without any -word. They filter. Without `like`, the
+            result is in version order.
+        like: a key, keys (their mean), or a vector. The samples themselves are in the result.
+        k: most samples to return, up to 10,000.
+        where: SQL expression over the samples table.
+        members: bool [len(version)], the only samples to search; None for all.
+        field_name: field to compare; None is the embedding. Without `like` it is the text field to search, None is all.
+        cache: folder on a local disk for codes, shared by processes; None is a temporary one.
+
+    Without an index (`penstock index`) up to 100,000 embeddings or texts are read for a query.
+
+    Raises: SampleNotFound for a key that does not exist or is excluded; FieldMismatch for a vector that is zero, not
+    finite or of another width; FieldNotFound; NotIndexed; InvalidRuntime; MissingDependency.
+    """
+    _check_count(k)
+    if words is None and like is None:
+        raise InvalidRuntime("a search needs words, or like= with a key, keys or a vector")
+    selected = np.ones(len(version), bool)
+    if members is not None:
+        selected &= members
+    if where is not None:
+        selected &= live_where(version, where)
+    state = _state_of(version, cache)
+    with state.lock:
+        if like is None:
+            texts = _search_words(state, words or "", field_name, selected)
+            return texts.result(version, k)
+        damaged: dict[str, str] = {}
+        if words is not None:
+            texts = _search_words(state, words, None, selected)
+            selected = texts.members
+            damaged = texts.damaged
+        result = _search_like(state, like, field_name, k, selected)
+        return replace(result, damaged=result.damaged | damaged)
+
+
+def _search_like(
+    state: "_SearchState",
+    like: "Like",
+    field_name: str | None,
+    k: int,
+    selected: Bools,
+) -> SearchResult:
+    """Return the most similar of the selected samples, bool [len(version)]."""
+    version = state.version
+    similarity = state.similarity(field_name)
+    query = _direction(similarity, version, like)
+    nearest = similarity.nearest(query, k, selected)
+    return SearchResult(
+        version=version,
+        field=similarity.field,
+        ordinals=nearest.ordinals,
+        scores=nearest.scores,
+        exact=nearest.exact,
+        n_searched=nearest.n_searched,
+        n_matching=int(np.count_nonzero(selected)),
+        damaged=nearest.damaged,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _WordMatches:
+    """Samples with words."""
+
+    field: str
+    """Text fields, separated by commas."""
+    members: Bools
+    """bool [len(version)]."""
+    n_searched: int
+    damaged: dict[str, str]
+
+    def result(self, version: "Version", k: int) -> SearchResult:
+        ordinals = np.flatnonzero(self.members)
+        return SearchResult(
+            version=version,
+            field=self.field,
+            ordinals=ordinals[:k],
+            scores=np.full(len(ordinals[:k]), np.nan),
+            exact=True,
+            n_searched=self.n_searched,
+            n_matching=len(ordinals),
+            damaged=self.damaged,
+        )
+
+
+def _search_words(
+    state: "_SearchState",
+    words: str,
+    field_name: str | None,
+    selected: Bools,
+) -> _WordMatches:
+    """Return the selected samples, bool [len(version)], with these words."""
+    n_searched = int(np.count_nonzero(selected))
+    indexes = state.text_indexes(words, field_name, n_searched)
+    members = word_members(indexes, parse_words(words), selected)
+    damaged: dict[str, str] = {}
+    for index in indexes:
+        damaged |= index.damaged
+    return _WordMatches(
+        field=",".join(index.field for index in indexes),
+        members=members,
+        n_searched=n_searched,
+        damaged=damaged,
+    )
+
+
+def _check_count(k: object) -> None:
+    is_number = isinstance(k, int) and not isinstance(k, bool)
+    if not is_number or not 1 <= k <= MOST_RESULTS:  # type: ignore[operator]
+        raise InvalidRuntime(f"k = {k!r}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
+
+
+def _direction(similarity: Similarity, version: "Version", like: Any) -> np.ndarray:
+    """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
+    keys = [like]
+    if not isinstance(like, str):
+        keys = []
+        if not isinstance(like, np.ndarray):
+            keys = list(like)
+        if not keys or not all(isinstance(key, str) for key in keys):
+            return similarity.direction(like)
+    ordinals = live_ordinals(version, keys)
+    missing = np.flatnonzero(ordinals < 0)
+    if len(missing):
+        key = keys[int(missing[0])]
+        raise SampleNotFound(
+            f"{version.name} has no live sample {key!r}: it does not exist, or was excluded or taken down. Pass "
+            "the key of another sample"
+        )
+    return similarity.mean_of(ordinals, keys)
+
+
+class _SearchState:
+    """Open indexes of one version, which its searches share."""
+
+    def __init__(self, version: "Version", cache: str | os.PathLike[str] | None) -> None:
+        self.lock = Lock()
+        self.cache = cache
+        self.version = version
+        self._similarities: dict[str, Similarity] = {}
+        self._texts: dict[str, TextIndex] = {}
+
+    def similarity(self, field_name: str | None) -> Similarity:
+        name = similarity_field(self.version, field_name)
+        if name not in self._similarities:
+            self._similarities[name] = Similarity(self.version, name, self.cache)
+        return self._similarities[name]
+
+    def text_indexes(self, words: str, field_name: str | None, n_samples: int) -> list[TextIndex]:
+        parse_words(words)  # before anything is read
+        if n_samples > MOST_SAMPLES_OF_WORDS:
+            raise InvalidRuntime(
+                f"words would be searched in {n_samples:,} samples of {self.version.name}; at most "
+                f"{MOST_SAMPLES_OF_WORDS:,} are accepted: pass a where that leaves fewer"
+            )
+        indexes = []
+        for name in text_fields(self.version, field_name):
+            if name not in self._texts:
+                self._texts[name] = TextIndex(self.version, name)
+            indexes.append(self._texts[name])
+        return indexes
+
+
+_states_lock = Lock()
+
+
+def _state_of(version: "Version", cache: str | os.PathLike[str] | None) -> _SearchState:
+    with _states_lock:
+        state = version.searches
+        if not isinstance(state, _SearchState) or state.cache != cache:
+            state = _SearchState(version, cache)
+            version.searches = state
+        return state
+
+
+def forget_searches(version: "Version") -> None:
+    """Let the next search of a version read its segments again."""
+    version.searches = None

@@ -221,11 +221,15 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt if a page fails its checksum twice.
+        """Return one row group, with checksums. Raises: Corrupt if a page fails its checksum twice."""
+        return self.with_checksums(self.read_rows(group))
 
-        If checksums are unknown, the first call requests the index's seal.
-        """
-        rows = retry_corrupt(partial(self._read_unchecked, group))
+    def read_rows(self, group: int) -> IndexRows:
+        """Return one row group as it is stored: checksums that only a seal has are unknown. Raises: Corrupt."""
+        return retry_corrupt(partial(self._read_unchecked, group))
+
+    def with_checksums(self, rows: IndexRows) -> IndexRows:
+        """Return rows of `read_rows`, changed in place. The first call with unknown checksums requests the seal."""
         if not self._place.seal:
             return rows
         is_unknown = rows.places[:, :, 2] == UNKNOWN_CRC  # [rows, fields]
@@ -235,7 +239,7 @@ class IndexFile:
         if seal is None:
             return replace(rows, sealed=False)
 
-        # `rows` is new and in no cache, so its arrays may change.
+        # Before this, only the keys of `rows` are read, so its checksums may change.
         end_row = rows.first_row + len(rows.keys)
         for number, (field, crcs) in enumerate(rows.crc32c.items()):
             unknown = is_unknown[:, number]

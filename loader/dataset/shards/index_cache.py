@@ -9,6 +9,7 @@ from .index_rows import IndexRows
 from .shard import PageHashes
 
 MAX_OPEN_FILES = 4096
+CACHED_INDEX_BYTES = 256 * 2**20
 
 
 class IndexCache:
@@ -17,7 +18,7 @@ class IndexCache:
     def __init__(
         self,
         store: Store,
-        capacity_bytes: int = 256 * 2**20,
+        capacity_bytes: int = CACHED_INDEX_BYTES,
     ) -> None:
         self._store = store
         self._groups = ByteLru(capacity_bytes)
@@ -44,12 +45,46 @@ class IndexCache:
             group = self.held(place, row)  # another thread may have read it meanwhile
             if group is None:
                 file = self._file(place)
-                group = file.read_group(number)
-                # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
-                row_nbytes = 80 + 24 * len(group.offset)
-                nbytes = len(group.keys) * row_nbytes
-                self._groups.put(key, group, nbytes)
+                unsealed_key = (
+                    place.path,
+                    number,
+                    "unsealed",
+                )
+                unsealed = self._groups.get(unsealed_key)
+                if unsealed is None:
+                    unsealed = file.read_rows(number)
+                group = file.with_checksums(unsealed)
+                self._put(key, group)
         return group
+
+    def keys(self, place: IndexPlace, row: int) -> list[str]:
+        """Return the keys of the row group around `row`. Costs no request for a seal, unlike `rows`."""
+        group = self.held(place, row)
+        if group is None and not place.seal:
+            group = self.rows(place, row)
+        if group is not None:
+            return group.keys
+
+        number = row // ROW_GROUP_ROWS
+        key = (place.path, number)
+        unsealed_key = (
+            place.path,
+            number,
+            "unsealed",
+        )
+        with self._groups.turns.of(key):
+            group = self._groups.get(unsealed_key)
+            if group is None:
+                file = self._file(place)
+                group = file.read_rows(number)
+                self._put(unsealed_key, group)
+        return group.keys
+
+    def _put(self, key: object, group: IndexRows) -> None:
+        # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
+        row_nbytes = 80 + 24 * len(group.offset)
+        nbytes = len(group.keys) * row_nbytes
+        self._groups.put(key, group, nbytes)
 
     def page_hashes(
         self,

@@ -6,14 +6,13 @@ request. Finding n ordinals costs O(n log parts).
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime
-from ..tables.parquet import changes, codes, integers, take_rows, text, texts
+from ..tables.parquet import codes, integers, take_rows, texts
 from .bitmap import Bools, Int64s, SelectTable, pack, unpack
 from .numbered_rows import ShardRows
 
@@ -187,6 +186,13 @@ class PartsTable:
             raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
         return integers(index)
 
+    def ids_at(self, positions: Sequence[int]) -> list[str]:
+        """Return the ids of parts at these positions; for a few of many parts, whose names are not all decoded."""
+        if len(positions) <= CACHE_NAMES:
+            return [self.id(position) for position in positions]
+        ids = self.ids
+        return [ids[position].as_py() for position in positions]
+
     def position(self, part: str) -> int:
         positions = self.positions([part])
         return int(positions[0])
@@ -216,6 +222,28 @@ class PartsTable:
         live_rows = self.live_rows[position]
         return unpack(live_rows.packed(), n_rows)
 
+    def live_ordinals(self, positions: Int64s, rows: Int64s) -> Int64s:
+        """Return int64 [n]: live ordinals of rows of parts, -1 for excluded rows. The inverse of `locate`.
+
+        positions, rows: int64 [n]; every part has its rows.
+        """
+        ordinals: Int64s = self.first_ordinal[positions] + rows
+        if not self.live_rows:
+            return ordinals
+        order = np.argsort(positions, kind="stable")
+        ordered = positions[order]
+        for position in self.with_exclusions:
+            first, end = np.searchsorted(ordered, [position, position + 1]).tolist()
+            if first == end:
+                continue
+            of_part = order[first:end]
+            is_live = self.live_members(position)  # [rows of the part]
+            n_before = np.cumsum(is_live) - 1  # [rows]: live rows before a live row
+            own_rows = rows[of_part]
+            live = self.first_ordinal[position] + n_before[own_rows]
+            ordinals[of_part] = np.where(is_live[own_rows], live, -1)
+        return ordinals
+
     @property
     def with_exclusions(self) -> list[int]:
         """Positions of the parts with exclusions."""
@@ -232,6 +260,11 @@ class PartsTable:
         shard_of_parts = self._shard_of[group]
         present: Bools = shard_of_parts != MISSING
         return present
+
+    def has_live_group(self, group: str) -> Bools:
+        """Return bool [live samples]: whether each sample's part has a shard of the group."""
+        has_group = self.has_group(group)
+        return np.repeat(has_group, self.n_live)
 
     def shard(
         self,
@@ -252,46 +285,25 @@ class PartsTable:
         return self._shards.row(number)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """Return (SHA-256 hex, bytes) of the shard at a path, or None. O(shards)."""
+        """Return (SHA-256 hex, bytes) of the shard at a path, or None."""
         row = self.shard_at(path)
         if row is None:
             return None
         return row["sha256"], row["nbytes"]
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the first row of the shards table with this path, or None. O(shards).
+        """Return the first row of the shards table with this path, or None. O(shards) once per file of the table.
 
         Groups of registered samples, and parts of other fields, share a path.
         """
-        number = self._shard_number(path)
-        if number is None:
-            return None
-        return self._shards.row(number)
-
-    def _shard_number(self, path: str) -> int | None:
-        if len(self._shards) <= FEW_SHARDS:
-            return self._row_by_path.get(path)
-
-        import pyarrow.compute as pc
-
-        path_text = text(path)
         first_row = 0
-        for table in self._shards.tables("path"):
-            paths = table["path"]
-            index = pc.index(paths, path_text)
-            local: int = index.as_py()  # -1 if it is not there
-            if local >= 0:
-                return first_row + local
-            first_row += table.num_rows
+        for file in self._shards.files:
+            for local in file.rows_at(path):
+                row = self._shards.row(first_row + local)
+                if row["path"] == path:
+                    return row
+            first_row += file.n_rows
         return None
-
-    @cached_property
-    def _row_by_path(self) -> dict[str, int]:
-        table = self._shards.columns("path")
-        row_by_path: dict[str, int] = {}
-        for row, path in enumerate(table["path"].to_pylist()):
-            row_by_path.setdefault(path, row)
-        return row_by_path
 
     def shard_nbytes(self, group: str) -> list[int]:
         """Return the size of each shard of the group, in the order of the parts."""
@@ -313,37 +325,25 @@ class PartsTable:
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
     """Return (groups in order of their first shard, group number per shard, row count per shard)."""
+    is_few = len(shards) <= FEW_SHARDS
     numbers: dict[str, int] = {}  # group -> its number
     group = np.empty(len(shards), np.int64)
     n_rows = np.empty(len(shards), np.int64)
     start = 0
-    for table in shards.tables("group", "n_rows"):
-        end = start + table.num_rows
-        names = table["group"]
-        if len(shards) <= FEW_SHARDS:
-            group[start:end] = _group_numbers(names, numbers)
-        else:
-            distinct_names, code = codes(names)
-            distinct_numbers = _group_numbers(distinct_names, numbers)
-            group[start:end] = distinct_numbers[code]
-        n_rows[start:end] = integers(table["n_rows"])
+    for file in shards.files:
+        end = start + file.n_rows
+        own_names, own_number, own_rows = file.groups(is_few=is_few)
+        own_numbers = []
+        for name in own_names:
+            next_number = len(numbers)
+            own_numbers.append(numbers.setdefault(name, next_number))
+        by_own_number = np.array(own_numbers, np.int64)
+        group[start:end] = by_own_number[own_number]
+        n_rows[start:end] = own_rows
         start = end
 
     groups = list(numbers)
     return groups, group, n_rows
-
-
-def _group_numbers(
-    names: pa.Array | pa.ChunkedArray,
-    numbers: dict[str, int],
-) -> Int64s:
-    """Return int64 [names]; a group without a number gets the next one."""
-    out: list[int] = []
-    for name in names.to_pylist():
-        next_number = len(numbers)
-        number = numbers.setdefault(name, next_number)
-        out.append(number)
-    return np.array(out, np.int64)
 
 
 def _parts(
@@ -388,20 +388,19 @@ def _parts(
 
 def _name_changes(shards: ShardRows) -> Bools:
     """Return bool [shards]: whether the part of each shard differs from the part of the shard before."""
+    is_few = len(shards) <= FEW_SHARDS
     out = np.empty(len(shards), bool)
     start = 0
-    last = None  # name in the last row of the table before
-    for table in shards.tables("part"):
-        names = table["part"].combine_chunks()
-        end = start + len(names)
-        if len(shards) > FEW_SHARDS:
-            out[start:end] = changes(names)
-        else:
-            texts = names.to_pylist()
-            out[start + 1 : end] = [name != before for before, name in pairwise(texts)]
-        # The first row is compared with the last row of the table before.
-        out[start] = names[0].as_py() != last
-        last = names[-1].as_py()
+    last = None  # name in the last row of the file before
+    for file in shards.files:
+        if not file.n_rows:
+            continue
+        end = start + file.n_rows
+        is_first, own_first, own_last = file.part_changes(is_few=is_few)
+        out[start:end] = is_first
+        # The first row is compared with the last row of the file before.
+        out[start] = own_first != last
+        last = own_last
         start = end
     return out
 

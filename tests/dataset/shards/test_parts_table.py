@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loader.dataset.shards.numbered_rows import ShardRows
 from loader.dataset.shards.parts_table import PartsTable
+from loader.dataset.shards.shards_file import ShardsFile
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt
 
@@ -32,7 +33,9 @@ def test_parts_are_told_with_and_without_hashing_them(few, layout, added, data):
     rows = [(f"p{i}", group) for i, groups in enumerate(layout) for group in sorted(groups)]
     later = [(f"p{i}", "g") for i in data.draw(st.permutations(range(len(layout))))] if added else []
     tables = [shards(*zip(*some, strict=True)) for some in (rows, later) if some]
-    files = [(f"t{i}", table_bytes(table, "shards", row_group_rows=2)) for i, table in enumerate(tables)]
+    files = []
+    for i, table in enumerate(tables):
+        files.append(ShardsFile(f"t{i}", table_bytes(table, "shards", row_group_rows=2)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("loader.dataset.shards.parts_table.FEW_SHARDS", few)
         check_parts(files, layout, added)
@@ -57,7 +60,7 @@ def test_first_shard_at_a_shared_path_is_found_in_tables_of_any_size(monkeypatch
     monkeypatch.setattr("loader.dataset.shards.parts_table.FEW_SHARDS", few)
     table = shards(["p0", "p0", "p1", "p1"], ["a", "b", "a", "b"])
     table = table.set_column(3, "path", pa.array(["own", "shared", "shared", "shared"]))
-    rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=2))])
+    rows = ShardRows([ShardsFile("t", table_bytes(table, "shards", row_group_rows=2))])
     parts = PartsTable(rows, [], "test@1")
     first = parts.shard_at("shared")
     assert (first["part"], first["group"]) == ("p0", "b")
@@ -66,14 +69,14 @@ def test_first_shard_at_a_shared_path_is_found_in_tables_of_any_size(monkeypatch
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
     monkeypatch.setattr("loader.dataset.shards.numbered_rows.CACHE_ROWS", 10)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
-    rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
+    rows = ShardRows([ShardsFile("t", table_bytes(table, "shards", row_group_rows=4))])
     assert len(rows) == 50
     for at in (0, 49, 3, 4, 49, 0):
         assert rows.row(at)["part"] == f"p{at}"
         assert sum(one.num_rows for one in rows._cache.values()) <= 10
     assert rows.columns("path")["path"].to_pylist() == table["path"].to_pylist()
     with pytest.raises(Corrupt, match="t is not a readable shards table"):
-        ShardRows([("t", b"PAR1 nothing PAR1")])
+        ShardRows([ShardsFile("t", b"PAR1 nothing PAR1")])
 
 
 @pytest.mark.parametrize("n", [48, 480])
@@ -83,16 +86,16 @@ def test_names_of_parts_are_decoded_when_they_are_asked_for(monkeypatch, n, grou
     that is asked for its row group, whatever there are."""
     decoded = Counter()
 
-    def read(self, number, group, names=None):
-        table = _read_group(self, number, group, names)
+    def read(self, group, names=None):
+        table = read_group(self, group, names)
         decoded.update(dict.fromkeys(names or ["all"], table.num_rows))
         return table
 
-    _read_group = ShardRows._read_group
-    monkeypatch.setattr(ShardRows, "_read_group", read)
+    read_group = ShardsFile.read_group
+    monkeypatch.setattr(ShardsFile, "read_group", read)
     parts = [f"p{i // len(groups)}" for i in range(n)]
     table = shards(parts, groups * (n // len(groups)))
-    rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
+    rows = ShardRows([ShardsFile("t", table_bytes(table, "shards", row_group_rows=4))])
     made = PartsTable(rows, [], "test@1")
     assert decoded == {"group": n, "n_rows": n} | ({"part": n} if len(groups) > 1 else {})
     decoded.clear()

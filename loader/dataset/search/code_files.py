@@ -1,0 +1,269 @@
+"""Local files with the codes of segments, which a scan maps into memory.
+
+    <folder>/<how>-<16 hex>.faiss    faiss's head, then the codes; without faiss only the codes, as .codes
+    <folder>/<how>-<16 hex>.json     parts, and rows without a code
+
+The files are written from segments that passed their checks, under a temporary name first. faiss opens only files with
+the head that it writes itself for the same record. Damage to a file changes ranks only; a file of another length is
+written again.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import InvalidRuntime
+from ...json_text import parse_json_object
+from ...storage import Store
+from ...storage.disk.scratch import HeldFolder, on_scratch
+from ..log.entries import canonical
+from ..shards.bitmap import Bools
+from ..tables.parquet import Int64s, integers
+from .codes import code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
+from .how import How
+from .segment_reads import read_segment
+from .segments import SegmentPart, StoredSegment, part_starts, segment_name
+from .vectors import Floats
+
+_scratch_lock = threading.Lock()
+_scratch: list[HeldFolder] = []
+
+
+class CodeFile:
+    """Codes of one segment in a local file, mapped."""
+
+    def __init__(
+        self,
+        how: How,
+        parts: tuple[SegmentPart, ...],
+        is_valid: Bools,
+        path: str,
+        head: bytes,
+    ) -> None:
+        """is_valid: bool [rows]. path: file with `head`, then the codes."""
+        self.parts = parts
+        """Parts, in the order of their rows."""
+        self.is_valid = is_valid
+        """bool [rows]: False for a row without a code."""
+        self._how = how
+        self._faiss = import_faiss()
+        self._index: Any = None
+        self._codes = np.zeros((0, how.numbers), np.uint8)
+        if not len(is_valid):
+            return
+        if self._faiss is None:
+            self._codes = np.memmap(
+                path,
+                np.uint8,
+                "r",
+                len(head),
+                (len(is_valid), how.numbers),
+            )
+        else:
+            self._index = self._faiss.read_index(path, self._faiss.IO_FLAG_MMAP_IFC)
+
+    @property
+    def starts(self) -> Int64s:
+        """int64 [parts + 1]: first row of each part, then the number of rows."""
+        return part_starts(self.parts)
+
+    def scan(
+        self,
+        query: np.ndarray,
+        n_best: int,
+        selected: Bools,
+    ) -> tuple[Int64s, Floats]:
+        """Return (rows, scores) of the codes most similar to a query, in any order. selected: bool [rows]."""
+        if self._index is not None:
+            return faiss_scan(
+                self._faiss,
+                self._index,
+                query,
+                n_best,
+                selected,
+            )
+        rows = np.flatnonzero(selected)
+        return numpy_scan(
+            self._codes,
+            self._how,
+            query,
+            n_best,
+            rows,
+        )
+
+
+class CodeFiles:
+    """Code files in a folder on a local disk. Several processes may share it. folder: None is one of this process."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        if folder is None:
+            folder = _scratch_folder()
+        else:
+            folder = os.path.join(os.fspath(folder), "search")
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise InvalidRuntime(
+                    f"cache = {os.fspath(folder)!r}: {error}; pass a folder on a local disk that can be written"
+                ) from error
+        self._folder = Path(folder)
+
+    def open(
+        self,
+        store: Store,
+        path: str,
+        how: How,
+    ) -> CodeFile:
+        """Return the codes of a segment. Reads the segment if there is no file of it yet.
+
+        Raises: Corrupt; FormatTooNew; ObjectNotFound; StoreError if the disk is full.
+        """
+        kind = code_kind(how)
+        name = segment_name(path, kind)
+        assert name is not None  # `coverage` returns no other paths
+        faiss = import_faiss()
+        stem = f"{how.name}-{name.digest}"
+        rows_path = self._folder / f"{stem}.json"
+        codes_path = self._folder / f"{stem}.codes"
+        if faiss is not None:
+            codes_path = self._folder / f"{stem}.faiss"
+        rows = _read_rows(rows_path)
+        if rows is not None:
+            parts, is_valid = rows
+            head = _head(faiss, how, len(is_valid))
+            nbytes = len(head) + len(is_valid) * how.numbers
+            if _has_head(codes_path, head, nbytes):
+                return CodeFile(
+                    how,
+                    parts,
+                    is_valid,
+                    str(codes_path),
+                    head,
+                )
+
+        segment = read_segment(store, path, kind)
+        is_valid = _validity(segment)
+        head = _head(faiss, how, len(is_valid))
+        self._write(
+            segment,
+            is_valid,
+            how,
+            head,
+            codes_path,
+            rows_path,
+        )
+        return CodeFile(
+            how,
+            segment.parts,
+            is_valid,
+            str(codes_path),
+            head,
+        )
+
+    def _write(
+        self,
+        segment: StoredSegment,
+        is_valid: Bools,
+        how: How,
+        head: bytes,
+        codes_path: Path,
+        rows_path: Path,
+    ) -> None:
+        """Write a segment's codes and rows. Raises: StoreError if the disk is full."""
+        body = {
+            "parts": [list(part) for part in segment.parts],
+            "invalid": np.flatnonzero(~is_valid).tolist(),
+        }
+        pieces: list[Any] = [head]
+        for chunk in segment.values["code"].chunks:
+            first = chunk.offset * how.numbers
+            pieces.append(chunk.buffers()[1][first : first + len(chunk) * how.numbers])
+        with on_scratch(
+            str(self._folder),
+            "while codes were written for a search",
+            room_for="the codes",
+            again="search again",
+        ):
+            _write(codes_path, pieces)
+            _write(rows_path, [canonical(body)])
+
+
+def files_derived_from(folder: str | os.PathLike[str], sources: Collection[str]) -> list[str]:
+    """Return the paths of code files in a cache folder with a part of these sources. Unreadable ones are among them."""
+    paths: list[str] = []
+    for rows_path in sorted(Path(folder, "search").glob("*.json")):
+        rows = _read_rows(rows_path)
+        if rows is not None and not any(part.source in sources for part in rows[0]):
+            continue
+        paths += [str(path) for path in sorted(rows_path.parent.glob(f"{rows_path.stem}.*"))]
+    return paths
+
+
+def _scratch_folder() -> Path:
+    """Return this process's folder, which is removed at its end."""
+    with _scratch_lock:
+        if not _scratch:
+            with on_scratch(
+                None,
+                "while codes were written for a search",
+                room_for="the codes",
+                again="search again",
+            ):
+                _scratch.append(HeldFolder("search"))
+        return _scratch[0].path
+
+
+def _head(faiss: Any, how: How, n_codes: int) -> bytes:
+    if faiss is None:
+        return b""
+    return faiss_head(faiss, how, n_codes)
+
+
+def _has_head(path: Path, head: bytes, nbytes: int) -> bool:
+    """Return whether a file begins with these bytes and has this size."""
+    try:
+        with open(path, "rb") as file:
+            is_same = file.read(len(head)) == head
+            return is_same and os.fstat(file.fileno()).st_size == nbytes
+    except OSError:
+        return False
+
+
+def _read_rows(path: Path) -> tuple[tuple[SegmentPart, ...], Bools] | None:
+    """Return (parts, bool [rows]: rows with a code); None without a readable file."""
+    try:
+        body = parse_json_object(path.read_bytes())
+        parts = tuple(SegmentPart(*part) for part in body["parts"])
+        n_rows = sum(part.n_rows for part in parts)
+        is_valid = np.ones(n_rows, bool)
+        is_valid[np.array(body["invalid"], np.int64)] = False
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return parts, is_valid
+
+
+def _validity(segment: StoredSegment) -> Bools:
+    is_valid = segment.values["code"].is_valid()
+    as_bytes: Bools = integers(is_valid.cast(pa.int8())).astype(bool)
+    return as_bytes
+
+
+def _write(path: Path, pieces: list[Any]) -> None:
+    """Write a file under a temporary name, then rename it: other processes never see a part of it."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            for piece in pieces:
+                file.write(piece)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,205 @@
+"""Records of indexed fields: `search/<how>/how.json`, created once by the first `penstock index`.
+
+`<how>` is the start of the sha256 of dataset, field, network, numbers and code: each index of a field
+has the same folder. The first index decides the ranges, so that later segments have comparable codes.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import Corrupt, FieldNotFound, FormatTooNew, ObjectNotFound
+from ...json_text import integer_member, parse_json_object, text_member
+from ...storage import Store
+from ...storage.requests import retry_corrupt
+from ..log.entries import DAMAGED, canonical
+from ..names import check_dataset_name
+
+if TYPE_CHECKING:
+    from ..versions.version import Version
+
+FORMAT = 1
+FOLDER = "search/"
+TEXTS = 0
+"""Code number of texts, which have no ranges."""
+SQ8 = 1
+"""Code number of one byte per number: its place in 255 equal steps of the number's range."""
+MOST_NUMBERS = 65_536
+_WEIGHTS = "weights_sha256"
+_SIMILAR = ("embedding", "appearance")
+"""Field names without `.npy` that are searched if no field is named, in this order."""
+_TEXT_ENDINGS = ("txt",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """One indexed field of a dataset."""
+
+    dataset: str
+    """Dataset name."""
+    field: str
+    """Field of the versions, such as `embedding.npy`."""
+    network: str
+    """SHA-256 (hex) of the weights that made the field, as its facts state it; "" if they do not."""
+    code: int
+    """SQ8 or TEXTS."""
+    numbers: int
+    """Numbers of an embedding; 0 for texts."""
+    low: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    """Smallest value of each number, of embeddings of length 1."""
+    high: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    """Largest value of each number."""
+
+    @property
+    def name(self) -> str:
+        identity = canonical([self.dataset, self.field, self.network, self.numbers, self.code])
+        return hashlib.sha256(identity).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """Folder of its segments in the root."""
+        return f"{FOLDER}{self.name}/"
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}how.json"
+
+    def to_bytes(self) -> bytes:
+        body = {
+            "format": FORMAT,
+            "dataset": self.dataset,
+            "field": self.field,
+            "network": self.network,
+            "code": self.code,
+            "numbers": self.numbers,
+            "low": list(self.low),
+            "high": list(self.high),
+        }
+        # No canonical JSON, which has no fractions.
+        return json.dumps(body, allow_nan=False).encode()
+
+    @property
+    def ranges(self) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high), float32 [numbers] each."""
+        low = np.array(self.low, np.float32)
+        high = np.array(self.high, np.float32)
+        return low, high
+
+
+def how_of_field(
+    version: "Version",
+    field_name: str,
+    code: int,
+    numbers: int = 0,
+) -> How:
+    """Return how a field of a version is indexed, without ranges."""
+    facts = version.facts.get(field_name, {})
+    network = facts.get(_WEIGHTS, "")
+    return How(
+        dataset=version.dataset,
+        field=field_name,
+        network=str(network),
+        code=code,
+        numbers=numbers,
+    )
+
+
+def read_how(store: Store, how: How) -> How | None:
+    """Return the stored record, with ranges; None before the first index. Raises: Corrupt; FormatTooNew."""
+
+    def read() -> How:
+        stored = store.get(how.path)
+        return parse_how(stored.data, how.path)
+
+    try:
+        return retry_corrupt(read)
+    except ObjectNotFound:
+        return None
+
+
+def parse_how(data: bytes, path: str) -> How:
+    """Return the record in a file. Raises: FormatTooNew; Corrupt."""
+    try:
+        body = parse_json_object(data)
+        if integer_member(body, "format", 1, 2**31) > FORMAT:
+            raise FormatTooNew(
+                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
+            )
+        how = How(
+            dataset=check_dataset_name(text_member(body, "dataset")),
+            field=text_member(body, "field"),
+            network=text_member(body, "network"),
+            code=integer_member(body, "code", TEXTS, SQ8),
+            numbers=integer_member(body, "numbers", 0, MOST_NUMBERS),
+            low=_numbers(body, "low"),
+            high=_numbers(body, "high"),
+        )
+        _check(how, path)
+    except FormatTooNew:
+        raise
+    except DAMAGED as error:
+        raise Corrupt(
+            f"{path} is no record of an index ({error}); delete it with its segments, and run penstock index again"
+        ) from error
+    return how
+
+
+def _check(how: How, path: str) -> None:
+    """Raise ValueError unless the record agrees with its path, and its ranges with its numbers."""
+    if how.path != path:
+        raise ValueError(f"it names itself {how.path}: it was copied or changed")
+    low, high = how.ranges
+    is_finite = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    if len(low) != how.numbers or len(high) != how.numbers:
+        raise ValueError(f"{len(low)} and {len(high)} ends of ranges for {how.numbers} numbers")
+    if not is_finite or not (low < high).all():
+        raise ValueError("a range is empty or not finite")
+    if how.code == SQ8 and not how.numbers:
+        raise ValueError("codes of no numbers")
+
+
+def _numbers(body: dict[str, Any], name: str) -> tuple[float, ...]:
+    values = body[name]
+    if not isinstance(values, list) or len(values) > MOST_NUMBERS:
+        raise TypeError(f"{name} is no list of numbers")
+    numbers = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} has {value!r:.80}, which is no number")
+        numbers.append(float(value))
+    return tuple(numbers)
+
+
+def similarity_field(version: "Version", field_name: str | None) -> str:
+    """Return the field to compare: the named one, or the version's embedding. Raises: FieldNotFound."""
+    if field_name is not None:
+        version.group_of(field_name)
+        return field_name
+    arrays = [name for name in version.fields if name.endswith(".npy")]
+    for ending in _SIMILAR:
+        for name in arrays:
+            if name.removesuffix(".npy").endswith(ending):
+                return name
+    listed = ", ".join(arrays) or "none"
+    raise FieldNotFound(
+        f"{version.name} has no field embedding.npy or appearance.npy to compare; its arrays are {listed}. Name one "
+        "with field=, or add the featurizer `appearance` to the dataset"
+    )
+
+
+def text_fields(version: "Version", field_name: str | None) -> tuple[str, ...]:
+    """Return the text fields whose words are searched: the named one, or all. Raises: FieldNotFound."""
+    texts = tuple(name for name in version.fields if name.rpartition(".")[2] in _TEXT_ENDINGS)
+    if field_name is None and texts:
+        return texts
+    if field_name is not None and field_name in texts:
+        return (field_name,)
+    listed = ", ".join(texts) or "none"
+    if field_name is not None:
+        version.group_of(field_name)
+        raise FieldNotFound(f"{field_name!r} of {version.name} is no text; its text fields are {listed}")
+    raise FieldNotFound(f"{version.name} has no text field (.txt) to search for words")

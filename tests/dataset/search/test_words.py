@@ -1,0 +1,170 @@
+"""`version.search("words")` beside a search that reads every text character by character."""
+
+import random
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import loader
+from loader.dataset.search.words import folded_texts, in_order, parse_words, term_matches
+from loader.errors import FieldNotFound, InvalidRuntime, NotIndexed
+
+TEXTS = {
+    "a": "A red CUP on a table",
+    "b": "a red-cup holder, empty",
+    "c": "cupboard; redder",
+    "d": "Straße, ﬁsh and a \uff43\uff55\uff50",
+    "e": "红色的杯子 red杯",
+    "f": "カップ と 컵",
+    "g": "snake_case cup2 2 cups",
+    "h": "first line\nred\n\ncup",
+    "i": "",
+    "j": "don't",
+    "k": "e\u0301clair and ÉCLAIR",
+}
+QUERIES = {
+    "red cup": "abh",
+    '"red cup"': "abh",
+    '"cup red"': "",
+    "red cup -empty": "ah",
+    'red -"red cup"': "e",
+    "strasse": "d",
+    "fish cup": "d",
+    "杯": "e",
+    "杯红": "e",
+    '"杯红"': "",
+    '"杯子"': "e",
+    '"子 red杯"': "e",
+    "カップ": "f",
+    "컵": "f",
+    "snake_case": "g",
+    "snake": "",
+    "cup2 2": "g",
+    "don't": "j",
+    "-red -cup": "cfgijk",
+    "éclair": "k",
+    "RED": "abeh",
+    "-RED-CUP red": "e",
+}
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory):
+    root = loader.Root(tmp_path_factory.mktemp("words") / "root")
+    with root.write("d", part_samples=3) as writer:
+        for number, (key, text) in enumerate(TEXTS.items()):
+            writer.add(key, {"caption.txt": text}, {"w": number})
+    return root.open("d")
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_words_of_texts(version, query):
+    result = version.search(query)
+    assert sorted(result.keys()) == list(QUERIES[query])
+    assert result.ordinals.tolist() == sorted(result.ordinals.tolist())
+    assert (result.field, result.exact, result.n_searched) == ("caption.txt", True, len(TEXTS))
+    assert np.isnan(result.scores).all()
+
+
+def test_words_narrow_a_where(version):
+    assert sorted(version.search("red", where="w > 0").keys()) == ["b", "e", "h"]
+    assert len(version.search("red", k=2)) == 2
+    assert version.search("red", k=2).n_matching == 4
+
+
+@pytest.mark.parametrize("query", ["", "  ", '""', "- -", "...", "x" * 401])
+def test_queries_without_words_or_with_too_many_are_refused(version, query):
+    with pytest.raises(InvalidRuntime, match=r"has no word|401 characters; at most 400"):
+        version.search(query)
+
+
+def test_versions_without_texts(tmp_path, version, monkeypatch):
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        writer.add("a", {"cls": 1})
+    with pytest.raises(FieldNotFound, match="no text field"):
+        root.open("d").search("red")
+    with pytest.raises(FieldNotFound, match=r"'caption' is no text|no field 'caption'"):
+        version.search("red", field="caption")
+    monkeypatch.setattr("loader.dataset.search.text_index.MOST_READ", 5)
+    fresh = loader.Root(version.store.url).open("d")
+    with pytest.raises(NotIndexed, match=r"11 samples .* Run penstock index d@1 --field caption.txt"):
+        fresh.search("red")
+
+
+def test_sample_has_the_words_of_all_its_texts(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        writer.add("a", {"caption.txt": "red", "tags.txt": "cup"})
+        writer.add("b", {"caption.txt": "red", "tags.txt": "empty cup"})
+    version = root.open("d")
+    assert sorted(version.search("red cup").keys()) == ["a", "b"]
+    assert version.search("red cup -empty").keys() == ["a"]
+    assert version.search("red", field="tags.txt").keys() == []
+
+
+def fold(text):
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def tokens(text):
+    """Return the words of a text, by the rule in the guide."""
+    words = [""]
+    for character in fold(text):
+        is_letter = character == "_" or unicodedata.category(character)[0] in "LMN"
+        name = unicodedata.name(character, "")
+        is_cjk = is_letter and name.startswith(("CJK", "HIRAGANA", "KATAKANA", "HANGUL"))
+        if is_cjk:
+            words += [character, ""]
+        elif is_letter:
+            words[-1] += character
+        else:
+            words.append("")
+    return [word for word in words if word]
+
+
+def has_words(text, term):
+    words = tokens(text)
+    n = len(term.words)
+    starts = range(len(words) - n + 1)
+    return any(tuple(words[start : start + n]) == term.words for start in starts)
+
+
+def test_random_texts_agree_with_a_search_by_words():
+    rng = random.Random(5)
+    pieces = [
+        "red",
+        "Cup",
+        "cups",
+        "杯",
+        "子",
+        "カ",
+        "컵",
+        "_",
+        " ",
+        "-",
+        ".",
+        "ß",
+        "SS",
+        "ﬁ",
+        "2",
+        "é",
+        "e\u0301",
+        "\n",
+        "'",
+    ]
+    texts = ["".join(rng.choices(pieces, k=rng.randint(0, 8))) for _ in range(400)]
+    folded = folded_texts(pa.array(texts))
+    for _ in range(120):
+        query = "".join(rng.choices(pieces, k=rng.randint(1, 4)))
+        if rng.random() < 0.3:
+            query = f'"{query}"'
+        try:
+            terms = parse_words(query)
+        except InvalidRuntime:
+            continue
+        for term in in_order(terms):
+            expected = [has_words(text, term) for text in texts]
+            assert term_matches(folded, term).tolist() == expected, (query, term)

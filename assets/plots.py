@@ -26,10 +26,10 @@ _DPI = 100
 _FONT = "DejaVu Sans"  # comes with matplotlib, so every machine draws the same
 _BINS = 20
 _COLOURS = 32
-_FILL = "#4f43dd"
-_INK = "#23252d"
-_FAINT = "#d9dbe3"
-_OLD = "#c9c6ef"
+_FILL = "#2f7fd6"  # `--found`, `--all`, `--text` and `--line` of tokens.css, in light
+_INK = "#161a21"
+_FAINT = "#e1e4ea"
+_OLD = "#cfd6e0"
 _UNITS = {
     "ratio": "0 to 1",
     "lufs": "LUFS",

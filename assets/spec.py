@@ -20,6 +20,7 @@ from .featurizers import Featurizer, make
 from .featurizers.featurizer import check_distinct_names
 from .gate_settings import GATE, Gate
 from .media.policy import CutPolicy
+from .search_settings import Search, check_searchable
 from .sources import DEFAULT_LIMITS, KEYED_BY_PLACE, LANDING, BatchLimits, Source, check_sources
 
 _OWNER = re.compile(r"[^@\s:]+@[^@\s:]+\.[^@\s:]+|team:[A-Za-z0-9_.-]+")
@@ -226,6 +227,8 @@ class DatasetSpec:
     """Largest time limit with the added time, in seconds."""
     near_duplicates: NearDuplicates | None = None
     """Treatment of near-duplicates; None skips the search."""
+    search: Search | None = None
+    """Fields to index for `penstock search` after each version; None makes no index."""
     gate: Gate = GATE
     """Checks that a batch must pass before publication."""
     alerts: Limits = LIMITS
@@ -252,6 +255,8 @@ class DatasetSpec:
         check_distinct_names(self.name, featurizers)
         if self.near_duplicates is not None:
             _check_comparable(self.near_duplicates, featurizers)
+        if self.search is not None and not self.format:
+            check_searchable(self.search, _output_fields(featurizers), self.name)
         if not all(share > 0 for share in self.splits.values()) or not (
             abs(sum(self.splits.values()) - 1) <= 1e-9  # excludes NaN
         ):
@@ -311,9 +316,17 @@ class DatasetSpec:
         return split_of(identity, self.splits, self.rebuild_of or self.name)
 
 
+def _output_fields(featurizers: Sequence[Featurizer]) -> set[str]:
+    fields: set[str] = set()
+    for featurizer in featurizers:
+        for names in featurizer.outputs.values():
+            fields.update(names)
+    return fields
+
+
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
-    fields = {name for one in featurizers for names in one.outputs.values() for name in names}
+    fields = _output_fields(featurizers)
     if "phash" not in columns:
         raise ValueError("near_duplicates needs the column 'phash': add Feature(name='phash') to features")
     if policy.embedding and policy.embedding.field not in fields:

@@ -15,6 +15,7 @@ from assets.quarantine import quarantine_asset
 from assets.release.version_asset import version_asset
 from assets.report import dagster_name
 from assets.samples_asset import samples_asset
+from assets.search.search_asset import search_asset
 from assets.spec import DatasetSpec
 from assets.training import training_asset
 from dagster_project.datasets import specs
@@ -118,6 +119,8 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         samples_asset(spec, batches),
     ]
     publishing = [version_asset(spec.name, spec.gate, spec), *([refresh_asset(spec)] if features else [])]
+    if spec.search is not None:
+        publishing.append(search_asset(spec, spec.search))
     quarantine, reconciliation = quarantine_asset(spec), reconciliation_asset(spec)
     jobs = jobs_of(
         spec,

@@ -9,6 +9,7 @@ __all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
 
 # name -> "module:Class", imported on first use. A new featurizer gets a line here, or in `models`.
 FEATURIZERS = {
+    "appearance": "assets.featurizers.appearance:Appearance",
     "episode_sync": "assets.featurizers.episode_sync:EpisodeSync",
     "picture": "assets.featurizers.picture:Picture",
     "loudness": "assets.featurizers.loudness:Loudness",

@@ -32,6 +32,7 @@ SPEC = DatasetSpec(
     features=(
         Feature(name="picture"),
         Feature(name="phash"),
+        Feature(name="appearance"),
         Feature(name="loudness"),
         Feature(name="tokens", parameters={"image": "caption.txt"}),
     ),

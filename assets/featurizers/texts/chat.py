@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from ...media.unit import rejected
 from ..decoding import STAGE
 from .chat_template import ChatTemplate, TemplateFailed
-from .template_sandbox import GENERATION_END, GENERATION_START
+from .template_sandbox import GENERATION_END, GENERATION_START, WorkBudget
 from .tokenizer_file import TokenizerFile
 
+MAX_RENDERED_MESSAGES = 10**6
+"""Messages in all renderings of a chat without marks: 8 to 20 s. About 1,150 messages, as each turn takes three."""
+MAX_CHAT_WORK = 2**33
+"""Work of these renderings together: the bound of messages, with 8,000 characters of work each."""
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's thoughts; the first that it has counts."""
 Spans = list[tuple[int, int]]
@@ -93,16 +97,26 @@ def tokenize_chat(
         raise rejected(STAGE, "template", f"the chat template refused it: {error}") from error
 
     tokens = tokenizer.encode_template(text)
-    mask = np.zeros(len(tokens.ids), bool)
-    token_starts = tokens.spans[:, 0]
-    token_ends = tokens.spans[:, 1]
-    for start, end in spans:
-        begins_before_end = token_starts < end
-        ends_after_start = token_ends > start
-        mask |= begins_before_end & ends_after_start
+    mask = _overlaps(tokens.spans, spans)
     if not mask.any():
         raise rejected(STAGE, "untrained", "the assistant writes no token of it")
     return TokenizedChat(ids=tokens.ids, mask=mask)
+
+
+def _overlaps(token_spans: NDArray[np.int64], spans: Spans) -> NDArray[np.bool_]:
+    """Return bool [n]: whether a token has a character of a span. token_spans: int64 [n, 2]: first character and end.
+
+    A loop over 100,000 turns of a sample would take minutes.
+    """
+    bounds = np.array(spans, np.int64).reshape(-1, 2)
+    span_starts = np.sort(bounds[:, 0])
+    span_ends = np.sort(bounds[:, 1])
+    n_begun = np.searchsorted(
+        span_starts, token_spans[:, 1], side="left"
+    )  # [n]: spans that begin before its end
+    n_ended = np.searchsorted(span_ends, token_spans[:, 0], side="right")  # [n]: spans that end before it
+    is_in_span: NDArray[np.bool_] = n_begun > n_ended
+    return is_in_span
 
 
 def _check_texts(chat: Chat, tokenizer: TokenizerFile) -> None:
@@ -151,6 +165,7 @@ def _check_string(
 
 def _check_contents(chat: Chat, text: str) -> None:
     """Raise TemplateFailed if the text lacks a content: some templates of image models skip all but lists of parts."""
+    position = 0
     for number, message in enumerate(chat.messages):
         if message["role"] not in ("user", "assistant"):
             continue
@@ -163,11 +178,17 @@ def _check_contents(chat: Chat, text: str) -> None:
             continue
         # A template may drop thoughts, and blanks at both ends.
         _, _, answer = content.rpartition("</think>")
-        if answer.strip() not in text:
+        stripped = answer.strip()
+        # Behind the content before first: from the text's beginning, the searches of a long chat take minutes.
+        place = text.find(stripped, position)
+        if place < 0:
+            place = text.find(stripped)
+        if place < 0:
             raise TemplateFailed(
                 f"the content of message {number} is not in its text. A template that takes parts only "
                 'needs the content as a list, [{"type": "text", "text": ...}]'
             )
+        position = place
 
 
 def _marked_spans(
@@ -189,26 +210,77 @@ def _marked_spans(
     return text, spans
 
 
+def _check_n_messages(chat: Chat) -> None:
+    """Reject a chat whose beginnings, three for each turn, have too many messages."""
+    n_rendered = len(chat.messages)
+    n_turns = 0
+    for number, message in enumerate(chat.messages):
+        if message["role"] == "assistant":
+            n_turns += 1
+            n_rendered += 3 * number + 1
+    if n_rendered > MAX_RENDERED_MESSAGES:
+        raise rejected(
+            STAGE,
+            "long_chat",
+            f"its {len(chat.messages):,} messages, {n_turns:,} of the assistant, would be rendered as {n_rendered:,}, "
+            f"because the template has no marks; at most {MAX_RENDERED_MESSAGES:,}. Pass template=, one with "
+            "generation marks, or cut the chat",
+        )
+
+
+class _ChatBeginnings:
+    """Renders the beginnings of a chat, within one budget of work."""
+
+    def __init__(self, chat: Chat, template: ChatTemplate) -> None:
+        self._chat = chat
+        self._template = template
+        self._remaining = MAX_CHAT_WORK
+
+    def render(
+        self,
+        n_messages: int,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Return the text of the first messages. Raises: TemplateFailed."""
+        budget = WorkBudget(self._remaining)
+        try:
+            text = self._template.render(
+                self._chat.messages[:n_messages],
+                self._chat.tools,
+                add_generation_prompt=add_generation_prompt,
+                budget=budget,
+            )
+        except TemplateFailed as error:
+            # Below zero is the budget's end, but with all of a rendering's work the chat is not to blame.
+            if budget.remaining < 0 and budget.limit == self._remaining:
+                raise TemplateFailed(
+                    "its renderings, three for each turn, do more work than a chat may. Pass template=, one "
+                    "with generation marks, or cut the chat"
+                ) from error
+            raise
+        self._remaining -= budget.limit - budget.remaining
+        return text
+
+
 def _prefix_spans(
     chat: Chat,
     template: ChatTemplate,
     tokenizer: TokenizerFile,
 ) -> tuple[str, Spans]:
     """Return the text, and what each turn of the assistant adds to the text before it."""
-    whole = template.render(chat.messages, chat.tools)
+    _check_n_messages(chat)
+    beginnings = _ChatBeginnings(chat, template)
+    whole = beginnings.render(len(chat.messages))
     special_tokens = tuple(tokenizer.special_tokens)
     spans: Spans = []
     turns_by_prompt: dict[bool, int] = {}
     for number, message in enumerate(chat.messages):
         if message["role"] != "assistant":
             continue
-        before = template.render(
-            chat.messages[:number],
-            chat.tools,
-            add_generation_prompt=True,
-        )
-        without_prompt = template.render(chat.messages[:number], chat.tools)
-        after = template.render(chat.messages[: number + 1], chat.tools)
+        before = beginnings.render(number, add_generation_prompt=True)
+        without_prompt = beginnings.render(number)
+        after = beginnings.render(number + 1)
         is_appended = whole.startswith(after) and after.startswith(before)
         if not is_appended:
             raise TemplateFailed(

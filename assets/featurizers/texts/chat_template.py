@@ -17,7 +17,7 @@ import jinja2
 from loader.json_text import DamagedJson, parse_json_object
 
 from .bounded_file import read_bounded
-from .template_sandbox import TemplateSandbox
+from .template_sandbox import TemplateSandbox, WorkBudget
 
 MAX_TEMPLATE_BYTES = 2**20
 MAX_SETTINGS_BYTES = 16 * 2**20
@@ -52,8 +52,9 @@ class ChatTemplate:
         tools: Sequence[Any] | None,
         *,
         add_generation_prompt: bool = False,
+        budget: WorkBudget | None = None,
     ) -> str:
-        """Return the text, with noncharacters at marks. Raises: TemplateFailed."""
+        """Return the text, with noncharacters at marks. budget: None for a new one. Raises: TemplateFailed."""
         variables: dict[str, Any] = {
             **self.special_tokens,
             "messages": messages,
@@ -65,7 +66,7 @@ class ChatTemplate:
         n_characters = 0
         try:
             template = _compile(self.source)
-            _SANDBOX.start()
+            _SANDBOX.start(budget)
             for piece in template.generate(variables):
                 pieces.append(piece)
                 n_characters += len(piece)

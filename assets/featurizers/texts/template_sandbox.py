@@ -94,8 +94,12 @@ class WorkExceeded(Exception):
 class WorkBudget:
     """The work that is left to a rendering."""
 
-    def __init__(self) -> None:
-        self.remaining = MAX_WORK
+    def __init__(self, most: int | None = None) -> None:
+        """most: bound below MAX_WORK, or None."""
+        self.limit = MAX_WORK
+        if most is not None:
+            self.limit = min(most, MAX_WORK)
+        self.remaining = self.limit
 
     def spend(self, work: int) -> None:
         """Raise WorkExceeded if the rendering has less work to spend."""
@@ -148,9 +152,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         # No clock: `strftime_now` would give other tokens on another day. Templates fall back to a fixed date.
 
-    def start(self) -> WorkBudget:
-        """Give this thread's next rendering a new budget, and return it."""
-        budget = WorkBudget()
+    def start(self, budget: WorkBudget | None = None) -> WorkBudget:
+        """Give this thread's next rendering a budget, by default a new one, and return it."""
+        if budget is None:
+            budget = WorkBudget()
         self._state.budget = budget
         return budget
 

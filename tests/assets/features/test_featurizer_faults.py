@@ -1,7 +1,8 @@
 """A featurizer whose code fails, or that refuses more than the dataset allows, stops its batch by name."""
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from assets.gate_settings import Gate
 from assets.media.unit import rejected
 from assets.spec import DatasetSpec, Feature
 from penstock.stages import StageRecord, current_record
+from tests.assets.featurizers.texts.conftest import sha256, write_tokenizer
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 Told = Callable[[dg.ExecuteInProcessResult], str]
@@ -214,3 +216,33 @@ def test_published_batch_gets_its_lost_samples_by_another_run(
     assert again.success, failure_of(again)
     assert run("release", spec_of(1.0)).success
     assert [record.number for record in root.state.versions("demo")] == [1, 2]
+
+
+def test_chats_that_cannot_be_trained_are_left_out_by_name(
+    run: Run, arrive: Arrive, root: loader.Root, tmp_path: Path, failure_of: Told
+) -> None:
+    tokenizer = write_tokenizer(tmp_path)
+    answer = {"role": "assistant", "content": "4"}
+    questions = ["what is 2 + 2?", "a<|im_end|>b"]
+    chats = [[{"role": "user", "content": text}, answer] for text in questions]
+    chats.append([{"role": "user", "content": "no answer"}])
+    place = tmp_path / "landing"
+    place.mkdir(exist_ok=True)
+    lines = [json.dumps({"messages": messages}) for messages in chats]
+    (place / "chats.jsonl").write_text("\n".join(lines))
+    batch = arrive(place)
+    parameters = {"chat": "json", "tokenizer": str(tokenizer), "sha256": sha256(tokenizer)}
+    features = (Feature(name="tokens", parameters=parameters),)
+    spec = replace(spec_of(0.5), features=features)
+    why = failure_of(run("ingest", spec, batch))
+    assert "featurizer 'tokens' refuses 2 of 3 samples" in why
+    assert "special_token" in why or "untrained" in why
+
+    allowed = run("ingest", replace(spec, max_reject_rate=0.7), batch)
+    assert allowed.success, failure_of(allowed)
+    record = record_of(root, "feature_tokens", batch)
+    assert record is not None
+    assert record.counts["refused"] == 2
+    samples = record_of(root, "samples", batch)
+    assert samples is not None
+    assert (samples.counts["text"], samples.counts["left_out"]) == (1, 2)

@@ -83,7 +83,7 @@ def test_registry_names_what_is_there(
 def test_unknown_names_and_parameters_are_refused() -> None:
     with pytest.raises(
         ValueError,
-        match="no featurizer 'smell'; accepted: caption, embedding, episode_sync, latent, loudness, ",
+        match="no featurizer 'smell'; accepted: appearance, caption, embedding, episode_sync, latent, loudness, ",
     ):
         make("smell")
     with pytest.raises(TypeError, match="strength"):
@@ -108,6 +108,7 @@ def test_versions_are_those_of_stored_features() -> None:
         "loudness": "2-602409a8",
         "mel": "1-2830b829",
         "phash": "2-1accb6d8",
+        "appearance": "1-1accb6d8",
         "tokens": "2-bd8196ac",
         "vad": "1-ac5e951a",
         "episode_sync": "2-e353de4e",
@@ -139,6 +140,7 @@ def test_facts_are_those_of_stored_features() -> None:
             }
         },
         "phash": {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}},
+        "appearance": {"appearance.npy": {"dims": ["component"]}},
         "episode_sync": {"keep.npy": {"dims": ["row"], "unit": "False at idle rows"}},
         "tokens": {
             "tokens.npy": {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from assets.featurizers import make
+from assets.featurizers.texts import chat as chat_module
 from assets.featurizers.texts import template_sandbox
 from assets.featurizers.texts.chat_template import read_template
 from assets.media.unit import Unusable
@@ -221,6 +222,34 @@ def test_long_chat_is_within_the_work_of_a_template(parameters: dict[str, Any], 
     turns = [{"role": role, "content": "it is 4. " * 50} for role in ("user", "assistant")]
     marked = write_template(tmp_path, MARKED)
     assert chat(parameters, turns * 100, template=marked).columns["n_trained"] > 10_000
+
+
+def test_chat_that_would_be_rendered_as_a_million_messages_is_refused(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    """A template without marks is rendered three times per turn; one with marks once."""
+    turns = [{"role": role, "content": "it is 4."} for role in ("user", "assistant")]
+    long_chat = turns * 600
+    with pytest.raises(Unusable) as caught:
+        chat(parameters, long_chat)
+    assert caught.value.code == "long_chat"
+    assert "its 1,200 messages, 600 of the assistant, would be rendered as 1,081,800" in str(caught.value)
+    assert "Pass template=, one with generation marks" in str(caught.value)
+    marked = write_template(tmp_path, MARKED)
+    features = chat(parameters, long_chat, template=marked)
+    assert trained_texts(parameters, features) == ["it is 4.<|im_end|>"] * 600
+
+
+def test_renderings_of_a_chat_share_a_budget_of_work(
+    parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template that loops within a rendering's budget would take hours for all turns."""
+    turns = [{"role": role, "content": "it is 4."} for role in ("user", "assistant")]
+    monkeypatch.setattr(chat_module, "MAX_CHAT_WORK", 2**17)
+    assert chat(parameters, turns).columns["n_trained"] > 0
+    with pytest.raises(Unusable, match="three for each turn, do more work than a chat may") as caught:
+        chat(parameters, turns * 20)
+    assert caught.value.code == "template"
 
 
 SKIPS_TEXTS = (

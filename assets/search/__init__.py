@@ -1,0 +1,1 @@
+"""The asset that keeps a dataset's search index up to date."""

@@ -1,0 +1,135 @@
+"""The asset `search`: indexes the newest version. It blocks nothing, and fails no run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+import loader
+from loader.errors import FieldMismatch, FieldNotFound, PenstockError
+from penstock.search.make import make_index
+from penstock.search.recall import measured_recall
+from resources.storage import RootResource
+
+from ..search_settings import Search
+from ..spec import DatasetSpec
+from ..stages import SEARCH, VERSION
+
+CHECK = "recall"
+LEAST_RECALL = 0.95
+_DESCRIPTION = (
+    f"A search with the index returns {LEAST_RECALL:.0%} of the ten nearest samples or more, over 20 samples. A "
+    "failure warns, and blocks nothing: penstock index --drop, then index again."
+)
+SearchEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedVersion:
+    """The index of a dataset's newest version."""
+
+    version: str
+    """Version name, such as `photos@7`; "" if the dataset has none."""
+    nbytes: int
+    """Bytes of the indexes."""
+    seconds: float
+    """Seconds that indexing took."""
+    recall: dict[str, float] = field(default_factory=dict)
+    """Compared field -> recall, 0 to 1."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Field that was not indexed -> reason."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.left_out and min(self.recall.values(), default=1.0) >= LEAST_RECALL
+
+    def metadata(self) -> dict[str, Any]:
+        """Return Dagster metadata."""
+        shown: dict[str, Any] = {
+            "version": dg.MetadataValue.text(self.version or "none yet"),
+            "bytes": dg.MetadataValue.int(self.nbytes),
+            "seconds": dg.MetadataValue.float(round(self.seconds, 3)),
+        }
+        for name, recall in self.recall.items():
+            shown[f"recall of {name}"] = dg.MetadataValue.float(round(recall, 4))
+        for name, reason in self.left_out.items():
+            shown[f"not indexed: {name}"] = dg.MetadataValue.text(reason)
+        return shown
+
+
+def index_newest(root: loader.Root, dataset: str, search: Search) -> IndexedVersion:
+    """Index the fields of a dataset's newest version, and measure the recall of its embeddings.
+
+    A field that the version lacks, or that cannot be compared, is left out with the reason. Raises: StoreError;
+    Corrupt.
+    """
+    newest = root.state.newest(dataset)
+    if newest is None:
+        return IndexedVersion(version="", nbytes=0, seconds=0.0)
+    version = root.open(newest.name)
+    nbytes = 0
+    seconds = 0.0
+    recall: dict[str, float] = {}
+    left_out: dict[str, str] = {}
+    for name in search.fields:
+        try:
+            report = make_index(root, version.name, name)
+        except (FieldNotFound, FieldMismatch) as error:
+            left_out[name] = str(error)
+            continue
+        nbytes += sum(index.nbytes for index in report.fields)
+        seconds += report.seconds
+        if name in search.like:
+            recall[name] = measured_recall(version, name)
+    return IndexedVersion(
+        version=version.name,
+        nbytes=nbytes,
+        seconds=seconds,
+        recall=recall,
+        left_out=left_out,
+    )
+
+
+def search_asset(spec: DatasetSpec, search: Search) -> dg.AssetsDefinition:
+    """Return the asset [dataset, search], after the version."""
+    key = dg.AssetKey([spec.name, SEARCH])
+    check = dg.AssetCheckSpec(
+        CHECK,
+        asset=key,
+        blocking=False,
+        description=_DESCRIPTION,
+    )
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey([spec.name, VERSION])],
+        kinds={"parquet"},
+        check_specs=[check],
+        description="Codes of embeddings and texts of the newest version, for penstock search.",
+    )
+    def search_index(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[SearchEvent]:
+        with root.opened() as opened:
+            try:
+                indexed = index_newest(opened, spec.name, search)
+            except PenstockError as error:
+                # The version is published: an index can be made at any time.
+                context.log.warning("the index was not made: %s", error)
+                reason = {"error": dg.MetadataValue.text(str(error))}
+                yield _result(passed=False, metadata=reason)
+                yield dg.MaterializeResult(metadata=reason)
+                return
+        metadata = indexed.metadata()
+        yield _result(passed=indexed.passed, metadata=metadata)
+        yield dg.MaterializeResult(metadata=metadata)
+
+    return search_index
+
+
+def _result(*, passed: bool, metadata: dict[str, Any]) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=CHECK,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata=metadata,
+    )

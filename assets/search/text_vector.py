@@ -1,0 +1,55 @@
+"""`python -m assets.search.text_vector`: the embedding of one text, by the text tower of an `embedding` featurizer.
+
+Reads JSON from standard input: `text`, `weights`, `network`. Writes JSON: `vector` and `weights_sha256`, or `error`. A
+process of its own: the model's libraries take gigabytes, and read weights of others.
+"""
+
+import json
+import sys
+from typing import Any
+
+from loader.errors import PenstockError
+from loader.json_text import parse_json_object
+
+from ..featurizers.models.embedding import Embedding
+from ..featurizers.models.model import pinned
+from ..media.unit import Unusable
+
+_FIELD = "query.txt"
+
+
+def text_vector(text: str, weights: str, network: str) -> dict[str, Any]:
+    """Return a text's embedding and the sha256 of the weights. Raises: InvalidWeights; ModelFailed; ValueError."""
+    featurizer = Embedding(
+        network=network,
+        weights=weights,
+        image=None,
+        video=None,
+        text=_FIELD,
+        device="cpu",
+    )
+    featurizer = pinned(featurizer)
+    (features,) = featurizer.features("text", [{_FIELD: text.encode()}])
+    if isinstance(features, Unusable):
+        raise ValueError(str(features))
+    # A batch of one on the CPU: the same bits as the pipeline's on this processor.
+    vector = features.fields[featurizer.field]
+    return {"vector": vector.astype(float).tolist(), "weights_sha256": featurizer.sha256}
+
+
+def main() -> int:
+    request = parse_json_object(sys.stdin.buffer.read())
+    try:
+        answer = text_vector(
+            request["text"],
+            request["weights"],
+            request["network"],
+        )
+    except (PenstockError, ValueError, OSError, ImportError) as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

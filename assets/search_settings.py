@@ -1,0 +1,52 @@
+"""Fields of a dataset that its pipeline indexes for search."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Fields to index after each version, with `penstock index`'s own result. Raises: ValueError."""
+
+    like: tuple[str, ...] = ("embedding.npy",)
+    """Embeddings to compare, such as `appearance.npy`."""
+    words: tuple[str, ...] = ()
+    """Texts to search, such as `caption.txt`."""
+
+    def __post_init__(self) -> None:
+        if not self.like and not self.words:
+            raise ValueError("Search(like=(), words=()) indexes nothing: name a field, or leave search=None")
+        _check("like", self.like, ".npy")
+        _check(
+            "words",
+            self.words,
+            ".txt",
+        )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields to index."""
+        return (*self.like, *self.words)
+
+
+def _check(name: str, fields: Sequence[str], ending: str) -> None:
+    if isinstance(fields, str):
+        raise ValueError(f"Search({name}={fields!r}): pass a tuple of fields, such as ({fields!r},)")
+    for field in fields:
+        if not isinstance(field, str) or not field.endswith(ending):
+            raise ValueError(f"Search({name}={fields!r}): {field!r} is no field that ends in {ending}")
+
+
+def check_searchable(
+    search: Search,
+    outputs: Collection[str],
+    dataset: str,
+) -> None:
+    """Check that a dataset's featurizers make the embeddings. outputs: their fields. Raises: ValueError."""
+    for field in search.like:
+        if field not in outputs:
+            fields = ", ".join(sorted(outputs)) or "none"
+            raise ValueError(
+                f"{dataset}: search compares the field {field!r}, which no featurizer of the dataset makes; they make "
+                f"{fields}. Add Feature(name='appearance'), or name another field"
+            )

@@ -1,0 +1,1 @@
+"""Make the derived data that finds samples: indexes and maps."""

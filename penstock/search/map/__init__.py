@@ -1,0 +1,1 @@
+"""Maps of a version: fit, place, select by a lasso, draw."""

@@ -1,0 +1,353 @@
+"""`penstock search|index`: samples like others, samples with words, and the index that makes both fast."""
+
+import math
+from argparse import Namespace
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.errors import FieldMismatch, InvalidRuntime
+
+from ..text import lines_text
+from ..units import size
+from .verb import REF, Answer, Table, argument, flag, repeated, verb
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from loader.dataset.versions.sample_search import SearchResult
+
+    from ..search.make import FieldIndex
+    from ..search.map.stored_map import MapReport
+
+FORM = ("{:>9}", "  {:>8}", "  {}")
+HEADER = ("ordinal", "score", "key")
+_MOST_VECTOR_BYTES = 2**20
+"""Most bytes of a file with a vector: 65,536 float64 have half of it."""
+
+
+@verb(
+    "search a version: samples like another, or samples whose texts have these words",
+    REF,
+    argument("query WORDS", 'words, "phrases" and -words, e.g. "red cup -empty"', nargs="?"),
+    repeated(
+        "--like KEY|FILE.npy|RUN@STEP", "a sample, a vector, or the worst sample of a step of a training"
+    ),
+    argument("--slot N", "with RUN@STEP: slot of the global batch (default: the worst)", type=int),
+    argument("--text TEXT", "what the samples show; needs --weights of the network that embedded them"),
+    argument("--weights DIR", "with --text: weights of the featurizer `embedding`"),
+    argument(
+        "--network NAME", "with --text: as in the featurizer (default: transformers)", default="transformers"
+    ),
+    argument("--where SQL", "only samples for which an expression over the columns is true"),
+    repeated("--in SLICE", "only samples of a slice", dest="within"),
+    repeated("--not SLICE", "no sample of a slice", dest="without"),
+    argument(
+        "--lasso X,Y;X,Y;...",
+        "only samples inside a polygon of 3 to 64 corners on the map (penstock index --map)",
+    ),
+    argument("--field F", "field to compare or to search (default: the embedding; all texts)"),
+    argument("--k N", "most samples to return, up to 10,000 (default: 60)", type=int, default=60),
+    argument("--cache DIR", "folder on a local disk for the index, shared by processes"),
+    flag("--keys", "print keys only, one a line, e.g. for penstock slice save --from -"),
+)
+def run_search(arguments: Namespace) -> Answer:
+    from loader.dataset.versions.sample_search import search_samples
+
+    root = loader.Root(arguments.root)
+    version = root.open(arguments.ref)
+    members = _members(version, arguments)
+    has_query = arguments.query is not None or arguments.like or arguments.text is not None
+    if not has_query:
+        if arguments.lasso is None:
+            raise InvalidRuntime(
+                "a search needs words, or --like with a key, a .npy file or RUN@STEP, or --text, or --lasso"
+            )
+        result = _lasso_result(
+            version,
+            arguments,
+            members,
+        )
+    else:
+        result = search_samples(
+            version,
+            arguments.query,
+            like=_like(root, version, arguments),
+            k=arguments.k,
+            where=arguments.where,
+            members=members,
+            field_name=arguments.field,
+            cache=arguments.cache,
+        )
+    body = result.to_json()
+    if result.damaged:
+        body["damaged"] = result.damaged
+    samples = body["found"]
+    if arguments.keys:
+        keys = [sample["key"] for sample in samples]
+        return body, lines_text(keys), 0
+    rows = []
+    for sample in samples:
+        score = ""
+        if sample["score"] is not None:
+            score = f"{sample['score']:.4f}"
+        rows.append([sample["ordinal"], score, sample["key"]])
+    compared = "compared"
+    if not result.exact:
+        compared = "compared by their codes"
+    lines: list[str | Table] = [Table(form=FORM, header=HEADER, rows=rows)]
+    lines.append(
+        f"{len(samples)} of {result.n_matching:,} samples of {version.name}; {result.n_searched:,} {compared} "
+        f"({result.field})"
+    )
+    for path, problem in sorted(result.damaged.items()):
+        lines.append(lines_text([f"left out: {path}: {problem}"]))
+    return body, lines, 0
+
+
+def _members(version: "loader.Version", arguments: Namespace) -> Any:
+    """Return bool [len(version)]: samples that slices and lasso allow; None without them."""
+    members = _slice_members(version, arguments)
+    if arguments.lasso is None:
+        return members
+    from ..search.map.version_map import lasso_members
+
+    inside = lasso_members(version, arguments.lasso)
+    if members is None:
+        return inside
+    return inside & members
+
+
+def _lasso_result(
+    version: "loader.Version",
+    arguments: Namespace,
+    members: Any,
+) -> "SearchResult":
+    """Return the first samples inside a lasso, in version order. members: bool [len(version)]."""
+    import numpy as np
+
+    from loader.dataset.search.how import similarity_field
+    from loader.dataset.versions.sample_search import MOST_RESULTS, SearchResult
+    from loader.dataset.versions.samples_table import live_where
+
+    if not 1 <= arguments.k <= MOST_RESULTS:
+        raise InvalidRuntime(f"k = {arguments.k}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
+    if arguments.where is not None:
+        members = members & live_where(version, arguments.where)
+    ordinals = np.flatnonzero(members)
+    shown = ordinals[: arguments.k]
+    return SearchResult(
+        version=version,
+        field=similarity_field(version, None),
+        ordinals=shown,
+        scores=np.full(len(shown), np.nan),
+        exact=True,
+        n_searched=len(version),
+        n_matching=len(ordinals),
+    )
+
+
+def _slice_members(version: "loader.Version", arguments: Namespace) -> Any:
+    """Return bool [len(version)]: samples that --in and --not allow; None without them. Writes no view."""
+    if not arguments.within and not arguments.without:
+        return None
+    import numpy as np
+
+    from loader.dataset.versions.slice_members import newest_slice, slice_ordinals
+
+    members = np.ones(len(version), bool)
+    for name in (*arguments.within, *arguments.without):
+        is_in_slice = np.zeros(len(version), bool)
+        record = newest_slice(version, name)
+        is_in_slice[slice_ordinals(version, record)] = True
+        if name in arguments.within:
+            members &= is_in_slice
+        if name in arguments.without:
+            members &= ~is_in_slice
+    return members
+
+
+def _like(
+    root: "loader.Root",
+    version: "loader.Version",
+    arguments: Namespace,
+) -> Any:
+    """Return the keys or the vector of --like or --text; None without them. Raises: InvalidRuntime."""
+    if arguments.text is not None:
+        return _text_vector(version, arguments)
+    if arguments.weights is not None:
+        raise InvalidRuntime("--weights is of a text: pass --text with it")
+    if not arguments.like:
+        if arguments.slot is not None:
+            raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
+        return None
+    likes = list(arguments.like)
+    if len(likes) == 1 and likes[0].endswith(".npy") and Path(likes[0]).is_file():
+        return _vector(Path(likes[0]))
+    keys = []
+    n_steps = 0
+    for like in likes:
+        step = _run_and_step(root, like)
+        if step is None:
+            keys.append(like)
+            continue
+        n_steps += 1
+        keys.append(worst_key(root, *step, arguments.slot))
+    if arguments.slot is not None and not n_steps:
+        raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
+    return keys
+
+
+def _text_vector(version: "loader.Version", arguments: Namespace) -> list[float]:
+    from loader.dataset.search.how import similarity_field
+
+    from ..search.text_query import text_query
+
+    if arguments.like:
+        raise InvalidRuntime("--text and --like are two queries: pass one of them")
+    if arguments.weights is None:
+        raise InvalidRuntime(
+            "--text needs --weights DIR: the folder of the weights that embedded the samples"
+        )
+    field = similarity_field(version, arguments.field)
+    return text_query(
+        version,
+        field,
+        arguments.text,
+        arguments.weights,
+        arguments.network,
+    )
+
+
+def _vector(path: Path) -> "np.ndarray":
+    import numpy as np
+
+    try:
+        if path.stat().st_size > _MOST_VECTOR_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes")
+        vector: np.ndarray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise FieldMismatch(f"--like {path}: {error}; a .npy file with one vector is needed") from error
+    if not isinstance(vector, np.ndarray):
+        raise FieldMismatch(f"--like {path} is no .npy file; a .npy file with one vector is needed")
+    return vector
+
+
+def _run_and_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
+    """Return run and step; None for a key, which may have an @ too."""
+    from loader.run.trail.read_trail import trail_runs
+    from loader.storage.mirror import primary_of
+
+    run, at, step = like.rpartition("@")
+    if not at or not step.isdecimal() or len(step) > 18:
+        return None
+    if run not in trail_runs(primary_of(root.store)):
+        return None
+    return run, int(step)
+
+
+def worst_key(
+    root: "loader.Root",
+    run: str,
+    step: int,
+    slot: int | None,
+) -> str:
+    """Return the key of a slot of a training's step; None is the slot whose metric is not finite, or else largest.
+
+    Raises: InvalidRuntime for a step without per-sample metrics; as `loader.explain`.
+    """
+    from ..view.replays.training import Training
+
+    if slot is None:
+        with closing(Training(root, run)) as training:
+            largest = training.largest(step)
+        slot = worst_slot(largest)
+        if slot is None:
+            raise InvalidRuntime(
+                f"step {step} of {run} has no per-sample metric: pass --slot N, or record the next training with "
+                'note(per_sample={"loss": losses})'
+            )
+    (explanation,) = loader.explain(loader.plan_of(root, run, step), step, slot=slot)
+    if explanation.dataset is not None or explanation.pieces:
+        raise InvalidRuntime(
+            f"slot {slot} of {run}@{step} is no stored sample but of a dataset or a packed sequence: pass a key"
+        )
+    return explanation.address.key
+
+
+def worst_slot(largest: dict[int, dict[str, float]]) -> int | None:
+    """Return the slot with a value that is not finite, or else the largest one, of the loss if that is recorded.
+
+    largest: slot -> metric -> value.
+    """
+    names = sorted({name for metrics in largest.values() for name in metrics})
+    if "loss" in names:
+        names.remove("loss")
+        names.insert(0, "loss")
+    ranked = []
+    for slot, metrics in sorted(largest.items()):
+        for name, value in metrics.items():
+            is_finite = math.isfinite(value)
+            rank = names.index(name)
+            if not is_finite:
+                ranked.append((0, rank, 0.0, slot))
+            else:
+                ranked.append((1, rank, -value, slot))
+    if not ranked:
+        return None
+    return min(ranked)[3]
+
+
+@verb(
+    "index a version's embeddings and texts: only parts that have no index yet",
+    REF,
+    argument("--field F", "only this field (default: the embedding, and all texts)"),
+    flag("--map", "lay the samples out on a map, too; with --drop: delete the map only"),
+    flag("--drop", "delete the index of the field instead, for all versions of the dataset"),
+)
+def run_index(arguments: Namespace) -> Answer:
+    """Exit with 1 if a segment is damaged."""
+    from ..search.make import drop_index, make_index
+    from ..search.map.stored_map import drop_map, make_map
+
+    root = loader.Root(arguments.root)
+    if arguments.drop and arguments.map:
+        deleted = drop_map(root, arguments.ref, arguments.field)
+        text = f"{len(deleted)} objects deleted; penstock index {arguments.ref} --map makes the map again"
+        return {"deleted": deleted}, text, 0
+    if arguments.drop:
+        deleted = drop_index(root, arguments.ref, arguments.field)
+        text = f"{len(deleted)} objects deleted; penstock index {arguments.ref} makes the index again"
+        return {"deleted": deleted}, text, 0
+    report = make_index(root, arguments.ref, arguments.field)
+    lines = []
+    for index in report.fields:
+        lines += _index_lines(index)
+    lines.append(f"{report.version} indexed in {report.seconds:.1f} s")
+    is_damaged = any(index.damaged for index in report.fields)
+    body = report.to_json()
+    if arguments.map:
+        placed = make_map(root, arguments.ref, arguments.field)
+        body["map"] = placed.to_json()
+        lines += _map_lines(placed)
+        is_damaged = is_damaged or bool(placed.damaged)
+    return body, lines_text(lines), int(is_damaged)
+
+
+def _map_lines(placed: "MapReport") -> list[str]:
+    lines = [
+        f"map of {placed.field}: {placed.n_samples:,} samples, {placed.n_new:,} rows new, {placed.n_clusters} "
+        f"clusters, {size(placed.nbytes)} ({placed.folder}) in {placed.seconds:.1f} s"
+    ]
+    lines += [f"  left out: {path}: {problem}" for path, problem in sorted(placed.damaged.items())]
+    return lines
+
+
+def _index_lines(index: "FieldIndex") -> list[str]:
+    lines = [
+        f"{index.field}: {index.n_samples:,} samples, {index.n_new:,} rows new, {index.n_segments} segments, "
+        f"{size(index.nbytes)} ({index.folder})"
+    ]
+    lines += [f"  left out: {path}: {problem}" for path, problem in sorted(index.damaged.items())]
+    return lines

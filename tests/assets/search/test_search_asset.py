@@ -1,0 +1,95 @@
+"""The asset `search`: an index after each version, and a check of its recall that blocks nothing."""
+
+import dagster as dg
+import numpy as np
+import pytest
+
+import loader
+from assets.search import search_asset as module
+from assets.search.search_asset import index_newest, search_asset
+from assets.search_settings import Search
+from assets.spec import DatasetSpec, Feature
+from resources.storage import RootResource
+from tests.dataset.search.vectors import SHAPES, write_vectors
+
+SEARCH = Search(like=("appearance.npy",), words=("caption.txt",))
+SPEC = DatasetSpec(name="d", features=(Feature(name="appearance"),), search=SEARCH)
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    write_vectors(root, SHAPES["clustered"](400, 12, np.random.default_rng(1)))
+    return root
+
+
+def materialized(root, search, instance):
+    result = dg.materialize(
+        [search_asset(SPEC, search)],
+        instance=instance,
+        resources={"root": RootResource(url=root.url)},
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+    )
+    assert result.success
+    (check,) = result.get_asset_check_evaluations()
+    return check
+
+
+def test_newest_version_is_indexed_and_its_recall_is_measured(root, instance):
+    search = Search(like=("embedding.npy",), words=("caption.txt",))
+    check = materialized(root, search, instance)
+    assert check.passed
+    assert check.metadata["recall of embedding.npy"].value >= 0.99
+    assert check.metadata["bytes"].value > 400 * 12
+    assert check.metadata["version"].value == "d@1"
+    assert not root.open("d").search(like="k000001").exact
+    assert len(list(root.store.list("search/"))) == 4
+
+
+def test_recall_below_the_limit_warns_and_blocks_nothing(root, instance, monkeypatch):
+    monkeypatch.setattr(module, "measured_recall", lambda version, field: 0.94)
+    check = materialized(root, Search(like=("embedding.npy",)), instance)
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert not check.blocking
+
+
+def test_codes_that_do_not_rank_have_a_low_recall(root, instance, monkeypatch):
+    monkeypatch.setattr("penstock.search.make.encode", lambda vectors, how: np.zeros(vectors.shape, np.uint8))
+    check = materialized(root, Search(like=("embedding.npy",)), instance)
+    assert not check.passed
+    assert check.metadata["recall of embedding.npy"].value < 0.6
+
+
+def test_field_that_the_version_lacks_is_named(root, instance):
+    check = materialized(root, SEARCH, instance)
+    assert not check.passed
+    assert "has no field 'appearance.npy'" in check.metadata["not indexed: appearance.npy"].value
+    assert index_newest(root, "d", SEARCH).recall == {}
+
+
+def test_dataset_without_a_version_has_no_index(tmp_path, instance):
+    root = loader.Root(tmp_path / "root")
+    root.create()
+    check = materialized(root, SEARCH, instance)
+    assert check.passed
+    assert check.metadata["version"].value == "none yet"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"like": (), "words": ()}, "indexes nothing"),
+        ({"like": "embedding.npy"}, "pass a tuple of fields"),
+        ({"like": ("caption.txt",)}, r"no field that ends in \.npy"),
+        ({"words": ("embedding.npy",)}, r"no field that ends in \.txt"),
+    ],
+)
+def test_settings_that_are_refused(settings, what):
+    with pytest.raises(ValueError, match=what):
+        Search(**settings)
+
+
+def test_spec_refuses_an_embedding_that_no_featurizer_makes():
+    with pytest.raises(ValueError, match=r"search compares the field 'embedding\.npy', which no featurizer"):
+        DatasetSpec(name="d", features=(Feature(name="appearance"),), search=Search())
+    assert DatasetSpec(name="d").search is None

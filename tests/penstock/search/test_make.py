@@ -1,0 +1,352 @@
+"""`penstock index`: recall, increments, merging, kills, and an index that equals one made at once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.dataset.search import code_index, codes
+from loader.dataset.search.how import SQ8, how_of_field, read_how
+from loader.dataset.search.segment_reads import coverage, read_segment
+from loader.dataset.search.segments import put_segment, version_parts
+from loader.errors import Conflict, FieldMismatch, FieldNotFound, MissingDependency, NotIndexed
+from loader.storage import open_store
+from penstock.search.make import drop_index, make_index
+from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.run import migrate
+from tests.dataset.search.vectors import SHAPES, nearest, recall, stored_vectors, write_vectors
+
+NUMBERS = 24
+
+
+@pytest.fixture(params=["faiss", "numpy"])
+def with_and_without_faiss(request, monkeypatch):
+    if request.param == "numpy":
+        monkeypatch.setattr("loader.dataset.search.code_files.import_faiss", lambda: None)
+        monkeypatch.setattr("loader.dataset.search.code_index.import_faiss", lambda: None)
+    return request.param
+
+
+def root_of(tmp_path, shape="clustered", n=600, batches=3, seed=1):
+    """Return a root whose versions append to one another."""
+    root = loader.Root(tmp_path / "root")
+    vectors = SHAPES[shape](n, NUMBERS, np.random.default_rng(seed))
+    each = n // batches
+    for number in range(batches):
+        write_vectors(
+            root,
+            vectors[number * each : (number + 1) * each],
+            first=number * each,
+            part_samples=50,
+        )
+    return root
+
+
+def codes_of(version):
+    """Return (part, row) -> code of a version's index."""
+    how = how_of_field(version, "embedding.npy", SQ8, NUMBERS)
+    stored = read_how(version.store, how)
+    kind = codes.code_kind(stored)
+    covered = coverage(version.store, how.folder, kind, version_parts(version, "embedding.npy"))
+    assert (covered.missing, covered.damaged) == ((), {})
+    by_row = {}
+    for path in covered.segments:
+        segment = read_segment(version.store, path, kind)
+        values = iter(segment.values["code"].to_pylist())
+        for part in segment.parts:
+            by_row |= {(part.part, row): next(values) for row in range(part.n_rows)}
+    return by_row
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_recall_of_the_ten_nearest(tmp_path, shape, with_and_without_faiss):
+    root = root_of(tmp_path, shape, n=800, batches=1)
+    make_index(root, "d", "embedding.npy")
+    version = root.open("d")
+    vectors = stored_vectors(version)
+    keys = version.keys(np.arange(len(version)))
+    total = 0.0
+    for ordinal in range(0, 800, 40):
+        result = version.search(like=keys[ordinal], k=10)
+        expected, scores = nearest(vectors, vectors[ordinal], 10)
+        total += recall(result.ordinals.tolist(), expected)
+        assert result.scores[0] == pytest.approx(1, abs=1e-6)
+        assert result.scores == pytest.approx(scores, abs=1e-3)
+        assert (result.exact, result.n_searched) == (False, 800)
+    assert total / 20 >= 0.99
+
+
+def test_codes_rank_and_stored_embeddings_score(tmp_path, with_and_without_faiss, monkeypatch):
+    root = root_of(tmp_path)
+    make_index(root, "d")
+    version = root.open("d")
+    vectors = stored_vectors(version)
+    # So few are compared again that the codes decide.
+    monkeypatch.setattr("loader.dataset.search.similarity.RESCORED_PER_RESULT", 1)
+    monkeypatch.setattr("loader.dataset.search.similarity.RESCORED", 40)
+    for where, members in (("w < 1000", np.ones(600, bool)), ("third = 1", None)):
+        if members is None:
+            members = version.samples().select("third").collect()["third"].to_numpy() == 1
+        result = version.search(like=vectors[5], k=20, where=where)
+        expected, scores = nearest(vectors, vectors[5], 20, members)
+        assert result.ordinals.tolist() == expected
+        assert result.scores == pytest.approx(scores, abs=1e-6)
+        assert result.n_searched == members.sum()
+
+
+def test_only_new_parts_are_coded_and_the_index_equals_one_made_at_once(tmp_path):
+    root = root_of(tmp_path)
+    assert [index.n_new for index in make_index(root, "d@1").fields] == [200, 200]
+    root.exclude("d", ["k000003", "k000404"], reason="blurred")
+    assert [index.n_new for index in make_index(root, "d").fields] == [400, 400]
+    assert [index.n_new for index in make_index(root, "d@2").fields] == [0, 0]
+    root.retire("d@2", reason="old")
+    stepwise = codes_of(root.open("d"))
+    assert len(stepwise) == 600
+    segments = [info.key for info in root.store.list("search/") if not info.key.endswith("how.json")]
+    root.store.delete_many(segments)
+    assert [index.n_new for index in make_index(root, "d").fields] == [600, 600]
+    assert codes_of(root.open("d")) == stepwise
+    assert codes_of(root.open("d@1")).items() <= stepwise.items()
+
+
+def test_excluded_samples_are_coded_but_never_returned(tmp_path):
+    root = root_of(tmp_path)
+    make_index(root, "d")
+    before = root.open("d").search(like="k000003", k=600).keys()
+    root.exclude("d", before[:5], reason="blurred")
+    later = root.open("d").search(like=before[5], k=600)
+    assert not set(before[:5]) & set(later.keys())
+    assert len(later) == 595
+    assert root.open("d@3").search(like=before[0], k=3).keys() == before[:3]
+
+
+def test_sixteen_small_segments_are_merged(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    vectors = SHAPES["clustered"](170, NUMBERS, np.random.default_rng(2))
+    n_segments = []
+    for number in range(17):
+        write_vectors(root, vectors[10 * number : 10 * number + 10], first=10 * number)
+        index, _ = make_index(root, "d").fields
+        n_segments.append(index.n_segments)
+    assert n_segments == [*range(1, 16), 1, 2]
+    version = root.open("d")
+    stored = stored_vectors(version)
+    assert version.search(like=stored[3], k=30).ordinals.tolist() == nearest(stored, stored[3], 30)[0]
+    assert root.open("d@3").search(like="k000001", k=30).n_searched == 30
+    table = pq.read_table(f"{root.url}/{largest_segment(root)}")
+    assert table.column_names == ["part", "row", "code"]
+    assert table.num_rows == 160
+
+
+def largest_segment(root):
+    infos = [info for info in root.store.list("search/") if info.key.endswith(".codes.parquet")]
+    return max(infos, key=lambda info: info.nbytes).key
+
+
+def test_damaged_and_forged_segments_are_named_and_their_samples_compared(tmp_path):
+    root = root_of(tmp_path, batches=2)
+    make_index(root, "d", "embedding.npy")
+    whole = root.open("d").search(like="k000005", k=30)
+    path = largest_segment(root)
+    data = bytearray(root.store.get(path).data)
+    data[len(data) // 3] ^= 4
+    root.store.put(path, bytes(data))
+    version = loader.Root(root.url).open("d")
+    result = version.search(like="k000005", k=30, cache=tmp_path / "empty")
+    assert result.keys() == whole.keys()
+    assert list(result.damaged) == [path]
+    assert result.n_searched == 600
+    how = next(info.key for info in root.store.list("search/") if info.key.endswith("how.json"))
+    body = json.loads(root.store.get(how).data)
+    for change in (
+        {"numbers": 12},
+        {"low": body["high"]},
+        {"dataset": "e"},
+        {"low": [None] * NUMBERS},
+        {"code": 7},
+    ):
+        root.store.put(how, json.dumps(body | change).encode())
+        with pytest.raises(loader.errors.Corrupt, match="is no record of an index"):
+            loader.Root(root.url).open("d").search(like="k000005")
+
+
+def test_forged_codes_change_ranks_only(tmp_path):
+    """A writer of `search/` can hide samples, but shows none that the version lacks, and no other score."""
+    root = root_of(tmp_path, batches=2)
+    root.exclude("d", ["k000007"], reason="blurred")
+    make_index(root, "d", "embedding.npy")
+    version = root.open("d")
+    how = read_how(root.store, how_of_field(version, "embedding.npy", SQ8, NUMBERS))
+    kind = codes.code_kind(how)
+    parts = [part.own for part in version_parts(version, "embedding.npy")]
+    root.store.delete_many([info.key for info in root.store.list(how.folder) if info.key != how.path])
+    random_codes = [np.random.default_rng(1).bytes(NUMBERS) for _ in range(600)]
+    forged = pa.table({"code": pa.array(random_codes, pa.binary(NUMBERS))})
+    put_segment(
+        root.store,
+        how.folder,
+        kind,
+        parts,
+        forged,
+    )
+    vectors = stored_vectors(version)
+    result = loader.Root(root.url).open("d").search(like=vectors[9], k=50)
+    assert len(set(result.ordinals.tolist())) == 50
+    assert not {"k000007"} & set(result.keys())
+    assert result.scores == pytest.approx(vectors[result.ordinals] @ vectors[9], abs=1e-6)
+    assert result.scores.tolist() == sorted(result.scores.tolist(), reverse=True)
+
+
+def test_local_files_are_shared_and_written_again_if_they_are_damaged(tmp_path, with_and_without_faiss):
+    root = root_of(tmp_path)
+    make_index(root, "d", "embedding.npy")
+    cache = tmp_path / "cache"
+    whole = root.open("d").search(like="k000005", cache=cache).keys()
+    files = sorted(path for path in (cache / "search").iterdir() if path.suffix != ".json")
+    stamps = {path: path.stat().st_mtime_ns for path in files}
+    assert loader.Root(root.url).open("d").search(like="k000005", cache=cache).keys() == whole
+    assert {path: path.stat().st_mtime_ns for path in files} == stamps
+    files[0].write_bytes(files[0].read_bytes()[:-1])
+    rows = files[1].with_suffix(".json")
+    rows.write_bytes(b'{"parts": 7}')
+    if with_and_without_faiss == "faiss":
+        head = bytearray(files[2].read_bytes())
+        head[20] ^= 1
+        files[2].write_bytes(head)
+    assert loader.Root(root.url).open("d").search(like="k000005", cache=cache).keys() == whole
+    assert len(rows.read_bytes()) > 100
+
+
+def test_drop_deletes_the_index_of_a_field(tmp_path):
+    root = root_of(tmp_path)
+    make_index(root, "d")
+    dropped = drop_index(root, "d", "embedding.npy")
+    assert dropped[-1].endswith("how.json")
+    endings = {info.key.split(".", 1)[1] for info in root.store.list("search/")}
+    assert endings == {"json", "texts.parquet"}
+    assert root.open("d").search(like="k000005").exact
+    drop_index(root, "d")
+    assert not list(root.store.list("search/"))
+    assert drop_index(root, "d") == []
+
+
+def test_limits_of_a_query(tmp_path, monkeypatch):
+    root = root_of(tmp_path)
+    make_index(root, "d")
+    monkeypatch.setattr(code_index, "MOST_CODES", 500)
+    with pytest.raises(NotIndexed, match="compare 600 codes; a query compares at most 500: pass a where"):
+        root.open("d").search(like="k000005")
+    assert len(root.open("d").search(like="k000005", where="third = 0", k=300)) == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(code_index, "NUMPY_MOST_CODES", 500)
+    monkeypatch.setattr(code_index, "import_faiss", lambda: None)
+    with pytest.raises(MissingDependency, match=r"pip install 'penstock-data\[search\]'"):
+        root.open("d").search(like="k000005")
+
+
+def test_fields_that_cannot_be_indexed(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        for number in range(3):
+            writer.add(f"k{number}", {"mask.npy": np.ones((2, 2)), "zero.npy": np.zeros(4, np.float32)})
+    with pytest.raises(FieldNotFound):
+        make_index(root, "d")
+    with pytest.raises(FieldMismatch, match=r"no readable embedding in 'mask\.npy'"):
+        make_index(root, "d", "mask.npy")
+    with pytest.raises(FieldMismatch, match=r"no usable embedding in 'zero\.npy'"):
+        make_index(root, "d", "zero.npy")
+
+
+def test_mirror_refuses(tmp_path):
+    root = root_of(tmp_path, n=60, batches=1)
+
+    place = open_store(str(tmp_path / "mirror"))
+    migrate(root, place, Pace())
+    mirror = loader.Root(place.url)
+    with pytest.raises(Conflict, match="is a mirror of"):
+        make_index(mirror, "d")
+
+
+def test_embeddings_without_a_direction_have_no_code(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    vectors = SHAPES["clustered"](40, NUMBERS, np.random.default_rng(4))
+    vectors[3] = 0
+    vectors[7, 2] = np.nan
+    write_vectors(root, vectors)
+    make_index(root, "d", "embedding.npy")
+    version = root.open("d")
+    result = version.search(like="k000005", k=100)
+    assert len(result) == result.n_searched == 38
+    assert not {"k000003", "k000007"} & set(result.keys())
+    assert sum(code is None for code in codes_of(version).values()) == 2
+
+
+KILLED = """
+import os, signal, sys
+import loader
+from penstock.search.make import make_index
+root = loader.Root(sys.argv[1])
+kill_at, after = int(sys.argv[2]), sys.argv[3] == "after"
+store_type = type(root.store)
+put = store_type.put_if_absent
+n = 0
+def put_or_die(store, key, data):
+    global n
+    if key.startswith("search/"):
+        n += 1
+        if n == kill_at and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        put(store, key, data)
+        if n == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return
+    put(store, key, data)
+store_type.put_if_absent = put_or_die
+make_index(root, "d")
+"""
+
+
+def killed(root, kill_at, when):
+    """Run `make_index` in a process that is killed at a write, and return whether it was."""
+    command = [sys.executable, "-c", KILLED, root.url, str(kill_at), when]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode != 0
+
+
+def test_killed_at_each_write_and_made_again(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    vectors = SHAPES["clustered"](160, NUMBERS, np.random.default_rng(5))
+    for number in range(16):
+        write_vectors(root, vectors[10 * number : 10 * number + 10], first=10 * number, part_samples=10)
+    for kill_at in (1, 9, 17, 18):
+        for when in ("before", "after"):
+            assert killed(root, kill_at, when)
+            version = loader.Root(root.url).open("d")
+            assert len(version.search(like="k000005", k=200)) == 160
+            stepwise = make_index(root, "d", "embedding.npy")
+            assert stepwise.fields[0].damaged == {}
+            stepwise_codes = codes_of(version)
+            drop_index(root, "d")
+            make_index(root, "d")
+            assert codes_of(version) == stepwise_codes
+            assert len(version.search("red cup")) == 60
+            drop_index(root, "d")
+
+
+def test_two_makers_at_once(tmp_path):
+    root = root_of(tmp_path)
+    command = [sys.executable, "-c", KILLED, root.url, "1000", "before"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert make_index(root, "d").fields[0].n_new == 0
+    assert len(codes_of(root.open("d"))) == 600

@@ -3,6 +3,7 @@
 exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 """
 
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from loader import Version
 
 FORMAT = 1
+SLICE_REASON = re.compile(r"slice (?P<slice>[^\s/]+/[a-z0-9][a-z0-9._-]{0,63}): (?P<why>.*)", re.DOTALL)
+"""Reason of an exclusion that was made from a slice."""
 _AT_ONCE = 16  # requests
 
 

@@ -24,6 +24,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.samples_table import import_polars, live_where
+from loader.dataset.versions.slice_members import SliceTerm, term_members
 from loader.errors import (
     AlreadyExists,
     Conflict,
@@ -138,10 +139,15 @@ class ExportSelection:
         ]
 
 
-def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> ExportSelection:
+def select(
+    version: Version,
+    where: str | None = None,
+    without: Collection[str] = (),
+    term: SliceTerm | None = None,
+) -> ExportSelection:
     """Return the live samples to export.
 
-    where: SQL expression. without: fields and columns to leave out.
+    where: SQL expression. without: fields and columns to leave out. term: slice of the version.
 
     Raises: FieldNotFound for an unknown name; EmptyVersion if nothing is selected.
     """
@@ -154,8 +160,11 @@ def select(version: Version, where: str | None = None, without: Collection[str] 
         )
     fields = tuple(name for name in version.fields if name not in without)
     members = np.ones(len(version), bool) if where is None else live_where(version, where)
+    if term is not None:
+        members = members & term_members(version, term)
     if not members.any() or not fields:
-        why = f"no sample of it is {where}" if fields else "every field of it is left out"
+        which = where if term is None else f"in the slice {term.name}, and {where or 'live'}"
+        why = f"no sample of it is {which}" if fields else "every field of it is left out"
         raise EmptyVersion(f"nothing of {version.name} is to be exported: {why}")
     columns = {name: kind for name, kind in columns.items() if name not in without}
     frame = _frame(version, columns)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from loader import Version
 from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions
 from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects
+from loader.dataset.versions.slice_members import slice_term
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
@@ -301,6 +302,7 @@ def export(
     lossy: bool = False,
     workers: int = WORKERS,
     norm: str = "",
+    slice_name: str | None = None,
 ) -> ExportReport:
     """Write a version's live samples into an empty store, or resume the same export. The report names units that fail.
 
@@ -309,6 +311,7 @@ def export(
 
     where: SQL expression that selects samples.
     without: fields and columns to leave out.
+    slice_name: exports only the samples of this slice.
     norm: path of a norm in the root, whose mean, std and quantiles LeRobot's metadata then has.
     lossy: True to leave out what the format cannot represent; False to raise.
 
@@ -318,11 +321,10 @@ def export(
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     check_apart(version.store, store, "Choose a target beside the root")
-    exporter, selection = exporter_named(format), select(version, where, without)
+    term = None if slice_name is None else slice_term(version, slice_name, None, without=False)
+    exporter, selection = exporter_named(format), select(version, where, without, term)
     if norm:
-        if format != LEROBOT:
-            raise InvalidRuntime(f"--norm {norm}: {format} has no statistics; {LEROBOT} has")
-        selection = replace(selection, norm=norm_at(version, norm))
+        selection = _with_norm(selection, format, norm)
     registered = None if without or norm else registered_objects(selection, format)
     exporter = registered or exporter
     losses = exporter.losses(selection)
@@ -331,6 +333,7 @@ def export(
     report = ExportReport(format=format, url=store.url, version=version.name, id=version.id)
     report.lost = [loss._asdict() for loss in losses]
     identity = _identity(version, format, where, without, losses) | ({"norm": norm} if norm else {})
+    identity |= {} if term is None else {"slice": term.to_json()}
     # Copied and written exports have different units, so neither can resume the other.
     journal = ExportJournal(store, identity | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
@@ -345,11 +348,16 @@ def export(
         exporter.finish(selection, [facts[unit.number] for unit in units], outbox)
         _count(report, outbox.objects, was_there=False)
         summary = _summary(selection, report, outbox)
-        note = (
-            note_of(version) if registered else summary
-        )  # registered objects may themselves be an export of penstock
+        # Registered objects may themselves be an export of penstock.
+        note = note_of(version) if registered else summary
         journal.finish({**summary, **(note or {})}, is_ours=note is not None)
     return report
+
+
+def _with_norm(selection: ExportSelection, format: str, norm: str) -> ExportSelection:
+    if format != LEROBOT:
+        raise InvalidRuntime(f"--norm {norm}: {format} has no statistics; {LEROBOT} has")
+    return replace(selection, norm=norm_at(selection.version, norm))
 
 
 class _ExportWork:

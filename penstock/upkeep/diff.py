@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader import Version
-from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.parquet import TableFile, get_table, get_tables
 from loader.dataset.tables.stats import merge
+
+from ..exclusion_records import SLICE_REASON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class Diff:
     """Shared group whose row counts differ -> its row counts."""
     columns: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]]
     """Column whose statistics differ -> its statistics; None if a version lacks it."""
+    slices: list[str]
+    """Slices from which samples of b were excluded that are in a."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -69,6 +73,7 @@ def diff(a: Version, b: Version) -> Diff:
             for name in names
             if columns_a.get(name) != columns_b.get(name)
         },
+        slices=sorted(_slices(b) - _slices(a)),
     )
 
 
@@ -80,6 +85,18 @@ def column_statistics(version: Version) -> dict[str, dict[str, Any]]:
     return {
         name: {key: row[key] for key in shown if row.get(key) is not None} for name, row in merged.items()
     }
+
+
+def _slices(version: Version) -> set[str]:
+    """Return the slices that reasons of a version's exclusions name. Reads its tables of exclusions."""
+    files = [TableFile.from_json(entry) for entry in version.manifest["exclusions"]]
+    slices = set()
+    for table in get_tables(version.store, files, ["reason"]):
+        for reason in table["reason"].to_pylist():
+            match = SLICE_REASON.fullmatch(reason or "")
+            if match is not None:
+                slices.add(match["slice"])
+    return slices
 
 
 def _nbytes(version: Version) -> int:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from loader.dataset.log.marker import check_primary
 from loader.dataset.publish import publish_without
+from loader.dataset.slices import slice_keys
 from loader.dataset.versions.samples_table import live_ordinals
+from loader.dataset.versions.slice_members import missing_keys
 from loader.errors import (
     Conflict,
     EmptyVersion,
@@ -84,6 +86,53 @@ def exclude(
     _check_some_stay(_newest(root, version.dataset), record.keys)
     write_record(root.store, record)
     return record, _publish(root, record, record.keys)
+
+
+def exclude_slice(
+    root: "Root",
+    ref: str,
+    name: str,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    whole_objects: bool = False,
+) -> tuple[Exclusion, "Version", tuple[str, ...]]:
+    """Exclude a slice's samples in a version, as `exclude`. Also returns the keys of a list that the version lacks.
+
+    The exclusion's page is the path of the slice's record, and its reason names the slice. reason, by: None takes the
+    slice's own. If the version has none of the samples, a former exclusion by the same words counts.
+
+    Raises: SampleNotFound if the version has none of the samples; SliceNotFound; Corrupt; as `exclude`.
+    """
+    version = root.open(ref)
+    slice_record, keys = slice_keys(version, name)
+    why = slice_record.why if reason is None else reason
+    author = slice_record.by if by is None else by
+    if not is_text(why) or not why.strip():
+        raise InvalidRuntime(f"an exclusion needs a reason, got {why!r}: pass text that others will read")
+    full_reason = f"slice {slice_record.full_name}: {why}"
+    missing = tuple(missing_keys(version, slice_record))
+    page = slice_record.path
+    if not keys:
+        words = (full_reason, author, page)
+        for former in records(root.store, version.dataset):
+            if isinstance(former, Exclusion) and (former.reason, former.by, former.page) == words:
+                others = tuple(key for key in missing if key not in former.keys)
+                return former, _publish(root, former, former.keys), others
+        raise SampleNotFound(
+            f"{version.name} has no sample of the slice {slice_record.full_name}: nothing was excluded. Gone are "
+            f"{_named(missing) or 'none'}"
+        )
+    record, newest = exclude(
+        root,
+        ref,
+        keys,
+        reason=full_reason,
+        by=author,
+        page=page,
+        whole_objects=whole_objects,
+    )
+    return record, newest, missing
 
 
 def obey(root: "Root", dataset: str) -> "Version | None":

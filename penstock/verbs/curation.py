@@ -7,19 +7,23 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
-from ..text import lines_text
+from ..text import line_text, lines_text
 from ..units import second
-from .verb import Answer, Table, argument, flag, key_lines, verb
+from .verb import Answer, Table, argument, flag, key_lines, one_of, verb
 
 if TYPE_CHECKING:
     from ..approvals import StoppedBatch
+    from ..exclusion_records import Exclusion
 
 
 @verb(
     "join labels from a file to the samples of a version",
     argument("ref", "e.g. photos@latest"),
     argument("name", "name of the annotation, e.g. labels-v2"),
-    argument("--from FILE", ".parquet, .jsonl, .csv or .tsv; path or URL", dest="rows", required=True),
+    one_of(
+        argument("--from FILE", ".parquet, .jsonl, .csv or .tsv; path or URL", dest="rows"),
+        argument("--set COLUMN=SQL", "compute one column, e.g. 'small = width_px < 256'", dest="computed"),
+    ),
     argument("--author", "author of rows that have no annotated_by", required=True),
     argument("--key COLUMN", "the file's column of keys (default: key)", default="key"),
     argument(
@@ -36,10 +40,16 @@ if TYPE_CHECKING:
     flag("--last-wins", "use the last row of a repeated key, instead of refusing it"),
 )
 def run_annotate(arguments: Namespace) -> Answer:
-    done = loader.Root(arguments.root).annotate(
+    root = loader.Root(arguments.root)
+    rows = arguments.rows
+    if arguments.computed is not None:
+        rows = _computed_rows(root.open(arguments.ref), arguments.computed)
+    if rows is None:
+        raise InvalidRuntime("labels are needed: pass --from FILE, or --set COLUMN=SQL")
+    done = root.annotate(
         arguments.ref,
         arguments.name,
-        arguments.rows,
+        rows,
         author=arguments.author,
         key=arguments.key,
         on=arguments.on,
@@ -69,6 +79,20 @@ def run_annotate(arguments: Namespace) -> Answer:
     return body, lines_text(lines), 0
 
 
+def _computed_rows(version: "loader.Version", text: str) -> Any:
+    """Return the key and the value of an SQL expression of each live sample, as an Arrow table."""
+    from loader.dataset.versions.samples_table import live_values
+
+    name, equals, expression = text.partition("=")
+    column = name.strip()
+    if not equals or not column:
+        raise InvalidRuntime(f"--set {text}: write COLUMN=SQL, such as 'small = width_px < 256'")
+    values = live_values(version, [expression], f"--set {text}").to_series()
+    keys = version.samples().select("key").collect()
+    table = keys.with_columns(values.alias(column))
+    return table.to_arrow()
+
+
 EXCLUDE_FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
 
 
@@ -77,6 +101,7 @@ EXCLUDE_FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
     argument("ref", "version that shows the samples, e.g. photos@3"),
     argument("key", "key of a sample", nargs="*"),
     argument("--from FILE", "file with a key per line; - is standard input", dest="file"),
+    argument("--slice NAME", "samples of this slice; reason and name default to its own", dest="slice_name"),
     argument("--reason", "why; readers of the version see it"),
     argument("--by", "who decides it"),
     argument("--page URL", "page that documents the decision", default=""),
@@ -90,11 +115,14 @@ def run_exclude(arguments: Namespace) -> Answer:
 
     root = loader.Root(arguments.root)
     if arguments.list:
-        if arguments.key or arguments.file or arguments.withdraw or arguments.whole_objects:
+        others = (arguments.key, arguments.file, arguments.slice_name)
+        if any(others) or arguments.withdraw or arguments.whole_objects:
             raise InvalidRuntime(
-                "--list takes only a dataset: leave out keys, --from, --withdraw and --whole-objects"
+                "--list takes only a dataset: leave out keys, --from, --slice, --withdraw and --whole-objects"
             )
         return _exclusions_in_force(root, arguments.ref)
+    if arguments.slice_name is not None:
+        return _exclude_slice(root, arguments)
     if arguments.reason is None or arguments.by is None:
         raise InvalidRuntime(
             "an exclusion or its withdrawal needs a reason and a name: pass --reason and --by"
@@ -113,6 +141,37 @@ def run_exclude(arguments: Namespace) -> Answer:
         )
         return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
     record, version = exclude(root, arguments.ref, keys, **why, whole_objects=arguments.whole_objects)
+    return _excluded(record, version)
+
+
+def _exclude_slice(root: "loader.Root", arguments: Namespace) -> Answer:
+    """Exclude the samples of --slice. Names the samples that the version lacks."""
+    from ..upkeep.excluded_since import slice_of
+    from ..upkeep.exclusion import exclude_slice
+
+    if arguments.key or arguments.file or arguments.withdraw or arguments.page:
+        raise InvalidRuntime(
+            "--slice names the samples, and its record is the page: leave out keys, --from, --withdraw and --page"
+        )
+    record, version, missing = exclude_slice(
+        root,
+        arguments.ref,
+        arguments.slice_name,
+        reason=arguments.reason,
+        by=arguments.by,
+        whole_objects=arguments.whole_objects,
+    )
+    body, text, exit_status = _excluded(record, version)
+    body |= {
+        "slice": slice_of(record)[0],
+        "gone": list(missing),
+    }
+    lines = [str(text)]
+    lines += [f"  gone: {line_text(key)}" for key in missing]
+    return body, "\n".join(lines), exit_status
+
+
+def _excluded(record: "Exclusion", version: "loader.Version") -> Answer:
     is_new = version.manifest["producer"].get("exclusion") == record.path
     body = {
         "dataset": record.dataset,

@@ -53,6 +53,7 @@ from .sweep import (
     jobs,
     last_look,
     seals,
+    segments,
     sweep,
     unfinished,
 )
@@ -291,6 +292,8 @@ def collect(
                 JOBS: lambda: jobs(root.store, clients, tally),
                 LEASES: lambda: dead_leases(root.store, clients, tally),
                 "log/": lambda: hints(root.store, tally),
+                "maps/": lambda: segments(root.store, "maps/", live, tally),
+                "search/": lambda: segments(root.store, "search/", live, tally),
                 SEALS: lambda: seals(root.store, live, tally),
             }
             for folder in sorted([*FOLDERS, "data/"]):

@@ -31,6 +31,7 @@ from ...progress import progress
 from ...units import size
 from .clients import JOBS, Clients, job_folder, job_folders, sign_of_job
 from .deleted_record import DeletedRecord, PrimaryRecord
+from .derived_segments import condemned_segments, is_record, segment_kind
 from .needed import References, Tally, Unreadable, protected, references
 from .plan import LISTED_ROWS, CollectionPlan
 
@@ -61,6 +62,18 @@ def adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject
 def seals(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
     """Yield seals that no kept version needs. Costs a listing."""
     return _unneeded(store, SEALS, _SEAL, "seal of no version", live, tally)
+
+
+def segments(store: Store, prefix: str, live: References, tally: Tally) -> Iterator[SideObject]:
+    """Yield segments that no kept version needs. Costs a listing, and a range or two per segment."""
+    infos = []
+    for info in _in_place(store, prefix, tally):
+        if segment_kind(info.key) is None and not is_record(info.key):
+            tally.add_foreign([info.key], info.nbytes)
+        else:
+            infos.append(info)
+    for info, why in condemned_segments(store, infos, live):
+        yield info, "", "", why
 
 
 def _unneeded(

@@ -26,6 +26,7 @@ SMALL_FOLDERS = (
     "cards/",
     "gates/",
     "exclusions/",
+    "slices/",
     "swept/",
     "takedowns/",
     "trails/",

@@ -49,6 +49,11 @@ _SEARCHED = {
     "tables": re.compile(rf".+\.(?:parquet|json)|tables/{_NAME}/clips_ahead/{_NAME}/{_NAME}/clips\.bin"),
     "stages": re.compile(r".+\.json"),
     "exclusions": re.compile(r".+\.json"),
+    "slices": re.compile(rf"slices/{_NAME}/{_NAME}/[0-9]{{6}}\.(?:json|parquet)"),
+    "search": re.compile(
+        rf"search/[0-9a-f]{{16}}/(?:how\.json|{_NAME}-[0-9a-f]{{16}}\.(?:codes|texts)\.parquet)"
+    ),
+    "maps": re.compile(rf"maps/[0-9a-f]{{16}}/(?:fit\.parquet|how\.json|{_NAME}-[0-9a-f]{{16}}\.parquet)"),
     "plans": re.compile(r".+\.json"),
     "follows": re.compile(r".+\.json"),
     "ledgers": re.compile(r".+\.jsonl"),

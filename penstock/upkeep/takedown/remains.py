@@ -11,6 +11,7 @@ from loader import Root
 from loader.cache.cached_store import VERIFIED
 from loader.cache.pages import HEADER_BYTES, MARKER, page_name
 from loader.dataset.log.marker import root_id
+from loader.dataset.search.code_files import files_derived_from
 from loader.dataset.shards.seals import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
@@ -24,6 +25,7 @@ from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, TakedownRecord
 from ...places import azure_endpoint
 from ..doctor.azure_container import azure_credential
+from .segment_edits import denied_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +252,11 @@ PAGE_SIZES = tuple(2**power for power in range(12, 27))
 
 
 def purge_cache(folder: str, record: TakedownRecord) -> int:
-    """Delete a takedown's shard pages, and return their number. Raises: InvalidRuntime if there is no node cache."""
-    pages = _pages(folder, record)
+    """Delete a takedown's shard pages, and codes of their samples; return their number.
+
+    Raises: InvalidRuntime if there is no node cache.
+    """
+    pages = _pages(folder, record) + files_derived_from(folder, denied_sources(record))
     for path in pages:
         os.unlink(path)
     return len(pages)
@@ -261,7 +266,7 @@ def cache_places(record: TakedownRecord, folders: Sequence[str]) -> Iterator[Pla
     """Yield a check result per folder."""
     for folder in folders:
         place = {"check": "cache", "what": "a node cache", "path": folder}
-        if pages := _pages(folder, record):
+        if pages := _pages(folder, record) + files_derived_from(folder, denied_sources(record)):
             yield {
                 **place,
                 "clean": False,

@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from io import BufferedReader
 from itertools import groupby, islice
 from typing import Any
@@ -33,17 +33,12 @@ from ...denied.hashed_names import Marks
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from ..gc.needed import OURS
-from .derived import (
-    card_folders,
-    decision_without,
-    exclusion_without,
-    ledger_without,
-    page_names,
-    plan_is_of,
-)
+from .derived import card_folders, decision_without, exclusion_without, ledger_without, page_names, plan_is_of
 from .object_kinds import StrangeObjects, is_free, is_searchable
 from .pipeline_files import is_hint, table_without, with_units, without_names
 from .run_records import is_rewritten, run_record_names, run_record_without
+from .segment_edits import segment_is_denied
+from .slice_edits import slice_names
 
 PART_SAMPLES = "part-samples"
 
@@ -160,6 +155,9 @@ SCANNED = (
     "tables/",
     "stages/",
     "exclusions/",
+    "slices/",
+    "search/",
+    "maps/",
     "plans/",
     "follows/",
     "ledgers/",
@@ -172,9 +170,7 @@ SCANNED = (
     "trainings/",
 )
 """Prefixes in a root that may name samples or hold their bytes."""
-ELSEWHERE = {
-    "checkpoints/": "a model keeps what it learnt: each that was trained on the samples has a place of its own"
-}
+ELSEWHERE = {"checkpoints/": "each model that was trained on the samples has a place of its own"}
 """Prefixes with their own check."""
 NOT_SEARCHED = "not searched"
 """Verdict on an object that no format of penstock has, or that is too large to search."""
@@ -256,6 +252,8 @@ class Scan:
             "tables": self._table,
             "stages": self._record,
             "exclusions": self._exclusion,
+            "slices": self._slice,
+            **dict.fromkeys(("search", "maps"), partial(segment_is_denied, root.store, record)),
             "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
             "follows": self._decision,
             "ledgers": self._ledger,
@@ -381,6 +379,10 @@ class Scan:
             return False  # no dataset of the root: a key there is another sample's
         body = json_object(self._get(path), path, self._store.url)
         return exclusion_without(body, marks) != body
+
+    def _slice(self, path: str) -> bool:
+        marks = self._marks.get(path.split("/")[1])
+        return marks is not None and slice_names(self._get(path), path, marks)
 
     def _ledger(self, path: str) -> bool:
         data = self._get(path)

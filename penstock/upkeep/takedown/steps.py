@@ -17,6 +17,8 @@ from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
 from .pipeline_files import lifecycle_edits
 from .rewrite import NothingLeft, not_removed, publish_redacted, zeroed
 from .scan import left_over, part_samples
+from .segment_edits import index_again, segment_edits
+from .slice_edits import slice_edits
 
 
 @dataclass(slots=True)
@@ -132,8 +134,11 @@ class Steps:
         adoptions = DeniedBytes(self._root.store, self._root.state.denies)
         self._do(Edits(deletes=tuple(adoptions.left_by_adoption(self._root, self.dataset))))
         self._do(exclusion_edits(self._root.store, self.dataset, self.marks))
+        self._do(slice_edits(self._root.store, self.dataset, self.marks))
+        self._do(segment_edits(self._root.store, read_record(self._root.store, self._deny.n)))
         self._note_left_over()
         self._edit_lifecycle()
+        index_again(self._root, self.dataset)
         return self._uris
 
     def _note_found(self) -> None:

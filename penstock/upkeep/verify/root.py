@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +35,11 @@ from loader.storage.store import Refusals, list_place
 
 from ...exclusion_records import parse
 from ...progress import progress
+from .decisions import check_decisions
 from .log import check_log
+from .segments import search_problem
 from .shard import Problem
+from .slices import slice_problem
 from .version import check_version
 
 if TYPE_CHECKING:
@@ -52,7 +56,12 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
     """Yield the problem with an object below one of `CHECKS`, if any. Costs at most one request."""
-    check = CHECKS.get(key.partition("/")[0])
+    folder = key.partition("/")[0]
+    check = CHECKS.get(folder)
+    if folder == "slices":
+        check = partial(slice_problem, store)
+    if folder == "search":
+        check = partial(search_problem, store)
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return
     try:
@@ -234,9 +243,9 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     - The log's entries, chain, rules and hints.
     - Each version's manifest against its commit.
     - The objects of each unretired version, through `check_version`.
-    - Derived objects, through `check_stored`.
+    - Derived objects, through `check_stored`, and records under `follows/`, through `check_decisions`.
 
-    Costs a listing of the root, a request per log entry, version, lease and table, and each shard's cost in
+    Costs a listing of the root, a request per log entry, version, lease, record and table, and each shard's cost in
     `check_version` once. Memory: 100 bytes per object.
 
     cluster: reads the shards if `full` is True; None: this process.
@@ -264,9 +273,12 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
             report.foreign.extend([key] if report.n_foreign <= SHOWN else [])
     report.n_foreign += refusals.n
     report.foreign = [*report.foreign, *(name for name, _ in refusals.first)][:SHOWN]
-    kept = [key for key, _ in listed if key.partition("/")[0] in CHECKS]
+    kept = [key for key, _ in listed if key.partition("/")[0] in {*CHECKS, "slices", "search"}]
     for key in progress(kept, "verify what is named after its content"):
         report.problems.extend(check_stored(root.store, key, state))
+    records = [key for key, _ in listed if key.startswith("follows/")]
+    plans = {key for key, _ in listed if key.startswith("plans/")}
+    report.problems.extend(check_decisions(root.store, records, plans, state))
     report.nothing_leased = [
         lease.key
         for lease in list_leases(root.store)

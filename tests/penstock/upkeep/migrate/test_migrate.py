@@ -52,7 +52,7 @@ def place(tmp_path):
 
 def objects(store):
     """Key -> bytes of what a mirror shall have."""
-    folders = ("data/", "plans/", "views/", "packs/", "cards/", "log/")
+    folders = ("data/", "plans/", "views/", "packs/", "slices/", "cards/", "log/")
     return {
         info.key: store.get(info.key).data
         for info in store.list("")
@@ -64,6 +64,7 @@ def objects(store):
 
 def test_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys):
     root.open("d@1").where("i < 7").select("cls")._table  # noqa: B018 - stores the view
+    root.save_slice("d@2", "cups", ["k0003"], by="ann", why="odd")
     root.alias("d@2", "prod")
     report = migrate(root, place, Pace())
     assert (report.failures, report.skipped, report.recorded) == ({}, 0, True)
@@ -75,8 +76,13 @@ def test_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys):
     assert [dict(one) for one in root.state.mirrors] == [
         {"url": place.url, "upto": report.entries - 1, "n": report.entries}
     ]
-    with pytest.raises(Conflict, match="is a mirror of"):
-        mirror.retire("d@1", reason="x")
+    assert len(mirror.open("d@2").slice("cups")) == 1
+    for change in (
+        lambda: mirror.retire("d@1", reason="x"),
+        lambda: mirror.save_slice("d@2", "cups", ["k0003"], by="ann", why="odd"),
+    ):
+        with pytest.raises(Conflict, match="is a mirror of"):
+            change()
     assert main(["migrate", "status", place.url, "--root", root.url]) == 0
     assert "none" in capsys.readouterr().out
 

@@ -73,6 +73,18 @@ PLANTED = {
         f"exclusions/photos/{'0' * 16}.json",
         names(samples=[{"key": f"{SECRET}/one"}]),
     ),
+    "slices/": lambda root, id: (
+        "slices/photos/cups/000001.parquet",
+        table(ordinal=[0], part=["p"], row=[0], key=[f"{SECRET}/one"]),
+    ),
+    "search/": lambda root, id: (
+        f"search/{'0' * 16}/t-{'0' * 16}.texts.parquet",
+        table(part=["p"], row=[0], text=[f"{SECRET}/one"]),
+    ),
+    "maps/": lambda root, id: (
+        f"maps/{'0' * 16}/t-{'0' * 16}.parquet",
+        table(part=["p"], row=[0], x=[1], key=[f"{SECRET}/one"]),
+    ),
     "plans/": lambda root, id: (f"plans/{'0' * 64}.json", names(version=id)),
     "follows/": lambda root, id: (
         f"follows/r/{7:019d}.json",

@@ -1,0 +1,214 @@
+"""`penstock slice save|ls|show|diff|rm`: named samples, to train on, to weigh or to leave out."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.errors import InvalidRuntime
+
+from ..text import lines_text
+from ..units import second
+from .verb import Answer, Table, Verb, argument, key_lines, one_of, verb
+
+if TYPE_CHECKING:
+    from loader.dataset.slices import Samples
+    from loader.dataset.tables.slice_record import SliceRecord
+
+_SLICE = argument("slice DATASET/NAME", "e.g. photos/cups")
+_BY = argument("--by", "who decides it", required=True)
+_WHY = argument("--why", "reason; others will read it", required=True)
+_SHOWN = 20
+"""Most keys in plain text; --json has all."""
+FORM = ("{:<28}", " {:>4}", "  {:<4}", " {:>9}", "  {:<12}", "  {:<19}", "  {}")
+HEADER = ("slice", "n", "kind", "samples", "by", "saved (UTC)", "why")
+
+
+@verb(
+    "name samples of a version: listed keys, or a rule that grows with versions",
+    argument("ref", "version with the samples, e.g. photos@7"),
+    argument("name", "name of the slice, e.g. cups"),
+    one_of(
+        argument("--where SQL", "save a rule: the samples that match, in any version"),
+        argument("--from FILE", "save a list: a file with a key per line; - is standard input", dest="file"),
+        argument("--lasso X,Y;X,Y;...", "save a list: the samples inside a polygon on the map"),
+    ),
+    _BY,
+    _WHY,
+    argument("--page URL", "page on which the samples were chosen", default=""),
+)
+def save(arguments: Namespace) -> Answer:
+    root = loader.Root(arguments.root)
+    samples: Samples
+    if arguments.where is not None:
+        samples = arguments.where
+    elif arguments.file is not None:
+        samples = list(key_lines("--from", arguments.file))
+    elif arguments.lasso is not None:
+        from ..search.map.version_map import lasso_members
+
+        inside = lasso_members(root.open(arguments.ref), arguments.lasso)
+        samples = inside.nonzero()[0]
+    else:
+        raise InvalidRuntime("a slice needs samples: pass --where SQL, or --from FILE with keys, or --lasso")
+    record = root.save_slice(
+        arguments.ref,
+        arguments.name,
+        samples,
+        by=arguments.by,
+        why=arguments.why,
+        page=arguments.page,
+    )
+    text = f"{record.full_name} number {record.n}: {record.n_samples} samples of {record.version} ({record.path})"
+    return record.to_json(), text, 0
+
+
+@verb("list slices, their sizes and authors", argument("dataset", "only of this dataset", nargs="?"))
+def ls(arguments: Namespace) -> Answer:
+    """Exit with 1 if a record is damaged."""
+    from loader.dataset.slices import list_slices
+
+    root = loader.Root(arguments.root)
+    dataset = arguments.dataset
+    if dataset is not None:
+        dataset = root.record(dataset, retired=True).dataset
+    listing = list_slices(root, dataset)
+    body = {
+        "slices": [record.to_json() for record in listing.slices],
+        "damaged": listing.damaged,
+    }
+    rows = [_row(record) for record in listing.slices]
+    lines: list[str | Table] = ["no slices"]
+    if rows:
+        lines = [Table(form=FORM, header=HEADER, rows=rows)]
+    for path, problem in sorted(listing.damaged.items()):
+        lines.append(lines_text([f"{path}: {problem}"]))
+    exit_status = int(bool(listing.damaged))
+    return body, lines, exit_status
+
+
+def _row(record: "SliceRecord") -> list[object]:
+    return [
+        record.full_name,
+        record.n,
+        record.kind,
+        record.n_samples,
+        record.by,
+        second(record.at_us),
+        record.why,
+    ]
+
+
+@verb(
+    "show a slice, and which of its samples a version lacks",
+    _SLICE,
+    argument("--n N", "number of the slice (default: the newest)", type=int),
+    argument("--in REF", "version to look in (default: the newest)", dest="ref", default=""),
+)
+def show(arguments: Namespace) -> Answer:
+    from loader.dataset.slices import show_slice
+
+    dataset, name = _names(arguments.slice)
+    shown = show_slice(
+        loader.Root(arguments.root),
+        dataset,
+        name,
+        arguments.n,
+        ref=arguments.ref,
+    )
+    record = shown.record
+    body = {
+        **record.to_json(),
+        "numbers": list(shown.numbers),
+        "in": shown.version,
+        "n_in": shown.n_samples,
+        "gone": list(shown.missing),
+    }
+    samples = record.where
+    if record.kind == "list":
+        samples = f"{record.n_samples} listed samples"
+    lines = [
+        f"{record.full_name} number {record.n} of {', '.join(map(str, shown.numbers))}",
+        f"{record.kind}: {samples}",
+        f"saved from {record.version} by {record.by} at {second(record.at_us)}: {record.why}",
+    ]
+    if record.page:
+        lines.append(record.page)
+    if record.removed:
+        lines[2] = f"removed by {record.by} at {second(record.at_us)}: {record.why}"
+    lines.append(f"{shown.version} has {shown.n_samples} of them, {len(shown.missing)} are gone")
+    lines += _key_lines("gone", shown.missing)
+    return body, lines_text(lines), 0
+
+
+@verb(
+    "compare two numbers of a slice in the newest version",
+    _SLICE,
+    argument("numbers N", "two numbers (default: the last two)", nargs="*", type=int),
+)
+def diff(arguments: Namespace) -> Answer:
+    from loader.dataset.slices import diff_slices
+
+    dataset, name = _names(arguments.slice)
+    numbers = arguments.numbers
+    if len(numbers) not in (0, 2):
+        raise InvalidRuntime(f"{len(numbers)} numbers are given: pass two, or none for the last two")
+    difference = diff_slices(loader.Root(arguments.root), dataset, name, *numbers)
+    body = {
+        "dataset": dataset,
+        "name": name,
+        "before": difference.before,
+        "after": difference.after,
+        "in": difference.version,
+        "added": list(difference.added),
+        "removed": list(difference.removed),
+    }
+    lines = [
+        f"{dataset}/{name} {difference.before} -> {difference.after} in {difference.version}: "
+        f"{len(difference.added)} samples added, {len(difference.removed)} removed",
+        *_key_lines("added", difference.added),
+        *_key_lines("removed", difference.removed),
+    ]
+    return body, lines_text(lines), 0
+
+
+@verb("end a slice; plans with it stay as they are", _SLICE, _BY, _WHY)
+def rm(arguments: Namespace) -> Answer:
+    from loader.dataset.slices import remove_slice
+
+    dataset, name = _names(arguments.slice)
+    record = remove_slice(
+        loader.Root(arguments.root),
+        dataset,
+        name,
+        by=arguments.by,
+        why=arguments.why,
+    )
+    text = f"{record.full_name} is removed ({record.path}); its numbers stay: version.slice({name!r}, n=N)"
+    return record.to_json(), text, 0
+
+
+def _names(text: str) -> tuple[str, str]:
+    """Return dataset and name. Raises: InvalidRuntime."""
+    dataset, slash, name = text.partition("/")
+    if not slash:
+        raise InvalidRuntime(f"{text!r} is no slice: write DATASET/NAME, such as photos/cups")
+    return dataset, name
+
+
+def _key_lines(what: str, keys: Any) -> list[str]:
+    lines = [f"  {what:<8} {key}" for key in keys[:_SHOWN]]
+    if len(keys) > _SHOWN:
+        lines.append(f"  ... {len(keys) - _SHOWN} more; --json lists all")
+    return lines
+
+
+VERB = Verb(
+    text="name samples, to train on them or to leave them out",
+    verbs={
+        "save": save,
+        "ls": ls,
+        "show": show,
+        "diff": diff,
+        "rm": rm,
+    },
+)

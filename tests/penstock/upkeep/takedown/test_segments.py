@@ -1,0 +1,154 @@
+"""A takedown of samples whose embeddings and texts are indexed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.cache.pages import make_place
+from loader.dataset.search.segment_reads import merged_segments, read_segment
+from loader.errors import SampleNotFound
+from penstock.denied.record import read_record
+from penstock.search import make
+from penstock.search.make import make_index
+from penstock.search.map.stored_fit import read_fit
+from penstock.search.map.stored_map import make_map
+from penstock.search.map.version_map import map_how
+from penstock.upkeep.gc.derived_segments import segment_kind
+from penstock.upkeep.takedown.remains import cache_places, purge_cache
+
+SECRET = "ZQALICEZQ"
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    rng = np.random.default_rng(3)
+    for first in (0, 8):
+        with root.write("photos", part_samples=4) as writer:
+            for i in range(first, first + 8):
+                subject = SECRET if i == 5 else "bob"
+                fields = {
+                    "embedding.npy": rng.normal(size=6).astype(np.float32),
+                    "caption.txt": f"cup {subject} {i}",
+                }
+                writer.add(f"k{i}", fields, {"w": i}, {"subject": subject})
+    make_index(root, "photos")
+    return root
+
+
+def indexed_values(root):
+    """Return every code and text that is stored under `search/`."""
+    values = []
+    for info in root.store.list("search/"):
+        if info.key.endswith(".parquet"):
+            table = pq.read_table(f"{root.url}/{info.key}")
+            values += [value for value in table.column(2).to_pylist() if value is not None]
+    return values
+
+
+def test_codes_and_texts_lose_the_sample_and_the_others_are_indexed_again(kit, root):
+    before = indexed_values(root)
+    codes = {value for value in before if isinstance(value, bytes)}
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete"
+    version = root.open("photos")
+    after = indexed_values(root)
+    assert len(after) == len(before) - 2
+    assert len(codes - set(after)) == 1
+    index, texts = make_index(root, "photos").fields
+    assert (index.n_new, texts.n_new) == (0, 0)
+    result = version.search(like="k1", k=100)
+    assert len(result) == 15
+    assert len(version.search("cup")) == 15
+    with pytest.raises(SampleNotFound):
+        version.search(like="k5")
+
+
+def test_segment_of_a_maker_that_was_late_makes_the_proof_incomplete(kit, root):
+    stored = {info.key: root.store.get(info.key).data for info in root.store.list("search/")}
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    late = [key for key in stored if not list(root.store.list(key))]
+    assert len(late) == 2  # codes and texts of the transaction with the sample
+    for key in late:
+        root.store.put(key, stored[key])
+    proof = kit.prove(root, n)
+    assert proof["result"] == "incomplete"
+    assert sorted(one["path"] for one in proof["places"] if not one["clean"]) == sorted({*late})
+    kit.take_down(root, n)
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_proof_searches_segments_that_no_run_recorded(kit, root):
+    """A maker that merged two segments while the takedown ran."""
+    paths = [info.key for info in root.store.list("search/") if info.key.endswith(".texts.parquet")]
+    folder = paths[0].rpartition("/")[0] + "/"
+    kind = segment_kind(paths[0])
+    kind = replace(kind, columns=pa.schema([("text", pa.string())]))
+    segments = [read_segment(root.store, path, kind) for path in paths]
+    ((merged, data),) = merged_segments(segments, folder, kind)
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    root.store.put(merged, data)
+    proof = kit.prove(root, n)
+    assert [one["path"] for one in proof["places"] if not one["clean"]] == [merged]
+    kit.take_down(root, n)
+    assert kit.prove(root, n)["result"] == "complete"
+    assert len(root.open("photos").search("cup")) == 15
+
+
+def test_unreadable_segments_go_as_they_cannot_be_searched(kit, root):
+    key = next(info.key for info in root.store.list("search/") if info.key.endswith(".texts.parquet"))
+    root.store.put(key, b"PAR1" + SECRET.encode())
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_fields_without_an_index_get_none(kit, root):
+    make.drop_index(root, "photos")
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert not list(root.store.list("search/"))
+
+
+def test_local_codes_of_the_sample_go_from_a_node_cache(kit, root, tmp_path):
+    folder = tmp_path / "cache"
+    make_place(str(folder))
+    root.open("photos").search(like="k1", cache=folder)
+    before = set((folder / "search").iterdir())
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    record = read_record(root.store, n)
+    assert purge_cache(str(folder), record) == 2
+    assert len(before - set((folder / "search").iterdir())) == 2
+    assert all(place["clean"] for place in cache_places(record, [str(folder)]))
+    assert root.open("photos").search(like="k1", cache=folder).ordinals[0] >= 0
+
+
+def test_map_goes_whole_because_its_anchors_are_vectors_of_samples(kit, root):
+    make_map(root, "photos")
+    version = root.open("photos")
+    denied = version[version.keys(np.arange(16)).index("k5")]["embedding.npy"]
+    direction = denied / np.linalg.norm(denied)
+    how = map_how(version, None)
+    anchors = read_fit(root.store, how).anchors
+    assert (anchors @ direction).max() > 0.9999
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert [info.key for info in root.store.list("maps/")] == []
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == "complete"
+    assert make_map(root, "photos").n_samples == 15
+    assert (read_fit(root.store, how).anchors @ direction).max() < 0.9999

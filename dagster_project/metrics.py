@@ -1,4 +1,4 @@
-"""Prometheus metrics of the pipeline, gauges computed from the root.
+"""Prometheus metrics of the pipeline, and the ones of `penstock metrics`, computed from the root.
 
 python -m dagster_project.metrics --listen 127.0.0.1:9464          # serve /metrics
 python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom      # status 1: a dataset failed
@@ -6,15 +6,12 @@ python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.pro
 
 import argparse
 import logging
-import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
-from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,6 +22,11 @@ from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
 from dagster_project.own_datasets import load_datasets
 from loader.dataset.versions.version import open_record
+from loader.errors import InvalidRuntime
+from penstock.metrics.exporter import parse_address, serve, write_textfile
+from penstock.metrics.families import RootCollector
+from penstock.usage.prices import PriceTable, read_prices
+from penstock.verbs.verb import read_by
 
 PREFIX = "penstock_pipeline_"
 _GAUGES = {
@@ -162,43 +164,41 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--root", help="path or URL (default: PENSTOCK_ROOT)")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--listen", type=_address, metavar="HOST:PORT")
+    where.add_argument("--listen", type=read_by(parse_address), metavar="HOST:PORT")
     where.add_argument("--textfile", metavar="FILE", help="write one file, for node_exporter's collector")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="further host name")
+    parser.add_argument("--cost", action="store_true", help="also the cost of datasets, read once an hour")
+    parser.add_argument("--prices", type=_prices, metavar="FILE", help="with --cost: TOML file of prices")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    registry, failed = CollectorRegistry(auto_describe=False), list[str]()
+    failed = list[str]()
 
     def on_error(dataset: str, error: Exception) -> None:
         failed.append(dataset)
         _log.error("%s: %s", dataset, error)
+
+    def on_part_error(part: str, error: str) -> None:
+        failed.append(part)
 
     own, broken = load_datasets()
     for entry in broken:
         _log.error("dataset not loaded: %s: %s", entry.where, entry.error)
     datasets = {spec.name: _feature_stages(spec) for spec in (*specs(), *(one.spec for one in own))}
     with loader.Root(options.root) as root:
-        registry.register(PipelineCollector(root, datasets, on_error))
+        figures = RootCollector([root], on_part_error, has_cost=options.cost, prices=options.prices)
+        collectors = [PipelineCollector(root, datasets, on_error), figures]
         if options.textfile:
-            write_to_textfile(options.textfile, registry)
+            write_textfile(collectors, options.textfile)
             return int(bool(failed))
-        ended = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
-        host, port = options.listen
-        server, thread = start_http_server(port, host, registry)
-        _log.info("metrics of %s at http://%s:%d/metrics", root.url, host, server.server_port)
-        ended.wait()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        serve(collectors, options.listen, allow_hosts=options.allow_host, announce=_log.info)
     return 0
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r}; accepted: HOST:PORT, e.g. 127.0.0.1:9464")
-    return host.strip("[]"), int(port)
+def _prices(path: str) -> PriceTable:
+    try:
+        return read_prices(path)
+    except InvalidRuntime as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

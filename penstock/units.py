@@ -1,11 +1,13 @@
 """Format and parse counts, bytes and durations; the time."""
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 DAY_US = 86_400 * 1_000_000
 WEEK_US = 7 * DAY_US
+_YEAR_10000_US = 253_402_300_800 * 10**6
 
 
 def elapsed_us(begun_s: float) -> int:
@@ -28,7 +30,9 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Format '0.04167', '12,345', '1.2e-07'."""
+    """Format '0.04167', '12,345', '1.2e-07', 'nan'."""
+    if not math.isfinite(value):
+        return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -61,7 +65,9 @@ def length(seconds: float) -> str:
 
 
 def minute(microseconds: int) -> str:
-    """Format microseconds since 1970 as "2026-01-02 03:04", UTC."""
+    """Format microseconds since 1970 as "2026-01-02 03:04", UTC; as a number where no calendar has that time."""
+    if not 0 <= microseconds < _YEAR_10000_US:
+        return f"{microseconds:,} us"
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M}"
 
 

@@ -16,7 +16,14 @@ from dagster_project.sensors.recovery import will_start_again
 from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, EngineUnreachable
 from loader.storage import Store
-from penstock.alerts import Alert, Severity
+from penstock.alerts import Alert
+from penstock.metrics.conditions import (
+    BY_NAME,
+    DatasetFacts,
+    RaisedCondition,
+    WaitingBatch,
+    dataset_conditions,
+)
 from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import RootResource
@@ -26,7 +33,6 @@ if TYPE_CHECKING:
 
 
 REMINDER_S = 86_400.0
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,31 +53,23 @@ def alarms(
     dataset: str, batches: Sequence[IngestBatch], published_s: float | None, limits: Limits, now_s: float
 ) -> list[Alarm]:
     """Return the dataset's current alarms. published_s: Unix time of its newest version, None before the first."""
-    raised = [
-        _raised(
-            dataset, "batch-stopped", "error", f"batch {batch.key} was stopped", batch.stopped_by, batch.key
-        )
-        for batch in batches
-        if batch.standing == "stopped"
-    ]
+    stopped = [(batch.key, batch.stopped_by) for batch in batches if batch.standing == "stopped"]
     landed = [batch.landed_at_us / 1e6 for batch in batches if batch.landed_at_us]
     waiting = [batch for batch in backlog(batches) if batch.landed_at_us]
-    if limits.backlog_s is not None and waiting:
-        oldest = min(waiting, key=lambda batch: batch.landed_at_us)
-        waited_s = now_s - oldest.landed_at_us / 1e6
-        if waited_s > limits.backlog_s:
-            what = (
-                f"batch {oldest.key} landed {_hours(waited_s)} ago and is not trainable ({oldest.standing})"
-            )
-            details = f"{len(waiting)} batches with {sum(batch.objects for batch in waiting)} objects wait"
-            raised.append(_raised(dataset, "backlog-old", "error", what, details))
-    if limits.silence_s is not None and landed and now_s - max(landed) > limits.silence_s:
-        what = f"nothing has landed for {_hours(now_s - max(landed))}"
-        raised.append(_raised(dataset, "nothing-arrives", "warning", what))
-    if limits.version_s is not None and published_s is not None and now_s - published_s > limits.version_s:
-        what = f"the newest version is {_hours(now_s - published_s)} old"
-        raised.append(_raised(dataset, "version-old", "warning", what))
-    return raised
+    oldest: WaitingBatch | None = None
+    if waiting:
+        batch = min(waiting, key=lambda each: each.landed_at_us)
+        oldest = WaitingBatch(batch=batch.key, landed_s=batch.landed_at_us / 1e6, standing=batch.standing)
+    n_objects = sum(batch.objects for batch in waiting)
+    facts = DatasetFacts(
+        dataset=dataset,
+        stopped=stopped,
+        oldest_waiting=oldest,
+        waiting_text=f"{len(waiting)} batches with {n_objects} objects wait",
+        landed_s=max(landed, default=None),
+        published_s=published_s,
+    )
+    return [_alarm_of(raised) for raised in dataset_conditions(facts, now_s, limits)]
 
 
 def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
@@ -100,17 +98,15 @@ def _sent_before(text: str) -> dict[str, tuple[float, str]]:
         return {}
 
 
-def _raised(
-    dataset: str, name: str, severity: Severity, what: str, details: str = "", subject: str = ""
-) -> Alarm:
-    return Alarm(
-        alert=Alert(name=name, severity=severity, dataset=dataset, what=what, details=details),
-        subject=subject,
+def _alarm_of(raised: RaisedCondition) -> Alarm:
+    alert = Alert(
+        name=raised.condition.name,
+        severity=raised.condition.severity,
+        dataset=raised.subject,
+        what=raised.text,
+        details=raised.details,
     )
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / _HOUR_S:.1f} h" if seconds >= _HOUR_S else f"{seconds / 60:.0f} min"
+    return Alarm(alert=alert, subject=raised.item)
 
 
 def why_failed(event: dg.DagsterEvent) -> str:
@@ -181,9 +177,10 @@ def run_failure_sensor() -> dg.SensorDefinition:
             "\n".join(f"{event.step_key}: {why_failed(event)}" for event in failed)
             or context.failure_event.message
         )
+        condition = BY_NAME["run-failed"]
         alert = Alert(
-            name="run-failed",
-            severity="error",
+            name=condition.name,
+            severity=condition.severity,
             dataset=run.tags.get(_DATASET, ""),
             what=f"run {run.run_id} of {run.job_name}{f', partition {partition},' if partition else ''} failed",
             details=(details or "")[:3000],
@@ -284,9 +281,9 @@ def _alarm(job: UnattendedJob) -> Alarm:
         f"{job.n_done} of its {job.n_blocks} blocks are done, and after {CANCEL_S / 3600:.0f} h it is cancelled"
     )
     dataset = job.about.partition("/")[0]
-    return Alarm(
-        alert=Alert(name="job-left", severity="warning", dataset=dataset, what=what), subject=job.folder.id
-    )
+    condition = BY_NAME["job-left"]
+    alert = Alert(name=condition.name, severity=condition.severity, dataset=dataset, what=what)
+    return Alarm(alert=alert, subject=job.folder.id)
 
 
 def _end(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: ComputeResource) -> None:

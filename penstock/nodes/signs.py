@@ -22,6 +22,7 @@ import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
 from loader.errors import Corrupt, EngineUnreachable
+from loader.run.trail.compared_notes import compared_notes
 from loader.run.trail.read_trail import notes_in_parts
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
@@ -35,7 +36,6 @@ from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, window_keys
 from ..train.windows import window_columns
 from ..units import utc_us
-from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
 from .notices import Notices, Subject
 from .recent_keys import MOST_BYTES, ListedKeys, TimedFolder
@@ -71,7 +71,7 @@ MOST_SIGNS = 20_000
 """Faults held of a run; failed checks held."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
 """Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
-LAST_EVENTS = ("stopped", "ended", "failed")
+LAST_EVENTS = ("stopped", "ended", "failed", "killed")
 Spans = Callable[[str], Sequence[Span]]
 """Name of a run -> the times that its scheduler gave it."""
 Losses = Callable[[str], Sequence[LossDifference]]
@@ -149,17 +149,8 @@ class SignReader:
 
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:
         for info in self._checks.new(now_us):
-
-            def parsed(body: dict[str, Any], info: ObjectInfo = info) -> FailedCheck:
-                return FailedCheck(
-                    node=str(body["node"]),
-                    at_us=_not_ahead(int(body["at_us"]), info, now_us),
-                    check=str(body["check"])[:200],
-                    text=str(body["text"])[:200],
-                )
-
             try:
-                check = read_object(self._store, info.key, "failed check", parsed, nbytes=info.nbytes)
+                check = failed_check(self._store, info, now_us)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
@@ -169,6 +160,20 @@ class SignReader:
         recent = [check for check in self._failed_checks.values() if check.at_us > now_us - RECENT_US]
         recent = heapq.nlargest(MOST_SIGNS, recent, key=lambda check: check.at_us)
         self._failed_checks = {check.node: check for check in reversed(recent)}
+
+
+def failed_check(store: Store, info: ObjectInfo, now_us: int) -> FailedCheck:
+    """Return a listed failed check of a node. Raises: Corrupt; StoreError."""
+
+    def parsed(body: dict[str, Any]) -> FailedCheck:
+        return FailedCheck(
+            node=str(body["node"]),
+            at_us=_not_ahead(int(body["at_us"]), info, now_us),
+            check=str(body["check"])[:200],
+            text=str(body["text"])[:200],
+        )
+
+    return read_object(store, info.key, "failed check", parsed, nbytes=info.nbytes)
 
 
 def _not_ahead(at_us: int, info: ObjectInfo, now_us: int) -> int:
@@ -279,7 +284,7 @@ class _RunReader:
     def _window(self, info: ObjectInfo) -> list[NodeWindow]:
         (key,) = window_keys([info])
         return self._folder.with_window(
-            key, lambda *window: [*_window_rows(self._run, key.attempt, info, *window)]
+            key, lambda *window: [*window_rows(self._run, key.attempt, info, *window)]
         )
 
     def _add_window(self, attempt: int, rows: list[NodeWindow]) -> None:
@@ -397,7 +402,7 @@ def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
     return nearest if nearest is not None and distance_us(nearest) <= CLOCKS_US else None
 
 
-def _window_rows(run: str, attempt: int, info: ObjectInfo, data: bytes, where: str) -> Iterator[NodeWindow]:
+def window_rows(run: str, attempt: int, info: ObjectInfo, data: bytes, where: str) -> Iterator[NodeWindow]:
     """Yield a row per node: the median of its ranks that read."""
     columns, now_us = window_columns({attempt: [data]}, where), utc_us()
     nodes, node_of = np.unique(columns["node"].astype(str), return_inverse=True)

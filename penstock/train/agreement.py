@@ -90,6 +90,14 @@ MOST_STEPS = 10
 """Most steps from one exchange to the next: they may become long."""
 
 
+def collective_device(device: Any) -> Any:
+    """Return where the values of a collective are: on this rank's device for nccl, else in memory."""
+    import torch
+    from torch import distributed
+
+    return device if "nccl" in str(distributed.get_backend()) else torch.device("cpu")
+
+
 class Agreement:
     """The greatest values that any rank gave, one call behind. Every rank calls it as often as the others.
 

@@ -17,10 +17,12 @@ from .launch.run_log import RankStart
 from .run_folder import Event
 from .windows import WindowSum
 
+NEW_STEPS = "new steps"
+"""The part that counts as goodput."""
 PARTS = (
     "starting",
     "restoring",
-    "new steps",
+    NEW_STEPS,
     "repeated steps",
     "waiting for data",
     "saving",
@@ -134,7 +136,9 @@ STOPS = ("stopped", "ended")
 """Last events of a start that did not fail."""
 WINDOW = "window"
 """Name of an event that stands for a window: so many steps were done at its end."""
-LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
+FAILURES = ("failed", "killed")
+"""Events of a start that failed: by the first rank, or by its launcher, which found it killed."""
+LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle", "killed": "idle"}
 """Event that ends the steps of a start -> part of the time after it."""
 
 
@@ -150,10 +154,10 @@ def goodput(
     """
     waits = _wait_shares(windows)
     marked = sorted([*events, *map(_window_end, windows)], key=lambda event: event.at_us)
-    own = {
-        allocation.attempt: [event for event in marked if event.attempt == allocation.attempt]
-        for allocation in allocations
-    }
+    own: dict[int, list[Event]] = {allocation.attempt: [] for allocation in allocations}
+    for event in marked:
+        if event.attempt in own:
+            own[event.attempt].append(event)
     results, done = list[AttemptGoodput](), 0
     for place, allocation in enumerate(allocations):
         own_events = own[allocation.attempt]
@@ -196,7 +200,7 @@ def _failed_us(allocation: Allocation, last: str) -> int | None:
     if last in STOPS:
         return None
     is_requeued = allocation.state == "REQUEUED" and allocation.ranks_ended_us is not None
-    return ended_us if last == "failed" or allocation.is_followed or is_requeued else None
+    return ended_us if last in FAILURES or allocation.is_followed or is_requeued else None
 
 
 def _window_end(window: WindowSum) -> Event:
@@ -392,9 +396,9 @@ def _stretches(events: Sequence[Event], *, is_noted: bool) -> Iterator[Stretch]:
         elif event.name == "saved":
             yield Stretch(event.at_us - took_us, part, before, step)
             yield Stretch(event.at_us, "saving")
-        elif event.name == "failed":  # after its last step it waited for ranks that had died
+        elif event.name in FAILURES:  # after its last step it waited for ranks that had died
             yield Stretch(event.at_us - took_us, part, before, step)
-            part = LAST["failed"]
+            part = LAST[event.name]
             yield Stretch(event.at_us, part)
         else:
             yield Stretch(event.at_us, part, before, step)

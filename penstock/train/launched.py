@@ -12,9 +12,13 @@ from pathlib import Path
 from loader import World
 from loader.errors import InvalidRuntime
 
+from .step_file import VARIABLE as STEP_FILE
+
 _log = logging.getLogger(__name__)
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 """torchrun, Slurm, Open MPI, MPICH: the number of a process on its node."""
+LOCAL_SIZES = ("PENSTOCK_RANKS_PER_NODE", "LOCAL_WORLD_SIZE")
+"""`penstock train`, torchrun: the number of processes on a node."""
 ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 """Launchers' counts of the starts before this one."""
 STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
@@ -36,6 +40,8 @@ class Launched:
     """True if a launcher started the process: its ranks, or this one, form a process group."""
     local_rank: int
     """Number of this process on its node."""
+    ranks_per_node: int
+    """Processes on its node; 0 if the launcher does not name it."""
     name: str | None
     """Name of the run; None without a launcher of penstock's."""
     attempt: int
@@ -50,6 +56,8 @@ class Launched:
     """Seconds from the signal to stop until the processes are killed."""
     stopped_file: Path | None
     """File that asks the node's launcher to start the run again: torchrun loses the exit code."""
+    step_file: str | None
+    """File of the node's launcher for the steps of the first rank; None for other ranks."""
     launcher: str
     """Job of the scheduler, such as "slurm 8123"."""
     node: str
@@ -61,13 +69,16 @@ class Launched:
 
     def facts(self) -> dict[str, str | int]:
         """Return what the record of a start holds."""
-        return {
+        facts: dict[str, str | int] = {
             "launcher": self.launcher,
             "node": self.node,
             "user": user_name(),
             "ranks": self.world.world_size,
             "restarts": self.attempt,
         }
+        if self.ranks_per_node:
+            facts["ranks_per_node"] = self.ranks_per_node
+        return facts
 
     def tell_launcher(self) -> None:
         """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""
@@ -91,6 +102,7 @@ class Launched:
             world=world,
             grouped=world.world_size > 1 or {"RANK", "MASTER_ADDR"} <= environ.keys(),
             local_rank=_number(environ, LOCAL_RANKS, 0),
+            ranks_per_node=_number(environ, LOCAL_SIZES, 0),
             name=environ.get("PENSTOCK_RUN") or None,
             attempt=_number(environ, ATTEMPTS, 0),
             record=environ.get("PENSTOCK_RECORD") or None,
@@ -98,6 +110,7 @@ class Launched:
             trackers=tuple(filter(None, environ.get("PENSTOCK_TRACKERS", "").split(","))),
             grace_s=_number(environ, ("PENSTOCK_GRACE_S",), GRACE_S),
             stopped_file=Path(stopped) if stopped else None,
+            step_file=(environ.get(STEP_FILE) or None) if world.rank == 0 else None,
             launcher=_launcher(environ),
             node=environ.get("SLURMD_NODENAME")
             or environ.get("PENSTOCK_NODE")  # a pod's host name is not its node's

@@ -17,13 +17,14 @@ from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
 from ..units import elapsed_us, utc_us
-from .agreement import Agreement
+from .agreement import Agreement, collective_device
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
 from .launched import Launched
 from .record import FaultRecord, RunRecord
 from .replay_run import load_origin, replay_of
 from .run_folder import RunFolder
+from .step_file import StepFile
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
 from .trackers.run_trackers import RunTrackers
@@ -70,6 +71,7 @@ class Run:
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
+        self._step_file = StepFile(launched.step_file)
         self._replay = None if launched.replay is None else replay_of(*launched.replay)
 
     @staticmethod
@@ -128,7 +130,7 @@ class Run:
                 world_size=self.world.world_size,
             )
             self._own_group = True
-        device = self._group_device() if distributed.is_initialized() else None
+        device = collective_device(self.device) if distributed.is_initialized() else None
         self._agreement = Agreement(device)
         if self._record is not None and self.world.rank == 0:
             store = loader.Root(self._record).store
@@ -146,16 +148,9 @@ class Run:
         if self._events is not None:
             self._events.event(name, step, **facts)
 
-    def _group_device(self) -> Any:
-        import torch
-        from torch import distributed
-
-        return self.device if "nccl" in str(distributed.get_backend()) else torch.device("cpu")
-
     def __repr__(self) -> str:
-        return (
-            f"Run({self.name!r}, rank {self.world.rank} of {self.world.world_size}, attempt {self.attempt})"
-        )
+        world = self.world
+        return f"Run({self.name!r}, rank {world.rank} of {world.world_size}, attempt {self.attempt})"
 
     @property
     def checkpoints(self) -> str:
@@ -316,6 +311,7 @@ class Run:
     def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
         self._done = step
+        self._step_file.write(step)
         self._hang.step(took_s)
         self._windows.step(took_s)
         stop = self._exchange(self._windows.offer, self._hang.steady_median_s) is not Stop.NO
@@ -361,6 +357,7 @@ class Run:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
             self._event("first_batch", first, took_us=elapsed_us(begun), **facts)
+        self._step_file.write(first)
         self._windows.begin(batches, first)
         if self._trackers is not None:
             self._trackers.begin(batches.plan, first)
@@ -432,6 +429,7 @@ class Run:
         for record in {self._events, self._traces}:
             if record is not None:
                 record.close()
+        self._step_file.close()
         if self._faults is not None:
             self._faults.close()
         if self._trackers is not None:

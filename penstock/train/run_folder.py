@@ -143,6 +143,10 @@ class RunFolder:
         changes = self.spec_changes()
         if changes:
             return changes[-1].spec
+        return self.first_spec()
+
+    def first_spec(self) -> RunSpec | None:
+        """Return the file that the run began with; None as in `stored_spec`. Raises: Corrupt."""
         try:
             return spec_of_record(self.store, self.key("spec.json"), self.run)
         except ObjectNotFound:
@@ -169,10 +173,32 @@ class RunFolder:
                 return number
 
     def attempts(self) -> dict[int, dict[str, Any]]:
-        """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
+        """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt.
+
+        `ranks_per_node` is 0 if a start does not name it.
+        """
         starts = sorted(self._bounded("attempts", self._starts()), key=lambda start: start[0])
         facts = several(lambda start: self.attempt(start[1]), starts, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(starts, facts, strict=True)}
+
+    def newest_attempt(self) -> tuple[int, dict[str, Any]]:
+        """Return the number and the facts of the newest start; 0 and none without one. Raises: Corrupt."""
+        newest = max(self._starts(), key=lambda start: start[0], default=None)
+        if newest is None:
+            return 0, {"restarts": -1}
+        number, info = newest
+        return number, self.attempt(info)
+
+    def ranks_per_node(self, attempts: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+        """Return start -> ranks on each of its nodes. attempts: as `attempts` returns them. Raises: Corrupt.
+
+        A start of an earlier release does not name them: then all starts had the number of the run's first file.
+        """
+        first = self.first_spec()
+        number = 1
+        if first is not None:
+            number = first.ranks_per_node
+        return {attempt: facts["ranks_per_node"] or number for attempt, facts in attempts.items()}
 
     def attempt(self, info: ObjectInfo) -> dict[str, Any]:
         """Return the facts of a listed start. Raises: Corrupt."""
@@ -220,11 +246,12 @@ class RunFolder:
         with suppress(AlreadyExists):  # a request that was repeated
             self.store.put_if_absent(self.key(name), data)
 
-    def events(self) -> list[Event]:
-        """Return all events, in order. Raises: Corrupt."""
+    def events(self, attempt: int | None = None) -> list[Event]:
+        """Return the events in order: of one start, or of all. Raises: Corrupt."""
+        start = "" if attempt is None else f"{attempt:06d}-"
         numbered = (
             ((int(match[1]), int(match[2])), info)
-            for info in self.store.list(self.key("events/"))
+            for info in self.store.list(self.key(f"events/{start}"))
             if (match := EVENT.fullmatch(info.key.rpartition("/")[2]))
         )
         listed = sorted(self._bounded("events", numbered), key=lambda item: item[0])
@@ -253,8 +280,8 @@ class RunFolder:
         start = "" if attempt is None else f"{attempt:06d}-"
         return window_keys(self.store.list(self.key(f"windows/{start}")))
 
-    def window_sums(self) -> list[WindowSum]:
-        """Return the sums of the windows, in order. Memory does not grow with their ranks.
+    def window_sums(self, keys: Sequence["WindowKey"] | None = None) -> list[WindowSum]:
+        """Return the sums of the windows, in order. Memory does not grow with their ranks. keys: None lists them.
 
         If there are more than `MOST_WINDOWS`, it reads an even choice, and the last window of each start.
         Raises: Corrupt.
@@ -263,7 +290,8 @@ class RunFolder:
         def summed(key: WindowKey) -> WindowSum:
             return self.with_window(key, lambda *data: window_sum(key.attempt, key.end_step, *data))
 
-        return list(several(summed, _even(self.window_keys()), at_once=AT_ONCE))
+        listed = self.window_keys() if keys is None else keys
+        return list(several(summed, _even(listed), at_once=AT_ONCE))
 
     def with_window(self, key: "WindowKey", call: Callable[[bytes, str], T]) -> T:
         """Return what `call` makes of a window's bytes and address, one window at a time in this process.
@@ -382,5 +410,6 @@ def named_objects(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
 
 
 def _start(body: dict[str, Any]) -> dict[str, Any]:
-    numbers = {name: whole_number(body, name, default) for name, default in (("ranks", 1), ("restarts", 0))}
+    defaults = {"ranks": 1, "restarts": 0, "ranks_per_node": 0}
+    numbers = {name: whole_number(body, name, default) for name, default in defaults.items()}
     return body | numbers | {"at_us": whole_number(body, "at_us"), "ranks": max(1, numbers["ranks"])}

@@ -1,33 +1,45 @@
-"""Usage of runs: their starts, by scheduler and record, for `penstock usage`."""
+"""Usage and goodput of runs: their starts, by scheduler and record."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED
-from loader.errors import RunNotFound
+from loader.errors import EngineUnreachable, RunNotFound
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
-from ..usage.sacct import AccountedJob
+from ..units import utc_us
+from ..usage.sacct import NO_ACCOUNTING, AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
 from .goodput import (
+    NEW_STEPS,
+    PARTS,
     STOPS,
     AttemptGoodput,
     goodput,
+    matched,
     recorded_allocations,
+    restarts,
     span_allocations,
     span_goodput,
     starts_in,
+    totals,
+    with_unaccounted,
 )
 from .launch.launcher import Launcher, Span
+from .launch.run_launcher import first_claim_us
 from .launch.run_log import RankStart
 from .launch.slurm_job import spans_of
 from .run_folder import Event, RunFolder, runs
+from .windows import WindowSum
 
 RUNS_AT_ONCE = 16
 """Runs whose records are read at once."""
+CLOCKS_US = 60_000_000
+"""Most by which the clocks of a launcher and of a submit may differ, in us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +132,72 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
     return UsageRecord(starts=usage, problems=problems)
 
 
+@dataclass(frozen=True, slots=True)
+class _RunStarts:
+    starts: list[StartUsage]
+    problem: str = ""
+    """Damage of the record; "" for none."""
+
+
+def recorded_starts(store: Store, others: Collection[str]) -> UsageRecord:
+    """Return the starts of all runs but some, by their records only: from a first event to a last event or window.
+
+    others: names of runs whose times a launcher has. GPUs are unknown without a run's file, and count as none. Costs
+    as `RecordedUsage`, for each run.
+    """
+    names = [name for name in runs(store) if name not in others]
+
+    def read(run: str) -> _RunStarts:
+        try:
+            return _RunStarts(_recorded_starts(RunFolder(store, run)))
+        except DAMAGED as error:  # Corrupt too: one damaged record hides no other
+            return _RunStarts([], f"{store.url}: {run} is left out: {error}")
+
+    usages = list[StartUsage]()
+    problems = list[str]()
+    for result in several(read, names, at_once=RUNS_AT_ONCE):
+        usages.extend(result.starts)
+        if result.problem:
+            problems.append(result.problem)
+    return UsageRecord(starts=usages, problems=problems)
+
+
+def _recorded_starts(folder: RunFolder) -> list[StartUsage]:
+    attempts = folder.attempts()
+    events = folder.events()
+    keys = folder.window_keys()
+    windows = folder.window_sums(keys)
+    # Of very many windows an even choice is read, and stands for all.
+    each = len(keys) / max(1, len(windows))
+    gpus_per_node = 0
+    spec = folder.stored_spec()
+    if spec is not None:
+        gpus_per_node = spec.gpus_per_node
+    versions: dict[int, tuple[str, ...]] = {}
+    for event in events:
+        if event.name == "first_batch":
+            versions[event.attempt] = event_versions(event)
+    starts = list[StartUsage]()
+    for allocation in recorded_allocations(attempts, events, windows):
+        own = [window for window in windows if window.attempt == allocation.attempt]
+        requests = sum(window.requests for window in own)
+        nbytes = sum(window.nbytes for window in own)
+        user = attempts[allocation.attempt].get("user", "")
+        start = StartUsage(
+            user=str(user),
+            run=folder.run,
+            versions=versions.get(allocation.attempt, ()),
+            begun_us=allocation.begun_us,
+            ended_us=allocation.ended_us,
+            nodes=allocation.nodes,
+            gpus=gpus_per_node * allocation.nodes,
+            requests=each * requests,
+            read_nbytes=each * nbytes,
+        )
+        starts.append(start)
+    return starts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedUsage:
     """Usage of one run by its record only: from each start's first event to its last, without queue and launch."""
@@ -127,7 +205,7 @@ class RecordedUsage:
     attempts: int
     """Number of starts."""
     goodput: float
-    """Share of the time in new steps, from 0 to 1."""
+    """Share of the node-seconds in new steps, from 0 to 1."""
     gpu_hours: float | None
     """GPU-hours; None for a run without a file, whose GPUs are unknown."""
 
@@ -141,18 +219,20 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
     starts = goodput(recorded_allocations(attempts, events, windows), events, windows)
     if not starts:
         return None
-    seconds = sum(start.seconds for start in starts)
-    new_s = sum(start.parts["new steps"] for start in starts)
+    share = goodput_share(starts)
     try:
         spec = folder.spec()
     except RunNotFound:
         gpu_s = None
     else:
-        gpus = spec.gpus_per_node / spec.ranks_per_node
-        gpu_s = sum(start.seconds * attempts[start.attempt]["ranks"] * gpus for start in starts)
+        ranks_per_node = folder.ranks_per_node(attempts)
+        gpu_s = 0.0
+        for start in starts:
+            nodes = attempts[start.attempt]["ranks"] / ranks_per_node[start.attempt]
+            gpu_s += start.seconds * nodes * spec.gpus_per_node
     return RecordedUsage(
         attempts=len(starts),
-        goodput=new_s / seconds if seconds else 0.0,
+        goodput=0.0 if math.isnan(share) else share,
         gpu_hours=None if gpu_s is None else gpu_s / 3600,
     )
 
@@ -187,6 +267,10 @@ class SpanUsage:
     """Dataset versions that it read."""
     failures_us: tuple[int, ...]
     """UTC microseconds of the failures of its starts."""
+    requests: float = 0.0
+    """Requests of its loaders, by its windows."""
+    nbytes: float = 0.0
+    """Bytes that its loaders read, by its windows."""
 
 
 def _starts(
@@ -198,17 +282,25 @@ def _starts(
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    starts = iter(goodput(allocations, events, folder.window_sums()))
+    keys = folder.window_keys()
+    windows = folder.window_sums(keys)
+    # Of very many windows an even choice is read, and stands for all.
+    each = len(keys) / max(1, len(windows))
+    starts = iter(goodput(allocations, events, windows))
     usages = list[SpanUsage]()
     for group in groups:
         own = [next(starts) for _ in group]
         whole = span_goodput(own)
         failures_us = tuple(one.failed_us for one in own if one.failed_us is not None)
+        attempts_in = {one.attempt for one in own}
+        own_windows = [window for window in windows if window.attempt in attempts_in]
         usages.append(
             SpanUsage(
                 goodput=whole,
                 versions=versions.get(whole.attempt) or newest,
                 failures_us=failures_us,
+                requests=each * sum(window.requests for window in own_windows),
+                nbytes=each * sum(window.nbytes for window in own_windows),
             )
         )
     return usages
@@ -221,4 +313,102 @@ def _with_record(usage: StartUsage, run: str, start: SpanUsage) -> StartUsage:
     failures_us = start.failures_us
     if usage.failures_us and start.goodput.failed_us is None:
         failures_us += usage.failures_us
-    return replace(usage, run=run, versions=start.versions, parts=parts, failures_us=failures_us)
+    return replace(
+        usage,
+        run=run,
+        versions=start.versions,
+        parts=parts,
+        failures_us=failures_us,
+        requests=start.requests,
+        read_nbytes=start.nbytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimes:
+    """Times in a run's record."""
+
+    attempts: Mapping[int, Mapping[str, Any]]
+    """Number of each start -> its facts."""
+    events: Sequence[Event]
+    """Events of all starts, in order."""
+    windows: Sequence[WindowSum]
+    """Sums of the windows, in order."""
+    claimed_us: int
+    """When a launcher first took the run, in UTC microseconds; 0 if it is not recorded."""
+
+
+def read_times(folder: RunFolder) -> RunTimes:
+    """Return the times in a run's record. Raises: RunNotFound; Corrupt."""
+    folder.check_exists()
+    return RunTimes(
+        attempts=folder.attempts(),
+        events=folder.events(),
+        windows=folder.window_sums(),
+        claimed_us=first_claim_us(folder),
+    )
+
+
+def goodput_of(
+    folder: RunFolder,
+    launcher: Launcher | None,
+    times: RunTimes | None = None,
+) -> list[AttemptGoodput]:
+    """Return the parts of each start's time; by the record only if no launcher has times of the run.
+
+    launcher: None for a run that no launcher of penstock started. times: the run's; None reads them.
+
+    Raises: RunNotFound; Corrupt; EngineUnreachable.
+    """
+    if times is None:
+        times = read_times(folder)
+    spans = list[Span]()
+    if launcher is not None:
+        # A launcher may remember a run of this name whose record was deleted.
+        begun_us = times.claimed_us - CLOCKS_US
+        accounted = _accounted(launcher, folder.run)
+        spans = [span for span in accounted if span.ended_us is None or span.ended_us >= begun_us]
+    if spans:
+        started = matched(spans, times.attempts, utc_us())
+        allocations = with_unaccounted(started, times.attempts)
+    else:
+        allocations = recorded_allocations(times.attempts, times.events, times.windows)
+    return goodput(allocations, times.events, times.windows)
+
+
+def goodput_shares(starts: Sequence[AttemptGoodput]) -> dict[str, float]:
+    """Return part -> share of the node-seconds of all starts, without empty parts; {} if they took no time."""
+    seconds = totals(starts)
+    whole_s = sum(seconds.values())
+    if whole_s <= 0:
+        return {}
+    return {part: seconds[part] / whole_s for part in PARTS if seconds[part]}
+
+
+def goodput_share(starts: Sequence[AttemptGoodput]) -> float:
+    """Return a run's goodput: the share of its node-seconds that made new steps; NaN if it took no time."""
+    shares = goodput_shares(starts)
+    if not shares:
+        return math.nan
+    return shares.get(NEW_STEPS, 0.0)
+
+
+def goodput_body(starts: Sequence[AttemptGoodput]) -> dict[str, Any]:
+    """Return the parts of each start's time, for `--json`."""
+    share = goodput_share(starts)
+    return {
+        "goodput": None if math.isnan(share) else share,
+        "parts": totals(starts),
+        "starts": [{**asdict(start), "share": start.share} for start in starts],
+        "restarts": [asdict(cause) for cause in restarts(starts)],
+    }
+
+
+def _accounted(launcher: Launcher, run: str) -> list[Span]:
+    """Return the times of a run; none on a cluster without accounting."""
+    try:
+        return launcher.spans(run)
+    except EngineUnreachable as error:
+        if NO_ACCOUNTING in str(error):
+            return []
+        raise

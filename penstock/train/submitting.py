@@ -1,21 +1,18 @@
 """Submit a run, find it again, stop it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec
+from loader.errors import Conflict, Corrupt, InvalidCluster, InvalidSpec, RunNotFound
 from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from ..compute.cluster import Cluster
 from ..places import check_root_or_records
-from ..units import utc_us
-from ..usage.sacct import NO_ACCOUNTING
-from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, with_unaccounted
 from .launch.jobset import JobSets
-from .launch.launcher import Launcher, RunStatus, Span
+from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .launch.run_launcher import check_launcher, claim, is_same, launcher_name, withdraw
 from .launch.run_log import OWN
@@ -47,6 +44,11 @@ def launcher_of(record: str, cluster: Cluster) -> Launcher:
             "TorchTrainer of Ray use Run itself (docs/training.md)"
         )
     return LAUNCHERS[cluster.engine](record, cluster)
+
+
+def has_gone_on(failed: FailedStart, events: Iterable[Event]) -> bool:
+    """Return whether a run has gone on since a failed start. events: of the run, in any order."""
+    return any(event.at_us > failed.at_us and event.name in GOES_ON for event in events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +94,8 @@ class RunSummary:
             return f"last failure: {own}"
         if self.failed is None:
             return ""
-        for event in self.events:
-            if event.at_us > self.failed.at_us and event.name in GOES_ON:
-                return ""
+        if has_gone_on(self.failed, self.events):
+            return ""
         return f"last failure: {self.failed.summary()}"
 
     @property
@@ -272,29 +273,6 @@ def finished_note(folder: RunFolder) -> list[str]:
     ]
 
 
-def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGoodput]:
-    """Return where the time of each start went; by the record only if no launcher has times of the run.
-
-    Raises: RunNotFound; Corrupt; EngineUnreachable.
-    """
-    folder.check_exists()
-    attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
-    if launcher is not None and (spans := _accounted(launcher, folder.run)):
-        allocations = matched(spans, attempts, utc_us())
-        return goodput(with_unaccounted(allocations, attempts), events, windows)
-    return goodput(recorded_allocations(attempts, events, windows), events, windows)
-
-
-def _accounted(launcher: Launcher, run: str) -> list[Span]:
-    """Return the times of a run; none on a cluster without accounting."""
-    try:
-        return launcher.spans(run)
-    except EngineUnreachable as error:
-        if NO_ACCOUNTING in str(error):
-            return []
-        raise
-
-
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
     """Return all runs of a record, each with its newest events only.
 
@@ -337,6 +315,8 @@ class RunBrief:
     """Damage in its record; "" for none."""
     failed: FailedStart | None = None
     """Newest failed start; None without one."""
+    record_key: int = 0
+    """Hash of the names, sizes and times of all objects of its record: equal if nothing new was recorded."""
 
 
 class _Newest:
@@ -380,8 +360,22 @@ def briefs(store: Store) -> list[RunBrief]:
     return [by_run[run] for run in runs]
 
 
+def run_brief(store: Store, run: str) -> RunBrief:
+    """Return a run of a record: a listing, and at most three requests. Raises: RunNotFound."""
+    brief = RunBrief(run=run)
+    objects = _Newest()
+    for info in store.list(f"{FOLDER}{run}/"):
+        _add(brief, objects, info)
+    if not brief.record_key:
+        raise RunNotFound(f"{store.url} has no run {run!r}: penstock train ls lists them")
+    _fill(store, brief, objects)
+    return brief
+
+
 def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
     """Add what the key of an object has."""
+    # Objects are never changed, but deleted and written again. The order of a listing does not matter.
+    brief.record_key ^= hash((info.key, info.nbytes, info.modified_us))
     name = info.key.removeprefix(f"{FOLDER}{brief.run}/")
     kind, _, file = name.rpartition("/")
     if name == "stop":

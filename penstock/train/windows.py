@@ -36,8 +36,11 @@ COUNTS = {
     "refetched": "refetched_total",
     "damaged_pages": "cache_corrupt_total",
     "substituted": "substituted_total",
+    "requests": "requests_total",
 }
 """Column -> counter of `Loader.metrics`."""
+ADDED = "requests"
+"""Column that windows of earlier releases lack: it counts as 0 there."""
 SLOW_TEXTS = ("stage", "source", "key", "version", "path")
 """Texts of the window's slowest sample."""
 TABLE = "training-window"
@@ -203,11 +206,15 @@ class WindowSum(NamedTuple):
     """Longest time of a rank's steps, in s."""
     nodes: int
     """Number of nodes."""
+    nbytes: int = 0
+    """Bytes that its ranks read."""
+    requests: int = 0
+    """Requests of its ranks to stores; 0 in windows of earlier releases."""
 
 
 def window_sum(attempt: int, end_step: int, data: bytes, where: str) -> WindowSum:
     """Return the sums of a stored window. Raises: Corrupt."""
-    names = ["rank", "node", "ended_us", "wait_s", "step_s"]
+    names = ["rank", "node", "ended_us", "wait_s", "step_s", "bytes", ADDED]
     columns = _columns(_table(data, where, names))
     if not all(np.isfinite(columns[name]).all() for name in ("wait_s", "step_s")):
         raise Corrupt(f"{where} is not a table of windows: its seconds are not numbers")
@@ -218,7 +225,14 @@ def window_sum(attempt: int, end_step: int, data: bytes, where: str) -> WindowSu
         wait_s=float(columns["wait_s"].max()),
         step_s=float(columns["step_s"].max()),
         nodes=len(set(columns["node"])),
+        nbytes=_total(columns["bytes"]),
+        requests=_total(columns[ADDED]),
     )
+
+
+def _total(counts: NDArray[Any]) -> int:
+    """Return a sum, of which a forged table may have one beyond 64 bits."""
+    return sum(max(0, count) for count in counts.tolist())
 
 
 def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, NDArray[Any]]:
@@ -247,6 +261,8 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
     from loader.dataset.tables.small_tables import parse_small_table
 
     table = parse_small_table(data, where, names)
+    if ADDED in names and ADDED not in table.column_names:
+        table = table.append_column(ADDED, pa.array([0] * len(table), pa.int64()))
     try:
         table = table.select(names).cast(pa.schema([(name, _arrow_type(name)) for name in names]))
     except (KeyError, pa.ArrowException) as error:

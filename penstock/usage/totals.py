@@ -45,6 +45,10 @@ class StartUsage:
     """GPU-seconds that its job asked for, in one start of each job; None: what it had."""
     failures_us: tuple[int, ...] = ()
     """UTC microseconds of its failures: an allocation may begin a run again and again. No preemption, no time limit."""
+    requests: float = 0.0
+    """Requests of its loaders to stores; 0 without a record."""
+    read_nbytes: float = 0.0
+    """Bytes that its loaders read; 0 without a record."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Part of `penstock.train.goodput.PARTS` -> share of its time, from 0 to 1; empty without a record."""
 
@@ -172,6 +176,14 @@ def weekly_gpu_hours(starts: Sequence[StartUsage], since_us: int, until_us: int)
         / HOUR_S
         for end in ends
     ]
+
+
+def share_inside(start: StartUsage, since_us: int, until_us: int) -> float:
+    """Return the share of a start's time in a window of UTC microseconds, from 0 to 1."""
+    if start.begun_us is None or start.ended_us <= start.begun_us:
+        return 0.0
+    inside_s = _seconds(start.begun_us, start.ended_us, since_us, until_us)
+    return inside_s * 1e6 / (start.ended_us - start.begun_us)
 
 
 def _seconds(begun_us: int, ended_us: int, since_us: int, until_us: int) -> float:

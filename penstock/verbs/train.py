@@ -3,7 +3,6 @@
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,7 +268,7 @@ def show(arguments: Namespace) -> Answer:
 @verb("show where the time of a run went", *_STARTED_RUN)
 def goodput(arguments: Namespace) -> Answer:
     from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
-    from ..train.submitting import goodput_of
+    from ..train.run_usage import goodput_body, goodput_of
 
     folder, _, launcher = _started(arguments)
     starts = goodput_of(folder, launcher)
@@ -316,8 +315,7 @@ def goodput(arguments: Namespace) -> Answer:
         form = ("{:<18}", " {:>8}", " {:>10}", " {:>10}")
         names = ("restarts after", "number", "lost steps", "s to first")
         tables.append(Table(form=form, header=names, rows=again))
-    body = {"parts": sums, "starts": [{**asdict(one), "share": one.share} for one in starts]}
-    return body | {"restarts": [asdict(one) for one in causes]}, tables, 0
+    return goodput_body(starts), tables, 0
 
 
 @verb(

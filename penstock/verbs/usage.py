@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ..train.run_usage import UsageRecord
     from ..usage.totals import UsageRow
 
-BY = ("account", "user", "run", "dataset", "gpu")
+BY = ("account", "user", "run", "dataset", "gpu", "owner")
+COST_BY = ("dataset", "owner")
+"""Ways to group that have the cost of stored bytes and of trainings."""
 STORED_BY = ("dataset", "version", "owner")
 FORM = ("{:<24}", " {:>7}", *(" {:>10}",) * 6, " {:>9}", " {:>10}", " {:>11}")
 HEADER = (
@@ -65,7 +67,7 @@ def _usd(text: str) -> float:
     argument(
         "--by WHAT",
         f"row per {', '.join(BY)} (default: account); with --stored per {', '.join(STORED_BY)} (default: dataset)",
-        choices=(*BY, *STORED_BY[1:]),
+        choices=tuple(dict.fromkeys((*BY, *STORED_BY))),
     ),
     flag("--stored", "bytes of versions in place of GPU-hours, shared bytes once"),
     repeated(
@@ -74,6 +76,7 @@ def _usd(text: str) -> float:
         type=read_by(_price),
     ),
     argument("--price 2.10", "price of a GPU-hour", type=read_by(_usd)),
+    argument("--prices FILE", "with --by dataset or owner: TOML file of prices (docs/operations.md)"),
     flag("--forecast", "extend the weekly totals by a line, up to 85 %% of what is installed"),
     argument(
         "--installed GPUS", "GPUs installed (default: sinfo's count); with --stored a size, such as 500TiB"
@@ -85,6 +88,8 @@ def usage(arguments: Namespace) -> Answer:
     from ..usage.totals import usage_by, usage_row
 
     until_us = utc_us()
+    if arguments.prices and (arguments.stored or arguments.forecast or arguments.by not in COST_BY):
+        raise InvalidRuntime(f"--prices is for --by {' or '.join(COST_BY)}, without --stored and --forecast")
     if arguments.stored:
         return _stored(arguments, until_us)
     by = _by(arguments, BY)
@@ -92,6 +97,8 @@ def usage(arguments: Namespace) -> Answer:
     record = _record(arguments, since_us, until_us)
     if arguments.forecast:
         return _forecast(arguments, record, since_us, until_us)
+    if by == "owner":
+        return _cost(arguments, record, since_us, until_us)
     rows = usage_by(by, record.starts, since_us, until_us)
     total = usage_row("total", record.starts, since_us, until_us)
     bodies = [_body(row, arguments.price) for row in (*rows, total)]
@@ -105,7 +112,55 @@ def usage(arguments: Namespace) -> Answer:
     lines = [
         "GPU-hours asked, allocated, in new steps, lost (repeated, waiting for data, idle), other, and unknown:"
     ]
-    return body, [*lines, table, *map(line_text, record.problems)], int(bool(record.problems))
+    answer: list[str | Table] = [*lines, table]
+    if by == "dataset":
+        cost, cost_text, status = _cost(arguments, record, since_us, until_us)
+        body |= {"cost": cost["cost"], "problems": cost["problems"]}
+        return body, [*answer, "", *cost_text], status
+    return body, [*answer, *map(line_text, record.problems)], int(bool(record.problems))
+
+
+def _cost(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
+    """Return bytes, requests and GPU-hours per dataset or owner. Versions that no owner named have the row "-"."""
+    from ..train.run_usage import recorded_starts
+    from ..usage.cost import cost_by
+    from ..usage.prices import read_prices
+    from ..usage.stored import stored_bytes
+
+    by = "owner" if arguments.by == "owner" else "dataset"
+    prices = None
+    if arguments.prices:
+        prices = read_prices(arguments.prices)
+    root = loader.Root(arguments.root)
+    stored = stored_bytes(root.store, root.state)
+    # Runs that other launchers, or none of penstock's, started have no times but their record's.
+    counted = {start.run for start in record.starts}
+    recorded = recorded_starts(root.store, counted)
+    starts = [*record.starts, *recorded.starts]
+    problems = [*record.problems, *recorded.problems]
+    rows = cost_by(by, stored, starts, since_us, until_us)  # type: ignore[arg-type]
+    bodies = [row.to_json(prices) for row in rows]
+    header = [by, "versions", "stored", "frees", "registered", "requests", "read", "GPU-hours"]
+    form = ["{:<24}", " {:>8}", *[" {:>11}"] * 6]
+    names = ("stored_price_per_month", "freed_price_per_month", "read_price")
+    if prices is not None:
+        header += [f"{prices.currency}/month", "frees/month", prices.currency]
+        form += [" {:>11}"] * 3
+    cells = []
+    for row, body in zip(rows, bodies, strict=True):
+        own: list[object] = [row.name or "-", row.versions]
+        own += map(size, (row.nbytes, row.frees, row.registered))
+        own += [f"{row.requests:,.0f}", size(row.read_nbytes), f"{row.gpu_hours:,.1f}"]
+        if prices is not None:
+            own += [f"{body[name]:,.2f}" for name in names]
+        cells.append(own)
+    text = "stored bytes, shared ones once; frees: if all versions of the row are retired; and trainings that read it:"
+    lines: list[str | Table] = [text, Table(form=form, header=header, rows=cells)]
+    answer = {"since_us": since_us, "until_us": until_us, "by": by, "cost": bodies}
+    if arguments.csv and arguments.by == "owner":
+        return answer, _csv(bodies or [{"name": ""}]), int(bool(problems))
+    answer["problems"] = problems
+    return answer, [*lines, *map(line_text, problems)], int(bool(problems))
 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":

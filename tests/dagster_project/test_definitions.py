@@ -99,7 +99,7 @@ def test_datasets_stand_side_by_side() -> None:
     assert {"demo_ingest", "demo_release"} < jobs
     assert len(jobs) == 2 * 6 + 2  # penstock_tidy and penstock_collect are one for all
     assert len({str(batches_of(spec).name) for spec in (SPEC, other)}) == 2
-    assert len(made.resolve_asset_graph().get_all_asset_keys()) == 13 + 10
+    assert len(made.resolve_asset_graph().get_all_asset_keys()) == 14 + 10
 
 
 def test_assets_have_groups_owners_and_tags() -> None:

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_project.metrics import _GAUGES, PREFIX
+from penstock.metrics.conditions import BY_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -74,26 +74,13 @@ def test_units_start_what_there_is(unit: str) -> None:
     assert parser["Unit"]["PartOf"] == "penstock.target"
 
 
-def test_rules_ask_for_metrics_that_there_are_and_name_headings_of_the_on_call_page() -> None:
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))["groups"][0][
-        "rules"
-    ]
+def test_every_condition_is_a_heading_of_the_on_call_page_and_each_alert_is_a_condition() -> None:
     page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
-    for rule in rules:
-        asked = re.findall(rf"{PREFIX}(\w+)", rule["expr"])
-        assert asked
-        assert set(asked) <= set(_GAUGES)
-        assert f"\n### {rule['alert']}\n" in page
-
-
-def test_every_alert_of_the_sensors_is_a_heading_of_the_on_call_page() -> None:
-    page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
-    sources = (REPOSITORY / "dagster_project").rglob("*.py")
-    text = "".join(path.read_text(encoding="utf-8") for path in sources)
-    names = {
-        *re.findall(r'_raised\(\s*dataset, "([a-z-]+)"', text),
-        *re.findall(r'name="([a-z]+-[a-z-]+)"', text),
-    }
-    assert {"batch-stopped", "run-failed", "backlog-old"} <= names
-    for name in names:
+    for name in BY_NAME:
         assert f"\n### {name}\n" in page
+    sources = (*REPOSITORY.glob("dagster_project/**/*.py"), *REPOSITORY.glob("penstock/**/*.py"))
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    literals = set(re.findall(r'Alert\(\s*name="([a-z-]+)"', text))
+    looked_up = set(re.findall(r'BY_NAME\["([a-z-]+)"\]', text))
+    assert literals | looked_up
+    assert literals | looked_up <= BY_NAME.keys()

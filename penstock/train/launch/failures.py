@@ -11,6 +11,7 @@ from ...units import utc_us
 from ..launched import secret_values
 from ..objects.failed_starts import FailedStart, put_failed_start
 from ..run_folder import RunFolder
+from ..step_file import LastStep
 
 FIRST_S, LONGEST_S = 10.0, 600.0
 UNREADABLE = -2
@@ -18,6 +19,8 @@ UNREADABLE = -2
 SILENT_ENDS = 12
 """Failures alike in a row, while the store does not answer, that end a run: an outage is not its fault."""
 OVER_WORDS = "failed twice alike without a step between; it is over"
+ENDS = ("failed", "stopped", "ended")
+"""Events that a first rank stores at its end."""
 MOST_LINES = 100
 """Most last lines to compare with."""
 MOST_TEXT = 4000
@@ -52,6 +55,8 @@ class RankFailure:
     """Last line of the earliest traceback; without one a line of Slurm's, or the last line."""
     text: str = ""
     """The traceback, or the last lines; at most `MOST_TEXT` characters."""
+    last_step: LastStep | None = None
+    """Last step of the first rank, if it made one on this node."""
 
 
 @dataclass(slots=True)
@@ -245,6 +250,27 @@ def note_failure(
         put_failed_start(folder.store, folder.key(""), failed, secret_values())
     except Exception as error:  # noqa: BLE001 - as above
         print(f"penstock: could not store why the start ended: {error}", file=sys.stderr, flush=True)
+
+
+def note_kill(folder: RunFolder, last: LastStep | None, *, restarts: int) -> None:
+    """Store that the first rank was killed after a step, if it stored no end itself. A failing store costs the event.
+
+    restarts: starts before this one, by the launcher's count.
+    """
+    if last is None:
+        return
+    try:
+        attempt, facts = folder.newest_attempt()
+        if facts["restarts"] != restarts:  # the first rank did not come up
+            return
+        events = folder.events(attempt)
+        if events and events[-1].name in ENDS:
+            return
+        number = events[-1].number + 1 if events else 0
+        at_us = utc_us()
+        folder.put_event(attempt, number, "killed", last.step, {"took_us": at_us - last.at_us}, at_us)
+    except Exception as error:  # noqa: BLE001 - as above
+        print(f"penstock: could not store the last step: {error}", file=sys.stderr, flush=True)
 
 
 def is_error(line: str) -> bool:

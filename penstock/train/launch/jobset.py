@@ -12,6 +12,7 @@ from typing import Any
 
 from loader.dataset.root import Root
 from loader.errors import EngineUnreachable, InvalidCluster, InvalidRuntime, InvalidSpec
+from loader.json_text import parse_json_object
 
 from ...compute.cluster import Cluster
 from ...compute.engines.kubernetes import KubernetesCluster
@@ -24,7 +25,7 @@ from ...compute.engines.kubernetes_api import (
     why_pending,
 )
 from ..run_folder import RunFolder
-from ..run_spec import RunSpec
+from ..run_spec import RunSpec, spec_of
 from .jobset_object import FILE, RANKS, RESTARTS, jobset_object, object_name
 from .jobset_pod import failed_spans
 from .launcher import RunStatus, Span
@@ -172,12 +173,12 @@ class JobSets:
     def _recorded(self, run: str, before_us: int) -> Iterable[Span]:
         folder = RunFolder(self._record.store, run)
         attempts, last = folder.attempts(), {event.attempt: event for event in folder.events()}
-        ranks = self._ranks_per_node(run) if attempts else 1
+        ranks_per_node = folder.ranks_per_node(attempts)
         met = [
             Span(
                 begun_us=facts["at_us"],
                 ended_us=max(facts["at_us"], last[number].at_us if number in last else 0),
-                nodes=-(-int(facts["ranks"]) // ranks),
+                nodes=-(-int(facts["ranks"]) // ranks_per_node[number]),
                 state=last[number].name if number in last else "",
             )
             for number, facts in attempts.items()
@@ -198,7 +199,7 @@ class JobSets:
             raise InvalidRuntime(
                 f"the pods of {run} with {start} restarts before them are gone: JobSet deletes them before it restarts"
             )
-        index, local = divmod(rank or 0, 1 if rank is None else self._ranks_per_node(run))
+        index, local = divmod(rank or 0, _ranks_of(pods[-1]) if pods else 1)
         of_index = [
             pod
             for pod in pods
@@ -226,10 +227,6 @@ class JobSets:
             f"the pods of {run} have a log each: kubectl logs -f --all-containers -l "
             f"jobset.sigs.k8s.io/jobset-name={self._name(run)} -n {self._cluster.kubernetes.namespace} follows them"
         )
-
-    def _ranks_per_node(self, run: str) -> int:
-        spec = RunFolder(self._record.store, run).stored_spec()
-        return spec.ranks_per_node if spec else 1
 
     def _body(self, spec: RunSpec) -> Json:
         cluster, nodes = self._cluster, spec.node_range[1]
@@ -293,6 +290,15 @@ def _conditions(jobset: Json) -> list[Json]:
 
 def _words(condition: Mapping[str, Any]) -> str:
     return ": ".join(str(condition[name]) for name in ("reason", "message") if condition.get(name))
+
+
+def _ranks_of(pod: Json) -> int:
+    """Return the ranks of a pod by the file in its command: a later submit may have changed the run's."""
+    for container in pod["spec"]["containers"]:
+        if container["name"] == RANKS:
+            text = container["command"][-1]
+            return spec_of(parse_json_object(text), "the pod's command").ranks_per_node
+    return 1
 
 
 def _grace_s(jobset: Json) -> int:

@@ -34,6 +34,7 @@ from .failures import (
     last_step,
     likeness,
     note_failure,
+    note_kill,
 )
 from .launcher import Span
 from .node_start import environment, run_node, torchrun
@@ -82,6 +83,7 @@ def failure_status(folder: RunFolder, start: PodStart, failure: RankFailure, sta
 
     Returns `OVER` if the run is over, `AGAIN` if a signal ended the wait, else `status`.
     """
+    note_kill(folder, failure.last_step, restarts=start.restarts)
     try:
         wait_s = _decided(folder, start, failure, status)
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training

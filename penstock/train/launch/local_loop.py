@@ -20,10 +20,10 @@ from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
-from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure
+from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure, note_kill
 from .node_start import environment, run_node, torchrun
 from .run_end import send_end
-from .run_log import RANKS, SPANS, times_of
+from .run_log import RANKS, SPANS, ranks_of_starts, times_of
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_ROOM_S = 60.0
@@ -48,11 +48,13 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
         spec = _newest(spec, file)
         begin = os.path.getsize(log)
         attempt += 1
-        if _note(log, "begun_us", log=begin):
+        # Once lines have the names of ranks, all later ones have: `logs --rank 0` looks for the name.
+        has_names = spec.ranks_per_node > 1 or _most_ranks(log) > 1
+        if _note(log, "begun_us", log=begin, ranks=spec.ranks_per_node, loop_pid=os.getpid()):
             attempt = _starts(log) - 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
         try:
-            status, failure = run_node(torchrun(spec), variables, ranks_lock)
+            status, failure = run_node(torchrun(spec, tee=has_names), variables, ranks_lock)
         except OSError as error:
             if _waits_after_refusal(failures, error):
                 continue
@@ -65,6 +67,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
         if status in (0, AGAIN):
             _say(f"{spec.run} stopped, and restarts")
             continue
+        note_kill(folder, failure.last_step, restarts=attempt)
         failure = failure if failure.line else last_failure(log, begin)
         wait_s = failures.next_start_s(last_step(folder), failure.line)
         is_over = wait_s is None
@@ -125,6 +128,15 @@ def _starts(log: str) -> int:
     try:
         with open(f"{log}{SPANS}") as file:
             return sum("begun_us" in times for times in times_of(file))
+    except OSError:  # none yet
+        return 0
+
+
+def _most_ranks(log: str) -> int:
+    """Return the ranks of the largest start so far; 0 before the first."""
+    try:
+        with open(f"{log}{SPANS}") as file:
+            return max(ranks_of_starts(file), default=0)
     except OSError:  # none yet
         return 0
 

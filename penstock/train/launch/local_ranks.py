@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +36,15 @@ from .run_log import (
     SPANS,
     LogPart,
     MissingLog,
+    RankStart,
     exit_status,
     log_part,
     missing_log,
     newest_part,
     part_of,
+    ranks_of_starts,
     run_text,
+    time_us,
     times_of,
 )
 
@@ -98,15 +101,19 @@ class LocalRanks:
             self._check_no_ranks(spec.run)
             local_loop.put_file(self._path(spec.run, "spec"), spec)
             process = subprocess.Popen(
-                [sys.executable, "-m", local_loop.__name__, str(log), str(self._path(spec.run, "spec"))],
+                # -P instead of PYTHONSAFEPATH, which ranks would inherit: a script imports what is beside it.
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    local_loop.__name__,
+                    str(log),
+                    str(self._path(spec.run, "spec")),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env={
-                    **os.environ,
-                    "PYTHONSAFEPATH": "1",
-                    "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
-                },
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
                 pass_fds=[lock.fileno()],  # the lock is the process's from here on
                 start_new_session=True,
             )
@@ -189,13 +196,9 @@ class LocalRanks:
 
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
-        results: list[Span] = []
-        for times in times_of(self._starts_lines(run)):
-            if "begun_us" in times:
-                results.append(Span(begun_us=times["begun_us"], ended_us=None))
-            elif results and "ended_us" in times:
-                results[-1] = replace(results[-1], ended_us=times["ended_us"])
-        return results
+        name = self._name(run)
+        is_alive = self._processes.exists(name) and self._processes.is_locked(name)
+        return spans_of_loop(self._starts_lines(run), is_alive=is_alive)
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
@@ -224,8 +227,11 @@ class LocalRanks:
         """See `Launcher.label`."""
         if rank != 0:
             return rank
-        spec = RunFolder(Root(self._record).store, run).stored_spec()
-        return None if spec is not None and spec.ranks_per_node == 1 else rank
+        counts = [*ranks_of_starts(self._starts_lines(run))]
+        if 0 in counts:  # of an earlier release, where all starts had the number of the run's first file
+            spec = RunFolder(Root(self._record).store, run).first_spec()
+            counts.append(1 if spec is None else spec.ranks_per_node)
+        return rank if max(counts, default=1) > 1 else None
 
     def missing_log(self, run: str) -> MissingLog | None:
         """See `Launcher.missing_log`."""
@@ -256,6 +262,32 @@ class LocalRanks:
 
     def _process(self, run: str) -> int | None:
         return self._processes.pid(self._name(run))
+
+
+def spans_of_loop(lines: Iterable[str], *, is_alive: bool) -> list[Span]:
+    """Return the time of each start on this machine, with the back-off up to the next one.
+
+    lines: of starts. is_alive: True if the process lives that begins the run again.
+    """
+    spans = list[Span]()
+    loop_pid = None  # of the newest start; None once it has ended, and for starts of an earlier release
+    for times in times_of(lines):
+        begun_us = time_us(times, "begun_us")
+        ended_us = time_us(times, "ended_us")
+        if begun_us is not None:
+            own_loop = times.get("loop_pid")
+            if spans and own_loop is not None and own_loop == loop_pid:
+                spans[-1] = replace(spans[-1], ended_us=begun_us)
+            loop_pid = own_loop
+            spans.append(Span(begun_us=begun_us, ended_us=None))
+        elif spans and ended_us is not None:
+            start = RankStart(begun_us=spans[-1].begun_us, ended_us=ended_us)
+            spans[-1] = replace(spans[-1], ended_us=ended_us, starts=(start,))
+        elif "exit_us" in times:
+            loop_pid = None
+    if spans and is_alive and loop_pid is not None:
+        spans[-1] = replace(spans[-1], ended_us=None)  # it runs, or waits for its next start
+    return spans
 
 
 def _refuse(spec: RunSpec) -> None:

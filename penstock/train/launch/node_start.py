@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,7 @@ from ...compute.locked_processes import holders, kill_all
 from ..code.snapshot import rank_command
 from ..run import AGAIN
 from ..run_spec import RunSpec
+from ..step_file import VARIABLE, last_step_in
 from ..stop import SIGNALS
 from . import rank_guard
 from .failures import RankFailure, is_error, last_failure
@@ -40,6 +42,7 @@ def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
     options += TEE if tee or spec.ranks_per_node > 1 else ()
     return [
         sys.executable,
+        "-P",  # the current folder may have a file of a name that torchrun imports
         "-m",
         "torch.distributed.run",
         "--standalone",
@@ -63,6 +66,7 @@ def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
         "PENSTOCK_RECORD": record,
         "PENSTOCK_CHECKPOINTS": checkpoints,
         "PENSTOCK_GRACE_S": str(spec.grace_s),
+        "PENSTOCK_RANKS_PER_NODE": str(spec.ranks_per_node),
         **({"PENSTOCK_TRACKERS": ",".join(spec.trackers)} if spec.trackers else {}),
     }
 
@@ -72,7 +76,7 @@ def run_node(
 ) -> tuple[int, RankFailure]:
     """Run a node's ranks to their end; return 0, 75 to begin again, or another status for a failure.
 
-    Also returns the traceback of a rank, if the lines of ranks have their names.
+    Also returns the traceback of a rank, if the lines of ranks have their names, and the first rank's last step.
     A signal to this process goes on to torchrun, which passes it to its ranks. SIGKILL to this process ends them all.
 
     lock: File that torchrun and the ranks lock together while they live.
@@ -84,9 +88,8 @@ def run_node(
         if TEE[0] in command:
             command.insert(command.index(TEE[0]), f"--log-dir={folder}/logs")
             environ = {"PYTHONUNBUFFERED": "1", **environ}  # else torchrun passes lines on late
-        process = subprocess.Popen(
-            _guarded(command, lock), env={**environ, "PENSTOCK_STOPPED": str(stopped)}, start_new_session=True
-        )
+        files = {"PENSTOCK_STOPPED": str(stopped), VARIABLE: f"{folder}/step"}
+        process = subprocess.Popen(_guarded(command, lock), env={**environ, **files}, start_new_session=True)
 
         def pass_on(number: int, frame: FrameType | None) -> None:
             with suppress(ProcessLookupError):
@@ -101,7 +104,8 @@ def run_node(
                 signal.signal(number, handler)
             _end_session(process.pid, lock)
             status = process.wait()
-        return AGAIN if stopped.exists() else status, _failure(Path(folder, "logs"))
+        failure = replace(_failure(Path(folder, "logs")), last_step=last_step_in(f"{folder}/step"))
+        return AGAIN if stopped.exists() else status, failure
 
 
 def _failure(logs: Path) -> RankFailure:

@@ -9,12 +9,12 @@ import re
 from typing import Any
 
 from loader.dataset.log.entries import canonical
-from loader.errors import AlreadyExists, Conflict, Corrupt
+from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
 
 from ...text import clean
 from ...units import utc_us
 from ..launched import user_name
-from ..objects.json_object import read_object
+from ..objects.json_object import read_object, whole_number
 from ..run_folder import FORMAT, RunFolder
 from .launcher import Launcher
 from .local_ranks import LocalRanks
@@ -67,6 +67,18 @@ def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
         check_launcher(folder, launcher)
         return ""
     return key
+
+
+def first_claim_us(folder: RunFolder) -> int:
+    """Return when a launcher first took the run, in UTC microseconds; 0 if it is not recorded. Raises: Corrupt."""
+
+    def parsed(body: dict[str, Any]) -> int:
+        return whole_number(body, "at_us")
+
+    try:
+        return read_object(folder.store, _key(folder, 1), "launcher", parsed)
+    except ObjectNotFound:  # of an earlier release
+        return 0
 
 
 def withdraw(folder: RunFolder, key: str) -> None:

@@ -18,8 +18,9 @@ from ...compute.locked_processes import LOG_BYTES
 from ..objects.json_object import LIMIT
 
 SPANS = ".spans"
-"""Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`.
+"""Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before).
 
+On this machine a start has its number of `ranks`, the process `loop_pid` that began it, and `ended_us`.
 A run that is over has `exit_us` and its exit `status`.
 On Slurm a start has `ranks_us` once a rank has begun, or `no_rank_us` if srun began none in time. It has
 `srun_ended_us` once all ranks have ended, and `preempted_us` if a preemption ended them."""
@@ -102,6 +103,14 @@ def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         with suppress(ValueError):
             yield parse_json_object(line)
+
+
+def ranks_of_starts(lines: Iterable[str]) -> Iterator[int]:
+    """Yield the number of ranks of each start on this machine; 0 if it is not noted. lines: of starts."""
+    for times in times_of(lines):
+        if "begun_us" in times:
+            ranks = times.get("ranks")
+            yield ranks if type(ranks) is int and ranks > 0 else 0
 
 
 def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | None]:
@@ -219,8 +228,8 @@ def rank_starts(answer: Answer, log: str) -> list[RankStart]:
     text = answer(["sh", "-c", f"if [ -e {spans} ]; then tail -c {TIMES_BYTES} {spans}; fi"])
     starts = list[RankStart]()
     for times in times_of(text.splitlines()):
-        begun_us = _time_us(times, "begun_us")
-        ended_us = _time_us(times, "srun_ended_us")
+        begun_us = time_us(times, "begun_us")
+        ended_us = time_us(times, "srun_ended_us")
         if begun_us is not None:
             starts.append(RankStart(begun_us=begun_us))
         elif starts and ended_us is not None:
@@ -230,7 +239,7 @@ def rank_starts(answer: Answer, log: str) -> list[RankStart]:
     return sorted(starts, key=lambda start: start.begun_us)
 
 
-def _time_us(times: Mapping[str, Any], name: str) -> int | None:
+def time_us(times: Mapping[str, Any], name: str) -> int | None:
     value = times.get(name)
     return value if type(value) is int and 0 < value < LIMIT else None
 

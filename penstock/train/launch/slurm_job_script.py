@@ -72,6 +72,7 @@ _SCRIPT = """\
 # A start of a training run of penstock, see docs/decisions/running.md.
 unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK # else srun takes them for options
 PENSTOCK_FOLDER=$(mktemp -d) || exit 1
+export PENSTOCK_STEP_FILE="$PENSTOCK_FOLDER/step" # of the first rank
 export PENSTOCK_FOLDER PENSTOCK_SCRIPT_NODE="$SLURMD_NODENAME" PENSTOCK_SCRIPT_PID=$$
 noting=
 trap '[ -z "$noting" ] || wait "$noting"; rm -rf "$PENSTOCK_FOLDER"' EXIT
@@ -180,7 +181,7 @@ note_cancel() {{ # a controller that is killed soon after forgets a cancel, and 
 begun=0 refused=0 without_python=
 while :; do
     if superseded; then exit 0; fi
-    rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/reached "$PENSTOCK_FOLDER"/rank-*
+    rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/step "$PENSTOCK_FOLDER"/reached "$PENSTOCK_FOLDER"/rank-*
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
     starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1)) # unless the folder of logs is full

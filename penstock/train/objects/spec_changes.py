@@ -1,7 +1,7 @@
 """Changes of a run's file under `trainings/<run>/changes/<n>.json`: the next start takes the newest one.
 
-A change names what differs, by whom and when. A run keeps the keys that place its checkpoints, or decide which rank
-reads which sample.
+A change names what differs, by whom and when. A run keeps its name, its places, and the GPUs of a node. It may have
+another number of ranks: its samples do not depend on it, and `Checkpoints.load` refuses a script whose samples do.
 """
 
 import re
@@ -17,8 +17,8 @@ from ..run_spec import RunSpec, spec_of
 from .json_object import read_object, whole_number
 
 FOLDER = "changes/"
-FIXED = ("run", "record", "checkpoints", "ranks_per_node", "gpus_per_node")
-"""Keys that a run keeps."""
+FIXED = ("run", "record", "checkpoints", "gpus_per_node")
+"""Keys that a run keeps. GPU-hours of all its starts count `gpus_per_node`."""
 MOST_CHANGES = 500
 """Most changes of a run: a person makes them."""
 LAST_US = 253_402_300_799_000_000

@@ -24,7 +24,7 @@ from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.record import put_faults
 from penstock.train.run_folder import RunFolder
-from penstock.train.submitting import goodput_of
+from penstock.train.run_usage import goodput_of
 from penstock.train.windows import ROW, window_bytes
 
 DAY_US = 24 * 60 * MINUTE_US

@@ -90,6 +90,26 @@ def test_script_of_the_page_trains_with_the_extra_torch_only(tmp_path: Path) -> 
     assert done.stdout.count("took") == 3
 
 
+def test_run_is_submitted_with_the_extra_torch_only(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(f'run = "a"\ncommand = ["true"]\nrecord = "{tmp_path}/root"\n')
+    submit = f"main(['train', 'submit', {str(file)!r}, '--dry-run'])"
+    listed = f"main(['train', 'ls', '--root', {f'{tmp_path}/root'!r}])"
+    code = "\n".join(
+        [
+            blocker("torch"),
+            "from penstock.cli import main",
+            "import penstock.train.launch.local_loop",
+            f"assert {submit} == 0",
+            f"import loader; loader.Root({f'{tmp_path}/root'!r}).create()",
+            f"assert {listed} == 0",
+        ]
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "torch.distributed.run" in done.stdout
+
+
 @pytest.mark.parametrize("call", ["Run.joined()", "Checkpoints('.', 'run').save(1, {})"])
 def test_missing_torch_is_an_error_with_the_pip_command(call: str) -> None:
     code = f"from penstock.train import Run\nfrom penstock.checkpoints import Checkpoints\n{call}"

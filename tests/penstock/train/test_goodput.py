@@ -201,7 +201,7 @@ def test_noted_starts_within_one_span_sum_to_it_whatever_their_clocks_say(
     assert sum(one.seconds for one in goodput(allocations, [])) == pytest.approx(100)
 
 
-NAMES = ("ranks_up", "restored", "first_batch", "saved", "stopped", "ended", "failed")
+NAMES = ("ranks_up", "restored", "first_batch", "saved", "stopped", "ended", "failed", "killed")
 
 
 @given(
@@ -231,6 +231,18 @@ def test_steps_of_a_killed_start_are_known_from_its_windows() -> None:
     assert (first.end_step, first.end) == (50, "saved")
     (first, second) = goodput(TIMES, [*killed, *LIFE[4:]], windows=windows)
     assert (first.lost_steps, second.parts["repeated steps"]) == (10, 10)
+    assert restarts([first, second])[0].cause == "killed"
+
+
+def test_step_before_a_kill_is_known_from_the_launcher() -> None:
+    """The first rank was killed 2 s after step 45; its launcher saw the end 3 s later."""
+    killed = [one for one in LIFE if one.attempt == 1 and one.name != "failed"]
+    killed.append(event(1, 4, "killed", 80, 45, took_s=5))
+    (first, second) = goodput(TIMES, [*killed, *LIFE[4:]])
+    assert first.parts["unknown"] == 0
+    assert first.parts["idle"] == 5 + 10
+    assert (first.end, first.end_step, first.lost_steps, first.failed_us) == ("killed", 45, 5, 90 * S)
+    assert second.parts["repeated steps"] > 0
     assert restarts([first, second])[0].cause == "killed"
 
 

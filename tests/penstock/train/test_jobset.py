@@ -20,7 +20,8 @@ from penstock.train.launch.jobset import JobSets
 from penstock.train.launch.jobset_object import object_name
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import goodput_of, resume, stop, submit
+from penstock.train.run_usage import goodput_of
+from penstock.train.submitting import resume, stop, submit
 from tests.servers.jobset_api import JobSetCluster, wrong_in_jobset
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
 from tests.servers.patience import until

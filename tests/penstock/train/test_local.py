@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,8 @@ def test_run_is_preempted_stopped_and_resumed(
     folder = RunFolder(loader.Root(root).store, "big-7")
     place = submit(run, launcher)
     assert submit(run, launcher) == place, "it is found"
-    with pytest.raises(RunTaken, match="differs in ranks_per_node"):
-        submit(RunSpec(**{**run.to_json(), "ranks_per_node": 3}), launcher)
+    with pytest.raises(RunTaken, match="differs in checkpoints"):
+        submit(replace(run, checkpoints="elsewhere"), launcher)
     log = lambda: launcher.logs("big-7")  # noqa: E731
     until(lambda: log().count("took") > 6, log)
     ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_rank(pid, root)]
@@ -88,12 +89,16 @@ def test_run_is_preempted_stopped_and_resumed(
         submit(run, launcher)
     steps = summary(folder, launcher).step
     assert Checkpoints(root, "big-7").steps()[-1] == steps < 60
-    resume(run, launcher)
+    other_ranks = 3 - n_ranks
+    resume(replace(run, ranks_per_node=other_ranks), launcher)
     until(lambda: launcher.status("big-7").state == "ended", log)
     assert folder.events()[-1].name == "ended"
-    assert [log().count(f"took {n} ") for n in range(n_ranks)] == [60] * n_ranks, (
-        "each step once on each rank"
-    )
+    # Each step once on each rank: rank 1 has the steps before the change, or those after it.
+    of_rank_1 = 60 - steps if other_ranks == 2 else steps
+    assert [log().count(f"took {n} ") for n in range(2)] == [60, of_rank_1]
+    attempts = folder.attempts()
+    assert [attempts[n]["ranks"] for n in sorted(attempts)] == [n_ranks, n_ranks, other_ranks]
+    assert [*folder.ranks_per_node(attempts).values()] == [n_ranks, n_ranks, other_ranks]
 
 
 def is_rank(pid: int, root: str) -> bool:
@@ -235,8 +240,8 @@ def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
     folder = RunFolder(loader.Root(root).store, "big-7")
     folder.put_spec(spec(root))
     stop(folder)
-    with pytest.raises(RunTaken, match="ranks_per_node: 2 -> 3"):
-        resume(spec(root, ranks_per_node=3), launcher)
+    with pytest.raises(RunTaken, match="gpus_per_node: 0 -> 3"):
+        resume(spec(root, gpus_per_node=3), launcher)
     assert folder.is_to_stop()
 
 

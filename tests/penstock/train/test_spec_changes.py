@@ -23,6 +23,7 @@ from tests.servers.patience import until
 FREE = [
     {"command": ("python", "train.py", "2000")},
     {"nodes": "2-4"},
+    {"ranks_per_node": 8},
     {"priority": "high"},
     {"walltime_s": 7200},
     {"grace_s": 90},
@@ -30,7 +31,7 @@ FREE = [
     {"srun": ("--cpu-bind=cores",)},
     {"env": {"NCCL_DEBUG": "INFO"}},
 ]
-FIXED = [{"checkpoints": "file:///elsewhere"}, {"ranks_per_node": 8}, {"gpus_per_node": 8}]
+FIXED = [{"checkpoints": "file:///elsewhere"}, {"gpus_per_node": 8}]
 
 
 @pytest.fixture
@@ -113,21 +114,27 @@ def launcher(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def test_next_start_on_this_machine_has_the_changed_file(
     record: str, launcher: LocalRanks, tmp_path: Path
 ) -> None:
-    """The first start ends well, and a change that came meanwhile begins another one."""
+    """The first start ends well, and a change that came meanwhile begins another one, with another number of ranks."""
+    (tmp_path / "beside_the_script.py").write_text("")
     wait = (
-        "import os, pathlib, sys, time\n"
-        "print('began', os.environ['LEVEL'], flush=True)\n"
+        "import os, pathlib, sys, time, beside_the_script\n"
+        "print('began', os.environ['LEVEL'], 'as', os.environ['RANK'], flush=True)\n"
         "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)\n"
     )
     may_end = tmp_path / "may-end"
-    first = spec(record, command=(sys.executable, "-c", wait, str(may_end)), env={"LEVEL": "one"})
+    script = tmp_path / "train.py"
+    script.write_text(wait)
+    first = spec(record, command=(sys.executable, str(script), str(may_end)), env={"LEVEL": "one"})
     submit(first, launcher)
     until(lambda: "began one" in launcher.logs("big-7"), lambda: launcher.logs("big-7"))
-    place = submit(replace(first, env={"LEVEL": "two"}), launcher)
+    place = submit(replace(first, env={"LEVEL": "two"}, ranks_per_node=2), launcher)
     assert place.endswith("; its next start has the changed file")
+    assert "began one as 0" in launcher.logs("big-7", rank=0), "lines of an only rank have no name"
     may_end.touch()
     until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
-    assert launcher.logs("big-7").count("began two") == 1
+    assert launcher.logs("big-7").count("began two") == 2
+    for rank in range(2):
+        assert f"began two as {rank}" in launcher.logs("big-7", rank=rank).splitlines()
 
 
 def test_verb_shows_difference_and_history(

@@ -26,7 +26,8 @@ from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import goodput_of, resume, submit
+from penstock.train.run_usage import goodput_of
+from penstock.train.submitting import resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.patience import until
 from tests.servers.processes import command_line_of, end, environment_of

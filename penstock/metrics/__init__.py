@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, and the conditions that need a person."""

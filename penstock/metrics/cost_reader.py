@@ -1,0 +1,42 @@
+"""Cost of datasets for metrics: as `penstock usage --by dataset`, by records only, read once an hour."""
+
+import loader
+
+from ..train.run_usage import recorded_starts
+from ..units import DAY_US
+from ..usage.cost import CostRow, cost_by
+from ..usage.prices import PriceTable
+from ..usage.stored import stored_bytes
+
+EVERY_S = 3600.0
+"""Seconds between two readings: each reads the manifests of all versions, and the records of all runs."""
+SINCE_US = 90 * DAY_US
+"""Trainings of this time count, as `penstock usage` counts them without --since."""
+
+
+class CostReader:
+    """Cost of a root's datasets. prices: None exports no prices."""
+
+    def __init__(self, root: loader.Root, prices: PriceTable | None) -> None:
+        self.prices = prices
+        self.rows: list[CostRow] = []
+        self._root = root
+        self._read_s = 0.0
+
+    def read(self, now_s: float) -> list[str]:
+        """Read the cost, unless that was less than an hour ago; return the problems of runs. Raises: PenstockError."""
+        if now_s - self._read_s < EVERY_S:
+            return []
+        # Set before: a root that cannot be read is not tried in each scrape.
+        self._read_s = now_s
+        until_us = round(now_s * 1e6)
+        stored = stored_bytes(self._root.store, self._root.state)
+        recorded = recorded_starts(self._root.store, ())
+        self.rows = cost_by(
+            "dataset",
+            stored,
+            recorded.starts,
+            until_us - SINCE_US,
+            until_us,
+        )
+        return list(recorded.problems)

@@ -1,0 +1,353 @@
+"""List and read the new objects of one run: its log, and its record."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import Corrupt, ObjectNotFound, PenstockError, StoreError
+from loader.run.trail.row_numbers import MOST_OBJECT_BYTES
+from loader.run.trail.row_objects import ROWS
+from loader.run.trail.trail import trail_folder
+from loader.run.trail.trail_outline import evenly_spread
+from loader.storage import ObjectInfo, Store
+
+from ..nodes.signs import window_rows
+from ..nodes.suspects import NodeFault
+from ..train.objects.failed_starts import is_failed_start, read_failed_start
+from ..train.record import faults_in
+from ..train.run_folder import ATTEMPT, EVENT, RunFolder, window_keys
+from ..train.windows import window_sum
+from .new_objects import NewObjects
+from .record_facts import RecordFacts
+from .trail_facts import TrailFacts
+
+_log = logging.getLogger("penstock.metrics")
+MOST_UNREAD = 24
+"""Objects of a source that wait to be read: of more, some evenly spread."""
+MOST_EVENTS_UNREAD = 200
+RELIST_S = 600.0
+"""Seconds without a new object after which all folders of a run log are listed again."""
+KINDS = ("events", "windows", "attempts", "ends", "faults")
+"""Folders of a run's record that are read."""
+MOST_FAULT_BYTES = 2**20
+
+
+class RunObjects(Protocol):
+    """Objects of a run, read one at a time."""
+
+    @property
+    def unread(self) -> Sequence[ObjectInfo]:
+        """Listed objects that are to be read, the next one first."""
+
+    def refresh(self, now_s: float) -> None:
+        """List new objects. Raises: StoreError."""
+
+    def read(self) -> None:
+        """Read one of them. Raises: Corrupt; StoreError."""
+
+
+class TrailSource:
+    """The run log of the first recorded rank."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        facts: TrailFacts,
+    ) -> None:
+        self.newest_us = 0
+        """Newest write of an object, UTC microseconds by the store's clock."""
+        self.is_whole = True
+        """False if some objects were left out."""
+        self.relists = True
+        """True if a new start may write to another folder."""
+        self._store = store
+        self._facts = facts
+        self._prefix = trail_folder(run)
+        self._folders = NewObjects(store, self._prefix)
+        self._folder: NewObjects | None = None
+        self._listed_s = 0.0
+        self._unread: list[ObjectInfo] = []
+
+    @property
+    def unread(self) -> list[ObjectInfo]:
+        """Listed objects that are to be read, the next one first."""
+        return self._unread
+
+    def refresh(self, now_s: float) -> None:
+        """List new objects. Raises: StoreError."""
+        is_quiet = now_s - self.newest_us / 1e6 > RELIST_S
+        is_late = now_s - self._listed_s > RELIST_S
+        lists_all = self.relists or (is_quiet and is_late)
+        if self._folder is None or lists_all:
+            new = self._rows_of_first_rank()
+            self._listed_s = now_s
+            self.relists = False
+        else:
+            new = self._folder.new()
+            self._note_times(new)
+        new.sort(key=_written_us)
+        self._unread.extend(new)
+        if len(self._unread) > MOST_UNREAD:
+            self._unread = evenly_spread(
+                self._unread,
+                MOST_UNREAD,
+            )
+            self.is_whole = False
+
+    def read(self) -> None:
+        """Read the oldest new object. Raises: Corrupt; FormatTooNew; StoreError."""
+        info = self._unread.pop(0)
+        where = f"{self._store.url}/{info.key}"
+        if info.nbytes > MOST_OBJECT_BYTES:
+            raise Corrupt(f"{where} has {info.nbytes:,} bytes; an object of a run log has fewer")
+        blob = self._store.get(info.key)
+        self._facts.add(blob.data, where)
+
+    def _rows_of_first_rank(self) -> list[ObjectInfo]:
+        by_rank: dict[int, list[ObjectInfo]] = {}
+        since_us = self.newest_us - RELIST_S * 1e6
+        for info in self._folders.new(lists_all=True):
+            name = info.key.removeprefix(self._prefix)
+            match = ROWS.fullmatch(name)
+            if match is None:
+                continue
+            # Older ones were read; a long listing forgets their keys.
+            if info.modified_us is not None and info.modified_us < since_us:
+                continue
+            rank = int(match[1])
+            of_rank = by_rank.setdefault(rank, [])
+            of_rank.append(info)
+        if not by_rank:
+            return []
+        first_rank = min(by_rank)
+        rows = by_rank[first_rank]
+        # A start with another number of ranks writes to another folder.
+        newest = max(rows, key=_written_us)
+        path, _, _ = newest.key.rpartition("/")
+        folder = f"{path}/"
+        if self._folder is None or self._folder.prefix != folder:
+            self._folder = NewObjects(self._store, folder)
+        else:
+            rows = [info for info in rows if self._folder.is_new(info)]
+        self._folder.add_known(rows)
+        self._note_times(rows)
+        return rows
+
+    def _note_times(self, infos: list[ObjectInfo]) -> None:
+        for info in infos:
+            written_us = _written_us(info)
+            self.newest_us = max(self.newest_us, written_us)
+
+
+class RecordSource:
+    """The record of a run: by one listing while it has few objects, then by a listing of one folder after the other."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        facts: RecordFacts,
+    ) -> None:
+        self.newest_us = 0
+        self.n_starts = 0
+        """Starts that the listings have."""
+        self._store = store
+        self._run = run
+        self._facts = facts
+        self._folder = RunFolder(store, run)
+        self._all: NewObjects | None = NewObjects(
+            store,
+            self._folder.key(""),
+        )
+        self._kinds = [NewObjects(store, self._folder.key(f"{kind}/")) for kind in KINDS]
+        self._turn = 0
+        self._unread: list[ObjectInfo] = []
+        self._starts: set[int] = set()
+
+    @property
+    def unread(self) -> list[ObjectInfo]:
+        """Listed objects that are to be read, the next one first."""
+        return self._unread
+
+    def refresh(self, now_s: float) -> None:
+        """List new objects. Raises: StoreError."""
+        if self._all is None:
+            kind = self._kinds[self._turn]
+            self._turn = (self._turn + 1) % len(self._kinds)
+            new = kind.new()
+            self._queue(new)
+            return
+        new = self._all.new()
+        self._queue(new)
+        for kind in self._kinds:
+            kind.add_known(new)
+        if self._all.is_long:
+            # One listing of all folders would now take several pages.
+            self._all = None
+
+    def read(self) -> None:
+        """Read one of the new objects. Raises: Corrupt; StoreError."""
+        info = self._unread.pop(0)
+        kind, name = self._parts(info)
+        readers: dict[str, Callable[[ObjectInfo, str], None]] = {
+            "events": self._read_event,
+            "windows": self._read_window,
+            "attempts": self._read_attempt,
+            "ends": self._read_end,
+            "faults": self._read_faults,
+        }
+        readers[kind](info, name)
+
+    def _queue(self, infos: list[ObjectInfo]) -> None:
+        by_kind: dict[str, list[ObjectInfo]] = {kind: [] for kind in KINDS}
+        for info in infos:
+            kind, name = self._parts(info)
+            if kind not in by_kind or not _is_object(kind, name, info):
+                continue
+            written_us = _written_us(info)
+            self.newest_us = max(self.newest_us, written_us)
+            by_kind[kind].append(info)
+            if kind == "attempts":
+                number = int(name[:6])
+                self._starts.add(number)
+            if kind == "ends":
+                self._facts.n_failed += 1
+        self.n_starts = len(self._starts)
+        # Only the newest failed start is read, for its reason; the listing counts the others.
+        chosen = by_kind["attempts"][-MOST_UNREAD:]
+        chosen += by_kind["ends"][-1:]
+        chosen += by_kind["events"][-MOST_EVENTS_UNREAD:]
+        chosen += evenly_spread(
+            by_kind["windows"],
+            MOST_UNREAD,
+        )
+        chosen += by_kind["faults"][-MOST_UNREAD:]
+        if by_kind["windows"]:
+            # Windows that still wait are older than these.
+            waiting = [info for info in self._unread if "/windows/" not in info.key]
+            self._unread = waiting
+        self._unread.extend(chosen)
+
+    def _parts(self, info: ObjectInfo) -> tuple[str, str]:
+        """Return the folder of an object in the record, and its name; ("", name) outside of folders."""
+        path = info.key.removeprefix(self._folder.key(""))
+        kind, slash, name = path.partition("/")
+        if not slash:
+            return "", path
+        return kind, name
+
+    def _read_event(
+        self,
+        info: ObjectInfo,
+        name: str,
+    ) -> None:
+        attempt = int(name[:6])
+        number = int(name[7:13])
+        event = self._folder.event(
+            (attempt, number),
+            info,
+        )
+        self._facts.add_event(event)
+
+    def _read_attempt(
+        self,
+        info: ObjectInfo,
+        name: str,
+    ) -> None:
+        number = int(name[:6])
+        facts = self._folder.attempt(info)
+        self._facts.add_attempt(
+            number,
+            facts,
+        )
+
+    def _read_end(
+        self,
+        info: ObjectInfo,
+        name: str,
+    ) -> None:
+        failed = read_failed_start(
+            self._store,
+            info,
+        )
+        self._facts.add_failed(failed)
+
+    def _read_window(
+        self,
+        info: ObjectInfo,
+        name: str,
+    ) -> None:
+        (key,) = window_keys([info])
+
+        def add(data: bytes, where: str) -> None:
+            rows = window_rows(
+                self._run,
+                key.attempt,
+                info,
+                data,
+                where,
+            )
+            window = window_sum(
+                key.attempt,
+                key.end_step,
+                data,
+                where,
+            )
+            self._facts.add_window(
+                window,
+                list(rows),
+            )
+
+        self._folder.with_window(
+            key,
+            add,
+        )
+
+    def _read_faults(
+        self,
+        info: ObjectInfo,
+        name: str,
+    ) -> None:
+        for node, read_fault in faults_in(self._store, info):
+            facts = read_fault._asdict()
+            fault = NodeFault(node=node, **facts)
+            if fault.is_valid:
+                self._facts.faults.append(fault)
+
+
+def read_next(source: RunObjects) -> str:
+    """Read the next object of a source; return its damage, or "". One that was deleted meanwhile is left out.
+
+    Raises: StoreError.
+    """
+    try:
+        source.read()
+    except ObjectNotFound:
+        return ""
+    except StoreError:
+        raise
+    except (PenstockError, *DAMAGED) as error:  # also errors of a forged object's values
+        return str(error)
+    return ""
+
+
+def _written_us(info: ObjectInfo) -> int:
+    return info.modified_us or 0
+
+
+def _is_object(
+    kind: str,
+    name: str,
+    info: ObjectInfo,
+) -> bool:
+    if kind == "events":
+        return EVENT.fullmatch(name) is not None
+    if kind == "attempts":
+        return ATTEMPT.fullmatch(name) is not None
+    if kind == "windows":
+        return bool(window_keys([info]))
+    if kind == "ends":
+        return is_failed_start(info)
+    return name.endswith(".json") and info.nbytes <= MOST_FAULT_BYTES

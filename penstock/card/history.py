@@ -4,9 +4,10 @@ manifest -> producer -> stage_record (samples), audit_record (gate)
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from loader import Root, Version
@@ -29,6 +30,12 @@ _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 class Publish:
     """One version's records; empty if unavailable."""
 
+    record: VersionRecord
+    """Its record in the log."""
+    n_live: int = 0
+    """Live samples."""
+    created_us: int = 0
+    """UTC microseconds of its manifest; 0 without one."""
     producer: Mapping[str, Any]
     """The manifest's `producer`."""
     samples: Mapping[str, Any]
@@ -42,24 +49,37 @@ def history(root: Root, version: Version) -> History:
 
     Raises: Corrupt; StoreError.
     """
-    records = list(lineage(root, version))
+
+    def n_versions() -> int:
+        return sum(1 for _ in lineage(root, version))
+
+    read = progress(publishes(root, version), "provenance", total=n_versions)
+    return summary(list(read), version)
+
+
+def publishes(root: Root, version: Version, most: int | None = None) -> Iterator[Publish]:
+    """Yield the records of a version and its ancestors, newest first. most: versions to read; None for all.
+
+    Raises: Corrupt; StoreError.
+    """
+    records = list(islice(lineage(root, version), most))
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-card") as pool:
-        read = pool.map(lambda record: _publish(root.store, record), records)
-        publishes = list(progress(read, "provenance", total=len(records)))
+        yield from pool.map(lambda record: _publish(root.store, record), records)
+
+
+def summary(publishes: Sequence[Publish], version: Version) -> History:
+    """Return the provenance that these records of a version and its ancestors tell."""
     known = [publish for publish in publishes if publish.producer]
     batches = [publish for publish in known if publish.samples]
+    producer = version.manifest["producer"]
     return History(
-        versions=len(records),
+        versions=len(publishes),
         publishes=len(known),
         batches=len(batches),
         **_accounts(batches),
         **_making(batches),
         checks=tuple(_checks(batches)),
-        run={
-            name: str(version.manifest["producer"][name])
-            for name in _RUN
-            if version.manifest["producer"].get(name)
-        },
+        run={name: str(producer[name]) for name in _RUN if producer.get(name)},
     )
 
 
@@ -74,11 +94,18 @@ def lineage(root: Root, version: Version) -> Iterable[VersionRecord]:
 
 def _publish(store: Store, record: VersionRecord) -> Publish:
     try:
-        producer = read_manifest(store, record.manifest, record.sha256)["producer"]
+        manifest = read_manifest(store, record.manifest, record.sha256)
     except ObjectNotFound:  # an earlier version that garbage collection deleted
-        return Publish(producer={}, samples={}, audit={})
-    records = [_record(store, producer.get(name)) for name in ("stage_record", "audit_record")]
-    return Publish(producer=producer, samples=records[0], audit=records[1])
+        return Publish(record=record, producer={}, samples={}, audit={})
+    producer = manifest["producer"]
+    return Publish(
+        record=record,
+        n_live=manifest["n_live"],
+        created_us=manifest["created_us"],
+        producer=producer,
+        samples=_record(store, producer.get("stage_record")),
+        audit=_record(store, producer.get("audit_record")),
+    )
 
 
 def _record(store: Store, path: object) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from loader.errors import MissingDependency
 
 from ..text import clean, html_text, markdown_text, terminal_text
-from ..units import length, number, share, size
+from ..units import length, minute, number, share, size
 from .tally import Counts
 from .value import Card, CardColumn, CardKind, front_matter
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from jinja2.runtime import Context
 
 OWN = Path(__file__).parent / "rendering"
+SHEETS = Path(__file__).parents[1] / "view" / "web" / "static"
+"""Folder of `tokens.css`, which a page in one file includes."""
 _ESCAPES = {"html": html_text, "md": markdown_text}
 _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr")
 """Removed filters, whose results would count as escaped."""
@@ -36,8 +38,9 @@ _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr
 def templates(folder: Path = OWN) -> "Environment":
     """Return the environment of a folder's `<name>.html.j2` and `<name>.md.j2`, which may include this package's.
 
-    Additional filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `fenced` (inside a Markdown fence), `line`
-    (keeps blanks), `percent` (for decodeURIComponent). Undefined names raise. Raises: MissingDependency.
+    Additional filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `size` (of bytes), `minute` (of UTC
+    microseconds), `fenced` (inside a Markdown fence), `line` (keeps blanks), `percent` (for decodeURIComponent).
+    Undefined names raise. Raises: MissingDependency.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
@@ -56,7 +59,7 @@ def templates(folder: Path = OWN) -> "Environment":
         return Markup(_ESCAPES[language](value))
 
     environment = Environment(
-        loader=FileSystemLoader([folder, OWN]),
+        loader=FileSystemLoader([folder, OWN, SHEETS]),
         autoescape=True,  # macros and blocks are Markup; everything else passes through `escaped`
         finalize=escaped,
         undefined=StrictUndefined,
@@ -73,6 +76,8 @@ def templates(folder: Path = OWN) -> "Environment":
         "fenced": lambda text: Markup(clean(text)),  # one line cannot end a fence
         "number": number,
         "share": share,
+        "size": size,
+        "minute": minute,
     }
     return environment
 

@@ -312,6 +312,7 @@ def run_adopt(arguments: Namespace) -> Answer:
     argument("format", "energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"),
     argument("url", "path or URL of the target: empty, or an earlier run of the same export"),
     argument("--where SQL", "export only samples that match this expression"),
+    argument("--slice NAME", "export only samples of this slice", dest="slice_name"),
     repeated("--without NAME", "leave out a field or column"),
     argument(
         "--norm PATH",
@@ -335,5 +336,6 @@ def run_export(arguments: Namespace) -> Answer:
         lossy=arguments.lossy,
         workers=arguments.workers,
         norm=arguments.norm,
+        slice_name=arguments.slice_name,
     )
     return report_answer(done, failed=done.failures)

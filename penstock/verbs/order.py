@@ -248,11 +248,20 @@ def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]
         "version": names.get(version, version or str(view.get("kind"))),
         "fields": list(view.get("fields", ())),
         "where": view.get("where"),
+        "slices": [_slice_words(term) for term in view.get("slices", ()) if isinstance(term, Mapping)],
     }
+
+
+def _slice_words(term: Mapping[str, Any]) -> str:
+    """Return a slice of a view as words, such as "in slice cups 2"."""
+    words = "without slice" if term.get("without") else "in slice"
+    return f"{words} {term.get('name')} {term.get('n')}"
 
 
 def _words(name: str, source: Mapping[str, Any]) -> str:
     where = f" where {source['where']}" if source["where"] else ""
+    for words in source["slices"]:
+        where += f" {words}"
     return f"{name}: {source['version']}{where}"
 
 

@@ -71,6 +71,7 @@ def _step_or_slot(
     from loader.storage.mirror import primary_of
 
     from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.sample_slices import SliceSearch
     from ..view.inspect.shown_batch import batch_and_samples, shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import functions, part_of, step_record, step_values
@@ -85,6 +86,7 @@ def _step_or_slot(
             values,
             trouble,
             RunSearch(others=trail_runs(primary_of(training.root.store))),
+            SliceSearch(training.root),
             functions=functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )
@@ -110,8 +112,9 @@ def _step_or_slot(
     *WORLD,
 )
 def run_explain(arguments: Namespace) -> Answer:
-    """Return a step's provenance, and the pipeline runs that made its samples."""
+    """Return a step's provenance, the pipeline runs that made its samples, and who excluded them since."""
     from ..lineage import pipeline_runs
+    from ..upkeep.excluded_since import excluded_since, plan_slices
     from ..view.replays.replayed_values import Setting
     from ..view.replays.training import Training, run_and_step
 
@@ -135,14 +138,23 @@ def run_explain(arguments: Namespace) -> Answer:
     with closing(Training(root, name)) as training:
         untrained = _untrained(training, step)
     runs = pipeline_runs(root, provenance)
-    body = [
-        one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]} | untrained
-        for one, runs_of_sample in zip(provenance, runs, strict=True)
-    ]
-    texts = [
-        "\n".join([str(one), *(f"  made by     {run.line(arguments.ui)}" for run in runs_of_sample)])
-        for one, runs_of_sample in zip(provenance, runs, strict=True)
-    ]
+    exclusions = excluded_since(root, provenance)
+    slices = plan_slices(plan)
+    body = []
+    texts = []
+    for explanation, runs_of_sample, exclusion in zip(provenance, runs, exclusions, strict=True):
+        more = {
+            "made_by": [run.to_json() for run in runs_of_sample],
+            "slices": slices,
+            "excluded": None if exclusion is None else exclusion.to_json(),
+        }
+        body.append(explanation.to_json() | more | untrained)
+        lines = [str(explanation), *(f"  made by     {run.line(arguments.ui)}" for run in runs_of_sample)]
+        if slices:
+            lines.append(f"  slices      {', '.join(slices)}")
+        if exclusion is not None:
+            lines.append(f"  {exclusion.line()}")
+        texts.append("\n".join(lines))
     return body, "\n\n".join([*untrained.values(), *texts]), 0
 
 

@@ -20,9 +20,9 @@ from .view import RECIPE, recipe_process
 if TYPE_CHECKING:
     import polars as pl
 
+    from loader.run.trail.compared_notes import ComparedNotes
     from loader.run.trail.read_trail import RunTrail
 
-    from ..view.inspect.run_comparison import ComparedNotes
     from ..view.replays.recipe_process import RecipeProcess
 
 Row = dict[str, Any]
@@ -87,12 +87,26 @@ def _summary(root: "loader.Root", run: str) -> Row:
         }
     differ = trail.differing
     problem = f"{len(differ)} steps have two different records, the first is {differ[0]}" if differ else ""
+    plans = list(dict.fromkeys(one.plan for one in trail.starts if one.plan))
+    if any(not one.plan for one in trail.starts):
+        try:
+            plans += _newest_plan(root, run)
+        except (Corrupt, FormatTooNew) as error:
+            problem = problem or str(error)
     return {
         "run": run,
         **row,
-        "plans": list(dict.fromkeys(one.plan for one in trail.starts if one.plan)),
+        "plans": plans,
         "problem": problem,
     }
+
+
+def _newest_plan(root: "loader.Root", run: str) -> list[str]:
+    """Return the newest plan of a run whose starts name none: `loader.online` and `follow` have many."""
+    from loader.api.plan_of import newest_plan  # imports numpy, which most verbs do without
+
+    plan = newest_plan(root, run)
+    return [plan] if plan else []
 
 
 @verb(
@@ -246,9 +260,11 @@ def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
 )
 def against(arguments: Namespace) -> Answer:
     """Find the first differing step of two runs. Exit status 1 if there is one, or no step was compared."""
+    from loader.run.trail.compared_notes import compared_notes
+
     from ..train.replay_run import origin_of
     from ..view.inspect.plain_text import compared_sample
-    from ..view.inspect.run_comparison import compared_notes, run_comparison
+    from ..view.inspect.run_comparison import run_comparison
     from ..view.marks import counted
 
     root = loader.Root(arguments.root)
@@ -300,31 +316,41 @@ def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes
 )
 def window(arguments: Namespace) -> Answer:
     """Summarize steps (default: the last 100)."""
-    from ..view.inspect.plain_text import window_text
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
+    from ..view.sections.characters.section_lines import page_text
+    from ..view.sections.window import window_sections
 
     with closing(Training(loader.Root(arguments.root), arguments.run)) as training:
         record = step_window(training, arguments.first, arguments.last)
-    return record.to_json(), window_text(record), 0
+    return record.to_json(), page_text(window_sections(record)), 0
 
 
 @verb(
-    "show unusual steps of a run, and its samples with the largest metrics",
+    "show unusual steps of a run, its decisions, and its samples with the largest metrics",
     argument("run", "name of the run"),
     flag("--all", "list all unusual steps (default: the worst 20)"),
 )
 def show(arguments: Namespace) -> Answer:
     """Raise RunNotFound without a trail."""
+    from loader.api.decided_plans import has_decisions
+    from loader.storage.mirror import primary_of
+
     from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
+    from ..view.rollouts.decisions import decision_summary, is_online, summary_lines
 
     root = loader.Root(arguments.root)
     loader.read_trail(root, arguments.run)
     with closing(Training(root, arguments.run)) as training:
         record = run_record(training, most=None if arguments.all else MOST_SPIKES)
-    return record.to_json(), run_text(record), 0
+        names_no_plan = is_online(training)
+    if not names_no_plan or not has_decisions(primary_of(root.store), arguments.run):
+        return record.to_json(), run_text(record), 0
+    summary = decision_summary(root, arguments.run)
+    body = {**record.to_json(), "decisions": summary.to_json()}
+    return body, run_text(record, summary_lines(summary)), 0
 
 
 VERB = Verb(

@@ -106,7 +106,7 @@ ANNOTATIONS = ("{:<16}", " {:>10}", "  {:<19}", "  {}", ", {}")
 
 @verb("show a version: fields, groups, columns, parts", REF)
 def run_show(arguments: Namespace) -> Answer:
-    from ..upkeep.diff import column_statistics
+    from ..view.inspect.version_contents import version_contents
 
     root = loader.Root(arguments.root)
     version = root.open(arguments.ref)
@@ -119,15 +119,10 @@ def run_show(arguments: Namespace) -> Answer:
         *(f"held by {one.by}: {one.why}" for one in holds),
         "",
     ]
+    contents = version_contents(version)
     groups = [
-        (
-            name,
-            group["n_rows"],
-            group["n_parts"],
-            size(group["nbytes"]),
-            ", ".join(sorted(group["field_nbytes"])),
-        )
-        for name, group in manifest["groups"].items()
+        (group.name, group.n_samples, group.n_parts, size(group.nbytes), ", ".join(group.fields))
+        for group in contents.groups
     ]
     text: list[str | Table] = [*lines, Table(form=SHOW_GROUPS, header=GROUP_HEADER, rows=groups)]
     several = [] if fields_of_all(version) else kinds(version)
@@ -137,12 +132,8 @@ def run_show(arguments: Namespace) -> Answer:
             "",
             Table(form=SHOW_KINDS, header=("order, bench: select one kind by", "samples"), rows=selected),
         ]
-    statistics, total = column_statistics(version), manifest["n_rows"]
-    present = {name: row["n"] - row["nulls"] for name, row in statistics.items()}
     columns = [
-        (name, share(present[name], total), column["type"])
-        for name, column in manifest["columns"].items()
-        if column["type"] != "null"
+        (column.name, share(column.n_rows, contents.n_rows), column.type) for column in contents.columns
     ]
     text += ["", Table(form=SHOW_COLUMNS, header=("column", "present", "type"), rows=columns)]
     text += _annotations(version)
@@ -154,7 +145,7 @@ def run_show(arguments: Namespace) -> Answer:
         "fields": list(version.fields),
         "kinds": [{"fields": kind.fields, "samples": kind.n_samples} for kind in several],
         "holds": [{"by": one.by, "why": one.why} for one in holds],
-        "present": present,
+        "present": {column.name: column.n_rows for column in contents.columns},
         "annotations": [asdict(one) for one in version.annotations],
         "manifest": manifest,
     }
@@ -189,6 +180,8 @@ def run_diff(arguments: Namespace) -> Answer:
         f"bytes     {size(changes.nbytes[0])} -> {size(changes.nbytes[1])}",
         f"parts     +{len(changes.parts_added)} -{len(changes.parts_removed)}",
     ]
+    if changes.slices:
+        lines.append(f"slices    excluded: {', '.join(changes.slices)}")
     lines += [f"group     +{name} ({', '.join(fields)})" for name, fields in changes.groups_added.items()]
     lines += [f"group     -{name} ({', '.join(fields)})" for name, fields in changes.groups_removed.items()]
     lines += [f"group     {name} covers {a} -> {b} samples" for name, (a, b) in changes.coverage.items()]

@@ -105,7 +105,7 @@ def run_view(arguments: Namespace) -> Answer:
 
 
 def _first(root: "loader.Root", name: str, step: int | None) -> str:
-    from ..view.web.page import address
+    from ..view.page_address import address
 
     version, run, step = parse_where(root, name, step)
     if version is not None:

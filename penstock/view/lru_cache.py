@@ -40,6 +40,13 @@ class LruCache(Generic[T]):
                     self._key_locks.pop(key, None)
             return value
 
+    def put(self, key: Hashable, value: T) -> None:
+        self._store(key, value)
+
+    def __contains__(self, key: Hashable) -> bool:
+        with self._lock:
+            return key in self._values
+
     def drop_idle(self, seconds: float) -> None:
         """Drop values unused for this many seconds."""
         with self._lock:

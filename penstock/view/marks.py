@@ -88,9 +88,11 @@ def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") 
     return StepMark(name=name, text=text, weight=WEIGHTS[name], slots=tuple(slots), field=field)
 
 
-def counted(n: int, noun: str) -> str:
-    """Return text such as '1 sample' or '2 samples'."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return text such as '1 sample' or '1,200 samples'. plural: "" is the noun with an s."""
+    if n == 1:
+        return f"1 {noun}"
+    return f"{n:,} {plural or noun + 's'}"
 
 
 def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
@@ -282,12 +284,15 @@ def _read_rows(
                 yield row, slots[place]
 
 
-def slot_marks(version: loader.Version, ordinal: int, slot: int) -> list[StepMark]:
-    """Return a mark per outlier among a sample's columns, or one if they are unreadable."""
+def slot_columns(
+    version: loader.Version, ordinal: int, slot: int
+) -> tuple[Mapping[str, Any], list[StepMark]]:
+    """Return (column -> value, a mark per outlier among them). Unreadable columns are {}, and one mark."""
     try:
-        return far_marks(version, live_row(version, ordinal), (slot,))
+        row = live_row(version, ordinal)
+        return row, far_marks(version, row, (slot,))
     except PenstockError as error:
-        return [_columns_unreadable(error, (slot,))]
+        return {}, [_columns_unreadable(error, (slot,))]
 
 
 def _columns_unreadable(error: PenstockError, slots: tuple[int, ...]) -> StepMark:

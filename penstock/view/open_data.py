@@ -5,11 +5,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext, suppress
-from copy import copy
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Any, Generic, TypeVar
 
 import loader
@@ -18,17 +16,25 @@ from loader.dataset.root import root_over
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.slots import rank_slice
-from loader.run.trail.read_trail import trail_runs
+from loader.run.trail.trail_outline import listed_runs
 from loader.storage.mirror import primary_of
 from loader.storage.requests import tried_once
 
 from ..upkeep.exclusion import exclude
+from . import open_items
+from .board.home_record import Board, HomeRecord
+from .facets.version_columns import VersionColumns
+from .inspect.run_overview import RunOverview, run_overview, unavailable_overview
+from .inspect.sample_slices import SliceSearch
 from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
+from .inspect.slice_trainings import SliceTrainings
+from .inspect.slices_record import SlicePageRecord, slice_page_record
 from .inspect.slot_record import SlotRecord, slot_record, slot_values
 from .inspect.step_record import StepRecord, functions, step_record, step_values
 from .kinds.kind import Media
 from .kinds.stored_bytes import release_memory
 from .lru_cache import LruCache
+from .open_items import OpenRun, OpenVersion, nbytes
 from .outage import Outage
 from .raw_source import RawSource
 from .replays.metrics_file import MetricsFile
@@ -36,16 +42,17 @@ from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import Digests, SlotValues, slot_itself
 from .replays.replays import Replayers, Replays
 from .replays.training import Training
+from .run_goodputs import RunGoodputs
 from .sample_relations import RunSearch
 
 MOST_OPEN = 8
 """Most open versions, each with a lease, and training runs."""
 IDLE_S = 600.0
 """Seconds until an unused version is released."""
+HOME_S = 5.0
+"""Seconds until the first page's record is made again."""
 SWEEP_S = 60.0
 """Seconds between searches for unused versions."""
-FRESH_S = 10.0
-"""Seconds until a run log is read again, and a version checked for retirement."""
 RUNS_S = 60.0
 """Seconds until the root's runs are listed again."""
 RETRY_S = 60.0
@@ -69,47 +76,6 @@ class _CachedValues(Generic[T]):
     failed: bool
     n_answers: int
     at_s: float
-
-
-class _Version:
-    """An open version. Garbage collection may delete a retired one's data."""
-
-    def __init__(self, version: loader.Version) -> None:
-        self.version, self._checked_at = version, time.monotonic()
-
-    def is_due(self) -> bool:
-        """Return whether the caller should check for retirement; other threads then get False for a while."""
-        if time.monotonic() - self._checked_at <= FRESH_S:
-            return False
-        self._checked_at = time.monotonic()
-        return True
-
-
-class _Run:
-    def __init__(self, training: Training, outage: Outage) -> None:
-        self.training, self._read_at, self._outage = training, time.monotonic(), outage
-        self._whole_at, self._lock = datetime.now(UTC), Lock()
-
-    def fresh(self) -> Training:
-        """Return the run, refreshed if due; marked stale during an outage."""
-        if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
-            try:
-                self._read_again()
-            finally:
-                self._read_at = time.monotonic()
-                self._lock.release()
-        return self.training
-
-    def _read_again(self) -> None:
-        stale = ""
-        try:
-            self.training = self._outage.ask(self.training.refreshed)
-            self._whole_at = datetime.now(UTC)
-        except StoreError as error:
-            stale = f"the trail is as it was read at {self._whole_at:%Y-%m-%d %H:%M:%S} UTC: {error}"
-        if stale != self.training.stale:
-            self.training = copy(self.training)
-            self.training.stale = stale
 
 
 class OpenData:
@@ -136,8 +102,8 @@ class OpenData:
         self._process = RecipeProcess(root, recipe, quiet=quiet, outage=self._primary) if recipe else None
         self.replayers = Replayers(plain=Replays(root, cut=True, outage=self._primary), recipe=self._process)
         self._plans = Replays(root, outage=self._primary)
-        self._versions = LruCache[_Version](MOST_OPEN)
-        self._runs = LruCache[_Run](MOST_OPEN)
+        self._versions = LruCache[OpenVersion](MOST_OPEN)
+        self._runs = LruCache[OpenRun](MOST_OPEN)
         self._batches = LruCache[_CachedValues[ShownBatch]](VALUES_BYTES, lambda entry: entry.value.nbytes)
         self._slots = LruCache[_CachedValues[SlotValues]](
             VALUES_BYTES, lambda entry: nbytes([entry.value.decoded, entry.value.trained])
@@ -145,6 +111,14 @@ class OpenData:
         self.media = LruCache[Any](MEDIA_BYTES, nbytes)
         self.episodes = LruCache[Any](EPISODES_BYTES, nbytes)
         """Open episodes, which hold their versions, and streams' summaries."""
+        self.columns = VersionColumns()
+        """Cached columns of open versions."""
+        self.slice_search = SliceSearch(root, self.version)
+        self.slice_trainings = SliceTrainings()
+        self._goodputs = RunGoodputs()
+        self._board = Board(self._goodputs)
+        self._home = LruCache[HomeRecord](1)
+        self._overviews = LruCache[tuple[float, RunOverview]](MOST_OPEN)
         self._closed, self._requested = Event(), Event()
         self._listed_runs: tuple[float, tuple[str, ...]] = -math.inf, ()
         self._last: tuple[str, int, int, int] | None = None
@@ -182,6 +156,31 @@ class OpenData:
             self._plans.close()
             return make()
 
+    def home(self) -> HomeRecord:
+        """Return the first page's record, made at most a few seconds ago. Raises: StoreError."""
+
+        def is_fresh(record: HomeRecord) -> bool:
+            return time.time() - record.read_us / 1e6 < HOME_S
+
+        return self._home.get("/", lambda: self._primary.ask(lambda: self._board.record(self.root)), is_fresh)
+
+    def overview(self, training: Training) -> RunOverview:
+        """Return a run's overview, read at most a few seconds ago; with the reason if the store does not answer."""
+        store = primary_of(self.root.store)
+
+        def make() -> tuple[float, RunOverview]:
+            overview = self._primary.ask(lambda: run_overview(training, store, self._goodputs))
+            return time.monotonic(), overview
+
+        def is_fresh(entry: tuple[float, RunOverview]) -> bool:
+            return time.monotonic() - entry[0] < open_items.FRESH_S
+
+        try:
+            _, overview = self._overviews.get(training.name, make, is_fresh)
+        except StoreError as error:
+            return unavailable_overview(training, str(error))
+        return overview
+
     def version(self, dataset: str, number: int) -> loader.Version:
         """Return a version, even a retired one as long as its data exists.
 
@@ -190,15 +189,28 @@ class OpenData:
         self._requested.set()
         ref = f"{dataset}@{number}"
 
-        def open_version() -> _Version:
+        def open_version() -> OpenVersion:
             # A separate Root on the same store, so that its lease ends with the last reference to the version.
-            return _Version(opened_anyway(root_over(self.root.store, self.root.verify), ref))
+            own_root = root_over(self.root.store, self.root.verify, self.root)
+            known = self.root.log.known
+            if known is not None:
+                own_root.log.resume(known)  # then it reads new entries only
+            return OpenVersion(opened_anyway(own_root, ref))
 
         entry = self._versions.get(ref, lambda: self.outage.ask(open_version))
         if entry.is_due() and self._is_retired(ref):
             self._versions.forget(ref)
             entry = self._versions.get(ref, lambda: self.outage.ask(open_version))
         return entry.version
+
+    def slice_page(self, dataset: str, name: str) -> SlicePageRecord:
+        """Return the newest number of a slice, and what the dataset's newest version has of it.
+
+        Raises: SliceNotFound; VersionNotFound; Corrupt.
+        """
+        newest = self.root.state.newest(dataset)
+        number = newest.number if newest is not None else self.root.record(dataset, retired=True).number
+        return slice_page_record(self.version(dataset, number), name)
 
     def _is_retired(self, ref: str) -> bool:
         try:
@@ -222,28 +234,32 @@ class OpenData:
         """
         opened, error = self.trainings(), ""
         try:
-            runs = self._all_runs()
+            runs = self.run_names()
         except StoreError as failed:
             runs, error = (), str(failed)
         names = {one.name for one in opened}
         others = [run for run in runs if run not in names]
         if first is None:
-            return RunSearch(opened, others, error=error)
-        ordered = sorted(others, key=lambda run: (run < first, run))
-        return RunSearch(opened, ordered, lambda run: Training(self.root, run, self._plans), error)
+            return RunSearch(opened, others, error=error, newest_first=runs)
+        if first in others:  # otherwise another page has opened it meanwhile
+            begin = others.index(first)
+            others = [*others[begin:], *others[:begin]]
+        return RunSearch(opened, others, lambda run: Training(self.root, run, self._plans), error, runs)
 
-    def _all_runs(self) -> tuple[str, ...]:
+    def run_names(self) -> tuple[str, ...]:
+        """Return the root's runs, newest first, as listed at most a minute ago. Raises: StoreError."""
         # Listing all run logs may be slow.
         at_s, runs = self._listed_runs
         if time.monotonic() - at_s > RUNS_S:
-            runs = tuple(self._primary.ask(lambda: trail_runs(primary_of(self.root.store))))
+            listed = self._primary.ask(lambda: listed_runs(primary_of(self.root.store)))
+            runs = tuple(run.run for run in listed)
             self._listed_runs = time.monotonic(), runs
         return runs
 
     def _training(self, name: str) -> Training:
-        def opened() -> _Run:
+        def opened() -> OpenRun:
             training = Training(self.root, name, self._plans, metrics=self._metrics.get(name))
-            return _Run(training, self._primary)
+            return OpenRun(training, self._primary)
 
         return self._runs.get(name, lambda: self._primary.ask(opened)).fresh()
 
@@ -342,6 +358,7 @@ class OpenData:
             values,
             trouble,
             self.run_search(search_from),
+            self.slice_search,
             functions=functions(training, self.replayers, step, trouble),
             part=partial(self._batch, training, step),
         )
@@ -394,19 +411,29 @@ class OpenData:
         self.replayers.close()
 
     def _replay_ahead(self) -> None:
+        done: tuple[str, int, int, int] | None = None  # request whose neighbours are made
         while self._requested.wait() and not self._closed.is_set():
             self._requested.clear()
             if self._requested.wait(AHEAD_S):
                 continue
             with suppress(PenstockError):
                 import_polars()  # otherwise the first filter would wait for this import
-            if self._last is None:
+                self.columns.read_ahead()
+            # A request may come at any moment: what it interrupts is made in the next pause.
+            last = self._last
+            if last is None or last is done:
                 continue
-            (name, step, rank, world_size), self._last = self._last, None
-            for neighbour in (step + 1, step - 1):
-                if not self._requested.is_set():
-                    with suppress(PenstockError):  # the error is shown when that step is requested
-                        self._make_ahead(name, neighbour, rank, world_size)
+            if self._made_neighbours(*last):
+                done = last
+
+    def _made_neighbours(self, name: str, step: int, rank: int, world_size: int) -> bool:
+        """Make the steps beside one; return False if a request came meanwhile."""
+        for neighbour in (step + 1, step - 1):
+            if self._requested.is_set():
+                return False
+            with suppress(PenstockError):  # the error is shown when that step is requested
+                self._make_ahead(name, neighbour, rank, world_size)
+        return True
 
     def _make_ahead(self, name: str, step: int, rank: int, world_size: int) -> None:
         training = self._training(name)
@@ -417,18 +444,3 @@ class OpenData:
         while not self._closed.wait(SWEEP_S):
             self.episodes.drop_idle(IDLE_S)
             self._versions.drop_idle(IDLE_S)
-
-
-def nbytes(value: Any) -> int:
-    """Return a value's approximate bytes."""
-    if isinstance(value, bytes | str):
-        return len(value)
-    if hasattr(value, "nbytes"):
-        return int(value.nbytes)
-    if isinstance(value, Media):
-        return len(value.data)
-    if isinstance(value, dict):
-        return sum(map(nbytes, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(nbytes, value))
-    return 64

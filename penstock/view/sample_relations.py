@@ -32,6 +32,8 @@ FLAT = "phash_flat"
 """Column: true if the hash is meaningless."""
 MOST_NEIGHBOURS = 12
 """Most neighbours listed."""
+MOST_COMPARED = 20_000_000
+"""Largest version whose hashes are compared for a page: 320 MB of them."""
 MAX_DISTANCE = 16
 """Largest distance of neighbours, in bits of 64; beyond it, unrelated images match."""
 _FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
@@ -106,20 +108,25 @@ class RunSearch:
         others: Sequence[str] = (),
         open_run: Callable[[str], Training] | None = None,
         error: str = "",
+        newest_first: Sequence[str] = (),
     ) -> None:
-        """others: more runs, opened by `open_run`, up to 50 or for 20 s. error: why `others` is incomplete."""
+        """others: more runs, opened by `open_run`, up to 50 or for 20 s. error: why `others` is incomplete.
+
+        newest_first: all runs, in the order of the results; plans without a run log come after them.
+        """
         self._opened, self._open_run, self.error = opened, open_run, error
+        self._newest_first = {run: position for position, run in enumerate(newest_first)}
         self.unsearched = tuple(others)
         """Their number."""
 
     def held_steps(
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
-        """Return the function `held_steps` of every run, `own` first."""
+        """Return the function `held_steps` of every run, `own` first, then the newest."""
         name = own.name if own is not None else None
         others = [one for one in self._opened if one.name != name]
-        results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
-        results += held_steps(others, dataset, key, ordinal)
+        own_results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
+        results = held_steps(others, dataset, key, ordinal)
         self.unsearched = tuple(run for run in self.unsearched if run != name)
         until = time.monotonic() + ASK_S
         asked = 0
@@ -133,7 +140,13 @@ class RunSearch:
                 text = clean(f"{type(error).__name__}: {error}", 400)
                 results += (HeldSteps(training=run, n_slots=0, planned=False, slots=(), error=text),)
         self.unsearched = self.unsearched[asked:]
-        return results
+        # The page's own run stays first: the person came from it.
+        return (*own_results, *sorted(results, key=self._age))
+
+    def _age(self, result: HeldSteps) -> int:
+        """Return the position of a result's run among the runs, newest first."""
+        n_runs = len(self._newest_first)
+        return self._newest_first.get(result.training, n_runs)
 
 
 def held_slots(
@@ -265,12 +278,12 @@ class Neighbour(JsonRecord):
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:
     """Return up to 12 samples whose `phash` differs by at most 16 bits, nearest first, among equal image counts.
 
-    Reads that column.
+    Reads that column, unless the version has more than `MOST_COMPARED` samples.
     """
     import polars as pl
 
     columns = version.manifest["columns"]
-    if COLUMN not in columns:
+    if COLUMN not in columns or len(version) > MOST_COMPARED:
         return ()
     flat = pl.col(FLAT).fill_null(False) if FLAT in columns else pl.lit(False)
     names = [name for name in (COLUMN, FLAT) if name in columns]

@@ -22,6 +22,7 @@ from .json_record import JsonRecord, plain
 from .kinds import kind_of
 from .kinds.array_values import as_array
 from .kinds.kind import Facts, Mark, TokenBox
+from .kinds.tokens import LAYOUT, SEGMENTS
 from .kinds.video import frames_of, length_marks
 from .replays.replayed_values import Texts, special_tokens
 
@@ -151,14 +152,24 @@ def _text(texts: Mapping[int, str], ids: Sequence[int]) -> str:
 
 def shown_value(field: str, value: object, facts: Facts) -> ShownValue:
     kind = kind_of(value, facts)
+    marks = tuple(kind.marks(value, facts))
+    if _is_of_packing(facts):  # a sequence may be one document, and its documents often have one value
+        marks = tuple(one for one in marks if one.name != "constant")
     return ShownValue(
         field=clean(field, 200),
         kind=kind.name,
         lines=tuple(line[:MOST_LETTERS] for line in kind.lines(value, facts)[:MOST_LINES]),
-        marks=tuple(kind.marks(value, facts)),
+        marks=marks,
         boxes=kind.boxes(value, facts)[:MOST_BOXES],
         has_thumbnail=_has_thumbnail(kind.name, value),
     )
+
+
+def _is_of_packing(facts: Facts) -> bool:
+    """Return whether a value is the layout of a packed sequence, or a column: names of fields have an ending."""
+    if not any(name.endswith(f".{SEGMENTS}") for name in facts.sample):
+        return False
+    return "." not in facts.field or facts.word in LAYOUT
 
 
 def _has_thumbnail(kind: str, value: object) -> bool:

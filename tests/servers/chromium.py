@@ -101,6 +101,15 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def show_theme(self, theme: str) -> None:
+        """Prefer a colour scheme, "light" or "dark", from now on."""
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def resize(self, width: int, height: int) -> None:
+        """Change the window's size, until `Emulation.clearDeviceMetricsOverride`."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
+
     def screenshot(self, path: Path) -> None:
         """The window, as PNG."""
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))

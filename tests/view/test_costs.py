@@ -6,6 +6,8 @@ import pytest
 
 import loader
 from loader.dataset.tables import parquet, table_rows
+from loader.dataset.versions import samples_table
+from loader.dataset.versions.samples_table import scan_samples
 from loader.dataset.writing import run_samples
 from penstock.view.inspect.sample_record import sample_record, stored
 from penstock.view.inspect.slot_record import slot_record
@@ -49,22 +51,29 @@ def written(tmp_path_factory):
 
 
 class Counted:
-    """Counts requests by verb, and bytes by the kind of object."""
+    """Counts answered requests by verb, and bytes by the kind of object.
+
+    keys: of the answered requests, in order. attempted: of all requests, writes and missing objects included.
+    """
 
     def __init__(self, store):
         self.store, self.url = store, store.url
         self.requests, self.nbytes = Counter(), Counter()
+        self.keys: list[str] = []
+        self.attempted: list[str] = []
 
     def __getattr__(self, name):
         verb = getattr(self.store, name)
 
         def call(*given, **named):
-            found = verb(*given, **named)
             key = given[0] if given else ""
+            self.attempted.append(str(key))
+            found = verb(*given, **named)
             if name in ("get", "get_range", "get_ranges", "list", "head") and not str(key).startswith(
                 "leases"
             ):
                 self.requests[name] += 1
+                self.keys.append(str(key))
             blobs = found if name == "get_ranges" else [found] if name in ("get", "get_range") else []
             kinds = [kind for kind in ("trails/", "samples-") if kind in str(key)]
             kind = kinds[0] if kinds else "others"
@@ -89,8 +98,16 @@ def cost(folder, look):
 def first_paint(opened):
     version = opened.version("photos", 1)
     record = version_record(version)
+    (label, size) = record.facets
+    assert (label.is_counted, label.values[0].n, size.n) == (True, len(version), len(version))
     for row in record.rows[:24]:
         assert stored(version, row.ordinal, "jpg") == PICTURE
+
+
+def counted_facets(opened):
+    version = opened.version("photos", 1)
+    record = version_record(version, facet_names=("label", "size"), cache=opened.columns)
+    assert [one.column for one in record.facets if one.is_counted] == ["label", "size"]
 
 
 def another_page(opened):
@@ -122,7 +139,9 @@ def a_slot(opened):
     assert slot_record(training, values, trouble).key
 
 
-@pytest.mark.parametrize("look", [first_paint, another_page, a_slot, a_sample, an_explained_slot])
+@pytest.mark.parametrize(
+    "look", [first_paint, counted_facets, another_page, a_slot, a_sample, an_explained_slot]
+)
 def test_page_of_many_costs_as_many_requests_as_one_of_few(roots, look):
     few, many = (cost(folder, look)[0] for folder in roots)
     assert many == few
@@ -166,3 +185,37 @@ def test_filter_reads_each_table_once(roots):
     assert len(tables) == 2
     assert nbytes["samples-"] == sum(tables)
     assert requests["get"] == 2 + cost(roots[0], first_paint)[0]["get"]
+
+
+def test_large_tables_are_read_by_row_groups(roots, monkeypatch):
+    """Columns of a table that does not fit in memory: the same values, and no request for the whole table."""
+    monkeypatch.setattr(table_rows, "GROUPS_AT_ONCE", 4)
+    whole = cost(roots[1], counted_facets)
+    with loader.Root(roots[1]) as root:
+        values = scan_samples(root.open("photos@1"), ["label", "size", "key"]).collect()
+        monkeypatch.setattr(samples_table, "WHOLE_BELOW_BYTES", 0)
+        assert scan_samples(root.open("photos@1"), ["label", "size", "key"]).collect().equals(values)
+    requests, nbytes = cost(roots[1], counted_facets)
+    n_groups = SIZES[1] // ROW_GROUP
+    assert requests["get"] == whole[0]["get"] - 2
+    assert requests["get_ranges"] - whole[0]["get_ranges"] == 2 * n_groups // 4
+    assert nbytes["samples-"] <= whole[1]["samples-"]
+
+
+def test_facets_read_each_table_once(roots):
+    """The second page, a click, another order and other columns read nothing: what they need is cached."""
+
+    def clicked(opened):
+        counted_facets(opened)
+        version = opened.version("photos", 1)
+        (label, size) = version_record(version, facet_names=("size",), cache=opened.columns).facets
+        terms = (label.values[0].where, size.bins[2].where)
+        record = version_record(
+            version, terms=terms, sort="-size", columns=("label", "size"), cache=opened.columns
+        )
+        assert record.n_found > 0
+
+    tables = [path.stat().st_size for path in roots[0].rglob("*samples-*.parquet")]
+    requests, nbytes = cost(roots[0], clicked)
+    assert nbytes["samples-"] == sum(tables)
+    assert requests["get"] == len(tables) + cost(roots[0], first_paint)[0]["get"]

@@ -1,10 +1,13 @@
 """The limit of filters that pages ask for: what would keep the server busy is refused, what people write is not."""
 
+from urllib.parse import urlencode
+
 import pytest
 
 import loader
 from loader.errors import FieldNotFound
 from penstock.view.inspect.version_record import version_record
+from tests.view.test_web import Served
 
 
 def nested(form, times, inner="width"):
@@ -49,3 +52,48 @@ def test_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, w
 )
 def test_what_people_write_is_taken(version, where, n):
     assert version_record(version, where=where).n_found == n
+
+
+BRACKETS = "(" * 9_000
+FILTERS = [
+    {"where": BRACKETS},
+    {"where": "()" * 5_000},
+    {"where": f"note = '{BRACKETS}'"},
+    {"where": f"width IN ({', '.join(map(str, range(4_000)))})"},
+    {"t": BRACKETS},
+    {"t": f"note = '{BRACKETS}'"},
+    {"t": [f"note = '{number}{'(' * 400}'" for number in range(20)]},
+    {"sort": BRACKETS},
+    {"sort": f"note = '{BRACKETS}'"},
+    {"in": BRACKETS},
+    {"not": BRACKETS},
+    {"cols": BRACKETS},
+    {"as": BRACKETS},
+    {"facet": BRACKETS},
+    {"page": BRACKETS},
+]
+
+
+def test_page_does_not_repeat_a_long_filter(trained):
+    served = Served(trained, recipe=None)
+    plain_bytes = len(served.get("/v/photos/1").content)
+    for parameters in FILTERS:
+        query = urlencode(parameters, doseq=True)
+        page = served.get(f"/v/photos/1?{query}")
+        assert page.status_code == 200
+        # In its box, and in the address of the JSON.
+        assert len(page.content) < plain_bytes + 2 * len(query) + 10_000, parameters
+        (name,) = parameters
+        if name in ("where", "t", "sort") or name in ("in", "not"):
+            assert 'class="filter-error' in page.text
+            assert served.get(f"/v/photos/1.json?{query}").status_code == 400
+    served.close()
+
+
+def test_filter_of_ordinary_length_is_in_every_link(trained):
+    served = Served(trained, recipe=None)
+    where = " OR ".join(f"width = {number}" for number in range(100))
+    page = served.get(f"/v/photos/1?{urlencode({'where': where})}").text
+    served.close()
+    assert 'class="filter-error' not in page
+    assert page.count("width+=+42") > 3

@@ -115,10 +115,10 @@ def test_trainings_that_are_open_are_asked(root, plan, opened):
     ordinal = version.keys(np.arange(14)).index("p/3")
     record = sample_record(version, ordinal, opened.run_search())
     assert [(one.training, one.n_slots) for one in record.trainings] == [
-        ("one", len(plan.steps_of("photos", "p/3", before=3))),
         ("two", 0),
+        ("one", len(plan.steps_of("photos", "p/3", before=3))),
     ]
-    assert record.to_json()["trainings"][1] == {
+    assert record.to_json()["trainings"][0] == {
         "training": "two",
         "n_slots": 0,
         "planned": False,
@@ -133,7 +133,7 @@ def test_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_pat
             path.unlink()
     version = root.open("photos@1")
     record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.run_search())
-    one, two = record.trainings
+    two, one = record.trainings
     assert (one.error, bool(one.slots)) == ("", True)
     assert "InvalidPlan" in two.error
     assert not two.slots
@@ -152,7 +152,7 @@ def test_pages_lead_to_the_steps(root, plan, tmp_path):
     assert [(one["training"], one["slots"][0]["step"]) for one in here] == [("one", step)]
     assert f'href="../../../../r/one/{step}/{slot}"' in served.get(sample).text
     served.get("/r/other")
-    assert [one["training"] for one in served.get(f"{sample}.json").json()["trainings"]] == ["one", "other"]
+    assert [one["training"] for one in served.get(f"{sample}.json").json()["trainings"]] == ["other", "one"]
     there = served.get(f"/r/one/{step}/{slot}").text
     served.close()
     assert f'href="../../../r/other/{step}/{slot}"' in there
@@ -181,7 +181,7 @@ def asked(served, path):
 
 
 def test_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_path, monkeypatch):
-    runs = [f"run-{i}" for i in range(7)]
+    runs = [f"run-{i}" for i in (3, 6, 5, 4, 2, 1, 0)]  # newest first: the log of run-3 was written again
     step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
     served = Served(tmp_path / "root", recipe=None)
     try:
@@ -190,8 +190,8 @@ def test_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_p
         assert asked(served, its_slot) == (["run-2"], [], [one for one in runs if one != "run-2"])
         page = served.get(f"{its_slot}?world=1&rank=0").text
         assert "6 other runs were not searched" in page
-        assert "?world=1&amp;rank=0&amp;trainings=run-0#trainings" in page
-        assert asked(served, f"{sample}?trainings=run-0") == (["run-2", *runs[:2], *runs[3:]], ["run-3"], [])
+        assert "?world=1&amp;rank=0&amp;trainings=run-3#trainings" in page
+        assert asked(served, f"{sample}?trainings=run-0") == (runs, ["run-3"], [])
         assert asked(served, f"{its_slot}?trainings=run-0")[1:] == (["run-3"], [])
         page = served.get(f"{sample}?trainings=run-0").text
         for run in set(runs) - {"run-3"}:
@@ -199,12 +199,12 @@ def test_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_p
         assert "is not a readable Parquet file" in page
         monkeypatch.setattr(sample_relations_module, "MOST_ASKED", 2)
         assert asked(served, f"{sample}?trainings=run-4") == (
-            ["run-2", "run-4", "run-5"],
+            ["run-4", "run-2", "run-1"],
             [],
-            ["run-6", "run-0", "run-1", "run-3"],
+            ["run-0", "run-3", "run-6", "run-5"],
         )
         monkeypatch.setattr(sample_relations_module, "ASK_S", -1.0)
-        assert asked(served, f"{sample}?trainings=run-4")[0] == ["run-2", "run-4"]
+        assert asked(served, f"{sample}?trainings=run-4")[0] == ["run-4", "run-2"]
     finally:
         served.close()
 

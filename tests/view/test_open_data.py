@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.view import open_data
+from penstock.view import open_data, open_items
 from penstock.view.inspect.step_record import step_record
 from penstock.view.kinds.kind import Media
 from penstock.view.lru_cache import LruCache
@@ -187,7 +187,7 @@ def made_ahead(opened, monkeypatch, step):
         return found
 
     def asked(*given):
-        if len(steps) > 1 and not given and opened._last is None and not opened._requested.is_set():
+        if len(steps) > 1 and not given and not opened._requested.is_set():
             done.set()  # nothing is left to be made
         return wait(*given)
 
@@ -197,7 +197,7 @@ def made_ahead(opened, monkeypatch, step):
     monkeypatch.setattr(open_data, "AHEAD_S", 0.05)
     opened.batch("three", step, 1, 3)
     assert done.wait(PATIENCE_S)
-    return steps
+    return list(dict.fromkeys(steps))
 
 
 @pytest.mark.parametrize(
@@ -211,6 +211,35 @@ def test_steps_beside_the_last_one_are_made_when_nobody_asks(opened, monkeypatch
     for one in ahead:
         opened.batch("three", one, 1, 3)
     assert opened.replayers.plain.batches == n == 1 + len(ahead)
+
+
+def test_steps_are_made_ahead_though_the_request_ends_during_an_import(opened, monkeypatch):
+    """The pause begins while a slow step is made, and the step is there before the import of polars ends."""
+    monkeypatch.setattr(opened, "replayers", Replayers(plain=Counting(opened.replayers.plain)))
+    imports, answered = threading.Event(), threading.Event()
+
+    def slow_import():
+        imports.set()
+        assert answered.wait(PATIENCE_S)
+
+    make = opened._batch
+
+    def slow_step(*given):
+        result = make(*given)
+        if not answered.is_set():
+            assert imports.wait(PATIENCE_S)
+        return result
+
+    def let_go():
+        imports.wait()
+        while opened._last is None or not opened._requested.is_set():
+            time.sleep(0.001)
+        answered.set()
+
+    monkeypatch.setattr(open_data, "import_polars", slow_import)
+    monkeypatch.setattr(opened, "_batch", slow_step)
+    threading.Thread(target=let_go, daemon=True).start()
+    assert made_ahead(opened, monkeypatch, 2) == [(one, 1, 3) for one in (2, 3, 1)]
 
 
 def test_pictures_of_later_slots_are_those_of_the_whole_part(opened, monkeypatch):
@@ -236,7 +265,7 @@ def test_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):
     assert made.training("live").spreads["loss"].n == 2
     train(root, plan, "live", steps=5)
     assert made.training("live").last_step == 1  # a moment old
-    monkeypatch.setattr(open_data, "FRESH_S", 0.0)
+    monkeypatch.setattr(open_items, "FRESH_S", 0.0)
     assert made.training("live").last_step == 4
     assert made.training("live").spreads["loss"].n == 7
     assert len(made.training("live").rows(1)) == 2

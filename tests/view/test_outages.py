@@ -8,17 +8,20 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, Throttled, Transient
-from penstock.view import open_data, outage, raw_source
+from penstock.view import open_items, outage, raw_source
 from penstock.view.outage import Outage
 from penstock.view.replays import replays
 from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import slot_itself
 from penstock.view.replays.training import Training
+from penstock.view.web.static_files import PATH
 from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import DOWN, train
 from tests.view.test_web import Served
 
 PAGES = ["/r/one/2", "/r/one/2/3", "/v/photos/1", "/v/photos/1/s/3"]
+SLICES = ["/slices", "/slices/photos/wide", "/v/photos/1?in=wide"]
+"""Pages that read slices anew."""
 MEDIA = ["/r/one/2/thumb/3/jpg", "/v/photos/1/s/3/thumb/jpg", "/v/photos/1/s/3/stored/jpg"]
 
 
@@ -51,20 +54,43 @@ def test_page_tells_the_store_and_what_to_do_and_comes_back_by_itself(serve, buc
     served = serve(timeout_s=0.1 if fault == "commit-stall" else 20)
     assert 200 in (served.get("/r/one").status_code for _ in range(50))
     with bucket.down(fault):
-        for path in ("/", *PAGES, *MEDIA):
+        for path in ("/", *PAGES, *SLICES, *MEDIA):
             answer = served.get(path)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), path
             assert bucket.url in answer.text
-        for path in ("/", *PAGES):
+        for path in ("/", *PAGES, *SLICES):
             assert "nothing needs a restart" in served.get(path).text
         assert all("by the trail of" in served.get(path).text for path in PAGES[:2])
         told = served.get("/r/one/2/3.json").json()
         assert told["error"] in ("Transient", "Throttled")
         assert told["recorded"]["notes"] == {"loss": 1.02}
-        assert served.get("/static/view.js").status_code == 200
+        assert served.get(f"/{PATH}view.js").status_code == 200
     for path in ("/", *PAGES, *MEDIA):
         # A request of a store that is waited for 0.1 s fails now and then on a busy machine.
         assert 200 in (served.get(path).status_code for _ in range(50)), path
+
+
+def test_root_without_rights_to_write_is_read_and_says_so(bucket):
+    with loader.Root(bucket.url, options=bucket.options()) as root:
+        root.save_slice("photos@1", "wide", "width > 42", by="ada", why="cut off")
+    refusing = Served(loader.Root(bucket.url, options=bucket.options()), recipe=None, writes=True)
+    try:
+        # Whoever may read an object may ask for its head.
+        bucket.server.fault_of = lambda request: None if request.method in ("GET", "HEAD") else 403
+        for path in ("/", *PAGES, *SLICES):
+            assert refusing.get(path).status_code == 200, path
+        body = {"version": "photos@1", "name": "cats", "by": "ada", "why": "w", "page": "/", "keys": ["p/1"]}
+        answer = refusing.post(body, "/slice")
+        assert answer.status_code == 409
+        assert "Forbidden" in answer.text
+        bucket.server.fault_of = lambda _: 403
+        page = refusing.get("/slices")
+        assert page.status_code == 502
+        assert "Forbidden" in page.text
+        assert bucket.url in page.text
+    finally:
+        bucket.fail(None)
+        refusing.close()
 
 
 @pytest.mark.parametrize("stale", [False, True], ids=["samples", "plan"])
@@ -102,7 +128,7 @@ def test_files_and_pages_in_memory_answer_while_all_pictures_wait(serve, bucket)
         paths = [f"/v/photos/1/s/{n % 14}/stored/jpg" for n in range(60)]
         found = [pool.submit(served.get, path) for path in paths]
         assert begun.wait(PATIENCE_S)
-        for path in ("/static/view.js", "/r/one"):
+        for path in (f"/{PATH}view.js", "/r/one"):
             assert served.get(path).status_code == 200
         assert len(bucket.requests) - before < 60
         bucket.speak()
@@ -111,7 +137,7 @@ def test_files_and_pages_in_memory_answer_while_all_pictures_wait(serve, bucket)
 
 def test_run_is_shown_as_it_was_read_and_says_so(serve, bucket, monkeypatch):
     monkeypatch.setattr(outage, "OUTAGE_S", 0)
-    monkeypatch.setattr(open_data, "FRESH_S", -1.0)
+    monkeypatch.setattr(open_items, "FRESH_S", -1.0)
     served = serve()
     assert served.get("/r/one.json").json()["stale"] == ""
     with bucket.down(500):
@@ -133,7 +159,7 @@ def test_run_is_shown_as_it_was_read_and_says_so(serve, bucket, monkeypatch):
 
 def test_mirrors_show_versions_while_the_primary_is_down(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(outage, "OUTAGE_S", 3600)
-    monkeypatch.setattr(open_data, "FRESH_S", -1.0)
+    monkeypatch.setattr(open_items, "FRESH_S", -1.0)
     for key, data in bucket.origin.held().items():
         path = tmp_path / key
         path.parent.mkdir(parents=True, exist_ok=True)

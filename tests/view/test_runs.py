@@ -6,10 +6,11 @@ import pytest
 import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
-from penstock.view.inspect.run_record import MOST_POINTS, run_record
+from penstock.view.inspect.run_record import MOST_NEWS, run_news, run_record
 from penstock.view.marks import MIN_STEPS, note_marks
 from penstock.view.replays.metrics_file import Spread, spread_of
 from penstock.view.replays.training import Training
+from penstock.view.runs.run_chart import MOST_POINTS
 from tests.view.conftest import train
 
 LAST = 40_000
@@ -81,3 +82,26 @@ def test_note_is_held_against_the_spread_of_its_run():
     assert note_marks(3, {"loss": 1.42}, {"loss": Spread(MIN_STEPS, 1.0, 0.0)}) == []
     (bad,) = note_marks(3, {"lr": float("nan")}, {})
     assert bad.name == "note_not_finite"
+
+
+def test_news_of_a_run_are_its_steps_since(training):
+    whole = run_record(training)
+    newest = whole.last_step
+    news = run_news(training, newest - 3)
+    assert (news.chart["step"], news.last_step) == ((newest - 2, newest - 1, newest), newest)
+    assert set(news.chart) == set(whole.chart)
+    assert run_news(training, newest).chart["step"] == ()
+    assert len(run_news(training, -1).chart["step"]) == MOST_NEWS
+
+
+def test_causes_count_every_unusual_step_once_per_metric(training):
+    record = run_record(training, most=None)
+    unusual = {spike.step for spike in record.spikes}
+    assert record.causes
+    for cause in record.causes:
+        assert {*cause.steps, cause.worst} <= unusual
+    assert (
+        max(cause.n_steps for cause in record.causes)
+        <= len(unusual)
+        <= sum(one.n_steps for one in record.causes)
+    )

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import loader
+from penstock.view import sample_relations
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.open_data import OpenData
 from penstock.view.sample_relations import MAX_DISTANCE, MOST_NEIGHBOURS, phash_neighbours
-from tests.view.conftest import photo, train, write_photos
+from tests.view.conftest import black, photo, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served
 
@@ -89,7 +90,7 @@ def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
     thumb = served.get(f"/v/near/3/s/{same}/thumb/jpg")
     served.close()
     assert "<td>&lt;b&gt;dog</td><td>review-2</td><td>bob</td>" in page
-    assert page.count(" bits <") == 2
+    assert page.count(" bits</span>") == 2
     assert f"/v/near/3/s/{same}/thumb/jpg" in page.replace("../../../../", "/")
     assert thumb.status_code == 200
 
@@ -124,6 +125,33 @@ def test_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path):
     served.close()
     assert "<td>dog</td><td>review-2</td><td>bob</td>" in page
     assert f'href="/v/near/3/s/{of_key(version, 2)}"' in page
+
+
+def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path):
+    """k00 and k01 are one picture of one colour each; only k00 has a hash that says something."""
+    with root.write("near") as writer:
+        for i in range(6):
+            fields = {"jpg": black() if i < 2 else photo(i)}
+            text = flipped(0) if i in (0, 3, 4) else f"{i}" * 16
+            writer.add(f"k{i:02d}", fields, metadata={"phash": text, "phash_flat": i == 1})
+    plan = loader.plan({"near": root.open("near@1").select("jpg")}, seed=4, global_batch=6)
+    train(root, plan, "near", recipe=plain, steps=1)
+    slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
+    served = Served(tmp_path / "root", recipe=None)
+    page = served.get("/r/near/0").text
+    shown = served.get(f"/r/near/0/{slots['k00']}").text
+    served.close()
+    bad = page.partition("More like this:")[2].partition("</p>")[0]
+    assert f"/{slots['k00']}?world=1&amp;rank=0#alike" in bad
+    assert bad.count("<a ") == 1
+    assert "2 look-alikes" in bad
+    assert 'id="alike"' in shown
+
+
+def test_large_version_is_not_compared(root, monkeypatch):
+    version = write(root, [flipped(0)] * 3)
+    monkeypatch.setattr(sample_relations, "MOST_COMPARED", 2)
+    assert phash_neighbours(version, 0) == ()
 
 
 def test_packed_sequence_has_no_edits_of_the_sample_of_its_number(root):

@@ -96,6 +96,29 @@ def test_step_of_windows_marks_only_values_inside_of_the_episode(root):
     assert marks == {"ends": [], "freezes": [("cam.npy", ["ep", "ep"])]}
 
 
+def test_packed_documents_of_one_length_have_no_mark(root):
+    """Their masks and layouts are equal, and so is a column; two sequences of one text are marked."""
+    with root.write("texts") as writer:
+        for number in range(8):
+            start = 1000 * (number % 2) if number < 4 else 100 * number
+            tokens = np.arange(start, start + 64, dtype=np.int32)
+            writer.add(f"t{number}", {"tokens.npy": tokens, "mask.npy": np.arange(64) > 9}, {"n_sampled": 54})
+    view = root.open("texts@1").select("tokens.npy", "mask.npy")
+    marks = {}
+    for length in (64, 128):
+        pack = loader.pack("tokens.npy", length, beside={"mask.npy": 0}, columns=("n_sampled",))
+        global_batch = 8 * 64 // length
+        plan = loader.plan({"texts": view}, seed=1, global_batch=global_batch, boundary="mask", pack=pack)
+        train(root, plan, f"packed-{length}", plain, steps=1)
+        training, replayers = Training(root, f"packed-{length}"), Replayers(plain=Replays(root))
+        batch, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
+        record = step_record(training, batch, None, trouble)
+        marks[length] = [(mark.name, mark.field, len(mark.slots)) for mark in record.marks]
+        replayers.close()
+    assert marks[64] == [("equal_values", "tokens.npy", 2), ("equal_values", "tokens.npy", 2)]
+    assert [mark for mark in marks[128] if mark[1] != "tokens.npy"] == []
+
+
 def test_values_of_equal_checksums_are_held_against_each_other(plan, monkeypatch):
     monkeypatch.setattr(BatchValues, "crcs_of", lambda _, slot, sample: dict.fromkeys(sample, 7))
     found = shown_batch(plan, values_of({"a": RAMP}, {"a": RAMP + 1}, {"a": RAMP.copy()}))

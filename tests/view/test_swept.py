@@ -6,7 +6,7 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.view import open_data
+from penstock.view import open_items
 from penstock.view.open_data import OpenData
 from tests.view.conftest import sweep
 from tests.view.test_web import Served
@@ -103,7 +103,7 @@ def test_version_that_lies_in_memory_whole_is_looked_at_again(folder, monkeypatc
         opened = OpenData(root)
         version = opened.version("photos", 1)
         assert opened.version("photos", 1) is version
-        monkeypatch.setattr(open_data, "FRESH_S", -1.0)
+        monkeypatch.setattr(open_items, "FRESH_S", -1.0)
         assert opened.version("photos", 1) is version
         sweep(folder)
         for _ in range(2):

@@ -9,11 +9,12 @@ import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
 from penstock.cli import main
-from penstock.view.inspect.run_record import MOST_STRUCK, run_record, unusual_steps
+from penstock.view.inspect.run_record import MOST_STRUCK, run_record
 from penstock.view.marks import note_marks
 from penstock.view.replays.metrics_file import read_metrics
 from penstock.view.replays.training import Training
-from tests.view.conftest import train
+from penstock.view.runs.log_facts import MOST_LARGEST, log_facts
+from tests.view.conftest import BATCH, train
 from tests.view.recipes import plain
 from tests.view.test_web import Served
 
@@ -64,6 +65,28 @@ def test_all_unusual_steps_are_counted_and_reached(planted):
     assert first.spikes + second.spikes == whole.spikes
     assert [one.step for one in whole.spikes] == [*NAN, 11]
     assert first.struck == tuple(sorted([*NAN, 11]))
+    assert first.not_finite == tuple(sorted(NAN))
+
+
+def test_samples_that_are_not_finite_come_before_the_largest(root, plan):
+    """A sample that breaks every step does not hide the largest finite values."""
+    nan = float("nan")
+    with loader.Loader(
+        plan, framework="numpy", workers=0, steps=9, trail=loader.Trail(root, "one")
+    ) as batches:
+        for batch in batches:
+            losses = np.full(BATCH, 1.0 + batch.step)
+            losses[2] = nan
+            losses[3] = -np.inf if batch.step == 5 else 2.0
+            batches.note(per_sample={"loss": losses})
+    training = Training(root, "one")
+    largest = run_record(training).largest
+    training.close()
+    assert [(one.step, one.slot) for one in largest[:4]] == [(0, 2), (1, 2), (2, 2), (3, 2)]
+    finite = [one.value for one in largest[4:]]
+    assert len(finite) == MOST_LARGEST
+    assert finite == sorted(finite, reverse=True)
+    assert finite[0] == 9.0
 
 
 def brute(training):
@@ -103,7 +126,7 @@ def test_steps_are_those_that_have_marks(root, plan, tmp_path):
     )
     for metrics in (None, read_metrics(path)):
         training = Training(root, "mixed", metrics=metrics)
-        found = unusual_steps(training).tolist()
+        found = log_facts(training).unusual.steps.tolist()
         assert len(found) == len(set(found))
         assert set(found) == brute(training)
         assert len(found) > 5
@@ -128,7 +151,7 @@ def test_pages_and_text_tell_how_many_there_are(planted, tmp_path, capsys):
     served = Served(tmp_path / "root", recipe=None)
     try:
         first = served.get("/r/whole").text
-        assert "Unusual steps, the worst first: 29" in first
+        assert "Unusual steps: 29, the worst first" in first
         assert "1 to 20 of 29" in first
         assert 'href="../r/whole?unusual=20#unusual"' in first
         second = served.get("/r/whole?unusual=20").text
@@ -150,3 +173,17 @@ def test_pages_and_text_tell_how_many_there_are(planted, tmp_path, capsys):
     assert "more unusual" not in told
     assert main([*show, "--all", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["spikes"]) == 29
+
+
+def test_chart_has_a_metric_that_the_first_of_two_ranks_has_at_some_steps(root, plan):
+    for rank in range(2):
+        trail = loader.Trail(root, "two", ranks="all")
+        with loader.Loader(plan, rank, 2, workers=0, framework="numpy", steps=5, trail=trail) as batches:
+            for batch in batches:
+                batches.note(loss=batch.step + rank)
+                if rank == 0 and batch.step % 2:
+                    batches.note(accuracy=batch.step / 10)
+    chart = run_record(Training(root, "two")).chart
+    assert chart["step"] == (0, 1, 2, 3, 4)
+    assert chart["accuracy"] == (None, 0.1, None, 0.3, None)
+    assert chart["loss"] == (0, 1, 2, 3, 4)

@@ -3,7 +3,7 @@
 import datetime
 import html
 import re
-from urllib.parse import urljoin
+from urllib.parse import urlencode, urljoin
 
 import numpy as np
 import pytest
@@ -50,8 +50,8 @@ def root(tmp_path):
 
 
 def chips(page):
-    """Yield (address, count) of each value chip."""
-    for address, count in re.findall(r'<a class="chip" href="([^"]*)">[^<]*<b>(\d+)</b>', page):
+    """Yield (address, count) of each value that is not chosen: a click on a chosen one takes it out of the filter."""
+    for address, count in re.findall(r'<li><a href="([?][^"]*)">.*?<b>(\d+)</b>', page):
         yield html.unescape(address), int(count)
 
 
@@ -63,27 +63,50 @@ def served(root):
 
 
 def test_chip_of_an_empty_text_shows_quotes(served):
-    texts = re.findall(r'<a class="chip" href="[^"]*">([^<]*)<b>', served.get("/v/d/1").text)
+    texts = re.findall(r'<li><a href="[?].*?<span>(.*?)</span>', served.get("/v/d/1").text)
     shown = [html.unescape(text) for text in texts]
-    assert shown.count("'' ") == 1
-    assert shown.count("' ' ") == 1
+    assert shown.count("''") == 1
+    assert shown.count("' '") == 1
     assert all(text.strip() for text in shown)
 
 
-@pytest.mark.parametrize(("number", "n_values"), [(1, 11 + 2 + 2 + 2), (2, 7 + 1 + 2 + 2)])
-def test_chip_counts_what_its_click_finds(served, number, n_values):
-    path = f"/v/d/{number}"
+@pytest.mark.parametrize("filtered", ["", "?where=width+%3E+20", "?t=%22on%22+%3D+FALSE&t=%22width%22+%3E+3"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_chip_counts_what_its_click_finds(served, number, filtered):
+    path = f"/v/d/{number}{filtered}"
     wrong = []
     n_chips = 0
     for address, count in chips(served.get(path).text):
         answer = served.get(urljoin(path, address))
         assert answer.status_code == 200, address
-        n_found = int(re.search(r"<span>([\d,]+) found", answer.text)[1].replace(",", ""))
+        n_found = int(re.search(r'class="count">([\d,]+) found', answer.text)[1].replace(",", ""))
         n_chips += 1
         if n_found != count:
             wrong.append((address, count, n_found))
     assert wrong == []
-    assert n_chips == n_values  # of note, on, order and split
+    assert n_chips > 12  # values of note, on, order and split, and of day
+
+
+def test_form_of_an_open_facet_finds_its_range(served):
+    """Without a script: it keeps the rest of the filter, and replaces the column's own term by the range."""
+    page = served.get("/v/d/1?facet=width&where=width+%3E+3&t=%22on%22+%3D+TRUE&t=%22width%22+%3E%3D+20").text
+    form = re.search(r'<form action="[^"]*/v/d/1">(.*?)</form>', page, re.DOTALL)[1]
+    fields = {
+        name: html.unescape(value) for name, value in re.findall(r'name="(\w+)".*?value="([^"]*)"', form)
+    }
+    assert fields["low"] == "20"
+    answer = served.get("/v/d/1?" + urlencode({**fields, "low": 10, "high": 30})).text
+    inside = [number for number in range(10, 31) if number % 3 == 0 and number % 7]
+    assert f">{len(inside)} found<" in answer
+    assert len(re.findall('aria-label="Remove ', answer)) == 2
+
+
+@pytest.mark.parametrize("low", ["", "ten", "1) OR (TRUE", "share"])
+def test_range_of_no_number_keeps_the_page_and_says_so(served, low):
+    answer = served.get("/v/d/1?" + urlencode({"range": "width", "low": low, "high": 3}))
+    assert answer.status_code == 200
+    assert ">60 found<" in answer.text
+    assert 'role="alert"' in answer.text
 
 
 def test_facets_are_those_of_live_samples(root):
@@ -96,5 +119,5 @@ def test_facets_are_those_of_live_samples(root):
     shares = [number / 60 for number in live if number != 1]
     assert (facets["share"].low, facets["share"].high) == (min(shares), max(shares))
     assert facets["share"].mean == pytest.approx(np.mean(shares))
-    assert facets["on"].values == (("False", 20),)
+    assert [(one.value, one.n) for one in facets["on"].values] == [(True, 0), (False, 20), (None, 20)]
     assert facets["on"].nulls == 20

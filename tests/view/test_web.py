@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from typing import NamedTuple
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from penstock.view.open_data import OpenData
 from penstock.view.raw_source import RawSource
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
+from penstock.view.web.static_files import PATH
 from tests.view.conftest import BATCH, LABELS, STEPS, train, words_of, write_photos
 from tests.view.test_open_data import FAILS
 
@@ -85,7 +86,7 @@ class Served:
     def get(self, path, **headers):
         return self.ask("GET", path, **{"cookie": f"penstock-8497={TOKEN}", **headers})
 
-    def post(self, body, **headers):
+    def post(self, body, path="/exclude", **headers):
         given = {
             "cookie": f"penstock-8497={TOKEN}",
             "origin": f"http://{self.host}",
@@ -94,7 +95,7 @@ class Served:
             "content_type": "application/json",
             **headers,
         }
-        return self.ask("POST", "/exclude", json.dumps(body).encode(), **given)
+        return self.ask("POST", path, json.dumps(body).encode(), **given)
 
     def close(self):
         self.server.should_exit = True
@@ -138,7 +139,7 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/static/view.js", "/v/photos/1/s/3/stored/jpg", "/nowhere"])
+@pytest.mark.parametrize("path", [*PAGES, f"/{PATH}view.js", "/v/photos/1/s/3/stored/jpg", "/nowhere"])
 def test_nobody_is_let_in_without_the_token(served, path):
     for cookie in ({}, {"cookie": "penstock-8497=wrong"}, {"cookie": f"other={TOKEN}"}):
         answer = served.ask("GET", path, **cookie)
@@ -179,7 +180,7 @@ def test_foreign_host_is_refused(served, host):
     assert "photos" not in answer.text
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/r/one/2/3/transformed/jpg/0", "/static/view.js"])
+@pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/r/one/2/3/transformed/jpg/0", f"/{PATH}view.js"])
 def test_every_answer_has_the_headers(served, path):
     headers = served.get(path).headers
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -202,8 +203,8 @@ def test_page_is_its_record(served, path):
             assert record[name] in page.text
 
 
-@pytest.mark.parametrize("prefix", ["", "/user/ada/proxy/8497"])
-def test_links_of_every_page_are_relative_and_lead_somewhere(serve, prefix):
+def test_links_of_every_page_are_relative_and_lead_somewhere(serve):
+    prefix = "/user/ada/proxy/8497"
     served, sound = serve(prefix=prefix), set()
     for path in PAGES:
         page = served.get(f"{prefix}{path}")
@@ -251,6 +252,15 @@ def test_runs_are_held_against_each_other(served, plan):
     assert f"{STEPS} steps are equal" in served.get("/r/one/against/three").text
     answer = served.get("/r/one/against?run=a%2Fb%3F")
     assert (answer.status_code, answer.headers["location"]) == (303, "against/a%2Fb%3F")
+
+
+def test_runs_are_laid_over_each_other(served, plan):
+    page = served.get("/r/one?over=three&over=three&over=one").text
+    (addresses,) = re.findall(r'data-over="([^"]*)"', page)
+    assert addresses.split() == ["../r/three.json"]
+    assert "against/three" in page
+    assert 'data-over=""' in served.get("/r/one").text
+    assert "no training has recorded this plan" in served.get(f"/r/one?over={plan.hash}").text
 
 
 def test_first_step_that_differs_is_shown_with_both_samples(serve, root, plan):
@@ -331,6 +341,8 @@ def test_range_continues_only_the_bytes_of_its_etag(served):
     ("path", "status", "text"),
     [
         ("/r/nobody", 404, "nobody"),
+        ("/r/one?over=nobody", 404, "nobody"),
+        ("/r/one?over=a&over=b&over=c&over=d", 404, "accepted are up to 3"),
         ("/r/one/against/nobody", 404, "nobody"),
         ("/r/nobody/against/one", 404, "nobody"),
         ("/r/nobody/window", 404, "nobody"),
@@ -347,14 +359,18 @@ def test_range_continues_only_the_bytes_of_its_etag(served):
         ("/v/nothing/1", 404, "nothing"),
         ("/v/photos/1/s/999", 404, "ordinal = 999"),
         ("/v/photos/1/s/3/stored/nofield", 404, "nofield"),
-        ("/v/photos/1?where=width+%3E", 400, "not an SQL expression"),
-        ("/v/photos/1?where=(SELECT+1)", 400, "SELECT"),
-        (f"/v/photos/1?where=width+in+(1){'+or+note+=+1' * 200}", 400, "words and operators"),
-        ("/v/photos/1?sort=((((((((width))))))))", 400, "nested brackets"),
+        ("/v/photos/1.json?where=width+%3E", 400, "not an SQL expression"),
+        ("/v/photos/1.json?where=(SELECT+1)", 400, "SELECT"),
+        (f"/v/photos/1.json?where=width+in+(1){'+or+note+=+1' * 200}", 400, "words and operators"),
+        ("/v/photos/1.json?sort=((((((((width))))))))", 400, "nested brackets"),
+        ("/v/photos/1.json?t=width+%3E+cls", 400, "cls"),
+        ("/v/photos/1?where=width+%3E", 200, "not an SQL expression"),
+        ("/v/photos/1?where=(SELECT+1)", 200, "SELECT"),
+        ("/v/photos/1?sort=((((((((width))))))))", 200, "nested brackets"),
         ("/v/photos/1?from=-1", 404, "whole number"),
         ("/r/..%2f..%2fetc/1", 404, ""),
         ("/v/photos/1/s/3/stored/..%2f..%2fetc%2fpasswd", 404, ""),
-        ("/static/..%2fpage.py", 404, ""),
+        (f"/{PATH}..%2fpage.py", 404, ""),
         ("/nowhere", 404, "no page"),
         ("/r/one/LONG", 404, "no page"),
         ("/r/one/2/LONG", 404, "no page"),
@@ -500,7 +516,14 @@ def test_card_names_its_key_as_it_is(serve, tmp_path):
     served = serve(tmp_path / "root", recipe=None, writes=True)
     for path in ("/v/odd/1", f"/r/{plan.hash}/0"):
         page = served.get(path).text
-        keys = [unquote(one) for one in re.findall(r'<a class="card[^>]* data-key="([^"]*)"', page)]
+        keys = [
+            unquote(encoded) or html.unescape(text)
+            for encoded, text in re.findall(
+                r'<a class="card[^>]* data-key(?:="([^"]*)")?.*?<(?:code|span class="key")>(.*?)</',
+                page,
+                re.DOTALL,
+            )
+        ]
         assert sorted(keys) == sorted([*ODD_KEYS, "kept"])
     samples = [{"version": "odd@1", "key": key} for key in keys if key != "kept"]
     assert served.post({"samples": samples, "reason": "r", "by": "a", "page": ""}).status_code == 200
@@ -514,9 +537,8 @@ def test_values_of_columns_lead_to_their_samples_as_they_are(serve, tmp_path):
     served = serve(tmp_path / "root", recipe=None)
     page = served.get("/v/odd/1").text
     assert "\u202e" not in page
-    links = [
-        html.unescape(one) for one in re.findall(r'<a class="chip" href="../../([^"]*label[^"]*)"', page)
-    ]
+    queries = re.findall(r'<li><a href="([?][^"]*label[^"]*)"', page)
+    links = [f"v/odd/1{html.unescape(query)}" for query in queries]
     assert len(links) == len(odd)
     found = [served.get(f"/{link.replace('?', '.json?', 1)}").json() for link in links]
     assert [one["n_found"] for one in found] == [1] * len(odd)
@@ -652,3 +674,56 @@ def test_browser_asks_whether_a_picture_is_still_the_same(served, path):
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
     other = served.get(path, if_none_match='"0123"')
     assert (other.status_code, other.content) == (200, first.content)
+
+
+def test_static_files_are_kept_for_good_at_their_digest(served):
+    kept = served.get(f"/{PATH}view.js")
+    assert kept.headers["cache-control"] == "private, max-age=31536000, immutable"
+    assert PATH in served.get("/v/photos/1").text
+    other = served.get("/static/0123456789abcdef/view.js")
+    assert (other.status_code, other.headers["cache-control"]) == (404, "no-store")
+    assert served.get("/v/photos/1").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "location"),
+    [
+        ("one", 303, "r/one"),
+        ("one@2", 303, "r/one/2"),
+        ("photos", 303, "v/photos/1"),
+        ("photos@1", 303, "v/photos/1"),
+        (" photos@latest ", 303, "v/photos/1"),
+        ("p-0123", 303, "r/p-0123"),
+        ("", 303, "./"),
+        ("//evil.example", 404, "is called"),
+        ("../../etc/passwd", 404, "is called"),
+        ("photo", 404, "did you mean"),
+        ("<script>alert(1)</script>@1", 404, "&lt;script&gt;"),
+        ("x" * 401, 404, "up to 400"),
+    ],
+)
+def test_search_box_opens_the_page_of_a_name(served, text, status, location):
+    answer = served.get(f"/find?text={quote(text)}")
+    assert answer.status_code == status
+    if status == 303:
+        assert answer.headers["location"] == location
+    else:
+        assert location in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "location"),
+    [
+        ("run=one&step=2", "r/one/2"),
+        ("run=one&step=", "r/one"),
+        ("run=%2F%2Fevil.example&step=%2F..", "r/%2F%2Fevil.example/%2F.."),
+    ],
+)
+def test_step_box_opens_the_step_of_a_run(served, query, location):
+    answer = served.get(f"/find?{query}")
+    assert (answer.status_code, answer.headers["location"]) == (303, location)
+
+
+def test_search_box_opens_the_sample_of_a_key(served):
+    location = served.get("/find?text=p/3").headers["location"]
+    assert served.get(f"/{location}.json").json()["key"] == "p/3"

@@ -13,9 +13,11 @@ from loader.modalities.video.request import is_run
 
 from ...text import clean
 from ..inspect.sample_record import SampleRecord, sample_record
+from ..inspect.sample_slices import SliceSearch
 from ..json_record import JsonRecord
 from ..sample_relations import RunSearch
 from .bands import EpisodeSpan, fault_spans, keep_spans, language_spans
+from .cursor_facts import farthest_text, row_text, track_text
 from .open_episode import VIDEO_WORDS, Camera, EpisodeStream, OpenEpisode
 from .stream_summary import MAX_DIMS, n_dims
 
@@ -208,10 +210,17 @@ class EpisodeRecord(JsonRecord):
     """Field that cannot be shown -> why."""
 
 
-def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
-    """Return the record. anchor: stream whose rows are counted. Raises: InvalidRuntime; StoreError."""
+def episode_record(
+    episode: OpenEpisode,
+    anchor: str = "",
+    slices: SliceSearch | None = None,
+) -> EpisodeRecord:
+    """Return the record. anchor: stream whose rows are counted. slices: as in `sample_record`.
+
+    Raises: InvalidRuntime; StoreError.
+    """
     version, ordinal = episode.version, episode.address.ordinal
-    sample = sample_record(version, ordinal, RunSearch(), decode=False)
+    sample = sample_record(version, ordinal, RunSearch(), slices, decode=False)
     anchor = episode.anchor(anchor)
     errors = dict(episode.errors)
     language, trouble = language_spans(episode, sample.columns)
@@ -298,6 +307,8 @@ class TrackMoment(JsonRecord):
     """Field name."""
     number: int = -1
     """Row or frame, -1 if there is none."""
+    text: str = ""
+    """Number, container time, age and padding in words; "" if there is none."""
     age_ns: int | None = None
     """Time since the value's; None for steps."""
     is_pad: bool = False
@@ -330,19 +341,34 @@ class CursorMoment(JsonRecord):
     """Anchor's row in force, -1 before the first."""
     tracks: tuple[TrackMoment, ...]
     """Streams and cameras."""
+    facts: tuple[tuple[str, str], ...]
+    """(name, text): row, time, each field, and the largest distance between an action and its state."""
 
 
 def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
     """Return what the loader takes at a time. Reads one row per stream. Raises: InvalidRuntime."""
     at_ns = min(max(0, at_ns), episode.length_ns)
     anchor = episode.anchor(anchor)
-    names = [name for name in (*episode.streams, *episode.cameras) if name not in episode.errors]
+    fields = list(dict.fromkeys((*episode.streams, *episode.cameras, *episode.errors)))
+    names = [name for name in fields if name not in episode.errors]
+    row = episode.number_at(anchor, at_ns) if anchor else -1
+    clock_ns = episode.origin_ns + at_ns
+    tracks = tuple(_moment(episode, name, at_ns, anchor) for name in names)
+    facts = [("row", row_text(row, _short(anchor, fields) if anchor else ""))]
+    if not episode.is_steps:
+        facts.append(("time", f"{clock_ns:,} ns"))
+    facts += [(_short(track.field, fields), track.error or track.text) for track in tracks]
+    lanes, _ = lanes_of({name: one for name, one in episode.streams.items() if name in names})
+    farthest = farthest_text(lanes, {track.field: track.values for track in tracks})
+    if farthest:
+        facts.append(("action \N{MINUS SIGN} state, largest", farthest))
     return CursorMoment(
         at_ns=at_ns,
-        clock_ns=str(episode.origin_ns + at_ns),
+        clock_ns=str(clock_ns),
         anchor=anchor,
-        row=episode.number_at(anchor, at_ns) if anchor else -1,
-        tracks=tuple(_moment(episode, name, at_ns, anchor) for name in names),
+        row=row,
+        tracks=tracks,
+        facts=tuple(facts),
     )
 
 
@@ -364,11 +390,15 @@ def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMo
     except Corrupt as error:
         return TrackMoment(field=name, error=clean(error, 400))
     pts_s, shown_s = _container(episode, name, number)
+    age_ns = None if picked.age_ns is None else int(picked.age_ns[0])
+    is_pad = bool(picked.is_pad[0])
+    is_camera = name in episode.cameras
     return TrackMoment(
         field=name,
         number=number,
-        age_ns=None if picked.age_ns is None else int(picked.age_ns[0]),
-        is_pad=bool(picked.is_pad[0]),
+        text=track_text(number, is_camera=is_camera, pts_s=pts_s, age_ns=age_ns, is_pad=is_pad),
+        age_ns=age_ns,
+        is_pad=is_pad,
         first_ns=episode.time_of(name, number),
         next_ns=episode.time_of(name, number + 1),
         pts_s=pts_s,

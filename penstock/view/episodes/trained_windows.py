@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class TrainedWindow(JsonRecord):
     """Slot's if among the step's largest, else the step's, or None."""
     is_far: bool
     """True if the loss is not finite, or far above the run's."""
+    level: int = 0
+    """Line of a drawing in which no windows overlap, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +237,22 @@ def _recorded(
                 is_far=loss is not None and (not math.isfinite(loss) or loss > limit),
             )
         )
-    return tuple(windows)
+    return tuple(_stacked(windows))
+
+
+def _stacked(windows: Sequence[TrainedWindow]) -> list[TrainedWindow]:
+    """Return the windows with levels: each on the first line whose last window has ended."""
+    ends = list[int]()
+    levels = dict[int, int]()
+    order = sorted(range(len(windows)), key=lambda i: windows[i].first_ns)
+    for i in order:
+        first_ns = windows[i].first_ns
+        level = next((level for level, end_ns in enumerate(ends) if end_ns <= first_ns), len(ends))
+        if level == len(ends):
+            ends.append(0)
+        ends[level] = windows[i].last_ns
+        levels[i] = level
+    return [replace(window, level=levels[i]) for i, window in enumerate(windows)]
 
 
 def _losses(training: Training, step: int, metric: str) -> tuple[dict[int, float], float | None]:

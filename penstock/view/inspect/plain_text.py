@@ -1,6 +1,6 @@
 """Step and slot records as plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from ...text import clean
 from ...units import shortened
@@ -8,22 +8,23 @@ from ..marks import StepMark, counted
 from ..sample_relations import ColumnEdit, HeldSteps, Neighbour
 from ..shown_values import ShownValue
 from .proofs import STAGES, Proof
-from .run_comparison import ComparedSample, ComparedSlot
+from .run_comparison import ComparedSample
 from .run_record import TrainingRunRecord
+from .sample_record import SampleRecord
 from .slot_record import SlotRecord
 from .step_record import SlotRow, StepRecord
-from .step_window import StepWindow, WindowSample
-from .version_record import Facet
 
 _SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}
 
 
-def run_text(record: TrainingRunRecord) -> str:
+def run_text(record: TrainingRunRecord, decided: Iterable[str] = ()) -> str:
+    """Return a run as text. decided: lines on its decisions."""
     lines = [f"{record.run}: {record.n_steps} steps, {record.first_step} to {record.last_step}"]
     for row in record.starts:
         versions = ", ".join(row.versions) or row.error or "none"
         plan = row.plan or "of each decision"
         lines.append(f"  plan {plan} of {versions}, {row.world_size} ranks, recipe {row.recipe or 'none'}")
+    lines += decided
     if record.differing:
         lines.append(f"  ! received twice with different samples: steps {shortened(record.differing, 20)}")
     if record.differing_notes:
@@ -99,6 +100,7 @@ def slot_text(record: SlotRecord) -> str:
                 lines += [f"  {stage:<11} {line}" for line in value.lines]
         if row.placement is not None and row.placement.corners:
             lines.append(f"  corners of the {record.stage} image in the original: {row.placement.outline}")
+    lines += [f"  {text}" for text, _ in slice_lines(record)]
     lines += [f"draw  {draw}" for draw in record.draws]
     lines += [f"edit  {edit_line(edit)}" for edit in record.edits]
     lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]
@@ -109,6 +111,21 @@ def slot_text(record: SlotRecord) -> str:
             f"not searched for the sample: {runs} of the root; penstock seen RUN SOURCE KEY searches one"
         )
     return "\n".join(lines)
+
+
+def slice_lines(record: SampleRecord | SlotRecord) -> list[tuple[str, bool]]:
+    """Return (text, whether it is a problem) for a sample's exclusion, and for each of its slices."""
+    lines = list[tuple[str, bool]]()
+    if record.excluded is not None:
+        lines.append((record.excluded.line(), True))
+    for one_slice in record.slices:
+        text = f"slice {one_slice.name}@{one_slice.n}  {one_slice.kind}, {one_slice.by}: {one_slice.why}"
+        lines.append((text, False))
+    for name, problem in record.slice_problems.items():
+        lines.append((f"slice {name}: {problem}", True))
+    if record.slices_left:
+        lines.append((f"not searched: {counted(len(record.slices_left), 'slice')}", False))
+    return lines
 
 
 def stage_lines(record: StepRecord | SlotRecord) -> list[str]:
@@ -147,65 +164,12 @@ def neighbour_line(neighbour: Neighbour) -> str:
     return f"{neighbour.distance:>2} {'bit ' if neighbour.distance == 1 else 'bits'}  {clean(neighbour.key, 200)}"
 
 
-def compared_line(slot: ComparedSlot) -> str:
-    first, second = map(compared_sample, slot.samples)
-    return f"slot {slot.slot:<6} {first:<34}  {second}"
-
-
 def compared_sample(sample: ComparedSample | None) -> str:
     """Return a sample's line."""
     if sample is None:
         return "padding"
     substitute = f" substitute {sample.attempt}" if sample.attempt else ""
     return clean(f"{sample.source} {sample.key} {sample.version}{substitute}", 200)
-
-
-def window_text(record: StepWindow) -> str:
-    lines = [
-        f"{clean(record.training, 80)} steps {record.first} to {record.last}: {record.n_slots:,} slots, "
-        f"{record.n_samples:,} different samples, {record.n_padding:,} padding",
-        *unrecorded_lines(record),
-        *(
-            f"source {clean(one.source, 40):<24} {one.planned:>14,.1f} slots by the weights, "
-            f"{one.delivered:>12,} delivered"
-            for one in record.sources
-        ),
-        *(f"bucket {clean(name, 40):<24} {n:>14,} steps" for name, n in record.buckets.items()),
-        f"repeated samples: {record.n_repeated:,}{_listed(record.repeated, record.n_repeated)}",
-        *map(_window_line, record.repeated),
-        f"substitutes: {record.n_substituted:,}{_listed(record.substituted, record.n_substituted)}",
-        *map(_window_line, record.substituted),
-    ]
-    return "\n".join(lines)
-
-
-def unrecorded_lines(record: StepWindow) -> list[str]:
-    """Return a line if some of the window's steps are not recorded."""
-    if not record.unrecorded:
-        return []
-    n = len(record.unrecorded)
-    noun = "step is" if n == 1 else "steps are"
-    return [f"! {n:,} of these {noun} not on the trail but as planned: {shortened(record.unrecorded)}"]
-
-
-def _listed(samples: Sequence[WindowSample], n: int) -> str:
-    return f", the first {len(samples)} listed; choose fewer steps for the others" if n > len(samples) else ""
-
-
-def _window_line(sample: WindowSample) -> str:
-    places = ", ".join(f"{step}.{slot}" for step, slot in sample.places)
-    more = f" and {sample.n_slots - len(sample.places)} more" if sample.n_slots > len(sample.places) else ""
-    return f"  {clean(f'{sample.source} {sample.key} {sample.version}', 200)}  at step.slot {places}{more}"
-
-
-def facet_line(facet: Facet) -> str:
-    parts = [f"{facet.column:<20} {facet.type:<10} {facet.n:,} with a value, {facet.nulls:,} without"]
-    if facet.low is not None and facet.high is not None:
-        parts.append(f"{facet.low:.6g} to {facet.high:.6g}")
-    parts += [f"{clean(value, 80)} {n:,}" for value, n in facet.values]
-    if facet.n_values > len(facet.values):
-        parts.append(f"the {len(facet.values)} commonest of {facet.n_values:,} values")
-    return "  ".join(parts)
 
 
 def _field_line(value: ShownValue) -> str:

@@ -1,6 +1,5 @@
-"""Compare two runs: the first step whose digests differ, and their metrics (notes) step by step."""
+"""Compare two runs: the first step whose digests differ."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,6 @@ from loader.errors import PenstockError
 from loader.order.digests import slot_identities
 from loader.order.slots import Slots, rank_slice
 from loader.run.trail.read_trail import RunTrail
-from loader.run.trail.step_rows import NOTE
 
 from ..json_record import JsonRecord
 from ..marks import counted
@@ -164,65 +162,3 @@ def _named(plan: loader.Plan, slots: Slots, first: int) -> _Samples:
             sample = ComparedSample(source=source, **name, attempt=int(slots.attempt[row]))
             named[first + row] = identities[row], sample
     return named
-
-
-MOST_NOTES = 20
-"""Most differences listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteDifference(JsonRecord):
-    """A metric that differs."""
-
-    step: int
-    """Global step."""
-    rank: int
-    """Data-parallel rank."""
-    note: str
-    """Metric name."""
-    values: tuple[str, str]
-    """Both runs' numbers as text: "nan" and "inf" too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedNotes(JsonRecord):
-    """Metrics of two runs."""
-
-    compared: int
-    """Metrics that both noted for a step."""
-    n_differing: int
-    """Metrics that differ."""
-    differing: tuple[NoteDifference, ...]
-    """First 20, by step."""
-    not_finite: int
-    """First step at which both noted no finite number, or -1."""
-
-
-def compared_notes(first: RunTrail, second: RunTrail) -> ComparedNotes:
-    """Compare metrics at equal step, rank and world size; the last repeat counts."""
-    names = sorted(set(first.notes) & set(second.notes))
-    columns = [f"{NOTE}{name}" for name in names]
-    both = _last(first, columns).join(_last(second, columns), on=_KEY, suffix="_two").sort(*_KEY)
-    differing, compared, not_finite = list[NoteDifference](), 0, list[int]()
-    for row in both.iter_rows(named=True):
-        for name in names:
-            values = row[f"{NOTE}{name}"], row[f"{NOTE}{name}_two"]
-            if None in values:
-                continue
-            compared += 1
-            if not any(map(math.isfinite, values)):
-                not_finite.append(row["step"])
-            elif values[0] != values[1]:
-                texts = repr(values[0]), repr(values[1])
-                differing.append(NoteDifference(step=row["step"], rank=row["rank"], note=name, values=texts))
-    return ComparedNotes(
-        compared=compared,
-        n_differing=len(differing),
-        differing=tuple(differing[:MOST_NOTES]),
-        not_finite=not_finite[0] if not_finite else -1,
-    )
-
-
-def _last(trail: RunTrail, columns: list[str]) -> "pl.DataFrame":
-    rows = trail.steps.sort("at_us").select(*_KEY, *columns)
-    return rows.unique(_KEY, keep="last", maintain_order=True)

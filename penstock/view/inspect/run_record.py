@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,62 +12,18 @@ from loader.run.trail.trail import StartRecord
 
 from ...text import clean
 from ..json_record import JsonRecord
-from ..marks import MIN_STEPS, SIGMAS, StepMark, note_marks
+from ..marks import StepMark, note_marks
 from ..replays.training import Training
+from ..runs.log_facts import LargestNote, log_facts
+from ..runs.run_chart import chart_columns, chart_values
+from ..runs.unusual_steps import UnusualCause
 
-if TYPE_CHECKING:
-    import polars as pl
-
-
-MOST_POINTS = 1000
-"""Chart intervals, shared among all metrics. Each keeps a metric's smallest and largest value."""
-LEAST_POINTS = 100
-"""Fewest intervals per metric."""
-MOST_LARGEST = 12
-"""Most samples listed per metric."""
 MOST_SPIKES = 20
 """Most unusual steps per page."""
+MOST_NEWS = 10_000
+"""Most steps of an answer to `?since=`."""
 MOST_STRUCK = 2000
 """Most unusual steps marked in a chart; more would share pixels."""
-
-
-def unusual_steps(training: Training) -> NDArray[np.int64]:
-    """Return the steps that `note_marks` would mark: first those with non-finite metrics, then by deviation."""
-    frame = _last_notes(training)
-    steps = frame["step"].to_numpy()
-    bad, farthest = np.zeros(len(steps), bool), np.zeros(len(steps))
-    for column in frame.columns:
-        if column == "step":
-            continue
-        values = frame[column].to_numpy().astype(np.float64, copy=False)  # null becomes NaN
-        finite = np.isfinite(values)
-        bad |= ~finite & ~frame[column].is_null().to_numpy()
-        spread = training.spreads[column.removeprefix(NOTE)]
-        if spread.n >= MIN_STEPS and spread.sigma > 0:
-            far = np.abs(np.where(finite, values, spread.median) - spread.median) / spread.sigma
-            farthest = np.maximum(farthest, np.where(far > SIGMAS, far, 0))
-    marked = np.flatnonzero(bad | (farthest > 0))
-    order = np.lexsort((steps[marked], -farthest[marked], ~bad[marked]))
-    worst: NDArray[np.int64] = steps[marked[order]]
-    return worst
-
-
-def _last_notes(training: Training) -> "pl.DataFrame":
-    import polars as pl
-
-    trail = training.charted
-    assert trail is not None
-    notes = [name for name in trail.steps.columns if name.startswith(NOTE)]
-    frame, numbers = trail.steps, trail.steps["step"].to_numpy()
-    if (numbers[1:] > numbers[:-1]).all():
-        return frame.select("step", *notes)
-    plans = {one.id: one.plan for one in trail.starts}
-    if len(set(plans.values())) > 1:  # if a step ran under several plans, keep the last plan's rows
-        plan = pl.col("start").replace_strict(plans, default=None, return_dtype=pl.String)
-        frame = frame.with_columns(plan.alias("plan"))
-        frame = frame.filter(pl.col("plan").eq_missing(pl.col("plan").sort_by("at_us").last().over("step")))
-    frame = frame.filter(pl.col("rank") == pl.col("rank").first().over("step"))
-    return frame.group_by("step", maintain_order=True).agg(pl.col(notes).drop_nulls().last())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +57,6 @@ class Spike(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LargestNote(JsonRecord):
-    """A sample with one of a metric's largest values."""
-
-    note: str
-    """Metric name."""
-    step: int
-    """Global step."""
-    slot: int
-    """Global slot."""
-    value: float
-    """Finite value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRunRecord(JsonRecord):
     run: str
     """Run name."""
@@ -134,6 +74,8 @@ class TrainingRunRecord(JsonRecord):
     """Steps with substituted or masked samples."""
     starts: tuple[StartRow, ...]
     """By time."""
+    causes: tuple[UnusualCause, ...]
+    """Unusual steps by metric and reason."""
     n_spikes: int
     """All unusual steps."""
     first_spike: int
@@ -142,8 +84,10 @@ class TrainingRunRecord(JsonRecord):
     """This page's unusual steps, worst first."""
     struck: tuple[int, ...]
     """Unusual steps, ascending, thinned to 2,000."""
+    not_finite: tuple[int, ...]
+    """Those with a metric that is NaN or infinite, ascending, thinned likewise."""
     largest: tuple[LargestNote, ...]
-    """Samples, up to 12 per metric, largest first."""
+    """Samples: up to 4 per metric whose value is not finite, by step; then up to 12 per metric, largest first."""
     chart: Mapping[str, tuple[float | None, ...]]
     """`step`, each metric, `wait_ms` and `substituted` -> values; None if missing."""
     stale: str = ""
@@ -151,32 +95,72 @@ class TrainingRunRecord(JsonRecord):
 
 
 def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> TrainingRunRecord:
-    """Return the record of a run with a run log or metrics. Costs a pass over its steps.
+    """Return the record of a run with a run log or metrics.
 
     first: index of the first unusual step listed. most: number listed; None for all.
     """
     trail = training.charted
     assert trail is not None
-    steps = trail.steps["step"]
-    unusual = unusual_steps(training)
-    listed = unusual[first : None if most is None else first + most].tolist()
-    substituted = steps.filter(trail.steps["substituted"] > 0).unique().sort()
+    facts = log_facts(training)
+    unusual = facts.unusual
+    listed = unusual.steps[first : None if most is None else first + most].tolist()
     return TrainingRunRecord(
         run=trail.run,
-        n_steps=steps.n_unique(),
-        first_step=int(steps[0]) if len(steps) else -1,
+        n_steps=facts.n_steps,
+        first_step=facts.first_step,
         last_step=training.last_step,
-        differing=trail.differing,
-        differing_notes=trail.differing_notes,
-        substituted=tuple(substituted.to_list()),
-        starts=tuple(_start_row(training, one) for one in trail.starts),
-        n_spikes=len(unusual),
+        differing=facts.differing,
+        differing_notes=facts.differing_notes,
+        substituted=facts.substituted,
+        starts=tuple(_start_row(training, start) for start in trail.starts),
+        causes=unusual.causes,
+        n_spikes=len(unusual.steps),
         first_spike=first,
         spikes=_spikes(training, listed),
-        struck=_thinned(unusual),
-        largest=_largest(training),
-        chart=_chart(training),
+        struck=_thinned(unusual.steps),
+        not_finite=_thinned(unusual.steps[: unusual.n_not_finite]),
+        largest=facts.largest,
+        chart=facts.chart,
         stale=training.stale,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNews(JsonRecord):
+    """Steps of a run since an earlier answer, for a page that follows it."""
+
+    run: str
+    last_step: int
+    """Last recorded step, or -1."""
+    chart: Mapping[str, tuple[float | None, ...]]
+    """As a run's: `step`, each metric, `wait_ms` and `substituted` -> values; None if missing or not finite."""
+    struck: tuple[int, ...]
+    """Steps among them with a metric that is not finite."""
+
+
+def run_news(training: Training, since: int) -> RunNews:
+    """Return the steps after `since`, at most `MOST_NEWS`, the newest. Does not look at the earlier ones."""
+    import polars as pl
+
+    trail = training.charted
+    assert trail is not None
+    numbers = trail.steps["step"].to_numpy()  # ascending
+    first = int(np.searchsorted(numbers, since, side="right"))
+    first = max(first, len(numbers) - MOST_NEWS)
+    columns = chart_columns(trail)
+    newest = trail.steps[first:].select("step", *columns.values())
+    # Of several ranks often only the first one has a metric.
+    rows = newest.group_by("step", maintain_order=True).agg(pl.all().drop_nulls().last())
+    struck = set[int]()
+    for note in trail.notes:
+        values = rows[NOTE + note]
+        is_bad = values.is_finite().not_().fill_null(value=False)
+        struck.update(rows["step"].filter(is_bad).to_list())
+    return RunNews(
+        run=trail.run,
+        last_step=training.last_step,
+        chart=chart_values(rows, columns),
+        struck=tuple(sorted(struck)),
     )
 
 
@@ -212,57 +196,3 @@ def _thinned(steps: NDArray[np.int64]) -> tuple[int, ...]:
         ends = np.linspace(float(ordered[0]), float(ordered[-1]), MOST_STRUCK)
         ordered = ordered[np.unique(np.searchsorted(ends, ordered.astype(float)), return_index=True)[1]]
     return tuple(ordered.tolist())
-
-
-def _largest(training: Training) -> tuple[LargestNote, ...]:
-    assert training.charted is not None
-    rows = training.charted.steps.select("step", "largest").explode("largest").unnest("largest")
-    rows = rows.filter(rows["value"].is_finite().fill_null(False)).unique(
-        ["note", "step", "slot"], keep="last"
-    )
-    ordered = rows.sort("note", "value", "step", "slot", descending=[False, True, False, False])
-    return tuple(
-        LargestNote(**row)
-        for row in ordered.group_by("note", maintain_order=True).head(MOST_LARGEST).iter_rows(named=True)
-    )
-
-
-def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
-    """Return up to about 2 * MOST_POINTS steps, with intervals' smallest and largest values."""
-    assert training.charted is not None
-    numbers = training.charted.steps["step"].to_numpy()  # ascending
-    last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
-    notes = [NOTE + name for name in training.charted.notes]
-    frame = training.charted.steps.select("step", "wait_us", "substituted", *notes)
-    frame = frame if last.all() else frame.filter(last)
-    shown = {name: NOTE + name for name in training.charted.notes} | {
-        "wait_ms": "wait_us",
-        "substituted": "substituted",
-    }
-    n = frame.height
-    chosen = np.arange(n)
-    if n > 2 * MOST_POINTS:
-        ends = np.linspace(0, n, max(LEAST_POINTS, MOST_POINTS // len(shown)) + 1).astype(int)
-        indexes = {0, n - 1}
-        for column in shown.values():  # one at a time, because a column of 1e6 steps takes 8 MB
-            values = _floats(frame[column])
-            for start, stop in pairwise(ends.tolist()):
-                stretch = values[start:stop]
-                low, high = np.nan_to_num(stretch, nan=np.inf), np.nan_to_num(stretch, nan=-np.inf)
-                indexes.update((start + int(low.argmin()), start + int(high.argmax())))
-        chosen = np.array(sorted(indexes))
-    rows = frame[chosen]
-    return {
-        "step": tuple(rows["step"].to_list()),
-        **{
-            name: tuple(
-                float(one) if np.isfinite(one) else None
-                for one in _floats(rows[column]) / (1000 if name == "wait_ms" else 1)
-            )
-            for name, column in shown.items()
-        },
-    }
-
-
-def _floats(column: "pl.Series") -> np.ndarray[Any, np.dtype[np.float64]]:
-    return column.to_numpy().astype(np.float64, copy=False)

@@ -15,15 +15,39 @@ from loader.modalities.video.packet_table import SUFFIX
 from loader.modalities.video.request import is_run
 
 from ...text import clean
+from ...upkeep.excluded_since import ExcludedSince
 from ..json_record import JsonRecord
 from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, mp4_of, read_bounded
 from ..kinds.video import length_marks
 from ..marks import StepMark, far_marks
 from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
 from ..shown_values import ShownValue, StoredField, facts_of, place_of, shown_value
+from .sample_slices import SampleSlice, SampleSlices, SliceSearch
 from .version_record import fields_of
 
-_MEDIA = ("image", "video", "audio")
+_MAIN_KINDS = ("image", "video", "audio", "packed", "tokens", "text", "array", "json")
+"""Kinds by what a person looks at first."""
+_LEADING_COLUMNS = (
+    "label",
+    "split",
+    "kind",
+    "caption",
+    "task",
+    "language",
+    "subject",
+    "score",
+    "reward",
+    "width_px",
+    "height_px",
+    "duration_s",
+)
+"""Columns that stand first beside a sample."""
+MOST_LEADING = 8
+"""Columns beside a sample; a page lists the others below."""
+_HASHES = ("phash", "dup_", "raw_", "source_")
+"""Beginnings of the names of columns that tell a person little about one sample."""
+_PLACE = ("ordinal", "part", "row", "key")
+"""Columns that the page's heading and its provenance show."""
 MAX_FIELD_BYTES = 256 * 2**20
 """Largest field read whole, in bytes."""
 
@@ -69,6 +93,19 @@ class SampleRecord(JsonRecord):
     """By column, oldest first."""
     neighbours: tuple[Neighbour, ...]
     """Look-alikes by `phash`, nearest first."""
+    slices: tuple[SampleSlice, ...]
+    """Slices that contain the sample, the newest first."""
+    slice_problems: Mapping[str, str]
+    """Slice that cannot be read -> why."""
+    slices_left: tuple[str, ...]
+    """Names of slices that were not searched."""
+    excluded: ExcludedSince | None
+    """Exclusion that keeps the sample out of the newest version, or None."""
+
+    @property
+    def leading(self) -> Mapping[str, str]:
+        """The columns that stand beside the sample: usual ones, columns with a mark, then others by name."""
+        return leading_columns(self.columns, self.provenance, self.marks)
 
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
@@ -103,9 +140,17 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
 
 
 def sample_record(
-    version: "loader.Version", ordinal: int, search: RunSearch | None = None, *, decode: bool = True
+    version: "loader.Version",
+    ordinal: int,
+    search: RunSearch | None = None,
+    slices: SliceSearch | None = None,
+    *,
+    decode: bool = True,
 ) -> SampleRecord:
-    """Return a sample's record. Reads its bytes, unless `decode` is False, and the samples table."""
+    """Return a sample's record. Reads its bytes, unless `decode` is False, and the samples table.
+
+    search, slices: None looks into no run, and into no slice.
+    """
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
@@ -115,6 +160,9 @@ def sample_record(
     columns, marks = _columns(version, ordinal)
     search = search or RunSearch()
     held = search.held_steps(dataset, address.key, ordinal)
+    decided = SampleSlices()
+    if slices is not None:
+        decided = slices.sample_slices(version, ordinal, address.key)
     return SampleRecord(
         dataset=dataset,
         number=int(number),
@@ -132,6 +180,7 @@ def sample_record(
         runs_error=search.error,
         edits=column_edits(version, ordinal),
         neighbours=phash_neighbours(version, ordinal),
+        **decided.fields(),
     )
 
 
@@ -167,7 +216,15 @@ def _shown_fields(
         )
         for name, at in address.fields.items()
     ]
-    return tuple(sorted(fields, key=lambda field: field.decoded is None or field.decoded.kind not in _MEDIA))
+    return tuple(sorted(fields, key=_rank))
+
+
+def _rank(field: SampleField) -> int:
+    """Return the rank of a field on its page: the main field has the smallest."""
+    kind = "" if field.decoded is None else field.decoded.kind
+    if kind not in _MAIN_KINDS:
+        return len(_MAIN_KINDS)
+    return _MAIN_KINDS.index(kind)
 
 
 def _shown_value(name: str, values: Mapping[str, DecodedValue], version: "loader.Version") -> ShownValue:
@@ -183,6 +240,19 @@ def _shown_value(name: str, values: Mapping[str, DecodedValue], version: "loader
         }
         marks = (*marks, *length_marks(read.seconds, audio_s, read.frame_s))
     return replace(value, lines=(*read.lines, *value.lines), marks=(*marks, *value.marks))
+
+
+def leading_columns(
+    columns: Mapping[str, str], provenance: Mapping[str, str], marks: Sequence[StepMark]
+) -> dict[str, str]:
+    """Return the columns that stand beside a sample. Provenance and hashes have their own places."""
+    marked = [mark.field for mark in marks]
+    # Usual columns stand here even if the provenance has them, such as the split.
+    elsewhere = {*provenance, *_PLACE}
+    others = [name for name in sorted(columns) if name not in elsewhere and not name.startswith(_HASHES)]
+    names = dict.fromkeys([*_LEADING_COLUMNS, *marked, *others])
+    present = [name for name in names if columns.get(name, "")]
+    return {name: columns[name] for name in present[:MOST_LEADING]}
 
 
 def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], tuple[StepMark, ...]]:

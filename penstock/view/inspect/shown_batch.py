@@ -15,6 +15,7 @@ from loader.run.trail.slot_columns import array_bytes, tensor_crcs
 from ..kinds import kind_of
 from ..kinds.array_values import ranges_cached
 from ..kinds.kind import Media
+from ..kinds.tokens import LAYOUT, SEGMENTS
 from ..replays.replayed_values import Texts, sent_sample
 from ..replays.replays import ReplayedPart
 from ..shown_values import ShownValue, facts_of, shown_sample, version_of
@@ -187,10 +188,11 @@ def _hashes(values: ReplayedPart, parts: Mapping[int, _SlotParts]) -> dict[int, 
 
 
 def _unpadded(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's values to compare: without windows' padding, ages and masks.
+    """Return a sample's values to compare: without windows' padding and ages, masks, and the layout of packing.
 
-    Padding repeats a value, and ages of regular clocks are equal.
+    Padding repeats a value, and ages of regular clocks are equal. So are masks and layouts of documents of one length.
     """
+    sample = {name: value for name, value in sample.items() if not _is_layout(name, value, sample)}
     masks = {name: np.asarray(sample[f"{name}.{IS_PAD}"]) for name in sample if f"{name}.{IS_PAD}" in sample}
     own = {f"{name}.{fact}" for name in masks for fact in (IS_PAD, AGE_NS)}
     values = {name: value for name, value in sample.items() if name not in own}
@@ -199,6 +201,14 @@ def _unpadded(sample: Mapping[str, Any]) -> dict[str, Any]:
         if is_pad.dtype == bool and is_pad.any() and shape[:1] == is_pad.shape:
             values[name] = values[name][~is_pad]
     return values
+
+
+def _is_layout(name: str, value: Any, sample: Mapping[str, Any]) -> bool:
+    tokens, _, ending = name.rpartition(".")
+    if ending in LAYOUT and f"{tokens}.{SEGMENTS}" in sample:
+        return True
+    # The mask of a window's padding names the compared values.
+    return ending != IS_PAD and str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
 def _thumbnails(

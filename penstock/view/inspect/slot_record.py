@@ -16,10 +16,11 @@ from loader.run.replay import Functions
 
 from ...lineage import StageRun, pipeline_runs
 from ...text import clean
+from ...upkeep.excluded_since import ExcludedSince
 from ..json_record import JsonRecord
 from ..kinds.kind import Facts, Mark
 from ..kinds.stored_bytes import MAX_TEXT_BYTES, read_bounded
-from ..marks import SlotFacts, StepMark, ranked, slot_marks, step_mark
+from ..marks import SlotFacts, StepMark, ranked, slot_columns, step_mark
 from ..replays.image_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
@@ -36,6 +37,8 @@ from ..sample_relations import (
 from ..shown_values import ShownValue, StoredField, datasets_of, place_of, shown_sample, version_of
 from .packed_documents import PackedSequence, packed_sequence
 from .proofs import PartOf, slot_stage
+from .sample_record import leading_columns
+from .sample_slices import SampleSlice, SampleSlices, SliceSearch
 from .step_record import recipe_or_plain
 from .version_record import fields_of
 
@@ -156,6 +159,16 @@ class SlotRecord(JsonRecord):
     """By column, oldest first; empty for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
     """Look-alikes by `phash`, nearest first; empty for a packed sequence."""
+    columns: Mapping[str, str]
+    """Samples table columns, without empty cells; empty for a packed sequence, and for an item."""
+    slices: tuple[SampleSlice, ...]
+    """Slices that contain the sample, the newest first."""
+    slice_problems: Mapping[str, str]
+    """Slice that cannot be read -> why."""
+    slices_left: tuple[str, ...]
+    """Names of slices that were not searched."""
+    excluded: ExcludedSince | None
+    """Exclusion that keeps the sample out of the newest version, or None."""
     explained: str
     """As `penstock explain` prints it."""
     error: str = ""
@@ -168,6 +181,11 @@ class SlotRecord(JsonRecord):
     """Remedy if the dataset is missing, or ""."""
     packed: PackedSequence | None = None
     """Documents of a packed sequence; None for a sample."""
+
+    @property
+    def leading(self) -> Mapping[str, str]:
+        """The columns that stand beside the sample."""
+        return leading_columns(self.columns, self.provenance, self.marks)
 
 
 def slot_values(
@@ -185,11 +203,12 @@ def slot_record(
     values: SlotValues,
     trouble: str = "",
     others: RunSearch | None = None,
+    slices: SliceSearch | None = None,
     *,
     functions: Functions | None = None,
     part: PartOf | None = None,
 ) -> SlotRecord:
-    """Return a slot's record. others: also search other runs for the sample.
+    """Return a slot's record. others: also search other runs for the sample. slices: None looks into no slice.
 
     part: returns a part of the step, to prove its tensors.
     """
@@ -198,17 +217,9 @@ def slot_record(
     version = version_of(plan, values.source)
     stage = slot_stage(training, values, functions, trouble, part)
     fields = _fields(values, version, transformed=stage != "decoded")
-    facts = SlotFacts(
-        slot=values.slot,
-        key=values.address.key,
-        hashes={},
-        marks=_marks(fields, stage),
-        provenance=explained.provenance,
-        error=values.error,
-    )
     # A packed sequence is not a sample of its version: its ordinal would denote an unrelated sample.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
-    marks = _all_marks(values, facts, fields, stage, sample)
+    columns, column_marks = _columns(values, sample)
     (runs,) = pipeline_runs(training.root, [explained])
     return SlotRecord(
         training=training.name,
@@ -228,11 +239,12 @@ def slot_record(
         fields=fields,
         draws=values.draws,
         repeats=values.repeats,
-        marks=tuple(marks),
+        marks=(*_all_marks(values, explained, fields, stage, sample), *column_marks),
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        **_relations(training, values, sample, others or RunSearch()),
+        **_relations(training, values, sample, others or RunSearch(), slices),
+        columns=columns,
         explained=str(explained),
         error=values.error,
         trouble=trouble,
@@ -242,39 +254,63 @@ def slot_record(
     )
 
 
+def _columns(values: SlotValues, sample: "loader.Version | None") -> tuple[dict[str, str], list[StepMark]]:
+    """Return (column -> value, without empty cells; marks of outliers among them)."""
+    if sample is None:
+        return {}, []
+    row, marks = slot_columns(sample, values.address.ordinal, values.slot)
+    return {name: clean(value, 400) for name, value in row.items() if value is not None}, marks
+
+
 def _relations(
-    training: Training, values: SlotValues, sample: "loader.Version | None", others: RunSearch
+    training: Training,
+    values: SlotValues,
+    sample: "loader.Version | None",
+    others: RunSearch,
+    slices: SliceSearch | None,
 ) -> dict[str, Any]:
     ordinal = values.address.ordinal
+    decided = SampleSlices()
     if sample is None:
         held: tuple[HeldSteps, ...] = ()
         if values.source in datasets_of(training.plan(values.step)):
             held = held_item(training, values.source, ordinal, values.step + 1)
-        return {"trainings": held, "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
+        no_relations = {"trainings": held, "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
+        return no_relations | decided.fields()
+    if slices is not None:
+        decided = slices.sample_slices(sample, ordinal, values.address.key)
     held = others.held_steps(sample.dataset, values.address.key, ordinal, training, values.step + 1)
-    return {
+    relations = {
         "trainings": held,
         "runs_left": others.unsearched,
         "runs_error": others.error,
         "edits": column_edits(sample, ordinal),
         "neighbours": phash_neighbours(sample, ordinal),
     }
+    return relations | decided.fields()
 
 
 def _all_marks(
     values: SlotValues,
-    facts: SlotFacts,
+    explained: Explanation,
     fields: tuple[FieldRow, ...],
     stage: str,
     sample: "loader.Version | None",
 ) -> list[StepMark]:
+    facts = SlotFacts(
+        slot=values.slot,
+        key=values.address.key,
+        hashes={},
+        marks=_marks(fields, stage),
+        provenance=explained.provenance,
+        error=values.error,
+    )
     marks = [*ranked([facts]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, step_mark("not_a_function", text, [values.slot]))
     if sample is not None:
         marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
-        marks += slot_marks(sample, values.address.ordinal, values.slot)
     return marks
 
 

@@ -1,5 +1,6 @@
 """A training step: its slots, proofs that they were trained on, and the batch's marks."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ from ..shown_values import ShownValue, datasets_of, version_of
 from .packed_documents import packed_totals
 from .proofs import Proof, proofs, stage_of
 from .shown_batch import ShownBatch, ShownSlot
+
+BAD_WEIGHT = 70
+"""Weight from which a mark is shown in red."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,19 @@ class StepRecord(JsonRecord):
     """Recipe error, or ""."""
     stale: str = ""
     """Why the run log may have grown; "" if just read."""
+
+    @property
+    def bad_slots(self) -> tuple[SlotRow, ...]:
+        """The stored samples that a bad mark names, or whose metric is not finite, by slot."""
+        if self.totals:  # packed sequences are no samples
+            return ()
+        named = {slot for mark in self.marks if mark.weight >= BAD_WEIGHT for slot in mark.slots}
+        rows = []
+        for row in self.slots:
+            is_finite = all(map(math.isfinite, row.largest.values()))
+            if row.version and (row.slot in named or not is_finite):
+                rows.append(row)
+        return tuple(rows)
 
 
 def step_values(

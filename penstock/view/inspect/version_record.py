@@ -1,118 +1,43 @@
-"""A root, a version with a page of samples, and the difference between two versions."""
+"""A version with a page of samples, and the difference between two versions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 import loader
-from loader.dataset.tables.columns import SOURCE_COLUMNS
-from loader.dataset.versions.expression import counts, tokens_of
-from loader.dataset.versions.samples_table import live_columns, scan_samples
+from loader.dataset.versions.view import View
 from loader.errors import FieldNotFound, InvalidRuntime
-from loader.run.trail.read_trail import trail_runs
-from loader.storage.mirror import primary_of
+from loader.keywords import did_you_mean
 
 from ...text import clean
-from ...upkeep.diff import Diff, column_statistics, diff
+from ...upkeep.diff import Diff, diff
+from ..facets.column_codes import Bools
+from ..facets.facet_record import Facet
+from ..facets.facets import counted_columns, facets
+from ..facets.filter_members import FilterMembers, filter_members
+from ..facets.spread_rows import is_spread
+from ..facets.version_columns import VersionColumns
+from ..facets.version_filter import CheckedFilter, VersionFilter, check_filter
 from ..json_record import JsonRecord
-from ..lru_cache import LruCache
+from ..kinds.field_sparks import has_spark
+from .grid_rows import GRID_COLUMNS, LABEL, PAGE, GridPage, GridRow, fields_of, grid_page, grid_rows
 
-# Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
-# quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
-MOST_WORDS = 600
-"""Most words and operators: about 200 comparisons."""
-MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
-"""Deepest bracket and CASE nesting, and most WHEN clauses."""
-REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
-"""Keywords whose operand polars repeats, and how many are allowed."""
-PAGE = 60
-"""Samples per page of the grid."""
-MOST_CATEGORIES = 12
-"""Most values per column."""
-GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
-"""A sample's columns in the grid, if present."""
-_IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
+__all__ = [
+    "PAGE",
+    "Difference",
+    "Facet",
+    "GridRow",
+    "VersionPageRecord",
+    "difference",
+    "fields_of",
+    "version_record",
+]
+
 MOST_SAMPLES = 200
 """Most samples listed per side."""
-
-
-def check_limit(text: str, what: str) -> None:
-    """Raise FieldNotFound beyond the limits. what: "where" or "sort"."""
-    tokens = tokens_of(text)
-    words = [token for kind, token in tokens if kind == "word"]
-    counts_by_limit = {
-        f"words and operators, up to {MOST_WORDS}": (
-            sum(counts(kind, token) for kind, token in tokens),
-            MOST_WORDS,
-        ),
-        f"nested brackets, up to {MOST_DEPTH}": (
-            _depth([token for kind, token in tokens if kind == "bracket"], "(", ")"),
-            MOST_DEPTH,
-        ),
-        f"nested CASE, up to {MOST_CASE_DEPTH}": (
-            _depth(words, "CASE", "END"),
-            MOST_CASE_DEPTH,
-        ),
-        f"WHEN, up to {MOST_WHENS}": (words.count("WHEN"), MOST_WHENS),
-        f"of {', '.join(sorted(REPEATS))}, up to {MOST_REPEATS}": (
-            sum(word in REPEATS for word in words),
-            MOST_REPEATS,
-        ),
-    }
-    beyond = [f"{n:,} {limit}" for limit, (n, most) in counts_by_limit.items() if n > most]
-    if beyond:
-        raise FieldNotFound(
-            f"the {what} of this page has {'; '.join(beyond)}. Write column IN (...) for many values, or ask in "
-            "Python: version.where(...) takes more"
-        )
-
-
-def _depth(tokens: list[str], begin: str, end: str) -> int:
-    return max(accumulate((token == begin) - (token == end) for token in tokens), default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facet(JsonRecord):
-    column: str
-    """Column name."""
-    type: str
-    """Arrow type."""
-    n: int
-    """Samples with a value."""
-    nulls: int
-    """Samples without a value."""
-    low: float | None = None
-    """Smallest; None for text."""
-    high: float | None = None
-    """Largest; None for text."""
-    mean: float | None = None
-    """Mean; None for text."""
-    values: tuple[tuple[str, int], ...] = ()
-    """Most frequent (value, samples); empty for numbers or too many."""
-    n_values: int = 0
-    """Distinct; 0 if not counted."""
-
-    def where(self, value: str) -> str:
-        """Return the SQL filter for the samples with one of `values`."""
-        literal = "'" + value.replace("'", "''") + "'"
-        if self.type == "bool":
-            literal = value.upper()
-        return f'"{self.column}" = {literal}'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow(JsonRecord):
-    ordinal: int
-    """Index in the version."""
-    key: str
-    """Sample key."""
-    fields: tuple[str, ...]
-    """Field names."""
-    columns: Mapping[str, str]
-    """GRID_COLUMNS' values, if the page is filtered or sorted."""
+LAYOUTS = ("grid", "table")
+MOST_COLUMNS = 40
+"""Most columns of the grid that an address may ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,159 +58,244 @@ class VersionPageRecord(JsonRecord):
     producer: Mapping[str, str]
     """Property -> value, from the manifest."""
     facets: tuple[Facet, ...]
-    """Column statistics of live samples."""
+    """Columns' values and bins, with counts that follow the filter."""
     where: str
-    """SQL filter, or ""."""
+    """SQL filter as it was written, or "". It does not apply if `error` names it."""
+    terms: tuple[str, ...]
+    """Valid terms of facets, SQL over one column each."""
+    sql: str
+    """All of the filter that applies, for `version.where()`: `where` and all terms; "" for all samples."""
     sort: str
     """SQL, prefixed with `-` for descending; "" for the version's order."""
+    within: tuple[str, ...]
+    """Slices whose samples are shown (`in=`)."""
+    without: tuple[str, ...]
+    """Slices whose samples are not shown (`not=`)."""
+    lasso: str
+    """Polygon on the map, or ""."""
+    error: str
+    """Why parts of the filter do not apply, a sentence a line; ""."""
+    columns: tuple[str, ...]
+    """Columns that the address asks for in rows (`cols=`)."""
     n_found: int
     """Samples that match."""
+    about: float | None
+    """Share of the samples that are counted, if `n_found` is an estimate from them; None if it is exact."""
     first: int
     """This page's first index among the matches."""
+    layout: str
+    """"grid" or "table" (`as=`)."""
     rows: tuple[GridRow, ...]
     """Samples on this page."""
 
 
 def version_record(
-    version: "loader.Version", *, where: str = "", sort: str = "", first: int = 0
+    version: "loader.Version",
+    *,
+    where: str = "",
+    terms: Sequence[str] = (),
+    sort: str = "",
+    within: Sequence[str] = (),
+    without: Sequence[str] = (),
+    lasso: str = "",
+    first: int = 0,
+    columns: Sequence[str] = (),
+    facet_names: Sequence[str] | None = None,
+    layout: str = "grid",
+    exact: bool = False,
+    cache: VersionColumns | None = None,
+    keep_page: bool = False,
+    most_bytes: int | None = None,
 ) -> VersionPageRecord:
-    """Return a version's page. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
+    """Return a version's page.
 
-    Reads the samples table only to filter or sort, and once per version with exclusions.
+    facet_names: columns to count, besides those with terms: "*" all; None the first ones, or none if stored statistics
+    have all counts. exact: counts all matches of a large version. cache: the viewer's.
+    keep_page: shows the page without a wrong part of the filter, and its `error`. most_bytes: as in `check_filter`.
+    Raises: FieldNotFound for a rejected expression, unless `keep_page`; InvalidRuntime.
     """
-    if first < 0:
-        raise InvalidRuntime(f"from = {first}; pass a number from 0")
-    ordinals, n_found, columns = _page(version, where, sort, first)
-    manifest = version.manifest
-    dataset, _, number = version.name.partition("@")
+    _check_first(first)
+    cache = cache or VersionColumns()
+    address = VersionFilter(
+        where.strip(), tuple(terms), sort.strip(), tuple(within), tuple(without), lasso.strip()
+    )
+    checked = check_filter(version, address, most_bytes)
+    shown, column_error = _row_columns(version, columns)
+    counted = counted_columns(version, checked, cache, facet_names)
+    names = _shown_names(version, checked, counted, shown)
+    needed = _needed_values(version, checked, counted, names, cache)
+    cache.prepare(version, counted, needed)
+    if not names and cache.has_codes(version, LABEL):
+        # An unfiltered page reads no column for its cards.
+        names = (LABEL,)
+    members = filter_members(version, checked, cache)
+    page, sort_error = _sorted_page(version, members.whole, members.checked.filter.sort, first, cache)
+    errors = [error for error in (*members.checked.errors, sort_error, column_error) if error]
+    if errors and not keep_page:
+        raise FieldNotFound("; ".join(errors))
     return VersionPageRecord(
-        dataset=dataset,
-        number=int(number),
-        version_id=version.id,
-        n_samples=len(version),
-        n_excluded=manifest["n_rows"] - len(version),
-        fields=version.fields,
-        created_us=manifest["created_us"],
-        producer={
-            key: clean(value, 200)
-            for key, value in manifest["producer"].items()
-            if isinstance(value, str | int)
-        },
-        facets=_FACETS.get((version.store.url, version.id), lambda: _facets(version)),
+        **_version_facts(version),
+        **_filter_facts(members.checked.filter),
+        facets=facets(version, members, cache, counted),
         where=where,
         sort=sort,
-        n_found=n_found,
+        error="\n".join(errors),
+        columns=shown,
+        **_count(version, members, page, cache, exact),
         first=first,
-        rows=_rows(version, ordinals, columns),
+        layout=layout if layout in LAYOUTS else LAYOUTS[0],
+        rows=grid_rows(version, page, names, cache, shown),
     )
 
 
-def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[str, ...]]:
-    """Return samples' fields by their part's groups."""
-    part, _ = version.parts.locate(np.asarray(ordinals, np.int64))
-    groups = {name: version.parts.has_group(name) for name in version.manifest["groups"]}
-    fields = {name: tuple(body["field_nbytes"]) for name, body in version.manifest["groups"].items()}
-    return [
-        tuple(field for name, has in groups.items() if has[position] for field in fields[name])
-        for position in part.tolist()
+def _shown_names(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    counted: Sequence[str],
+    shown: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return the columns that rows have. shown: columns and fields that the address asks for."""
+    columns = tuple(name for name in shown if name in version.manifest["columns"])
+    if columns or checked.filter == VersionFilter():
+        return columns
+    names = _grid_columns(version)
+    if is_spread(version):
+        # Texts of 4e6 rows do not fit in the cache: each answer would read them again for its sixty samples.
+        names = tuple(name for name in names if name in counted)
+    return names
+
+
+def _version_facts(version: "loader.Version") -> dict[str, Any]:
+    manifest = version.manifest
+    dataset, _, number = version.name.partition("@")
+    properties = manifest["producer"].items()
+    return {
+        "dataset": dataset,
+        "number": int(number),
+        "version_id": version.id,
+        "n_samples": len(version),
+        "n_excluded": manifest["n_rows"] - len(version),
+        "fields": version.fields,
+        "created_us": manifest["created_us"],
+        "producer": {key: clean(value, 200) for key, value in properties if isinstance(value, str | int)},
+    }
+
+
+def _count(
+    version: "loader.Version",
+    members: FilterMembers,
+    page: GridPage,
+    cache: VersionColumns,
+    exact: bool,
+) -> dict[str, Any]:
+    """Return how many samples match: of a large version an estimate, unless it is `exact`."""
+    if members.whole is None or not is_spread(version):
+        return {"n_found": page.n_found, "about": None}
+    valid = members.checked.filter
+    if exact and not valid.lasso:
+        view = View(
+            version,
+            (),
+            valid.sql or None,
+        )
+        for name in valid.within:
+            view = view.slice(name)
+        for name in valid.without:
+            view = view.without(name)
+        return {"n_found": len(view), "about": None}
+    share = cache.n_rows(version) / len(version)
+    return {"n_found": round(page.n_found / share), "about": share}
+
+
+def _filter_facts(valid: VersionFilter) -> dict[str, Any]:
+    return {
+        "terms": valid.terms,
+        "sql": valid.sql,
+        "within": valid.within,
+        "without": valid.without,
+        "lasso": valid.lasso,
+    }
+
+
+def _grid_columns(version: "loader.Version") -> tuple[str, ...]:
+    return tuple(name for name in GRID_COLUMNS if name in version.manifest["columns"])
+
+
+def _needed_values(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    counted: Sequence[str],
+    shown: Sequence[str],
+    cache: VersionColumns,
+) -> list[str]:
+    """Return the columns whose values a page reads. counted: columns with codes. shown: columns of its rows."""
+    valid = checked.filter
+    columns = checked.columns
+    uncoded = [
+        term
+        for term in valid.terms
+        if cache.code_of(
+            version,
+            columns[term],
+            term,
+        )
+        is None
     ]
+    expressions = [text for text in (valid.where, *uncoded) if not cache.has_members(version, text)]
+    expressions.append(valid.sort.removeprefix("-"))
+    names = {name for text in expressions for name in checked.names.get(text, ())}
+    # Codes have the values of most columns that a row shows.
+    names.update(name for name in shown if name not in counted)
+    return sorted(names)
 
 
-def _page(
-    version: "loader.Version", where: str, sort: str, first: int
-) -> tuple[list[int], int, list[dict[str, Any]]]:
-    for what, text in (("where", where), ("sort", sort)):
-        check_limit(text, what)
-    if not where and not sort:
-        whole = list(range(min(first, len(version)), min(first + PAGE, len(version))))
-        return whole, len(version), [{} for _ in whole]
-    columns = [name for name in GRID_COLUMNS if name in version.manifest["columns"]]
-    frame = live_columns(
-        version,
-        [
-            (where or "TRUE", f"where({where!r})"),
-            *((f'"{name}"', "the grid") for name in columns),
-            *([(sort.removeprefix("-"), f"sort={sort!r}")] if sort else ()),
-        ],
-        truths=1,
-    )
-    matches = frame["0"].arg_true()
-    if sort:
-        descending = sort.startswith("-")
-        ranked = frame[matches, -1].to_frame().with_row_index("at")
-        name = ranked.columns[-1]
-        matches = matches[
-            ranked.sort(name, descending=descending, nulls_last=True, maintain_order=True)["at"]
-        ]
-    page = matches[first : first + PAGE]
-    values = [frame[str(i + 1)][page].to_list() for i in range(len(columns))]
-    # If a version has none of these columns, each sample gets an empty row.
-    rows = zip(*values, strict=True) if values else (() for _ in page)
-    return page.to_list(), len(matches), [dict(zip(columns, row, strict=True)) for row in rows]
+def _sorted_page(
+    version: "loader.Version",
+    members: Bools | None,
+    sort: str,
+    first: int,
+    cache: VersionColumns,
+) -> tuple[GridPage, str]:
+    """Return (the page, the sort expression's error). After an error the page has the version's order."""
+    try:
+        return grid_page(
+            version,
+            members,
+            sort,
+            first,
+            cache,
+        ), ""
+    except FieldNotFound as error:
+        return grid_page(
+            version,
+            members,
+            "",
+            first,
+            cache,
+        ), str(error)
 
 
-_FACETS: LruCache[tuple[Facet, ...]] = LruCache(64)
-"""Facets by root and version id: a version with exclusions is counted once."""
+def _check_first(first: int) -> None:
+    if first < 0:
+        raise InvalidRuntime(f"from = {first}; pass a number from 0")
 
 
-def _facets(version: "loader.Version") -> tuple[Facet, ...]:
-    facets = []
-    for name, statistics in column_statistics(version).items():
-        if name in _IDENTITY and name not in ("split", "subject"):
-            continue
-        # Stored statistics include excluded samples, which no filter finds.
-        shown = _live_statistics(version, name, statistics) if version.parts.has_exclusions else statistics
-        categories = dict(shown.get("categories") or ())
-        top = sorted(categories.items(), key=lambda item: (-item[1], item[0]))
-        facets.append(
-            Facet(
-                column=name,
-                type=statistics["type"],
-                n=shown["n"] - shown["nulls"],
-                nulls=shown["nulls"],
-                low=shown.get("min"),
-                high=shown.get("max"),
-                mean=shown.get("mean"),
-                values=tuple(top[:MOST_CATEGORIES]),
-                n_values=len(categories),
-            )
-        )
-    return tuple(sorted(facets, key=lambda facet: facet.column))
-
-
-def _live_statistics(
-    version: "loader.Version", name: str, statistics: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return a column's statistics without excluded samples. statistics: the stored ones. Reads the column."""
-    values = scan_samples(version, [name]).collect()[name]
-    live: dict[str, Any] = {"n": len(values), "nulls": values.null_count()}
-    if "categories" in statistics:
-        counted = values.drop_nulls().value_counts(sort=False)
-        live["categories"] = {str(value): n for value, n in counted.iter_rows()}
-    if values.dtype.is_numeric():
-        numbers = values.drop_nulls().cast(float)
-        finite = numbers.filter(numbers.is_finite())
-        live |= {"min": finite.min(), "max": finite.max(), "mean": finite.mean()}
-    return live
-
-
-def _rows(
-    version: "loader.Version", ordinals: list[int], columns: list[dict[str, Any]]
-) -> tuple[GridRow, ...]:
-    if not ordinals:
-        return ()
-    keys = version.keys(np.array(ordinals, np.int64))
-    return tuple(
-        GridRow(
-            ordinal=ordinal,
-            key=key,
-            fields=fields,
-            columns={name: clean(value, 80) for name, value in row.items() if value is not None},
-        )
-        for ordinal, key, fields, row in zip(
-            ordinals, keys, fields_of(version, ordinals), columns, strict=True
-        )
-    )
+def _row_columns(version: "loader.Version", names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return (columns of the version among these, an error that names the others)."""
+    columns = version.manifest["columns"]
+    distinct = dict.fromkeys(names)
+    # A field of arrays is shown as a line.
+    accepted = {*columns, *filter(has_spark, version.fields)}
+    known = tuple(name for name in distinct if name in accepted)
+    unknown = [name for name in distinct if name not in accepted]
+    if unknown:
+        hint = did_you_mean(unknown[0], sorted(accepted)) or ";"
+        return known[
+            :MOST_COLUMNS
+        ], f"cols names {clean(unknown[0], 80)!r}{hint} it is no column of {version.name}"
+    if len(known) > MOST_COLUMNS:
+        return known[:MOST_COLUMNS], f"cols names {len(known):,} columns; accepted are up to {MOST_COLUMNS}"
+    return known, ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,45 +317,22 @@ class Difference(JsonRecord):
 def difference(a: "loader.Version", b: "loader.Version") -> Difference:
     """Compare a with b by their key columns."""
     keys = [one.samples().select("ordinal", "key").collect() for one in (a, b)]
-    removed = keys[0].join(keys[1], on="key", how="anti", maintain_order="left")
-    added = keys[1].join(keys[0], on="key", how="anti", maintain_order="left")
+    removed = keys[0].join(
+        keys[1],
+        on="key",
+        how="anti",
+        maintain_order="left",
+    )
+    added = keys[1].join(
+        keys[0],
+        on="key",
+        how="anti",
+        maintain_order="left",
+    )
     return Difference(
         counts=diff(a, b),
         left_out=tuple(removed.head(MOST_SAMPLES).iter_rows()),
         added=tuple(added.head(MOST_SAMPLES).iter_rows()),
         n_left_out=removed.height,
         n_added=added.height,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionLine(JsonRecord):
-    number: int
-    retired: bool
-    """True if it is retired."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootRecord(JsonRecord):
-    root: str
-    """Root URL."""
-    runs: tuple[str, ...]
-    """Runs with a run log, sorted."""
-    datasets: Mapping[str, tuple[VersionLine, ...]]
-    """Versions, newest first."""
-
-
-def root_record(root: loader.Root) -> RootRecord:
-    """Return a root's record. Reads its state, and lists its runs."""
-    state = root.state
-    return RootRecord(
-        root=root.url,
-        runs=tuple(trail_runs(primary_of(root.store))),
-        datasets={
-            name: tuple(
-                VersionLine(number=one.number, retired=one.retired is not None)
-                for one in reversed(state.versions(name))
-            )
-            for name in root.datasets()
-        },
     )

@@ -30,6 +30,8 @@ IGNORED = -100
 SEGMENTS, LOSS = "segment_ids", "loss_mask"
 OPEN_MASKED, CLOSE_MASKED = "«", "»"
 """Enclose masked tokens in text."""
+LAYOUT = (SEGMENTS, LOSS, "position_ids")
+"""Ends of the fields that packing adds."""
 _NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
 _COMPANIONS = frozenset({SEGMENTS, LOSS, "position_ids", "attention_mask"})
 _BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})

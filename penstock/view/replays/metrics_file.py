@@ -36,11 +36,24 @@ class Spread(NamedTuple):
 
 def spread_of(values: NDArray[Any]) -> Spread:
     known = np.asarray(values, np.float64)
-    known = known[np.isfinite(known)]
+    known = known[np.isfinite(known)]  # a copy
     if not len(known):
         return Spread(0, np.nan, np.nan)
-    median = float(np.median(known))
-    return Spread(len(known), median, float(np.median(np.abs(known - median))) / _MAD_PER_SIGMA)
+    median = _median(known)
+    known -= median
+    np.abs(known, out=known)
+    return Spread(len(known), median, _median(known) / _MAD_PER_SIGMA)
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    """Return the median, and reorder `values`. `numpy.median` looks for NaN by another partition: five times slower."""
+    middle = len(values) // 2
+    values.partition(middle)
+    upper = values[middle]
+    if len(values) % 2:
+        return float(upper)
+    lower = values[:middle].max()
+    return float((lower + upper) / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """A past training run with its run log (on disk, its trail), or a saved plan."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from .replays import Replays
 if TYPE_CHECKING:
     import polars as pl
 
+T = TypeVar("T")
 Row = dict[str, Any]
 MOST_DIGITS = 18
 """Digits that always fit into 64 bits."""
@@ -70,7 +71,7 @@ class Training:
             return self
         newer = copy(self)
         newer.trail = trail
-        for name in ("metrics", "charted", "spreads", "_numbers", "_starts"):
+        for name in ("metrics", "charted", "spreads", "_counted", "_numbers", "_starts"):
             newer.__dict__.pop(name, None)
         return newer
 
@@ -240,6 +241,18 @@ class Training:
         if self.charted is None:
             return {}
         return {name: spread_of(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
+
+    def remembered(self, count: Callable[["Training"], T]) -> T:
+        """Return `count(self)`, computed once until the run log grows."""
+        if count not in self._counted:
+            self._counted[count] = count(self)
+        value: T = self._counted[count]
+        return value
+
+    @cached_property
+    def _counted(self) -> dict[Callable[["Training"], Any], Any]:
+        """Function -> its result."""
+        return {}
 
     @cached_property
     def metrics(self) -> MetricsFile | None:

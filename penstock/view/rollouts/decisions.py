@@ -6,19 +6,23 @@ in its place, and does not hide the others.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from loader import Root
+from loader.api.plan_of import newest_plan
 from loader.errors import Corrupt, FormatTooNew, NotRecorded, PlanMismatch
 from loader.rollouts.record import DecisionRecord, RunRecords
 from loader.storage import Store
+from loader.storage.mirror import primary_of
 
 from ...text import clean
 from ..json_record import JsonRecord
+from ..marks import counted
 from ..replays.training import Training
 
 MOST_SHOWN = 240
@@ -113,6 +117,37 @@ class DecisionChart(JsonRecord):
     """Why there are none, or ""."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionSummary(JsonRecord):
+    """The decisions of a run together."""
+
+    n_decisions: int
+    like: str
+    """Run that it repeats, or ""."""
+    until: int
+    """Step from which it decides by itself; 0 without `like`."""
+    last_step: int
+    """First step of the newest decision; -1 without one."""
+    policy: int
+    """Version of the policy that the newest decision trained."""
+    plan: str
+    """Hash of the newest plan, or ""."""
+    n_counted: int
+    """Decisions that the counts below are of: of very many only some are read."""
+    groups: int
+    """Trained groups."""
+    sequences: int
+    """Packed sequences."""
+    trained: int
+    """Trained rollouts."""
+    stale: int
+    """Rollouts withheld because their policy was too old."""
+    small: int
+    """Rollouts withheld because too few of their group were fresh."""
+    error: str = ""
+    """First damage of a record, or ""."""
+
+
 ReadRow = Callable[[RunRecords, int], DecisionRow | None]
 """(records of a run, first step) -> counts of the decision, as `read_row`."""
 
@@ -152,6 +187,53 @@ def decision_chart(
         until=0 if like is None else like.until,
         rows=_rows(records, _spread(steps), read),
     )
+
+
+def decision_summary(root: Root, run: str) -> DecisionSummary:
+    """Return the decisions of a run together. Raises: StoreError."""
+    chart = decision_chart(primary_of(root.store), run)
+    readable = [row for row in chart.rows if not row.error]
+    errors = [chart.error, *(row.error for row in chart.rows)]
+    error = next(filter(None, errors), "")
+    plan = ""
+    try:
+        plan = newest_plan(root, run)
+    except (Corrupt, FormatTooNew, PlanMismatch) as failure:
+        error = error or clean(failure, 400)
+    return DecisionSummary(
+        n_decisions=chart.n_decisions,
+        like=chart.like,
+        until=chart.until,
+        last_step=readable[-1].step if readable else -1,
+        policy=readable[-1].policy if readable else 0,
+        plan=plan,
+        n_counted=len(readable),
+        groups=sum(row.groups for row in readable),
+        sequences=sum(row.sequences for row in readable),
+        trained=sum(row.trained for row in readable),
+        stale=sum(row.stale for row in readable),
+        small=sum(row.small for row in readable),
+        error=error,
+    )
+
+
+def summary_lines(summary: DecisionSummary) -> Iterator[str]:
+    """Yield the decisions of a run of `loader.online` as lines."""
+    if summary.error:
+        yield f"  ! {summary.error}"
+    if not summary.n_decisions:
+        return
+    line = f"  {counted(summary.n_decisions, 'decision')}"
+    if summary.like:
+        line += f", as run {summary.like} before step {summary.until}"
+    yield f"{line}; the newest begins at step {summary.last_step}, with policy {summary.policy}"
+    if summary.plan:
+        yield f"  newest plan {summary.plan}"
+    withheld = f"withheld {summary.stale:,} stale, {summary.small:,} of small groups"
+    line = f"  trained {summary.trained:,} rollouts of {summary.groups:,} groups; {withheld}"
+    if summary.n_counted < summary.n_decisions:
+        line += f" (in {summary.n_counted:,} of the decisions, evenly spaced)"
+    yield line
 
 
 def decision_detail(

@@ -92,6 +92,8 @@ class GroupRecord(JsonRecord):
     """Largest magnitude of a reward, for bars."""
     largest_advantage: float
     """Largest magnitude of an advantage, for bars."""
+    newest_policy: float | None
+    """Newest policy version that sampled a member; None if none is known."""
     other_columns: tuple[str, ...]
     """Other columns that make a group with this sample."""
 
@@ -135,6 +137,7 @@ def group_record(
     mean_reward = None
     if rewards:
         mean_reward = sum(rewards) / len(rewards)
+    policies = [one.numbers["policy_max"] for one in members if "policy_max" in one.numbers]
     differing, common = _texts(members)
     dataset, _, version_number = version.name.partition("@")
     return GroupRecord(
@@ -151,6 +154,7 @@ def group_record(
         mean_reward=mean_reward,
         largest_reward=max(map(abs, rewards), default=0.0),
         largest_advantage=max(map(abs, advantages), default=0.0),
+        newest_policy=max(policies, default=None),
         other_columns=tuple(name for name in own if name != chosen),
     )
 

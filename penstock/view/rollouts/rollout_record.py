@@ -9,6 +9,7 @@ from loader.rollouts.rollout_fields import LOGPROBS
 
 from ...text import clean
 from ..inspect.sample_record import SampleRecord, sample_record
+from ..inspect.sample_slices import SliceSearch
 from ..json_record import JsonRecord
 from ..kinds.kind import Mark, TokenBox
 from ..kinds.tokens import TOKENS as TOKEN_KIND
@@ -129,8 +130,11 @@ def rollout_record(
     by: str = "",
     first: int = 0,
     search: RunSearch | None = None,
+    slices: SliceSearch | None = None,
 ) -> RolloutRecord:
     """Return a rollout's record. by: one of `choices`, or "" for the first. first: a token of the page to show.
+
+    search, slices: as in `sample_record`.
 
     Raises: InvalidRuntime for an unknown `by`, or a token beyond the last.
     """
@@ -148,6 +152,7 @@ def rollout_record(
         rollout.version,
         rollout.ordinal,
         search,
+        slices,
         decode=False,
     )
     line, line_name = _line(

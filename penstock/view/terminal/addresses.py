@@ -1,6 +1,8 @@
 """Addresses of the viewer's pages, as on the web."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import parse_qs, unquote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,11 @@ class ComparisonPage(PageOfRun):
 
     other: str
     """Second run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionsPage(PageOfRun):
+    """Decisions of an online run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +110,18 @@ class VersionPage(PageAddress):
     number: int
     where: str = ""
     """SQL filter, or ""."""
+    terms: tuple[str, ...] = ()
+    """Terms of facets, SQL over one column each."""
+    within: tuple[str, ...] = ()
+    """Slices whose samples are shown."""
+    without: tuple[str, ...] = ()
+    """Slices whose samples are not shown."""
     sort: str = ""
     """SQL; "" for the version's order."""
     first: int = 0
     """Index of the first sample among the matches."""
+    facet: str = ""
+    """Column whose facet shows all of its values and has the cursor; "" for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +154,123 @@ class DifferencePage(PageAddress):
     @property
     def parent(self) -> PageAddress | None:
         return VersionPage(dataset=self.dataset, number=self.other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOfVersion(PageAddress):
+    """A page below a version's."""
+
+    dataset: str
+    """Dataset name."""
+    number: int
+
+    @property
+    def parent(self) -> PageAddress | None:
+        return VersionPage(dataset=self.dataset, number=self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentsPage(PageOfVersion):
+    """A version's columns, groups and annotations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineagePage(PageOfVersion):
+    """A version's lineage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicesPage(PageAddress):
+    """All slices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePage(PageAddress):
+    """One slice."""
+
+    dataset: str
+    """Dataset name."""
+    name: str
+
+    @property
+    def parent(self) -> PageAddress | None:
+        return SlicesPage()
+
+
+def page_at(address: str) -> PageAddress | None:
+    """Return the page of an address relative to the first page, such as `v/photos/7?in=cups`; None for other pages."""
+    path, _, query = address.partition("#")[0].partition("?")
+    parameters = parse_qs(query)
+    match [unquote(part) for part in path.split("/")]:
+        case [""]:
+            return RootPage()
+        case ["slices"]:
+            return SlicesPage()
+        case ["slices", dataset, name]:
+            return SlicePage(dataset=dataset, name=name)
+        case ["r", run, *rest]:
+            return _page_of_run(run, rest, parameters)
+        case ["v", dataset, number, *rest] if number.isdecimal():
+            return _page_of_version(dataset, int(number), rest, parameters)
+    return None
+
+
+def _page_of_run(
+    run: str, rest: Sequence[str], parameters: Mapping[str, Sequence[str]]
+) -> PageAddress | None:
+    match rest:
+        case []:
+            return RunPage(run=run, unusual=_number(parameters, "unusual") or 0)
+        case ["against", other]:
+            return ComparisonPage(run=run, other=other)
+        case ["decisions"]:
+            return DecisionsPage(run=run)
+        case ["window"]:
+            return WindowPage(run=run, first=_number(parameters, "from"), last=_number(parameters, "to"))
+        case [step, *slot] if step.isdecimal():
+            rank = _number(parameters, "rank")
+            world_size = _number(parameters, "world")
+            page = StepPage(run=run, step=int(step), rank=rank, world_size=world_size)
+            if not slot:
+                return page
+            if len(slot) == 1 and slot[0].isdecimal():
+                return SlotPage(step=page, slot=int(slot[0]))
+    return None
+
+
+def _page_of_version(
+    dataset: str, number: int, rest: Sequence[str], parameters: Mapping[str, Sequence[str]]
+) -> PageAddress | None:
+    page = VersionPage(
+        dataset=dataset,
+        number=number,
+        where=_word(parameters, "where"),
+        terms=tuple(parameters.get("t", ())),
+        within=tuple(parameters.get("in", ())),
+        without=tuple(parameters.get("not", ())),
+        sort=_word(parameters, "sort"),
+        first=_number(parameters, "from") or 0,
+        facet=_word(parameters, "facet"),
+    )
+    match rest:
+        case []:
+            return page
+        case ["s", ordinal] if ordinal.isdecimal():
+            return SamplePage(version=page, ordinal=int(ordinal))
+        case ["columns"]:
+            return ContentsPage(dataset=dataset, number=number)
+        case ["lineage"]:
+            return LineagePage(dataset=dataset, number=number)
+        case ["diff", other] if other.isdecimal():
+            return DifferencePage(dataset=dataset, number=number, other=int(other))
+    return None
+
+
+def _word(parameters: Mapping[str, Sequence[str]], name: str) -> str:
+    values = parameters.get(name, ("",))
+    return values[0]
+
+
+def _number(parameters: Mapping[str, Sequence[str]], name: str) -> int | None:
+    word = _word(parameters, name)
+    return int(word) if word.isdecimal() else None

@@ -19,7 +19,7 @@ from loader.errors import PenstockError
 
 from ...text import clean, shell_command, terminal_text
 from ...units import size
-from ..inspect.plain_text import edit_line, neighbour_line
+from ..inspect.plain_text import edit_line, neighbour_line, slice_lines
 from ..inspect.recorded_step import failure_record, recorded_lines
 from ..inspect.sample_record import SampleRecord
 from ..inspect.slot_record import SlotRecord
@@ -322,7 +322,8 @@ def paragraph(text: str) -> Static:
 def relations(
     record: SampleRecord | SlotRecord, version: VersionPage, here: SamplePage | SlotPage
 ) -> Iterable[Widget]:
-    """Yield a sample's runs, edits and look-alikes. version: its page. here: the current page."""
+    """Yield a sample's slices, runs, edits and look-alikes. version: its page. here: the current page."""
+    yield from (line(text, bad=is_bad) for text, is_bad in slice_lines(record))
     rows = [row for item in record.trainings for row in _held(item)]
     if record.runs_left:
         n = len(record.runs_left)

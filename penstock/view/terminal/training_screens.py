@@ -1,168 +1,45 @@
 """Training pages: a run, a step with its slots, a comparison, a window of steps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from textual.binding import Binding
 from textual.widget import Widget
 
 import loader
+from loader.api.report import check_run
 
 from ...text import clean
-from ..inspect.plain_text import compared_line, mark_line, proof_line, stage_lines, step_title, window_text
+from ..inspect.plain_text import mark_line, proof_line, stage_lines, step_title
 from ..inspect.recorded_step import attach_recorded_step
-from ..inspect.run_comparison import RunComparison, run_comparison
-from ..inspect.run_record import MOST_SPIKES, TrainingRunRecord, run_record
+from ..inspect.run_comparison import run_comparison
+from ..inspect.run_record import run_record
 from ..inspect.step_record import SlotRow, StepRecord, part_of
-from ..inspect.step_window import StepWindow, step_window
+from ..inspect.step_window import step_window
 from ..kinds.kind import Media
-from ..marks import counted
 from ..replays.training import Training
-from .addresses import ComparisonPage, PageAddress, RunPage, SlotPage, StepPage, WindowPage
-from .record_screen import LinkList, RecordScreen, heading, line, paragraph
+from ..run_decisions import open_decisions, run_decisions
+from ..sections.comparisons import comparison_sections
+from ..sections.decisions import decisions_sections
+from ..sections.run import plan_sections, run_sections
+from ..sections.section import SectionPage
+from ..sections.window import window_sections
+from .addresses import ComparisonPage, DecisionsPage, RunPage, SlotPage, StepPage, WindowPage
+from .record_screen import RecordScreen, line
+from .section_screen import SectionList, SectionScreen
 from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
-
-_HEIGHTS = "▁▂▃▄▅▆▇█"
-_NAME_LENGTH = 20
-"""Most characters shown of a name."""
-_LEAST_CELLS = 8
-
 
 CARDS = 24
 """Slots per page."""
-MOST_STEPS = 200
-"""Most listed with differing or substituted samples."""
 
 
-def chart_lines(
-    chart: Mapping[str, Sequence[float | None]], struck: Sequence[int], columns: int
-) -> list[str]:
-    """Return one line per metric: name, range, and bars of eight heights on its own scale; then the steps.
+class StepsScreen(SectionScreen):
+    """A page of a run's steps, from which another run or other steps are asked for."""
 
-    chart, struck: of `TrainingRunRecord`. columns: width in cells.
-    """
-    steps = np.array(chart["step"], np.float64)
-    metrics = {name: values for name, values in chart.items() if name != "step"}
-    if not len(steps):
-        return []
-    heads = {name: _head(name, values) for name, values in metrics.items()}
-    margin = max(len(one) for one in [*heads.values(), "unusual steps"]) + 1
-    cells = max(_LEAST_CELLS, columns - margin)
-    first, last = steps[0], max(steps[-1], *struck) if struck else steps[-1]
-
-    def places(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
-        cell = (numbers - first) * cells // max(1.0, last - first)
-        cell_numbers: NDArray[np.int64] = np.minimum(cell, cells - 1).astype(np.int64)
-        return cell_numbers
-
-    at = places(steps)
-    lines = [f"{heads[name]:<{margin}}{_bars(values, at, cells)}" for name, values in metrics.items()]
-    if struck:
-        marks = [" "] * cells
-        for place in places(np.array(struck, np.float64)).tolist():
-            marks[place] = "!"
-        lines.append(f"{'unusual steps':<{margin}}{''.join(marks)}")
-    ends = f"{int(first):,}", f"{int(last):,}"
-    lines.append(f"{'step':<{margin}}{ends[0]:<{max(1, cells - len(ends[1]))}}{ends[1]}")
-    return lines
-
-
-def _head(name: str, values: Sequence[float | None]) -> str:
-    known = [one for one in values if one is not None]
-    text = f"{min(known):.4g} to {max(known):.4g}" if known else "no finite value"
-    return f"{clean(name, _NAME_LENGTH):<16} {text}"
-
-
-def _bars(values: Sequence[float | None], at: NDArray[np.int64], cells: int) -> str:
-    tops: dict[int, float] = {}
-    for place, value in zip(at.tolist(), values, strict=True):
-        if value is not None:
-            tops[place] = max(value, tops.get(place, value))
-    if not tops:
-        return " " * cells
-    low, high = min(one for one in values if one is not None), max(tops.values())
-    scale = (len(_HEIGHTS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_HEIGHTS[round((tops[i] - low) * scale)] if i in tops else " " for i in range(cells))
-
-
-class RunScreen(RecordScreen):
-    """A run, or a plan without a run log."""
-
-    page: RunPage
     BINDINGS: ClassVar[list[Any]] = [
         Binding("a", "ask_other", "compare"),
         Binding("w", "ask_window", "window"),
     ]
-
-    def load_record(self) -> TrainingRunRecord | list[str]:
-        training = self.data.training(self.page.run)
-        if training.charted is None:
-            return str(training.plan(0).describe()).splitlines()
-        return run_record(training, self.page.unusual)
-
-    def title_of(self, record: TrainingRunRecord | list[str]) -> str:
-        if not isinstance(record, TrainingRunRecord):
-            return f"plan {self.page.run[:20]}"
-        return f"{record.run}: {record.n_steps:,} steps recorded, {record.first_step} to {record.last_step}"
-
-    def widgets(self, record: TrainingRunRecord | list[str]) -> Iterable[Widget]:
-        if not isinstance(record, TrainingRunRecord):
-            yield paragraph("\n".join(clean(text, 300) for text in record))
-            return
-        if record.stale:
-            yield line(clean(record.stale, 400), bad=True)
-        if record.differing:
-            yield line(
-                f"! {counted(len(record.differing), 'step')} received twice with different samples", bad=True
-            )
-        for text in chart_lines(record.chart, record.struck, self.app.size.width - 4):
-            yield line(text)
-        pages = list(self._pages(record))
-        title = f"Unusual steps: {record.n_spikes:,}, the worst first; samples with the largest metrics"
-        yield heading(title if pages else "Nothing unusual; g opens any step")
-        if pages:
-            yield LinkList(pages)
-        yield heading("Starts")
-        for start in record.starts:
-            versions = ", ".join(start.versions) or start.error or "none"
-            plan = start.plan[:16] or "decided by step"
-            yield line(f"{plan}  {start.world_size} ranks  {clean(start.recipe, 60)}  {versions}")
-
-    def _pages(self, record: TrainingRunRecord) -> Iterable[tuple[str, PageAddress | None]]:
-        run = self.page.run
-        if record.first_spike:
-            before = max(0, record.first_spike - MOST_SPIKES)
-            yield f"previous unusual steps, from number {before + 1}", RunPage(run=run, unusual=before)
-        for spike in record.spikes:
-            text = "; ".join(mark.text for mark in spike.marks)
-            yield f"step {spike.step}  {text}", StepPage(run=run, step=spike.step)
-        after = record.first_spike + len(record.spikes)
-        if record.n_spikes > after:
-            rest = counted(record.n_spikes - after, "more unusual step")
-            yield rest, RunPage(run=run, unusual=after)
-        for steps, text in (
-            (record.differing, "received twice with different samples"),
-            (record.substituted, "with substituted samples"),
-            (record.differing_notes, "repeated with other metrics"),
-        ):
-            for step in steps[:MOST_STEPS]:
-                yield f"step {step}  {text}", StepPage(run=run, step=step)
-            if len(steps) > MOST_STEPS:
-                rest = counted(len(steps) - MOST_STEPS, "more step")
-                yield f"{rest} {text}: penstock trail show {run} --json", None
-        for note in record.largest:
-            step_place = StepPage(run=run, step=note.step)
-            text = f"step {note.step} slot {note.slot}  {clean(note.note, 40)} {note.value:.4g}, one of the largest"
-            yield text, SlotPage(step=step_place, slot=note.slot)
-
-    def focus_content(self) -> None:
-        """Focus the unusual steps, even if the page's top scrolls away."""
-        if isinstance(self.record, TrainingRunRecord) and self.record.stale:
-            self.say(self.record.stale)
-        lists = self.query(LinkList)
-        (lists.first() if lists else self.query_one("#body")).focus()
 
     def action_ask_other(self) -> None:
         self.app.push_screen(InputDialog("Compare with which run?", {"run": ""}), self._against)
@@ -184,8 +61,31 @@ class RunScreen(RecordScreen):
         first, last = (int(one) if one else None for one in ends)
         self.viewer.open(WindowPage(run=self.page.run, first=first, last=last))
 
-    def command(self) -> str:
-        return self.viewer.command("trail", "verify", self.page.run)
+
+class RunScreen(StepsScreen):
+    """A run, or a plan without a run log."""
+
+    page: RunPage
+    _stale = ""
+    """Why the newest steps may be missing, or ""."""
+
+    def load_record(self) -> SectionPage:
+        training = self.data.training(self.page.run)
+        if training.charted is None:
+            lines = str(training.plan(0).describe()).splitlines()
+            return plan_sections(training.name, [clean(text, 300) for text in lines])
+        record = run_record(training, self.page.unusual)
+        overview = self.data.overview(training)
+        self._stale = record.stale
+        return run_sections(record, overview, run_decisions(self.data, training))
+
+    def focus_content(self) -> None:
+        """Focus the worst step, and repeat that the page is stale where it stays in sight."""
+        super().focus_content()
+        for lines in self.query(SectionList):
+            lines.highlight_first(StepPage, SlotPage)
+        if self._stale:
+            self.say(self._stale)
 
 
 class _Step(NamedTuple):
@@ -314,55 +214,32 @@ class StepScreen(RecordScreen):
         return self.viewer.command("batch", f"{self.page.run}@{self.page.step}", *more, *recipe)
 
 
-class ComparisonScreen(RecordScreen):
+class ComparisonScreen(SectionScreen):
     page: ComparisonPage
 
-    def load_record(self) -> RunComparison:
+    def load_record(self) -> SectionPage:
         root = self.data.root
-        return run_comparison(root, *(loader.read_trail(root, run) for run in self._runs))
-
-    @property
-    def _runs(self) -> tuple[str, str]:
-        return self.page.run, self.page.other
-
-    def title_of(self, record: RunComparison) -> str:
-        return f"{record.runs[0]} against {record.runs[1]}"
-
-    def widgets(self, record: RunComparison) -> Iterable[Widget]:
-        yield paragraph("\n".join(clean(one, 2000) for one in record.lines))
-        if record.step < 0:
-            return
-        yield LinkList((f"step {record.step} of {run}", self._step(record, run)) for run in self._runs)
-        yield heading("Slots that differ")
-        yield from (line(compared_line(one)) for one in record.slots)
-        if rest := record.n_slots - len(record.slots):
-            yield line(f"and {counted(rest, 'more slot')}")
+        first = loader.read_trail(root, self.page.run)
+        second = loader.read_trail(root, self.page.other)
+        return comparison_sections(run_comparison(root, first, second))
 
     def focus_content(self) -> None:
-        lists = self.query(LinkList)
-        (lists.first() if lists else self.query_one("#body")).focus()
-
-    def _step(self, record: RunComparison, run: str) -> StepPage:
-        return StepPage(run=run, step=record.step, rank=record.rank, world_size=record.world_size)
-
-    def command(self) -> str:
-        return self.viewer.command("trail", "against", *self._runs)
+        super().focus_content()
+        for lines in self.query(SectionList):
+            lines.highlight_first(StepPage)
 
 
-class WindowScreen(RecordScreen):
+class WindowScreen(StepsScreen):
     page: WindowPage
 
-    def load_record(self) -> StepWindow:
-        at = self.page
-        return step_window(self.data.training(at.run), at.first, at.last)
+    def load_record(self) -> SectionPage:
+        training = self.data.training(self.page.run)
+        return window_sections(step_window(training, self.page.first, self.page.last))
 
-    def title_of(self, record: StepWindow) -> str:
-        return f"{record.training} steps {record.first} to {record.last}"
 
-    def widgets(self, record: StepWindow) -> Iterable[Widget]:
-        yield paragraph(window_text(record))
+class DecisionsScreen(SectionScreen):
+    page: DecisionsPage
 
-    def command(self) -> str:
-        ends = (("--from", self.page.first), ("--to", self.page.last))
-        options = [word for name, step in ends if step is not None for word in (name, step)]
-        return self.viewer.command("trail", "window", self.page.run, *options)
+    def load_record(self) -> SectionPage:
+        run = check_run(self.page.run)
+        return decisions_sections(run, open_decisions(self.data, run))

@@ -10,20 +10,28 @@ from ...threads import DaemonThreads
 from ..open_data import OpenData
 from .addresses import (
     ComparisonPage,
+    ContentsPage,
+    DecisionsPage,
     DifferencePage,
+    LineagePage,
     PageAddress,
     RootPage,
     RunPage,
     SamplePage,
+    SlicePage,
+    SlicesPage,
     SlotPage,
     StepPage,
     VersionPage,
     WindowPage,
 )
-from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen, VersionScreen
+from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen
 from .record_screen import Viewer
+from .slice_screens import SliceScreen, SlicesScreen
 from .slot_screen import SlotScreen
-from .training_screens import ComparisonScreen, RunScreen, StepScreen, WindowScreen
+from .training_screens import ComparisonScreen, DecisionsScreen, RunScreen, StepScreen, WindowScreen
+from .version_screen import VersionScreen
+from .version_tab_screens import ContentsScreen, LineageScreen
 
 
 class ViewerApp(Viewer):
@@ -35,11 +43,16 @@ class ViewerApp(Viewer):
         RunPage: RunScreen,
         ComparisonPage: ComparisonScreen,
         WindowPage: WindowScreen,
+        DecisionsPage: DecisionsScreen,
         StepPage: StepScreen,
         SlotPage: SlotScreen,
         VersionPage: VersionScreen,
         SamplePage: SampleScreen,
         DifferencePage: DifferenceScreen,
+        ContentsPage: ContentsScreen,
+        LineagePage: LineageScreen,
+        SlicesPage: SlicesScreen,
+        SlicePage: SliceScreen,
     }
 
     def __init__(self, data: OpenData, first: PageAddress, pictures: str = "auto") -> None:

@@ -27,6 +27,7 @@ KEYS = (
     ("t", "one stage only, or all"),
     (", .", "previous frame, next frame"),
     ("/", "filter"),
+    ("f", "facets of a version"),
     ("b", "add to or remove from the basket"),
     ("x", "exclude the basket"),
     ("e", "explain: provenance back to the raw object"),

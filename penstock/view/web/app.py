@@ -1,7 +1,8 @@
 """The web application behind the guard: pages, static files, exclusion of samples."""
 
 from collections.abc import Collection
-from pathlib import Path
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 import loader
@@ -21,23 +21,30 @@ from loader.order.sources.window_layout import ROW
 from loader.order.sources.window_view import WindowView
 
 from ..episodes.open_episode import is_episode
-from ..inspect.plain_text import unrecorded_lines
 from ..inspect.proofs import STAGES
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
-from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
 from ..inspect.sample_record import check_ordinal, sample_record
-from ..inspect.step_record import part_of
-from ..inspect.step_window import MOST_STEPS, step_window
-from ..inspect.version_record import PAGE, difference, fields_of, root_record, version_record
-from ..kinds.stored_bytes import pictured_field
+from ..inspect.step_record import StepRecord, part_of
+from ..inspect.step_window import step_window
+from ..inspect.version_record import (
+    difference,
+    fields_of,
+)
 from ..open_data import OpenData
+from ..page_address import address
 from ..replays.training import Training
 from ..rollouts.open_rollout import is_rollout
+from ..sample_relations import phash_neighbours
+from ..sections.comparisons import comparison_sections, difference_sections
+from ..sections.window import window_sections
 from ..shown_values import version_of
-from .decision_pages import decision_routes, run_decisions, step_decision
+from .decision_pages import decision_routes, step_decision
 from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
+from .find import find_route
 from .guard import Guard, csrf
+from .home_page import home_routes
+from .map_pages import map_routes
 from .media import (
     media_response,
     media_route,
@@ -50,11 +57,17 @@ from .media import (
     slot_media,
     stored_response,
 )
-from .page import MOST_DIGITS, Page, Site, address, error_response, number, page_routes
+from .page import MOST_DIGITS, Page, Site, error_response, number, page_routes, section_page
 from .rollout_pages import rollout_page, rollout_routes
+from .run_page import run_page
+from .slice_pages import slice_routes
+from .static_files import static_route
+from .version_page import version_page
+from .version_tab_pages import version_tab_routes
 
 MOST_SAMPLES = 10_000
-_STATIC = Path(__file__).parent / "static"
+MOST_ALIKE = 4
+"""Bad slots of a step whose look-alikes are counted: each reads the column of hashes once."""
 
 
 def _action_routes(site: Site) -> list[Route]:
@@ -114,8 +127,10 @@ def application(
         *_action_routes(site),
         *training_routes(site),
         *version_routes(site),
+        *slice_routes(site),
+        find_route(site),
+        static_route(),
     ]
-    routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
     app = Starlette(routes=routes, exception_handlers={404: not_found})
     return Guard(app, token=token, hosts=hosts, name=cookie, prefix=prefix, writes=writes)
 
@@ -131,22 +146,8 @@ def training_routes(site: Site) -> list[Route]:
         *page_routes(site, "/r/{run}/against/{other}", _against),
         *page_routes(site, "/r/{run}/window", _window),
         *decision_routes(site),
-        *page_routes(site, "/r/{run}", _run),
+        *page_routes(site, "/r/{run}", run_page),
     ]
-
-
-def _run(site: Site, request: Request) -> Page:
-    training = _training(site, request)
-    name = training.name
-    if training.charted is None:
-        plan = training.plan(0)
-        described = {"plan": plan.hash, "describe": str(plan.describe())}
-        more = {"name": name, "lines": described["describe"].splitlines()}
-        return Page(template="plan", record=described, title=name[:14], more=more)
-    record = run_record(training, number(request, "unusual", 0))
-    shown = run_decisions(site, training)
-    shown |= {"most": MOST_SPIKES, "largest": MOST_LARGEST}
-    return Page(template="run", record=record, title=name, more=shown)
 
 
 async def _to_comparison(request: Request) -> Response:
@@ -156,7 +157,7 @@ async def _to_comparison(request: Request) -> Response:
 def _against(site: Site, request: Request) -> Page:
     runs = request.path_params["run"], request.path_params["other"]
     record = run_comparison(site.opened.root, *(loader.read_trail(site.opened.root, run) for run in runs))
-    return Page(template="against", record=record, title=" against ".join(runs))
+    return section_page(record, comparison_sections(record))
 
 
 def _window(site: Site, request: Request) -> Page:
@@ -165,17 +166,37 @@ def _window(site: Site, request: Request) -> Page:
         number(request, name) if request.query_params.get(name) else None for name in ("from", "to")
     )
     record = step_window(training, first, last)
-    title = f"{training.name} steps {record.first} to {record.last}"
-    more = {"most_steps": MOST_STEPS, "unrecorded": unrecorded_lines(record)}
-    return Page(template="window", record=record, title=title, more=more)
+    return section_page(record, window_sections(record))
 
 
 def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), request.path_params["step"]
     with attach_recorded_step(training, step):
         record = site.opened.step_record(training, step, *_part(training, request))
-    more = {"recipe": site.opened.recipe or "", "stages": STAGES, **step_decision(site, training, step)}
+    more = {
+        "recipe": site.opened.recipe or "",
+        "stages": STAGES,
+        "alike": _look_alikes(site, record),
+        **step_decision(site, training, step),
+    }
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
+
+
+def _look_alikes(site: Site, record: StepRecord) -> dict[int, int]:
+    """Return bad slot -> number of its sample's look-alikes, for the first bad slots that have some."""
+    alike = {}
+    # Hashes of all samples are compared: a page of 64 bad slots would compare them 64 times.
+    for row in record.bad_slots[:MOST_ALIKE]:
+        dataset, _, version_number = row.version.partition("@")
+        with suppress(PenstockError):  # the slot's own page shows the error
+            version = site.opened.version(dataset, int(version_number))
+            key = ("alike", version.id, row.ordinal)
+            neighbours = site.opened.cached(
+                site.opened.media, key, partial(phash_neighbours, version, row.ordinal)
+            )
+            if neighbours:
+                alike[row.slot] = len(neighbours)
+    return alike
 
 
 def _slot(site: Site, request: Request) -> Page:
@@ -261,24 +282,11 @@ def version_routes(site: Site) -> list[Route]:
         media_route(site, f"{SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded),
         *page_routes(site, SAMPLE, _sample),
         *page_routes(site, f"{VERSION}/diff/{{other:number}}", _diff),
-        *page_routes(site, VERSION, _version),
-        *page_routes(site, "/", _home),
+        *version_tab_routes(site),
+        *map_routes(site),
+        *page_routes(site, VERSION, version_page),
+        *home_routes(site),
     ]
-
-
-def _home(site: Site, request: Request) -> Page:
-    return Page(template="home", record=root_record(site.opened.root), title="penstock")
-
-
-def _version(site: Site, request: Request) -> Page:
-    version = requested_version(site, request)
-    query = request.query_params
-    record = version_record(
-        version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
-    )
-    thumbs = {row.ordinal: pictured_field(row.fields) for row in record.rows}
-    more = {"thumbs": thumbs, "page": PAGE}
-    return Page(template="version", record=record, title=version.name, more=more)
 
 
 def _sample(site: Site, request: Request) -> Page:
@@ -290,7 +298,7 @@ def _sample(site: Site, request: Request) -> Page:
     if is_episode(version, names):
         return episode_page(site, request)
     search = site.opened.run_search(request.query_params.get("trainings"))
-    record = sample_record(version, ordinal, search)
+    record = sample_record(version, ordinal, search, site.opened.slice_search)
     pictures = {
         one.field: len(sample_media(site, version, record.ordinal, one.field))
         for one in record.fields
@@ -306,7 +314,7 @@ def _diff(site: Site, request: Request) -> Page:
     path = request.path_params
     a, b = (site.opened.version(path["dataset"], path[name]) for name in ("number", "other"))
     record = difference(a, b)
-    return Page(template="diff", record=record, title=f"{a.name} and {b.name}")
+    return section_page(record, difference_sections(record))
 
 
 def _thumbnail(site: Site, request: Request) -> Response:

@@ -1,6 +1,5 @@
 """Decisions of online runs: the chart of a run's page, and a page of each decision."""
 
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -8,23 +7,15 @@ from starlette.routing import Route
 
 from loader.api.report import check_run
 from loader.errors import NotRecorded, PenstockError
-from loader.rollouts.record import RunRecords
-from loader.storage.mirror import primary_of
 
 from ...text import clean
 from ..replays.training import Training
-from ..rollouts.decision_lines import decision_lines
 from ..rollouts.decisions import (
-    MOST_LISTED,
-    DecisionChart,
-    DecisionDetail,
-    DecisionRow,
-    decision_chart,
-    decision_detail,
     is_online,
-    read_row,
 )
-from .page import Page, Site, page_routes
+from ..run_decisions import open_decision, open_decisions
+from ..sections.decisions import decisions_sections
+from .page import Page, Site, page_routes, section_page
 
 
 def decision_routes(site: Site) -> list[Route]:
@@ -34,21 +25,12 @@ def decision_routes(site: Site) -> list[Route]:
     ]
 
 
-def run_decisions(site: Site, training: Training) -> dict[str, Any]:
-    """Return template values of a run's decisions. Costs nothing for a run that is not online."""
-    if not is_online(training):
-        return {"decisions": None}
-    chart = _chart(site, training.name)
-    listed = chart.rows[: -MOST_LISTED - 1 : -1]
-    return {"decisions": chart, "listed": listed, "lines": decision_lines(chart.rows)}
-
-
 def step_decision(site: Site, training: Training, step: int) -> dict[str, Any]:
     """Return template values of a step's decision. Costs nothing for a run that is not online."""
     if not is_online(training):
         return {"decision": None, "decision_error": ""}
     try:
-        return {"decision": _detail(site, training.name, step), "decision_error": ""}
+        return {"decision": open_decision(site.opened, training.name, step), "decision_error": ""}
     except NotRecorded:
         return {"decision": None, "decision_error": ""}
     except PenstockError as error:
@@ -57,34 +39,11 @@ def step_decision(site: Site, training: Training, step: int) -> dict[str, Any]:
 
 def _decisions(site: Site, request: Request) -> Page:
     run = check_run(request.path_params["run"])
-    chart = _chart(site, run)
-    listed = chart.rows[: -MOST_LISTED - 1 : -1]
-    more = {"run": run, "listed": listed, "lines": decision_lines(chart.rows)}
-    return Page(template="decisions", record=chart, title=f"decisions of {run}", more=more)
+    chart = open_decisions(site.opened, run)
+    return section_page(chart, decisions_sections(run, chart))
 
 
 def _decision(site: Site, request: Request) -> Page:
     run = check_run(request.path_params["run"])
-    record = _detail(site, run, request.path_params["step"])
+    record = open_decision(site.opened, run, request.path_params["step"])
     return Page(template="decision", record=record, title=f"{run} decision of step {record.row.step}")
-
-
-def _detail(site: Site, run: str, step: int) -> DecisionDetail:
-    store = primary_of(site.opened.root.store)
-    return site.opened.ask_primary(lambda: decision_detail(store, run, step))
-
-
-def _chart(site: Site, run: str) -> DecisionChart:
-    store = primary_of(site.opened.root.store)
-    read = partial(_read, site)
-    return site.opened.ask_primary(lambda: decision_chart(store, run, read))
-
-
-def _read(site: Site, records: RunRecords, step: int) -> DecisionRow | None:
-    """Return a decision's counts. A stored record never changes, so they are kept."""
-    row: DecisionRow | None = site.opened.media.get(
-        ("decision", records.run, step),
-        lambda: read_row(records, step),
-        lambda known: known is not None,
-    )
-    return row

@@ -1,5 +1,6 @@
 """An episode's page, and what its script asks for: moments, lanes, frames, and trained windows."""
 
+import json
 import struct
 from decimal import Decimal
 from typing import Any
@@ -23,8 +24,9 @@ from ..json_record import plain
 from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
+from ..page_address import address
 from .media import media_response, media_route, neighbours_field, played_type, raw_shown
-from .page import MOST_DIGITS, Page, Site, address, number
+from .page import MOST_DIGITS, Page, Site, html, is_fragment, number
 
 VERSION = "/v/{dataset}/{number:number}"
 SAMPLE = f"{VERSION}/s/{{ordinal:number}}"
@@ -58,7 +60,7 @@ def episode_page(site: Site, request: Request) -> Page:
     """Return an episode's page. `?t=` is a time, `?row=` a row of `?anchor=`."""
     episode = _episode(site, request)
     query = request.query_params
-    record = episode_record(episode, query.get("anchor", ""))
+    record = episode_record(episode, query.get("anchor", ""), site.opened.slice_search)
     version = episode.version
     raw = record.sample.provenance.get("raw_uri", "")
     more = {
@@ -175,7 +177,10 @@ def _frame(site: Site, request: Request) -> Response:
 
 
 def _trained(site: Site, request: Request) -> Response:
-    """Return the windows in the open runs, in `?run=`, and with `?more=1` in up to 8 others."""
+    """Return the windows in the open runs, in `?run=`, and with `?more=1` in up to 8 others.
+
+    The page's script gets them as a list in HTML, with the first run that has windows as JSON.
+    """
     episode, query = _episode(site, request), request.query_params
     search = site.opened.run_search()
     asked = [query["run"]] if query.get("run") else []
@@ -189,7 +194,10 @@ def _trained(site: Site, request: Request) -> Response:
             failed[clean(name, 80)] = clean(f"{type(error).__name__}: {error}", 400)
     others = [name for name in search.unsearched if name not in names]
     body = {"runs": runs, "failed": failed, "unsearched": len(others), "error": clean(search.error, 400)}
-    return JSONResponse(plain(body))
+    if not is_fragment(request):
+        return JSONResponse(plain(body))
+    drawn = next((json.dumps(plain(run)) for run in runs if run.windows), "")
+    return html(site, request, Page(template="trained", record=body, title="", more={"drawn": drawn}))
 
 
 def _window(site: Site, request: Request) -> Response:

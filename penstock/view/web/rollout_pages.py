@@ -30,7 +30,8 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
     key = ("rollout", version.id, ordinal)
     rollout = site.opened.cached(site.opened.episodes, key, opened)
     search = site.opened.run_search(query.get("trainings"))
-    record = rollout_record(rollout, query.get("by", ""), number(request, "from", 0), search)
+    first = number(request, "from", 0)
+    record = rollout_record(rollout, query.get("by", ""), first, search, site.opened.slice_search)
     more = {"page": PAGE, "most_pages": MOST_LINKED_PAGES}
     title = f"{clean(record.sample.key, 120)} of {version.name}"
     return Page(template="rollout", record=record, title=title, more=more)
@@ -41,4 +42,9 @@ def _group(site: Site, request: Request) -> Page:
     ordinal = request.path_params["ordinal"]
     check_ordinal(version, ordinal)
     record = group_record(version, ordinal, request.query_params.get("by", ""))
-    return Page(template="group", record=record, title=f"{record.value} of {version.name}")
+    return Page(
+        template="group",
+        fragment="group_members",
+        record=record,
+        title=f"{record.value} of {version.name}",
+    )

@@ -3,10 +3,13 @@
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import loader
+from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, MissingDependency
 
 from ..open_data import OpenData
@@ -43,6 +46,8 @@ def serve(
     Raises: InvalidRuntime if the port is unavailable or the prefix invalid; MissingDependency.
     """
     check_packages()
+    preparing = Thread(target=_prepare, name="penstock-view-prepare", daemon=True)
+    preparing.start()
     from .app import application
     from .guard import new_token
 
@@ -64,6 +69,8 @@ def serve(
         writes=writes,
     )
     opened.start()
+    # A page that is asked for meanwhile would take as long, and share the processor.
+    preparing.join()
     _announce_address(announce, first, token, host, own_port, unix_socket, prefix)
     try:
         _run(app, opened.stop, listening)
@@ -71,6 +78,15 @@ def serve(
         opened.close()
         if unix_socket:
             unix_socket.unlink(missing_ok=True)
+
+
+def _prepare() -> None:
+    """Load the modules and templates of the first page before its request."""
+    from .page import compile_templates
+
+    with suppress(MissingDependency):  # a page that needs polars shows the error
+        import_polars()
+    compile_templates()
 
 
 def check_packages() -> None:

@@ -77,7 +77,7 @@ TAGS = frozenset(
 )
 ATTRIBUTES = frozenset(
     """alt aria-hidden aria-label charset class content dir height hidden href http-equiv id lang loading name role
-    scope src style title viewbox width x x1 x2 y y1 y2""".split()  # noqa: SIM905
+    scope src style tabindex title viewbox width x x1 x2 y y1 y2""".split()  # noqa: SIM905
 )
 
 

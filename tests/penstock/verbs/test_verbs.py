@@ -424,7 +424,8 @@ def test_plans_ls_names_the_versions_that_each_plan_reads(cli, own):
     assert rows.keys() == before | {saved}
     row = rows[saved]
     assert (row["global_batch"], row["seed"]) == (3, 5)
-    assert row["sources"]["images"] == {"version": "d@4", "fields": ["cls"], "where": "score > 1"}
+    images = {"version": "d@4", "fields": ["cls"], "where": "score > 1", "slices": []}
+    assert row["sources"]["images"] == images
     (line,) = (line for line in cli("plans", "ls", root=own).out.splitlines() if line.startswith(saved))
     assert line.endswith("images: d@4 where score > 1, others: other@1")
     assert re.search(r"  \d{4}-\d\d-\d\d \d\d:\d\d +3 +5  ", line)

@@ -1,7 +1,10 @@
 """The episode's page over HTTP: which samples it shows, what its script gets, and at what cost."""
 
+import json
 import re
 import struct
+from itertools import pairwise
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -198,6 +201,21 @@ def test_trained_windows_are_those_of_the_steps(served, folder, keys, step_s, mo
     assert bad == [(step, slot) for step, slot, _ in expected if (step, slot) == (7, 0)]
     assert answer["failed"] == {}
     assert "InvalidName" in served.get(f"{RIG}/trained?run=..%2Fx").json()["failed"]["../x"]
+    for level in {one["level"] for one in run["windows"]}:
+        line = sorted((one["first_ns"], one["last_ns"]) for one in run["windows"] if one["level"] == level)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(line))
+
+
+def test_list_of_trained_windows_is_html_with_links_of_the_page(served):
+    windows = served.get(f"{RIG}/trained?run=big").json()["runs"][0]["windows"]
+    text = served.get(f"{RIG}/trained?run=big", hx_request="true").text
+    assert f"{len(windows)} windows, steps {windows[0]['step']} to {windows[-1]['step']}" in text
+    assert f'href="../../../../r/big/{windows[0]["step"]}/{windows[0]["slot"]}"' in text
+    assert f'data-seek="{windows[0]["at_ns"]}"' in text
+    (drawn,) = re.findall('data-drawn="([^"]*)"', text)
+    assert json.loads(unquote(drawn))["windows"] == windows
+    failed = served.get(f"{RIG}/trained?run=%3Cb%3E", hx_request="true").text
+    assert "&lt;b&gt;: InvalidName" in failed
 
 
 def test_window_s_row_has_its_own_time(tmp_path):
@@ -366,3 +384,15 @@ def test_long_stream_with_row_blocks_opens_in_parts(tmp_path, requests, monkeypa
         assert content == whole
     finally:
         server.close()
+
+
+def test_page_names_its_slices(folder, keys, tmp_path):
+    with loader.Root(folder) as root:
+        root.save_slice("rig@1", "shaky", [1], by="ann", why="the camera moves")
+        served = Served(root, recipe=None)
+        try:
+            pages = [served.get(f"/v/rig/1/s/{ordinal}").text for ordinal in (0, 1)]
+        finally:
+            served.close()
+    assert ["<b>shaky</b>@1" in page for page in pages] == [False, True]
+    assert "the camera moves" in pages[1]

@@ -10,9 +10,12 @@ from loader.errors import Corrupt, FormatTooNew, NotRecorded
 from loader.rollouts.cursor import Cursor
 from loader.rollouts.record import DecisionRecord, LikeRecord, RunRecords
 from loader.run.trail.recorder import RunRecorder
+from penstock.cli import main
 from penstock.view.rollouts import decisions
 from penstock.view.rollouts.decision_lines import decision_lines
-from penstock.view.rollouts.decisions import decision_chart, decision_detail
+from penstock.view.rollouts.decisions import decision_chart, decision_detail, decision_summary, summary_lines
+from penstock.view.sections.characters.section_lines import page_lines
+from penstock.view.sections.decisions import decisions_sections
 from tests.view.conftest import write_photos
 from tests.view.rollouts.rig import HOSTILE
 from tests.view.test_web import Served
@@ -97,6 +100,47 @@ def test_detail_adds_up_by_environment_and_length(root):
         decision_detail(root.store, "on", 6)
 
 
+def test_summary_adds_up_the_decisions_and_names_the_newest_plan(root):
+    write_decisions(root, range(6), run="first")
+    RunRecords(root.store, "on").create_like(LikeRecord(run="on", like="first", until=4))
+    newest = "p-" + "1" * 64
+    write_decisions(root, [4], policy=70)
+    write_decisions(root, [5], policy=99, plan=newest)
+    summary = decision_summary(root, "on")
+    assert (summary.n_decisions, summary.n_counted, summary.last_step, summary.policy) == (6, 6, 5, 99)
+    assert (summary.groups, summary.trained, summary.stale, summary.small) == (48, 6 * 30 + 15, 15, 12)
+    assert (summary.plan, summary.error) == (newest, "")
+    lines = list(summary_lines(summary))
+    assert lines == [
+        "  6 decisions, as run first before step 4; the newest begins at step 5, with policy 99",
+        f"  newest plan {newest}",
+        "  trained 195 rollouts of 48 groups; withheld 15 stale, 12 of small groups",
+    ]
+    root.store.put(record(1, "first").key, b"{")
+    damaged = decision_summary(root, "on")
+    assert damaged.n_counted == 5
+    assert "1.json" in next(summary_lines(damaged))
+
+
+def test_trail_verbs_show_the_decisions_of_a_run(root, capsys):
+    plan = loader.plan({"photos": write_photos(root).select("jpg", "cls")}, seed=3, global_batch=2)
+    shared = RunRecorder(loader.Trail(root, "on"))
+    with loader.Loader(plan, workers=0, framework="numpy", steps=3, trail=shared) as batches:
+        for _ in batches:
+            batches.note(loss=1.0)
+    shared.close(wait=True)
+    write_decisions(root, range(3), plan=plan.hash)
+    assert main(["trail", "show", "on", "--root", root.url]) == 0
+    text = capsys.readouterr().out
+    assert "3 decisions; the newest begins at step 2, with policy 2" in text
+    assert f"newest plan {plan.hash}" in text
+    assert main(["trail", "show", "on", "--root", root.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decisions"]["trained"] == 93
+    assert main(["trail", "ls", "--root", root.url, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["plans"], row["problem"]) == ([plan.hash], "")
+
+
 DAMAGED = {
     "no JSON": b"{",
     "another run": record(2, "off").to_json(),
@@ -152,6 +196,17 @@ def test_pages_escape_what_records_say(root):
         assert served.get("/r/on%2F..%2Fx/decisions").status_code == 404
     finally:
         served.close()
+
+
+def test_lines_of_decisions_are_bars_and_the_newest_first(root):
+    write_decisions(root, range(3))
+    page = decisions_sections("on", decision_chart(root.store, "on"))
+    lines = [line.text for line in page_lines(page, 100)]
+    (trained,) = [line for line in lines if line.startswith("trained ")]
+    assert "30 to 32" in trained
+    assert "█" in trained
+    table = lines[next(i for i, line in enumerate(lines) if "policy" in line) + 1 :]
+    assert [line.split()[0] for line in table[:3]] == ["2", "1", "0"]
 
 
 def test_run_page_shows_the_decisions_of_an_online_run_alone(root):

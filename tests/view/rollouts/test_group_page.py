@@ -1,5 +1,8 @@
 """A group's page: the samples of one transaction with one value, side by side, with links there and back."""
 
+import re
+from urllib.parse import urljoin
+
 import numpy as np
 import pytest
 
@@ -24,6 +27,25 @@ def test_group_is_that_of_its_transaction(root):
             assert (record.column, record.value, record.n_samples) == ("group_id", f"g{group}", MEMBERS)
             ordinals = [one.ordinal for one in record.members]
             assert ordinals == sorted(ordinal_of(version, key) for key in keys_of(record))
+
+
+def test_group_in_a_rollout_s_page_leads_to_its_members(root):
+    """The list's addresses are relative to the page of the sample, not to its own."""
+    version = write_rollouts(root, steps=1)
+    ordinal = ordinal_of(version, "0/0/1")
+    record = group_record(version, ordinal)
+    page = f"/v/rl/1/s/{ordinal}"
+    served = Served(root, recipe=None)
+    try:
+        assert f'hx-get="../../../../v/rl/1/s/{ordinal}/group?by=group_id"' in served.get(page).text
+        text = served.get(f"{page}/group?by=group_id", hx_request="true").text
+        links = [urljoin(page, link) for link in re.findall('href="([^"]*)"', text)]
+        assert links == [f"{page}/group?by=group_id", *(f"/v/rl/1/s/{one.ordinal}" for one in record.members)]
+        assert {served.get(link).status_code for link in links} == {200}
+    finally:
+        served.close()
+    assert text.count("aria-current") == 1
+    assert [f"{one.advantage:+.3g}" for one in record.members] == re.findall(r'"num">([+-][0-9.]+)<', text)
 
 
 def test_members_have_the_values_of_their_fields_and_columns(root):
@@ -133,3 +155,20 @@ def test_advantages_that_are_not_finite_have_no_mean(root):
     (member,) = group_record(root.open("nan@1"), 0).members
     assert member.advantage is None
     assert "reward" not in member.numbers
+
+
+def test_members_of_older_policies_have_their_lag(root):
+    version = write_rollouts(root, steps=1)
+    record = group_record(version, ordinal_of(version, "0/0/1"))
+    policies = [one.numbers["policy_min"] for one in record.members]
+    lags = [int(policy - record.newest_policy) for policy in policies]
+    assert record.newest_policy == max(one.numbers["policy_max"] for one in record.members)
+    served = Served(root, recipe=None)
+    try:
+        page = f"/v/rl/1/s/{record.ordinal}/group?by=group_id"
+        text = served.get(page, hx_request="true").text
+    finally:
+        served.close()
+    assert min(lags) < 0
+    shown = re.findall(r'<td class="num lag">(-?[0-9]*)</td>', text)
+    assert shown == [str(lag) if lag else "" for lag in lags]

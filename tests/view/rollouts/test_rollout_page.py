@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import loader
+from penstock.upkeep.exclusion import exclude_slice
 from penstock.view.episodes import verified_field
 from penstock.view.inspect.version_record import fields_of
 from penstock.view.rollouts import open_rollout as opening
@@ -305,3 +306,20 @@ def test_page_of_a_hundred_thousand_tokens_is_bounded(root):
         assert len(page.content) < 600_000
     finally:
         served.close()
+
+
+def test_page_names_its_slices_and_exclusion(root):
+    version = write_rollouts(root, steps=1)
+    ordinal = ordinal_of(version, "0/0/1")
+    root.save_slice("rl@1", "odd", [ordinal], by="ann", why="short answers")
+    exclude_slice(root, "rl@1", "odd", by="bea", reason="wrong <grader>")
+    served = Served(root, recipe=None)
+    try:
+        page = served.get(f"/v/rl/1/s/{ordinal}").text
+        other = served.get(f"/v/rl/1/s/{ordinal_of(version, '0/0/2')}").text
+    finally:
+        served.close()
+    assert "<b>odd</b>@1" in page
+    assert "short answers" in page
+    assert "wrong &lt;grader&gt;" in page
+    assert "<b>odd</b>" not in other

@@ -7,9 +7,10 @@ import pytest
 
 from penstock.view.kinds.image import png
 from penstock.view.kinds.kind import TokenBox
+from penstock.view.sections.characters.curve_lines import curve_lines
+from penstock.view.sections.characters.running_median import running_median
 from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
 from penstock.view.terminal.slot_screen import tokens_text
-from penstock.view.terminal.training_screens import chart_lines
 
 
 def cells(widget):
@@ -81,14 +82,34 @@ def test_tokens_are_told_apart_without_colours() -> None:
 
 def test_chart_names_the_scale_of_each_metric_and_the_steps() -> None:
     chart = {"step": [0, 1, 2, 3], "loss": [3.0, None, 1.0, 2.0], "lr": [2e-5] * 4, "nothing": [None] * 4}
-    assert chart_lines(chart, [1], 37) == [
+    assert curve_lines(chart, [1], "", 37) == [
         "loss             1 to 3          █    ▁ ▅",
         "lr               2e-05 to 2e-05  ▁ ▁  ▁ ▁",
         "nothing          no finite value         ",
         "unusual steps                      !     ",
         "step                             0      3",
     ]
-    assert {len(one) for one in chart_lines({"step": range(10_000), "a": range(10_000)}, [9], 60)} == {60}
+    assert {len(one) for one in curve_lines({"step": range(10_000), "a": range(10_000)}, [9], "", 60)} == {60}
+
+
+def test_main_metric_has_its_range_and_its_running_median() -> None:
+    steps = range(240)
+    loss = [(240 - step) / 10 + 3 * (step % 10 == 0) for step in steps]
+    loss[7] = None
+    lines = curve_lines({"step": steps, "loss": loss}, [], "loss", 80)
+    rows = lines[: lines.index(next(line for line in lines if line.startswith("loss")))]
+    assert len(rows) == 6
+    assert rows[0].split()[0] == "25"
+    assert sum("░" in row for row in rows) >= 5
+    medians = [next(i for i, row in enumerate(rows) if row[column] == "█") for column in range(30, 80)]
+    assert medians == sorted(medians)
+    assert (medians[0], medians[-1]) == (1, 5)
+
+
+def test_running_median_ignores_a_missing_value_and_an_outlier() -> None:
+    assert running_median([1.0, 1.0, None, 900.0, 2.0, 2.0]) == [1.0, 1.0, 2.0, 2.0, 2.0, 2.0]
+    assert running_median([None, None]) == [None, None]
+    assert running_median([]) == []
 
 
 @pytest.mark.parametrize("mode", ["kitty", "sixel"])

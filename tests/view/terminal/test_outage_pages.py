@@ -1,13 +1,13 @@
 """A store that fails under an open terminal: pages say so, and are shown again once it answers."""
 
 import loader
-from penstock.view import open_data, outage
+from penstock.view import open_items, outage
 from penstock.view.terminal.addresses import RootPage, StepPage, VersionPage
 
 
 def test_pages_say_that_the_store_is_down_and_come_back(look, bucket, monkeypatch) -> None:
     monkeypatch.setattr(outage, "OUTAGE_S", 0)
-    monkeypatch.setattr(open_data, "FRESH_S", -1.0)
+    monkeypatch.setattr(open_items, "FRESH_S", -1.0)
 
     async def test(terminal) -> None:
         assert terminal.lines[0].startswith("one step 1: rank 0 of 1")

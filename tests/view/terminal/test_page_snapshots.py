@@ -10,29 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.view.terminal.addresses import (
-    ComparisonPage,
-    SamplePage,
-    SlotPage,
-    StepPage,
-    VersionPage,
-    WindowPage,
-)
+from penstock.view.terminal.addresses import SamplePage, SlotPage, StepPage, VersionPage
 
 FOLDER = Path(__file__).parent / "snapshots"
 STEP = StepPage(run="one", step=3)
 VERSION = VersionPage(dataset="photos", number=1)
 PAGES = {
-    "window": (WindowPage(run="one", first=1, last=4), (), "none"),
-    "against": (ComparisonPage(run="one", other="floats"), (), "none"),
     "step": (STEP, (), "halves"),
     "step_without_colours": (STEP, (), "shades"),
     "slot": (SlotPage(step=STEP, slot=1), (), "halves"),
-    "version": (VERSION, (), "none"),
     "sample": (SamplePage(version=VERSION, ordinal=2), (), "none"),
     "keys": (STEP, ("question_mark",), "none"),
     "goto": (STEP, ("g",), "none"),
-    "filter": (VERSION, ("slash",), "none"),
     "exclude": (STEP, ("b", "x"), "none"),
 }
 VARIES = [

@@ -1,11 +1,12 @@
 // Samples to exclude, stored in this tab. One request publishes a version without them.
-import { element } from "./element.js";
-
 const NAME = "penstock-basket";
 const up = document.body.dataset.up, csrf = document.querySelector("meta[name=csrf]")?.content;
 let say = () => {};
 
-const keyOf = (element) => decodeURIComponent(element.dataset.key);
+// A page's samples of one version: the version stands on what holds them all.
+const versionOf = (element) => element.dataset.version ?? element.closest("[data-version]")?.dataset.version;
+// A card whose key shows as it is has it in its text only.
+const keyOf = (element) => decodeURIComponent(element.dataset.key) || element.querySelector("code").textContent;
 // Escapes unprintable characters, such as direction marks, for a shell and a person.
 const escaped = (text) => text.replace(/\p{C}/gu, (one) => {
   const n = one.codePointAt(0);
@@ -21,60 +22,63 @@ function keep(samples) {
 }
 
 function show(samples) {
-  const label = document.querySelector("#basket");
-  label.hidden = !samples.length;
-  label.textContent = `${samples.length} in the basket`;
+  document.querySelector("#tray").hidden = !samples.length;
+  document.querySelector("#basket").textContent = `${samples.length} in the basket`;
   const picked = new Set(samples.map((one) => `${one.version}\n${one.key}`));
   for (const card of document.querySelectorAll("[data-key]")) {
-    card.classList.toggle("picked", picked.has(`${card.dataset.version}\n${keyOf(card)}`));
+    card.classList.toggle("picked", picked.has(`${versionOf(card)}\n${keyOf(card)}`));
   }
 }
 
 function current() {
   const card = document.activeElement?.closest?.("[data-key]") ?? document.body;
-  return card.dataset.key === undefined ? null : { version: card.dataset.version, key: keyOf(card) };
+  return card.dataset.key === undefined ? null : { version: versionOf(card), key: keyOf(card) };
 }
 
-async function send(samples, reason, by) {
-  const answer = await fetch(`${up}exclude`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-CSRF": csrf },
-    body: JSON.stringify({ samples, reason, by, page: location.pathname }),
-  });
+async function post(path, body, failure) {
+  const headers = { "Content-Type": "application/json", "X-CSRF": csrf };
+  const answer = await fetch(`${up}${path}`, { method: "POST", headers, body: JSON.stringify(body) });
   const text = await answer.text();
-  if (!answer.ok) return say(`not excluded: ${text}`);
-  keep([]);
-  const { versions } = JSON.parse(text);
-  say(`excluded; new: ${versions.join(", ")}`);
-  const [dataset, n] = versions[0].split("@");
-  location.assign(`${up}v/${encodeURIComponent(dataset)}/${n - 1}/diff/${n}`);
+  if (answer.ok) return JSON.parse(text);
+  return say(`${failure}: ${text}`);
 }
 
-function ask(samples) {
-  const asked = (label, name, value) => element("label", {}, label, element("input", { name, value, required: true }));
-  const no = element("button", { formNoValidate: true, value: "cancel" }, "Cancel");
-  const form = element(
-    "form",
-    { method: "dialog" },
-    element("h2", {}, `Exclude ${samples.length} ${samples.length === 1 ? "sample" : "samples"}`),
-    element("p", {}, samples.slice(0, 20).map((one) => escaped(one.key)).join(", ")),
-    asked("Reason ", "reason", ""),
-    asked("Your name ", "by", localStorage.getItem("penstock-by") ?? ""),
-    element("button", {}, "Exclude"),
-    " ",
-    no,
-  );
-  const dialog = element("dialog", { id: "exclude" }, form);
-  document.body.append(dialog);
-  form.addEventListener("submit", (event) => {
-    if (event.submitter === no) return;
-    const given = new FormData(form);
-    localStorage.setItem("penstock-by", given.get("by"));
-    send(samples, given.get("reason"), given.get("by"));
-  });
-  dialog.addEventListener("close", () => dialog.remove());
+// Excludes samples or a slice, and shows what changed; or removes a slice.
+async function change(path, body) {
+  const done = await post(path, { ...body, page: location.pathname }, path === "slice/remove" ? "not removed" : "not excluded");
+  if (!done) return;
+  if (path === "exclude") keep([]);
+  const [dataset, n] = (done.versions?.[0] ?? "").split("@");
+  location.assign(n ? `${up}v/${encodeURIComponent(dataset)}/${n - 1}/diff/${n}` : `${up}slices`);
+}
+
+async function saveSlice(body, name, why, by) {
+  const saved = await post("slice", { ...body, name, why, by, page: location.pathname + location.search }, "not saved");
+  if (!saved) return;
+  keep([]);
+  say(`saved: slice ${saved.dataset}/${saved.name}, number ${saved.n}, of ${many(saved.n_samples)}; its page leaves it out`);
+}
+
+// Asks in a dialog of the page; `done` gets the values of its fields.
+function ask(name, title, text, done) {
+  const dialog = document.querySelector(name), form = dialog.querySelector("form");
+  form.reset();
+  form.elements.by.value = localStorage.getItem("penstock-by") ?? "";
+  dialog.querySelector("h2").textContent = title;
+  dialog.querySelector("p").textContent = text;
+  form.onsubmit = (event) => {
+    if (event.submitter.value === "cancel") return;
+    const values = Object.fromEntries(new FormData(form));
+    localStorage.setItem("penstock-by", values.by);
+    done(values);
+  };
   dialog.showModal();
 }
+
+const many = (n) => `${n} ${n === 1 ? "sample" : "samples"}`;
+
+// Marks the cards of the basket, after others have taken their place.
+export const pickedAgain = () => show(read());
 
 export const basket = {
   begin(report) {
@@ -97,6 +101,28 @@ export const basket = {
       const command = `penstock exclude --reason R --by WHO -- ${samples[0].version.split("@")[0]} ${samples.map((it) => word(it.key)).join(" ")}`;
       return say(`this server only reads (--allow-writes); run instead: ${command}`);
     }
-    ask(samples);
+    const names = samples.slice(0, 20).map((it) => escaped(it.key)).join(", ");
+    ask("#exclude", `Exclude ${many(samples.length)}`, names, (words) => change("exclude", { samples, ...words }));
   },
+  // The basket as a list; without one, the page's filter as a rule that grows with versions.
+  save() {
+    const samples = read(), page = document.querySelector("#found")?.dataset ?? {}, sql = decodeURIComponent(page.sql ?? "");
+    const versions = [...new Set(samples.map((it) => it.version))];
+    if (versions.length > 1) return say(`a slice has samples of one version; the basket has ${versions.join(", ")}`);
+    if (!samples.length && !sql) return say("choose samples with b, or filter a version, and press s");
+    if (!samples.length && page.slices) return say("a rule holds no slices and no lasso: clear them, or choose samples with b");
+    const version = versions[0] ?? page.version;
+    const body = samples.length ? { version, keys: samples.map((it) => it.key) } : { version, where: sql };
+    if (!csrf) {
+      const what = samples.length ? "--from KEYS.txt" : `--where ${word(sql)}`;
+      return say(`this server only reads (--allow-writes); run instead: penstock slice save ${version} NAME ${what} --by WHO --why W`);
+    }
+    const text = samples.length ? `${many(samples.length)} of ${version}` : `${version} where ${sql}: later samples that pass it belong to it, too`;
+    ask("#save", "Save as a slice", text, ({ name, why, by }) => saveSlice(body, name, why, by));
+  },
+  // A button of a slice: what it does stands in `data-press`, as the path of the request.
+  slice({ innerText: verb, dataset: { press, version, name, text } }) {
+    ask("#change", verb, text, (words) => change(press, { version, name, ...words }));
+  },
+  empty: () => keep([]),
 };

@@ -1,7 +1,7 @@
 // An episode on one axis: cameras, lanes, language and trained windows follow one cursor. Every value beside the cursor
 // comes from the server, which picks it as the loader does; the browser only plays videos between two such moments.
-import { element } from "./element.js";
-import { Axis, Plot, columns, extent } from "./plot.js";
+import { Axis, Plot, columns, extent, number } from "./lines.js";
+import { KEYS, go } from "./view.js";
 
 const at = document.body.dataset, here = at.episode;
 const one = (selector) => document.querySelector(selector);
@@ -12,17 +12,12 @@ const record = await answer(at.record).then((response) => response.json()).catch
   throw error;
 });
 const isTime = record.unit === "s", second = isTime ? 1e9 : 10;
-const axis = new Axis(record.length_ns);
+const axis = new Axis(0, record.length_ns);
 let playing = false;
 const named = (value) => decodeURIComponent(value);
-const names = new Map([...record.cameras, ...record.streams].map((track) => [track.field, track.name]));
 
-// Seconds after the axis's start, exact to the nanosecond; a step in an episode without a clock.
-function seconds(ns) {
-  if (!isTime) return String(ns);
-  const rest = String(ns % 1e9).padStart(9, "0").replace(/0+$/, "");
-  return `${Math.floor(ns / 1e9)}${rest && `.${rest}`}`;
-}
+// Seconds after the axis's start, exact to the nanosecond up to 11 days; a step in an episode without a clock.
+const seconds = (ns) => String(isTime ? ns / 1e9 : ns);
 
 function shown(ns, digits = 4) {
   return isTime ? `${(ns / 1e9).toFixed(digits)} s` : `step ${ns}`;
@@ -33,17 +28,11 @@ function address(page, values) {
   return `${here}/${page}?${query}`;
 }
 
-function number(value) {
-  if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return String(value);
-  const size = Math.abs(value);
-  return size >= 1e5 || (size && size < 1e-3) ? value.toExponential(2) : value.toFixed(3);
-}
-
-function age(ns) {
-  if (!ns) return ns === null ? "" : "0 ns";
-  const [unit, scale] = Math.abs(ns) < 1e3 ? ["ns", 1] : Math.abs(ns) < 1e6 ? ["µs", 1e3] : ["ms", 1e6];
-  return `${(ns / scale).toLocaleString("en-US", { maximumFractionDigits: 1 })} ${unit}`;
+// A new element with these properties and children.
+function element(tag, properties, ...children) {
+  const created = Object.assign(document.createElement(tag), properties);
+  created.append(...children);
+  return created;
 }
 
 // The latest request of one kind: the next is sent when an answer is here, and those between are dropped.
@@ -74,11 +63,9 @@ function trouble(text) {
   isTroubled = true;
 }
 
-async function answer(url) {
-  const response = await fetch(url).catch(() => { throw new Error("The viewer does not answer. Is it still running?"); });
+async function answer(url, options) {
+  const response = await fetch(url, options).catch(() => { throw new Error("The viewer does not answer. Is it still running?"); });
   if (!response.ok) throw new Error(await response.text());
-  if (isTroubled) one("#status").hidden = true;
-  isTroubled = false;
   return response;
 }
 
@@ -112,9 +99,7 @@ class Camera {
 
   take(track) {
     this.track = track;
-    const pts = track.pts_s === null ? "" : `, pts ${track.pts_s.toFixed(4)} s`;
-    const older = track.age_ns ? `, ${age(track.age_ns)} old` : "";
-    this.caption.textContent = track.error || `frame ${track.number}${pts}${older}${track.is_pad ? ", padding" : ""}`;
+    this.caption.textContent = track.error || track.text;
     this.show();
   }
 
@@ -177,7 +162,7 @@ class Lane {
     this.rows = [...one(`[data-values="${this.number}"]`).children];
     const dims = this.lane.labels.map((_, dim) => dim);
     this.solid = dims.map((dim) => ({ colour: dim, x: null }));
-    this.dashed = this.lane.dashed ? dims.map((dim) => ({ colour: dim, dashed: true, x: null })) : [];
+    this.dashed = this.lane.dashed ? dims.map((dim) => ({ colour: dim, alpha: 0.75, width: 1, dashed: true, x: null })) : [];
     this.plot = new Plot(canvas, axis, { series: [...this.solid, ...this.dashed], unit: this.lane.unit, whole: !isTime });
     this.latest = new Latest(() => this.load());
     this.rows.forEach((row, dim) => row.querySelector("button").addEventListener("click", () => this.alone(dim)));
@@ -195,7 +180,7 @@ class Lane {
   async load() {
     this.stale = false;
     const { first, labels } = this.lane, room = (axis.to - axis.from) * 0.25;
-    const range = { from: Math.floor(Math.max(0, axis.from - room)), to: Math.ceil(Math.min(axis.length, axis.to + room)) };
+    const range = { from: Math.floor(Math.max(0, axis.from - room)), to: Math.ceil(Math.min(axis.last, axis.to + room)) };
     const width = Math.ceil(this.plot.canvas.getBoundingClientRect().width) || 600;
     const wide = Math.max(1, Math.min(4096, Math.round((width * (range.to - range.from)) / (axis.to - axis.from))));
     if (!this.solid[0].x) this.say("reading …");
@@ -280,40 +265,15 @@ band(one("#keep"), record.keep.map((span) => ({ ...span, text: "" })), null, () 
 band(one("#faults"), record.faults, one("#fault-here"), (span) => (span.kind === "gap" ? 4 : 1));
 new Plot(one("#ruler"), axis, { ruler: (x) => (isTime ? `${Number((x / 1e9).toPrecision(6))} s` : String(Math.round(x))), whole: !isTime });
 
-function row(table, name, value) {
-  table.append(element("tr", {}, element("th", {}, name), element("td", {}, value)));
-}
-
-// The value of the action that is farthest from the state's, at the cursor.
-function farthest(tracks) {
-  let best = null;
-  for (const lane of record.lanes) {
-    const state = tracks.get(lane.field)?.values, action = tracks.get(lane.dashed)?.values;
-    if (!state || !action) continue;
-    lane.labels.forEach((label, i) => {
-      const apart = action[lane.first + i] - state[lane.first + i];
-      if (Number.isFinite(apart) && (!best || Math.abs(apart) > Math.abs(best[1]))) best = [`${lane.name} ${label}`, apart];
-    });
-  }
-  return best && `${best[0]} ${number(best[1])}`;
-}
-
 function take(next) {
+  if (isTroubled) one("#status").hidden = true; // an answer to another request, sent before, says nothing of now
+  isTroubled = false;
   const tracks = new Map(next.tracks.map((track) => [track.field, track]));
   for (const camera of cameras) if (tracks.has(camera.field)) camera.take(tracks.get(camera.field));
   for (const lane of lanes) lane.take(tracks);
   one("#row").textContent = next.row < 0 ? "–" : next.row;
-  const table = one("#cursor");
-  table.replaceChildren();
-  row(table, "row", !next.anchor ? "no stream has rows and times" : next.row < 0 ? "before the first" : `${next.row.toLocaleString("en-US")} of ${names.get(next.anchor)}`);
-  if (isTime) row(table, "time", `${BigInt(next.clock_ns).toLocaleString("en-US")} ns`);
-  for (const track of next.tracks) {
-    const what = record.cameras.some((camera) => camera.field === track.field) ? "frame" : "row";
-    const older = track.age_ns === null ? "" : `, ${age(track.age_ns)} old`;
-    row(table, names.get(track.field), track.error || `${what} ${track.number}${older}${track.is_pad ? ", padding" : ""}`);
-  }
-  const apart = farthest(tracks);
-  if (apart) row(table, "action − state, largest", apart);
+  const cells = ([name, text]) => [element("th", {}, name), element("td", {}, text)];
+  one("#cursor").replaceChildren(...next.facts.map((fact) => element("tr", {}, ...cells(fact))));
   at.moment = String(next.at_ns);
 }
 
@@ -355,14 +315,14 @@ let leader = null, clock = 0;
 function play() {
   playing = !playing;
   one("#play").firstChild.textContent = playing ? "❚❚ " : "▶ ";
-  one("#play").setAttribute("aria-label", playing ? "pause" : "play");
+  one("#play").setAttribute("aria-label", playing ? "space: pause" : "space: play");
   const moving = cameras.filter((camera) => camera.plays && camera.track?.shown_s);
   if (!playing) {
     for (const camera of moving) camera.video.pause();
     axis.seek(axis.at);
     return;
   }
-  if (axis.at >= axis.length) axis.seek(0);
+  if (axis.at >= axis.last) axis.seek(0);
   leader = moving[0] ?? null;
   for (const camera of moving) {
     camera.video.playbackRate = Number(one("#speed").value);
@@ -382,7 +342,7 @@ function tick(time) {
   clock = time;
   for (const camera of cameras) if (camera !== leader) camera.follow(now);
   axis.seek(now);
-  if (now >= axis.length) play();
+  if (now >= axis.last) play();
   else requestAnimationFrame(tick);
 }
 
@@ -400,14 +360,13 @@ function normalise() {
 function fold(n) {
   const button = one(`[data-fold="${n}"]`);
   if (!button) return;
-  const open = button.getAttribute("aria-expanded") === "true", key = one(`[data-values="${n}"]`).parentElement;
+  const open = button.getAttribute("aria-expanded") === "true";
   button.setAttribute("aria-expanded", String(!open));
   lanes[n].plot.canvas.parentElement.classList.toggle("folded", open);
-  key.classList.toggle("folded", open);
 }
 
-const go = (to) => to && location.assign(to);
-const KEYS = {
+// Some keys of every page have another meaning here.
+Object.assign(KEYS, {
   " ": play,
   ",": () => step(-1, walked()),
   ".": () => step(1, walked()),
@@ -416,81 +375,29 @@ const KEYS = {
   ArrowLeft: () => axis.seek(axis.at - second),
   ArrowRight: () => axis.seek(axis.at + second),
   Home: () => axis.seek(0),
-  End: () => axis.seek(axis.length),
+  End: () => axis.seek(axis.last),
   "+": () => axis.zoom(0.5),
   "-": () => axis.zoom(2),
-  0: () => axis.range(0, axis.length),
+  0: () => axis.whole(),
   n: normalise,
   "[": () => go(at.before),
   "]": () => go(at.after),
-};
+});
 for (let n = 1; n <= 9; n++) KEYS[n] = () => fold(n - 1);
+addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-seek]");
+  if (button) axis.seek(Number(button.dataset.seek));
+});
 
-// Before the keys of every page, some of which have another meaning here.
-addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog[open]")) return;
-  if (event.key === " " && event.target.closest?.("button, a, summary") && event.target.id !== "play") return;
-  const act = KEYS[event.key];
-  if (!act) return;
-  event.preventDefault();
-  event.stopImmediatePropagation();
-  act();
-}, true);
-
-const CLICKS = {
-  "#play": play, "#before": KEYS[","], "#after": KEYS["."], "#normalised": normalise,
-  "#zoom-in": KEYS["+"], "#zoom-out": KEYS["-"], "#zoom-all": KEYS[0],
-};
-for (const [selector, act] of Object.entries(CLICKS)) one(selector).addEventListener("click", act);
-for (const button of all("[data-fold]")) button.addEventListener("click", () => fold(Number(button.dataset.fold)));
-for (const button of all("[data-seek]")) button.addEventListener("click", () => axis.seek(Number(button.dataset.seek)));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => axis.draw(true));
-
-// The windows that trainings took of this episode: a lane for the first run that has some, a list for each.
-const link = (text, href) => element("a", { href }, text);
-const complaint = (text) => element("p", { className: "error" }, text);
-const button = (text, className, act) => {
-  const made = element("button", { type: "button", className }, text);
-  made.addEventListener("click", act);
-  return made;
-};
+// The windows that trainings took of this episode: the server lists them, and a lane shows those of the first run.
 const slot = (run, window) => `${at.up}r/${encodeURIComponent(run)}/${window.step}/${window.slot}`;
 const loss = (value) => (value === null ? "" : `: loss ${number(value)}`);
 
-function list(run) {
-  const n = run.windows.length, numbers = run.windows.map((window) => window.step);
-  const held = n ? `${n} ${n === 1 ? "window" : "windows"}, steps ${Math.min(...numbers)} to ${Math.max(...numbers)}` : "in none of its recorded steps";
-  const part = run.searched && ` (searched: ${run.searched})`;
-  const box = element("div", {}, element("p", {}, link(run.training, `${at.up}r/${encodeURIComponent(run.training)}`), ` ${held}${part}`));
-  if (run.error) box.append(complaint(run.error));
-  if (!n) return box;
-  const table = element("table", {});
-  for (const window of run.windows.slice(0, 200)) {
-    const tr = table.insertRow(), cell = tr.insertCell();
-    cell.append(button(window.row < 0 ? "whole episode" : `row ${window.row}`, "plain", () => axis.seek(window.at_ns)));
-    const className = window.is_far ? "error" : "";
-    tr.append(element("td", { className }, link(`step ${window.step}`, slot(run.training, window)), loss(window.loss)));
-  }
-  box.append(element("details", {}, element("summary", {}, "windows"), table));
-  return box;
-}
-
-function stacked(windows) {
-  const ends = [];
-  for (const window of [...windows].sort((a, b) => a.first_ns - b.first_ns)) {
-    let level = ends.findIndex((end) => end <= window.first_ns);
-    if (level < 0) level = ends.push(0) - 1;
-    ends[level] = window.last_ns;
-    window.level = level;
-  }
-  return ends.length;
-}
-
 function draw(run) {
-  const levels = stacked(run.windows), losses = run.windows.map((window) => window.loss).filter(Number.isFinite);
+  const levels = 1 + Math.max(...run.windows.map((window) => window.level)), losses = run.windows.map((window) => window.loss).filter(Number.isFinite);
   const least = Math.min(...losses), most = Math.max(...losses);
   const ticks = run.windows.map((window) => ({
-    from: window.first_ns, to: window.last_ns, top: (window.level + 0.02) / levels, tall: 0.8 / levels, bad: window.is_far, colour: 0,
+    from: window.first_ns, to: window.last_ns, top: (window.level + 0.02) / levels, tall: 0.8 / levels, tone: window.is_far ? "bad" : "",
     alpha: Number.isFinite(window.loss) && most > least ? 0.35 + 0.65 * ((window.loss - least) / (most - least)) : 0.7,
   }));
   for (const cell of all(".trained-name, .trained-lane, .trained-key")) cell.hidden = false;
@@ -512,24 +419,18 @@ function draw(run) {
   axis.seek(axis.at, "step");
 }
 
-let isDrawn = false;
 async function trained(more) {
-  const box = one("#runs"), own = named(at.run);
+  const box = one("#runs"), headers = { "HX-Request": "true" };
   box.textContent = "searching …";
   try {
-    const { runs, failed, unsearched, error } = await (await answer(address("trained", { run: own, more }))).json();
-    const complaints = [error, ...Object.entries(failed).map(([name, why]) => `${name}: ${why}`)].filter(Boolean);
-    box.replaceChildren(...runs.map(list), ...complaints.map(complaint));
-    const first = runs.find((run) => run.windows.length);
-    if (first && !isDrawn) draw(first);
-    isDrawn ||= Boolean(first);
-    const others = unsearched === 1 ? "another run" : `${unsearched} other runs`;
-    if (unsearched) box.append(button(`search ${others}`, "", () => trained("1")));
-    if (!box.childNodes.length) box.textContent = "No training has recorded a trail here.";
+    box.innerHTML = await (await answer(address("trained", { run: named(at.run), more }), { headers })).text();
   } catch (error) {
     box.textContent = String(error.message);
   }
+  const drawn = box.querySelector("[data-drawn]");
+  if (drawn && one(".trained-lane").hidden) draw(JSON.parse(named(drawn.dataset.drawn)));
 }
+KEYS.more = () => trained("1");
 
 axis.seek(Number(at.at));
 axis.draw(true);

@@ -1,10 +1,10 @@
-// Keys, the chart of a run, and the basket. Pages work without this file; the address is the state.
+// Keys and the basket. Pages work without this file; the address is the state.
 import { basket } from "./basket.js";
-import { chart } from "./chart.js";
 
 const body = document.body, at = body.dataset;
 const cards = () => [...document.querySelectorAll("[data-walk] a")];
-const number = (name, fallback = NaN) => (at[name] === undefined ? fallback : Number(at[name]));
+// A page names the key of a link: its address is then the server's.
+const follow = (key) => document.querySelector(`[data-on="${key}"]`)?.click();
 
 export function say(text) {
   const status = document.querySelector("#status");
@@ -14,22 +14,8 @@ export function say(text) {
   say.timer = setTimeout(() => { status.hidden = true; }, 6000);
 }
 
-function go(address) {
+export function go(address) {
   if (address) location.assign(address);
-}
-
-function part(rank = number("rank"), world = number("world")) {
-  return Number.isNaN(rank) ? location.search : `?world=${world}&rank=${rank}`;
-}
-
-function toStep(by) {
-  const step = number("step") + by;
-  if (at.run && step >= 0) go(`${at.run}/${step}${part()}`);
-}
-
-function toRank(by) {
-  const rank = number("rank") + by, world = number("world");
-  if (at.run && rank >= 0 && rank < world) go(`${at.run}/${at.step}${part(rank)}`);
 }
 
 function walk(by) {
@@ -53,6 +39,7 @@ function nextStage() {
   const next = stages[(stages.indexOf(at.stage ?? "") + 1) % stages.length];
   at.stage = next;
   for (const one of document.querySelectorAll(".stage")) one.hidden = next !== "" && one.dataset.stage !== next;
+  for (const one of document.querySelectorAll("details:has(.stage)")) one.open = next !== "";
   say(next || "all stages");
 }
 
@@ -76,12 +63,12 @@ async function copy() {
   }
 }
 
-const KEYS = {
+export const KEYS = {
   g: askStep,
-  "[": () => toStep(-1),
-  "]": () => toStep(1),
-  "{": () => toRank(-1),
-  "}": () => toRank(1),
+  "[": () => follow("["),
+  "]": () => follow("]"),
+  "{": () => follow("{"),
+  "}": () => follow("}"),
   ArrowRight: () => walk(1),
   ArrowLeft: () => walk(-1),
   ArrowDown: () => (cards().length ? walk(across()) : undefined),
@@ -89,50 +76,57 @@ const KEYS = {
   t: nextStage,
   ",": () => nextFrame(-1),
   ".": () => nextFrame(1),
-  "/": () => document.querySelector("#filter")?.focus(),
+  "/": () => (document.querySelector("#filter") ?? document.querySelector("#find"))?.focus(),
+  f: () => document.querySelector("#seek")?.focus(),
+  v: () => document.querySelector(".switch a:not([aria-current])")?.click(),
   e: explain,
   y: () => at.command && copy(),
   u: () => go(at.back),
   b: () => basket.toggle(),
   x: () => basket.exclude(),
+  s: () => basket.save(),
+  Z: () => basket.empty(),
   "?": () => document.querySelector("#help").showModal(),
 };
 
 function askStep() {
-  const form = document.querySelector("#open-step");
+  const form = document.querySelector("#open-step"), box = document.querySelector("#find");
   if (form) return form.elements.step.focus();
-  if (at.run) document.querySelector("#go").showModal();
+  if (!at.run) return;
+  box.value = `${decodeURIComponent(at.run.split("/").at(-1))}@`;
+  box.focus();
 }
 
 function explain() {
   const there = document.querySelector("#explain");
-  if (there) there.scrollIntoView();
+  if (there) there.toggleAttribute("open", true), there.scrollIntoView();
   else if (document.activeElement?.dataset.key !== undefined) go(`${document.activeElement.href}#explain`);
 }
 
 const SCROLLS = new Set(["ArrowDown", "ArrowUp"]);
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, dialog[open]")) return;
-  const act = KEYS[event.key];
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog[open]")) return;
+  const act = KEYS[event.key === " " && event.target.matches("[data-walk] a[data-key]") ? "b" : event.key];
   if (!act || (SCROLLS.has(event.key) && !cards().length)) return;
   event.preventDefault();
   act();
 });
 
-for (const button of document.querySelectorAll("[data-press]")) button.addEventListener("click", () => KEYS[button.dataset.press]());
-document.querySelector("#open-step")?.addEventListener("submit", (event) => {
+// The box of a card, in its corner: a click there ticks it, and opens nothing.
+const BOX_PX = 30;
+addEventListener("click", (event) => {
+  const card = event.target.closest?.(".samples .card"), place = card?.getBoundingClientRect();
+  if (!card || event.clientX > place.left + BOX_PX || event.clientY > place.top + BOX_PX || !event.detail) return;
   event.preventDefault();
-  const given = new FormData(event.target);
-  const step = given.get("step").trim();
-  go(`${at.up}r/${encodeURIComponent(given.get("run").trim())}${step ? `/${encodeURIComponent(step)}` : ""}`);
-});
-document.querySelector("#go form").addEventListener("submit", (event) => {
-  const step = event.target.elements.step.value.trim();
-  if (step) go(`${at.run}/${encodeURIComponent(step)}`);
+  event.stopImmediatePropagation();
+  card.focus();
+  basket.toggle();
+}, true);
+
+// Parts of a page are swapped: their buttons are heard here.
+addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-press]");
+  if (button) (KEYS[button.dataset.press] ?? basket.slice)(button);
 });
 basket.begin(say);
-chart(document.querySelector("#chart"), go).then(() => {
-  // Charts push down what the address names.
-  if (location.hash === "#unusual") document.querySelector("#unusual")?.scrollIntoView();
-});
 at.keys = "ready";

@@ -1,0 +1,1 @@
+"""Facets of a version's columns, and the filter that they count under."""

@@ -1,0 +1,133 @@
+"""Facets of a version's page: each column's values and bins, with counts of live samples.
+
+A facet counts the samples that satisfy every part of the filter but its own column's terms. So a click, which replaces
+those terms by the clicked one, finds exactly the number beside it.
+"""
+
+from collections.abc import Sequence
+
+import loader
+from loader.dataset.tables.columns import SOURCE_COLUMNS
+
+from .facet_record import Facet, coded_facet, stored_facet, tells_apart, uncounted_facet
+from .filter_members import FilterMembers
+from .version_columns import VersionColumns
+from .version_filter import CheckedFilter, VersionFilter
+
+_IDENTITY = frozenset((*SOURCE_COLUMNS, "key")) - {"split", "subject"}
+FIRST_COLUMNS = ("label", "kind", "split", "language", "licence")
+"""Columns whose facets come first, if present."""
+FACETS = 8
+"""Facets that are counted at least; more if the version is small."""
+MOST_CELLS = 4_000_000
+"""Most samples times facets that are counted without being asked for."""
+
+
+def facet_columns(version: "loader.Version", columns: VersionColumns) -> list[str]:
+    """Return the columns that have facets, in the order of the page."""
+    return sorted(columns.statistics(version).keys() - _IDENTITY, key=_place)
+
+
+def facets_in_sight(version: "loader.Version", columns: VersionColumns) -> list[str]:
+    """Return the columns whose facets a page shows first: all of a small version."""
+    n = MOST_CELLS // max(1, len(version))
+    return facet_columns(version, columns)[: max(FACETS, n)]
+
+
+def drawn_columns(
+    version: "loader.Version",
+    columns: VersionColumns,
+    most: int,
+) -> list[str]:
+    """Return the columns whose facets a page draws first: up to `most` that can tell samples apart.
+
+    Decides by stored statistics, and reads no column. Texts with more values than these list may name samples: a person
+    asks for their facet.
+    """
+    statistics = columns.statistics(version)
+    drawn: list[str] = []
+    for name in facet_columns(version, columns):
+        if len(drawn) == most:
+            break
+        facet = stored_facet(name, statistics[name])
+        if tells_apart(facet):
+            drawn.append(name)
+    return drawn
+
+
+def unread_columns(
+    version: "loader.Version",
+    columns: VersionColumns,
+    names: Sequence[str],
+) -> list[str]:
+    """Return the columns among these whose unfiltered counts need a read: no stored statistics or codes have them."""
+    statistics = columns.statistics(version)
+    unread = []
+    for name in names:
+        # Stored statistics count excluded samples, which no filter finds.
+        is_stored = stored_facet(name, statistics[name]).is_counted and not version.parts.has_exclusions
+        if not is_stored and not columns.has_codes(version, name):
+            unread.append(name)
+    return unread
+
+
+def counted_columns(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    columns: VersionColumns,
+    names: Sequence[str] | None,
+) -> list[str]:
+    """Return the columns whose facets are counted from codes. Those with terms always are.
+
+    names: requested columns; "*" all; None the first ones, or none if stored statistics have all counts.
+    """
+    ordered = facet_columns(version, columns)
+    if names is None:
+        names = []
+        # Stored statistics count excluded samples, which no filter finds.
+        if checked.filter != VersionFilter() or version.parts.has_exclusions:
+            names = facets_in_sight(version, columns)
+    if "*" in names:
+        return ordered
+    requested = {*names, *checked.columns.values()}
+    return [name for name in ordered if name in requested]
+
+
+def facets(
+    version: "loader.Version",
+    members: FilterMembers,
+    columns: VersionColumns,
+    counted: Sequence[str],
+) -> tuple[Facet, ...]:
+    """Return the facets of a version's columns. counted: columns with codes."""
+    statistics = columns.statistics(version)
+    # Stored statistics describe all samples, and include excluded ones.
+    is_stored = members.whole is None and not version.parts.has_exclusions
+    out = []
+    for name in facet_columns(version, columns):
+        type_name = statistics[name]["type"]
+        if name not in counted and not columns.has_codes(version, name):
+            facet = uncounted_facet(name, type_name)
+            if is_stored:
+                facet = stored_facet(name, statistics[name])
+            out.append(facet)
+            continue
+        # Of a large version it takes a read to find which samples are counted, so stored facets do not ask.
+        share = columns.n_rows(version) / max(1, len(version))
+        terms = tuple(term for term in members.checked.filter.terms if members.checked.columns[term] == name)
+        out.append(
+            coded_facet(
+                columns.codes(version, name),
+                members.all_but(name),
+                type_name,
+                terms,
+                share,
+            )
+        )
+    return tuple(out)
+
+
+def _place(name: str) -> tuple[int, str]:
+    if name in FIRST_COLUMNS:
+        return FIRST_COLUMNS.index(name), name
+    return len(FIRST_COLUMNS), name

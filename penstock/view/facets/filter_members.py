@@ -1,0 +1,158 @@
+"""The samples that satisfy a filter, as a whole and without the terms of one column."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import loader
+from loader.dataset.versions.slice_members import newest_slice
+from loader.errors import Corrupt, FieldNotFound, FormatTooNew, InvalidName, NotIndexed, SliceNotFound
+
+from .column_codes import Bools
+from .slice_samples import page_slice_ordinals
+from .version_columns import VersionColumns
+from .version_filter import CheckedFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FilterMembers:
+    """The samples that satisfy parts of a filter. bool [live samples]; None stands for all samples."""
+
+    checked: CheckedFilter
+    """Without expressions that could not be evaluated."""
+    base: Bools | None
+    """`where`, slices and lasso."""
+    by_column: Mapping[str, Bools]
+    """Column -> samples that satisfy its terms."""
+    whole: Bools | None
+    """Samples that satisfy `where`, slices, lasso and all terms."""
+
+    def all_but(self, column: str) -> Bools | None:
+        """Return the samples that satisfy all of the filter but the column's terms."""
+        if column not in self.by_column:
+            return self.whole
+        others = [members for name, members in self.by_column.items() if name != column]
+        return _both(self.base, *others)
+
+
+def _both(*parts: Bools | None) -> Bools | None:
+    members = [part for part in parts if part is not None]
+    if not members:
+        return None
+    together: Bools = np.logical_and.reduce(members)
+    return together
+
+
+def filter_members(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    columns: VersionColumns,
+) -> FilterMembers:
+    """Evaluate a filter. Expressions that fail are dropped, with an error."""
+    term_members: dict[str, Bools] = {}
+    for term, column in checked.columns.items():
+        code = columns.code_of(
+            version,
+            column,
+            term,
+        )
+        if code is not None:
+            term_members[term] = columns.codes(version, column).codes == code
+    valid = checked.filter
+    queries = [(term, f"term {term!r}") for term in valid.terms if term not in term_members]
+    if valid.where:
+        queries.append((valid.where, f"where({valid.where!r})"))
+    members, errors = _evaluated(
+        version,
+        queries,
+        columns,
+    )
+    for text, error in errors.items():
+        checked = checked.dropping(text, error)
+    term_members |= members
+    by_column: dict[str, Bools] = {}
+    for term in checked.filter.terms:
+        column = checked.columns[term]
+        satisfied = term_members[term]
+        if column in by_column:
+            satisfied = satisfied & by_column[column]
+        by_column[column] = satisfied
+    base = None
+    if checked.filter.where:
+        base = members[checked.filter.where]
+    slices, checked = _slice_members(version, checked, columns)
+    lasso, checked = _lasso_members(version, checked, columns)
+    base = _both(base, lasso, *slices)
+    whole = _both(base, *by_column.values())
+    return FilterMembers(
+        checked=checked,
+        base=base,
+        by_column=by_column,
+        whole=whole,
+    )
+
+
+def _slice_members(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    columns: VersionColumns,
+) -> tuple[list[Bools], CheckedFilter]:
+    """Return (bool [counted samples] for each slice: what it allows, the filter without slices that failed)."""
+    members = []
+    valid = checked.filter
+    for name in (*valid.within, *valid.without):
+        try:
+            record = newest_slice(version, name)
+            is_in_slice = np.zeros(len(version), bool)
+            is_in_slice[page_slice_ordinals(version, record)] = True
+            if name in valid.within:
+                members.append(is_in_slice)
+            if name in valid.without:
+                members.append(~is_in_slice)
+        except (SliceNotFound, FieldNotFound, InvalidName, Corrupt, FormatTooNew) as error:
+            checked = checked.dropping_slice(name, str(error))
+    if members:
+        ordinals = columns.ordinals(version)
+        if ordinals is not None:
+            members = [one[ordinals] for one in members]
+    return members, checked
+
+
+def _lasso_members(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    columns: VersionColumns,
+) -> tuple[Bools | None, CheckedFilter]:
+    """Return (bool [counted samples] inside the lasso, the filter without a lasso that failed)."""
+    if not checked.filter.lasso:
+        return None, checked
+    try:
+        places = columns.places(version)
+    except (NotIndexed, FieldNotFound, Corrupt, FormatTooNew) as error:
+        return None, checked.dropping_lasso(str(error))
+    inside = places.lasso_members(checked.filter.lasso)
+    ordinals = columns.ordinals(version)
+    if ordinals is not None:
+        inside = inside[ordinals]
+    return inside, checked
+
+
+def _evaluated(
+    version: "loader.Version",
+    queries: Sequence[tuple[str, str]],
+    columns: VersionColumns,
+) -> tuple[dict[str, Bools], dict[str, str]]:
+    """Return (expression -> its samples, expression -> its error)."""
+    try:
+        return columns.members(version, queries), {}
+    except FieldNotFound:
+        pass  # one of them is at fault, such as a text compared with a number
+    members: dict[str, Bools] = {}
+    errors: dict[str, str] = {}
+    for query in queries:
+        try:
+            members |= columns.members(version, [query])
+        except FieldNotFound as error:
+            errors[query[0]] = str(error)
+    return members, errors

@@ -1,0 +1,285 @@
+"""The filter of a version's page: SQL of its address, checked before anything is read."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from urllib.parse import quote_plus
+
+import loader
+from loader.dataset.versions.expression import counts, tokens_of
+from loader.dataset.versions.samples_table import expression_columns
+from loader.errors import FieldNotFound, InvalidRuntime
+
+from ...search.map.lasso import parse_lasso
+from ...text import clean
+
+# Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
+# quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
+MOST_WORDS = 600
+"""Most words and operators: about 200 comparisons."""
+MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
+"""Deepest bracket and CASE nesting, and most WHEN clauses."""
+REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
+"""Keywords whose operand polars repeats, and how many are allowed."""
+MOST_TERMS = 40
+"""Most terms (`t=`) of a filter."""
+MOST_ADDRESS_BYTES = 4_000
+"""Most bytes of a page's whole filter in its address: each of some hundred links repeats it."""
+MOST_SLICES = 10
+"""Most slices (`in=`, `not=`) of a filter: each is read from the store."""
+
+
+def check_limit(text: str, what: str) -> None:
+    """Raise FieldNotFound beyond the limits. what: "where", "term" or "sort"."""
+    tokens = tokens_of(text)
+    words = [token for kind, token in tokens if kind == "word"]
+    counts_by_limit = {
+        f"words and operators, up to {MOST_WORDS}": (
+            sum(counts(kind, token) for kind, token in tokens),
+            MOST_WORDS,
+        ),
+        f"nested brackets, up to {MOST_DEPTH}": (
+            _depth(
+                [token for kind, token in tokens if kind == "bracket"],
+                "(",
+                ")",
+            ),
+            MOST_DEPTH,
+        ),
+        f"nested CASE, up to {MOST_CASE_DEPTH}": (
+            _depth(
+                words,
+                "CASE",
+                "END",
+            ),
+            MOST_CASE_DEPTH,
+        ),
+        f"WHEN, up to {MOST_WHENS}": (words.count("WHEN"), MOST_WHENS),
+        f"of {', '.join(sorted(REPEATS))}, up to {MOST_REPEATS}": (
+            sum(word in REPEATS for word in words),
+            MOST_REPEATS,
+        ),
+    }
+    beyond = [f"{n:,} {limit}" for limit, (n, most) in counts_by_limit.items() if n > most]
+    if beyond:
+        raise FieldNotFound(
+            f"the {what} of this page has {'; '.join(beyond)}. Write column IN (...) for many values, or ask in "
+            "Python: version.where(...) takes more"
+        )
+
+
+def _depth(
+    tokens: list[str],
+    begin: str,
+    end: str,
+) -> int:
+    return max(accumulate((token == begin) - (token == end) for token in tokens), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFilter:
+    """The filter and order that an address asks for. A sample must satisfy `where` and every term."""
+
+    where: str = ""
+    """SQL expression, or ""."""
+    terms: tuple[str, ...] = ()
+    """SQL expressions over one column each, written by facets."""
+    sort: str = ""
+    """SQL expression, prefixed with `-` for descending; "" for the version's order."""
+    within: tuple[str, ...] = ()
+    """Slices that must contain the sample (`in=`)."""
+    without: tuple[str, ...] = ()
+    """Slices that must not contain the sample (`not=`)."""
+    lasso: str = ""
+    """Polygon on the map that must contain the sample: `X,Y;X,Y;...`; "" for all samples."""
+
+    @property
+    def sql(self) -> str:
+        """Return `where` and all terms as one expression for `version.where()`; "" for all samples."""
+        parts = [text for text in (self.where, *self.terms) if text]
+        if len(parts) < 2:
+            return "".join(parts)
+        return " AND ".join(f"({text})" for text in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFilter:
+    """The valid part of a filter."""
+
+    filter: VersionFilter
+    """Without the parts that were refused."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Term -> its column."""
+    names: Mapping[str, Set[str]] = field(default_factory=dict)
+    """Expression -> the columns that it names."""
+    errors: tuple[str, ...] = ()
+    """A sentence for each refused part."""
+
+    def dropping(self, text: str, error: str) -> "CheckedFilter":
+        """Return the filter without an expression, and with its error."""
+        valid = self.filter
+        where = valid.where
+        if where == text:
+            where = ""
+        sort = valid.sort
+        if sort.removeprefix("-") == text:
+            sort = ""
+        terms = tuple(term for term in valid.terms if term != text)
+        valid = replace(
+            valid,
+            where=where,
+            sort=sort,
+            terms=terms,
+        )
+        return replace(
+            self,
+            filter=valid,
+            errors=(*self.errors, error),
+        )
+
+    def dropping_lasso(self, error: str) -> "CheckedFilter":
+        """Return the filter without its lasso, and with its error."""
+        valid = replace(self.filter, lasso="")
+        return replace(self, filter=valid, errors=(*self.errors, error))
+
+    def dropping_slice(self, name: str, error: str) -> "CheckedFilter":
+        """Return the filter without a slice, and with its error."""
+        valid = replace(
+            self.filter,
+            within=tuple(one for one in self.filter.within if one != name),
+            without=tuple(one for one in self.filter.without if one != name),
+        )
+        return replace(self, filter=valid, errors=(*self.errors, error))
+
+
+def check_filter(
+    version: "loader.Version",
+    address: VersionFilter,
+    most_bytes: int | None = None,
+) -> CheckedFilter:
+    """Return the parts of a filter that polars may evaluate, and the errors of the others. Reads no table.
+
+    most_bytes: of all parts together in an address; None for any number.
+    """
+    checked = CheckedFilter(filter=replace(address, terms=_distinct(address.terms)))
+    n_terms = len(checked.filter.terms)
+    if n_terms > MOST_TERMS:
+        error = (
+            f"the filter has {n_terms:,} terms (t=); accepted are up to {MOST_TERMS}. Write the others into "
+            "where, such as label IN ('cat', 'dog')"
+        )
+        without_terms = replace(checked.filter, terms=())
+        checked = replace(
+            checked,
+            filter=without_terms,
+            errors=(error,),
+        )
+    n_slices = len(address.within) + len(address.without)
+    if n_slices > MOST_SLICES:
+        error = f"the filter names {n_slices:,} slices (in=, not=); accepted are up to {MOST_SLICES}"
+        without_slices = replace(checked.filter, within=(), without=())
+        errors = (*checked.errors, error)
+        checked = replace(checked, filter=without_slices, errors=errors)
+    if most_bytes is not None:
+        checked = _short_enough(checked, most_bytes)
+    checked = _without_wrong_lasso(checked)
+    names = {}
+    for what, text in _expressions(checked.filter):
+        try:
+            names[text] = _columns(
+                version,
+                what,
+                text,
+            )
+        except FieldNotFound as error:
+            checked = checked.dropping(text, str(error))
+    columns = {term: next(iter(names[term])) for term in checked.filter.terms}
+    return _shortened(
+        version,
+        replace(
+            checked,
+            columns=columns,
+            names=names,
+        ),
+    )
+
+
+def address_bytes(text: str) -> int:
+    """Return the bytes that a text takes in an address."""
+    return len(quote_plus(text))
+
+
+def _short_enough(checked: CheckedFilter, most_bytes: int) -> CheckedFilter:
+    """Return the filter without its longest expressions, if it is too long for an address."""
+    while True:
+        texts = _expressions(checked.filter)
+        n_bytes = sum(address_bytes(text) for _, text in texts)
+        if n_bytes <= most_bytes:
+            return checked
+
+        def length(pair: tuple[str, str]) -> int:
+            return len(pair[1])
+
+        what, longest = max(texts, key=length)
+        error = (
+            f"the filter takes {n_bytes:,} bytes in the address, {address_bytes(longest):,} of them for the {what}; "
+            f"accepted are up to {most_bytes:,}, as each link repeats them. Save a rule (penstock slice save), or ask "
+            "in Python: version.where(...)"
+        )
+        checked = checked.dropping(longest, error)
+
+
+def _without_wrong_lasso(checked: CheckedFilter) -> CheckedFilter:
+    if not checked.filter.lasso:
+        return checked
+    try:
+        parse_lasso(checked.filter.lasso)
+    except InvalidRuntime as error:
+        return checked.dropping_lasso(str(error))
+    return checked
+
+
+def _expressions(address: VersionFilter) -> list[tuple[str, str]]:
+    pairs = [("where", address.where), ("sort", address.sort.removeprefix("-"))]
+    pairs += [("term", term) for term in address.terms]
+    return [(what, text) for what, text in pairs if text]
+
+
+def _distinct(terms: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term for term in terms if term.strip()))
+
+
+def _columns(
+    version: "loader.Version",
+    what: str,
+    text: str,
+) -> set[str]:
+    check_limit(text, what)
+    columns = expression_columns(
+        version,
+        text,
+        f"{what} {clean(text, 200)!r}",
+    )
+    if what == "term" and len(columns) != 1:
+        names = ", ".join(sorted(columns)) or "none"
+        raise FieldNotFound(
+            f"the term {clean(text, 200)!r} names {len(columns)} columns ({names}); a term (t=) names one column. "
+            "Write an expression over several columns into where"
+        )
+    return columns
+
+
+def _shortened(version: "loader.Version", checked: CheckedFilter) -> CheckedFilter:
+    """Return the filter without its last terms if all together exceed the limits of `version.where`."""
+    while checked.filter.terms:
+        try:
+            expression_columns(
+                version,
+                checked.filter.sql,
+                "the whole filter",
+            )
+        except FieldNotFound as error:
+            checked = checked.dropping(checked.filter.terms[-1], str(error))
+        else:
+            break
+    return checked

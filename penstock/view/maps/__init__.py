@@ -1,0 +1,1 @@
+"""Maps of versions for pages."""

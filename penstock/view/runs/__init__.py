@@ -1,0 +1,1 @@
+"""A training run for the viewer: its lines and its unusual steps."""

@@ -1,0 +1,1 @@
+"""Sections as lines of characters."""

@@ -1,0 +1,446 @@
+"""A training run's page, and the page of a plan that no training has recorded."""
+
+import math
+from collections.abc import Sequence
+
+from loader.run.trail.trail_outline import main_metric
+
+from ...text import clean
+from ...units import minute, share
+from ..inspect.run_overview import RunOverview, StartLine
+from ..inspect.run_record import MOST_SPIKES, Spike, StartRow, TrainingRunRecord
+from ..marks import counted
+from ..page_address import address, version_address
+from ..rollouts.decisions import DecisionChart
+from ..runs.log_facts import MOST_LARGEST
+from ..runs.unusual_steps import UnusualCause
+from .characters.curve_lines import shown_metrics
+from .decisions import decision_chart_sections
+from .laid_over import MOST_OVER, chart_addresses, legend, over_ask
+from .run_states import state_text
+from .section import (
+    AskField,
+    AskSection,
+    BoxSection,
+    CurvesSection,
+    FactsSection,
+    FoldSection,
+    LinesSection,
+    LinksSection,
+    NoticeSection,
+    Section,
+    SectionPage,
+    TableSection,
+    Tile,
+    TilesSection,
+)
+from .texts import (
+    ShareBar,
+    Text,
+    TextPiece,
+    Tone,
+    code,
+    link,
+    pieces,
+    quiet,
+    tag,
+)
+
+_OWN = {"step", "wait_ms", "substituted"}
+"""Columns of a chart that are no metrics of the training."""
+MOST_WAITING = 0.1
+"""Share of waits above which the tile is red."""
+MOST_START_ROWS = 12
+BAD_WEIGHT = 70
+"""Weight from which a mark is red."""
+MOST_DECISIONS = 5
+"""Decisions listed on the page; the others have a page."""
+_CURVES = (
+    "Every step faint, a running median on top; at the foot red: not finite, amber: far off, grey: no value. "
+    "A click opens a step, a drag zooms."
+)
+
+
+def run_sections(
+    record: TrainingRunRecord,
+    overview: RunOverview,
+    decisions: DecisionChart | None = None,
+    over: Sequence[str] = (),
+) -> SectionPage:
+    """Return a run's page. decisions: None for a run that is not online. over: runs laid over its curves."""
+    steps = address("r", record.run) + "/"
+    metric, now = _newest_metric(record)
+    sections: list[Section] = []
+    scripts: list[str] = []
+    if record.chart["step"]:
+        sections += legend(record.run, over)
+        sections.append(_curves(record, overview, metric, steps, over))
+        scripts.append("run.js")
+    if decisions is not None:
+        sections += _decisions(record.run, decisions)
+    actions = [_open_step(record.run)]
+    if len(over) < MOST_OVER:
+        actions.append(over_ask(record.run, over))
+    side = (
+        *_unusual(record),
+        *_largest(record),
+        *_substituted(record),
+        _starts(record, overview),
+        *_parts(overview),
+        *_checkpoints(overview),
+        _further(steps),
+    )
+    return SectionPage(
+        title=record.run,
+        facts=_facts(record, overview),
+        actions=tuple(actions),
+        caption=f"{record.run}: {record.n_steps:,} steps recorded, {record.first_step} to {record.last_step}",
+        location=(link(clean(record.run, 60), address("r", record.run), "strong"),),
+        notices=_notices(record, overview),
+        top=(_tiles(record, overview, metric, now),),
+        sections=tuple(sections),
+        side=side,
+        run=record.run,
+        command=("trail", "verify", record.run),
+        styles=("run.css",),
+        scripts=tuple(scripts),
+    )
+
+
+def _curves(
+    record: TrainingRunRecord,
+    overview: RunOverview,
+    metric: str,
+    steps: str,
+    over: Sequence[str],
+) -> Section:
+    restarts = [start.first_step for start in overview.starts if start.number > 1]
+    has_events = bool(record.substituted or overview.checkpoints or restarts)
+    return CurvesSection(
+        note=_CURVES,
+        chart=record.chart,
+        struck=record.struck,
+        panels=tuple(shown_metrics(record.chart, metric)),
+        main=metric,
+        restarts=tuple(restarts),
+        checkpoints=overview.checkpoints,
+        has_events=has_events,
+        steps=steps,
+        over=chart_addresses(over),
+    )
+
+
+def _newest_metric(record: TrainingRunRecord) -> tuple[str, float | None]:
+    """Return (`loss` or the first metric by name, its last value)."""
+    metric = main_metric(record.chart.keys() - _OWN)
+    now = None
+    for value in record.chart.get(metric, ()):
+        if value is not None:
+            now = value
+    return metric, now
+
+
+def _facts(record: TrainingRunRecord, overview: RunOverview) -> tuple[Text, ...]:
+    facts: list[Text] = []
+    if record.starts:
+        last = record.starts[-1]
+        facts += [link(version, version_address(version)) for version in last.versions[:4]]
+        facts.append(counted(last.world_size, "rank"))
+        if last.plan:
+            facts.append(link(clean(last.plan, 16), address("r", last.plan), "code"))
+        if last.recipe:
+            facts.append(code(clean(last.recipe, 60)))
+    if overview.state:
+        facts += pieces(state_text(overview.state, overview.news))
+    if overview.newest:
+        facts.append(tag(clean(overview.newest, 60)))
+    return tuple(facts)
+
+
+def _notices(record: TrainingRunRecord, overview: RunOverview) -> tuple[Section, ...]:
+    # The store's words may be long, and untrusted.
+    texts = (record.stale, overview.failure, overview.problem)
+    notices: list[Section] = [NoticeSection(clean(text, 600), "bad") for text in texts if text]
+    if record.differing:
+        n = counted(len(record.differing), "step")
+        links = _step_links(record.run, record.differing)
+        notices.append(LinksSection(links, f"{n} received twice with different samples:", "bad"))
+    if record.differing_notes:
+        n = counted(len(record.differing_notes), "step")
+        links = _step_links(record.run, record.differing_notes)
+        notices.append(LinksSection(links, f"{n} repeated with other metrics:"))
+    return tuple(notices)
+
+
+def _step_links(run: str, steps: tuple[int, ...]) -> tuple[TextPiece, ...]:
+    return tuple(link(str(step), address("r", run, step)) for step in steps)
+
+
+def _tiles(
+    record: TrainingRunRecord,
+    overview: RunOverview,
+    metric: str,
+    now: float | None,
+) -> Section:
+    recorded = f"{record.n_steps:,} steps recorded, from {record.first_step:,}"
+    value = "none"
+    if now is not None:
+        value = f"{now:.4g}"
+    waiting_tone: Tone = ""
+    if overview.waiting > MOST_WAITING:
+        waiting_tone = "bad"
+    newest = "none"
+    checkpoints = "saved here"
+    if overview.checkpoints:
+        newest = f"{overview.checkpoints[0]:,}"
+        checkpoints = f"{overview.n_checkpoints:,} of this run"
+    starts = "no record of this run"
+    if overview.is_recorded:
+        starts = counted(overview.n_starts, "start")
+    tiles = (
+        Tile("step", f"{record.last_step:,}", recorded),
+        Tile(metric or "metric", value, "at the last step"),
+        Tile("training waits", _share(overview.waiting), "of its time, for data", waiting_tone),
+        Tile("substituted", f"{len(record.substituted):,}", "steps with a substitute"),
+        Tile("goodput", _share(overview.goodput), starts),
+        Tile("newest checkpoint", newest, checkpoints),
+    )
+    return TilesSection(tiles)
+
+
+def _share(value: float) -> str:
+    if math.isnan(value):
+        return "unknown"
+    return share(value, 1)
+
+
+def _open_step(run: str) -> AskSection:
+    return AskSection(
+        fields=(AskField(name="step", label="step", is_number=True, size=7),),
+        button="Open",
+        hint="g opens a step",
+        page="find",
+        anchor="open-step",
+        hidden=(("run", run),),
+    )
+
+
+def _decisions(run: str, decisions: DecisionChart) -> list[Section]:
+    title: list[str | TextPiece] = [
+        link("Decisions", address("r", run, "decisions")),
+        quiet(f"{decisions.n_decisions:,}"),
+    ]
+    if decisions.like:
+        title.append(quiet(f"before step {decisions.until:,} the decisions of {decisions.like}"))
+    sections: list[Section] = []
+    if decisions.error:
+        sections.append(NoticeSection(decisions.error, "bad"))
+    sections += decision_chart_sections(run, decisions, MOST_DECISIONS)
+    return [BoxSection(title=tuple(title), sections=tuple(sections))]
+
+
+def _unusual(record: TrainingRunRecord) -> list[Section]:
+    if not record.causes:
+        return []
+    causes = [_cause_row(record.run, cause) for cause in record.causes]
+    rows = [_spike_row(record.run, spike) for spike in record.spikes]
+    # A page lists few of them: a run may have millions.
+    sections: list[Section] = []
+    first = record.first_spike
+    end = first + len(rows)
+    if record.n_spikes > len(rows):
+        facts: list[Text] = [f"{first + 1:,} to {end:,} of {record.n_spikes:,}"]
+        if first:
+            before = max(0, first - MOST_SPIKES)
+            page = address("r", record.run, unusual=before) + "#unusual"
+            facts.append(link(f"previous unusual steps, from number {before + 1}", page))
+        if end < record.n_spikes:
+            page = address("r", record.run, unusual=end) + "#unusual"
+            facts.append(link(counted(record.n_spikes - end, "more unusual step"), page))
+        sections.append(FactsSection(tuple(facts)))
+    sections.append(TableSection(rows=tuple(rows), is_walked=True))
+    fold = FoldSection(
+        title="each step",
+        sections=tuple(sections),
+        is_open=first > 0,
+    )
+    box = BoxSection(
+        title=f"Unusual steps: {record.n_spikes:,}, the worst first",
+        sections=(TableSection(rows=tuple(causes)), fold),
+        anchor="unusual",
+        is_card=True,
+    )
+    return [box]
+
+
+def _cause_row(run: str, cause: UnusualCause) -> tuple[Text, ...]:
+    name = clean(cause.note, 40)
+    reason = tag(f"{name} not finite", "bad")
+    if cause.is_finite:
+        reason = tag(f"{name} far from the median", "odd")
+    words: list[str | TextPiece] = [reason]
+    if cause.n_steps > 1:
+        words.append(quiet(f"{cause.n_steps:,} steps"))
+    return link(f"step {cause.worst:,}", address("r", run, cause.worst)), tuple(words)
+
+
+def _spike_row(run: str, spike: Spike) -> tuple[Text, ...]:
+    tags = []
+    for mark in spike.marks:
+        tone: Tone = "odd"
+        if mark.weight >= BAD_WEIGHT:
+            tone = "bad"
+        tags.append(tag(mark.text, tone))
+    page = address("r", run, spike.step)
+    return link(f"step {spike.step:,}", page), tuple(tags)
+
+
+def _largest(record: TrainingRunRecord) -> list[Section]:
+    rows = []
+    for largest in record.largest[:MOST_LARGEST]:
+        place = f"step {largest.step:,} slot {largest.slot}"
+        page = address("r", record.run, largest.step, largest.slot)
+        words = f"{clean(largest.note, 30)} {largest.value:.4g}"
+        value: Text = words
+        if not math.isfinite(largest.value):
+            value = tag(words, "bad")
+        rows.append((link(place, page), value))
+    if not rows:
+        return []
+    table = TableSection(rows=tuple(rows))
+    return [_card("Samples with the largest metrics", table)]
+
+
+def _substituted(record: TrainingRunRecord) -> list[Section]:
+    if not record.substituted:
+        return []
+    links = LinksSection(_step_links(record.run, record.substituted), most=12)
+    return [_card("Steps with substituted samples", links)]
+
+
+def _card(title: Text, *sections: Section) -> BoxSection:
+    return BoxSection(
+        title=title,
+        sections=sections,
+        is_card=True,
+    )
+
+
+def _starts(record: TrainingRunRecord, overview: RunOverview) -> Section:
+    rows = [_attempt_row(attempt) for attempt in overview.starts]
+    # The record of the training has its attempts, the run log the starts of their loaders.
+    n_earlier = overview.n_starts - len(overview.starts)
+    if n_earlier > 0:
+        rows.append(("", quiet(f"and {n_earlier:,} earlier")))
+    rows += [_start_row(start) for start in record.starts[-MOST_START_ROWS:]]
+    return _card("Starts", TableSection(rows=tuple(rows)))
+
+
+def _attempt_row(attempt: StartLine) -> tuple[Text, ...]:
+    facts = [f"to {attempt.end_step:,}"]
+    if attempt.nodes > 1:
+        facts.append(f"{attempt.nodes} nodes")
+    if attempt.end:
+        facts.append(clean(attempt.end, 60).replace("_", " "))
+    name = f"{attempt.number}: step {attempt.first_step:,}"
+    text = ", ".join(facts)
+    if not attempt.lost_steps:
+        return name, text
+    return name, (text, quiet(f"{counted(attempt.lost_steps, 'step')} made again"))
+
+
+def _start_row(start: StartRow) -> tuple[Text, ...]:
+    words: list[str | TextPiece] = [f"{counted(start.world_size, 'rank')},"]
+    if start.plan:
+        words += ["plan", link(clean(start.plan, 10), address("r", start.plan), "code")]
+    else:
+        words.append("decided by step")
+    if start.code:
+        words.append(quiet(f"code {clean(start.code, 60)}"))
+    if start.error:
+        words.append(TextPiece(clean(start.error, 200), tone="bad"))
+    return minute(start.at_us), tuple(words)
+
+
+def _parts(overview: RunOverview) -> list[Section]:
+    rows = []
+    for part, part_share in overview.parts.items():
+        bar = ShareBar(part_share, share(part_share, 1), is_main=part == "new steps")
+        rows.append((part, bar))
+    if not rows:
+        return []
+    sections: list[Section] = [TableSection(rows=tuple(rows))]
+    causes = [f"{clean(cause, 30)} {n}" for cause, n in overview.restart_causes.items()]
+    if causes:
+        sections.append(NoticeSection(f"starts after: {', '.join(causes)}", "quiet"))
+    return [_card("Where its time went", *sections)]
+
+
+def _checkpoints(overview: RunOverview) -> list[Section]:
+    if not overview.checkpoints:
+        return []
+    text = ", ".join(f"{step:,}" for step in overview.checkpoints)
+    n_earlier = overview.n_checkpoints - len(overview.checkpoints)
+    if n_earlier:
+        text += f" and {n_earlier:,} earlier"
+    return [_card("Checkpoints", NoticeSection(text))]
+
+
+def _further(steps: str) -> Section:
+    window = window_ask(f"{steps}window")
+    comparison = _comparison_ask(f"{steps}against")
+    return _card(
+        "Look further",
+        window,
+        comparison,
+    )
+
+
+def window_ask(page: str, first: str = "", last: str = "") -> AskSection:
+    """Return the inputs of a window of steps. first, last: steps that the inputs begin with."""
+    return AskSection(
+        fields=(
+            AskField(name="from", label="steps", is_number=True, value=first),
+            AskField(name="to", label="to", is_number=True, value=last),
+        ),
+        button="Open window",
+        hint="w opens several steps at once",
+        page=page,
+    )
+
+
+def _comparison_ask(page: str) -> AskSection:
+    return AskSection(
+        fields=(AskField(name="run", label="run", is_required=True, size=14),),
+        button="Compare",
+        hint="a compares with another run",
+        page=page,
+    )
+
+
+def plan_sections(name: str, lines: list[str]) -> SectionPage:
+    """Return the page of a plan without a run log. lines: its description."""
+    page = address("r", name)
+    open_step = AskSection(
+        fields=(AskField(name="step", label="Step", is_number=True, value="0", size=8),),
+        button="Open",
+        hint="g opens a step",
+        page="find",
+        anchor="open-step",
+        hidden=(("run", name),),
+    )
+    return SectionPage(
+        title=f"Plan {clean(name, 20)}",
+        caption=f"plan {clean(name, 20)}",
+        location=(link(clean(name, 16), page),),
+        sections=(
+            NoticeSection(
+                "A plan has no record of a training. Its steps appear as planned, with the samples as stored now."
+            ),
+            open_step,
+            window_ask(f"{page}/window"),
+            LinesSection(tuple(lines)),
+        ),
+        run=name,
+        command=("batch", f"{name}@0"),
+    )

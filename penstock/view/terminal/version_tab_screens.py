@@ -1,0 +1,24 @@
+"""Screens of a version beside its samples."""
+
+from ..inspect.version_contents import version_contents
+from ..inspect.version_lineage import version_lineage
+from ..sections.section import SectionPage
+from ..sections.version_tabs import contents_sections, lineage_sections
+from .addresses import ContentsPage, LineagePage
+from .section_screen import SectionScreen
+
+
+class ContentsScreen(SectionScreen):
+    page: ContentsPage
+
+    def load_record(self) -> SectionPage:
+        version = self.data.version(self.page.dataset, self.page.number)
+        return contents_sections(version_contents(version))
+
+
+class LineageScreen(SectionScreen):
+    page: LineagePage
+
+    def load_record(self) -> SectionPage:
+        version = self.data.version(self.page.dataset, self.page.number)
+        return lineage_sections(version_lineage(self.data.root, version))

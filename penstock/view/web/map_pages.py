@@ -1,0 +1,204 @@
+"""The map of a version: its page, its image, and the sample at a point."""
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+import loader
+from loader.errors import PenstockError, SampleNotFound
+
+from ...search.map.drawing import DARK, LIGHT, parse_box
+from ..facets.version_filter import VersionFilter
+from ..kinds.kind import Media
+from ..maps.map_record import NearRecord, map_image, map_record, near_record
+from ..page_address import address, version_address
+from ..sections.version_tabs import version_tabs
+from .episode_pages import VERSION, requested_version
+from .media import media_response, media_route
+from .page import Page, Site, error_response, is_fragment, number, page_routes
+
+COLOURS = 12
+"""Columns of categories that the page offers for its colours."""
+
+
+def map_routes(site: Site) -> list[Route]:
+    """Return the routes of a version's map."""
+
+    async def to_sample(request: Request) -> Response:
+        try:
+            record = await run_in_threadpool(_near, site, request)
+            if record.ordinal is None:
+                raise SampleNotFound(f"no sample of this filter is near {record.x},{record.y}")
+        except PenstockError as error:
+            return error_response(site, request, error, as_json=False)
+        return RedirectResponse(address("..", "s", record.ordinal), 303)
+
+    near_json, _ = page_routes(site, f"{VERSION}/map/near", _near_page)
+    return [
+        media_route(site, f"{VERSION}/map.png", _image),
+        near_json,
+        Route(f"{VERSION}/map/near", to_sample),
+        *page_routes(site, f"{VERSION}/map", _map),
+    ]
+
+
+def requested_filter(query: QueryParams) -> VersionFilter:
+    """Return the filter of a version's page, as its address writes it."""
+    quoted = [unquote(text) for text in query.getlist("t-quoted")]
+    return VersionFilter(
+        where=query.get("where", "").strip(),
+        terms=(*query.getlist("t"), *quoted),
+        within=tuple(query.getlist("in")),
+        without=tuple(query.getlist("not")),
+        lasso=query.get("lasso", "").strip(),
+    )
+
+
+NO_COLOUR = "-"
+"""Value of `colour=` for a map without categories: an empty one stands for the default."""
+
+
+def requested_colour(query: QueryParams) -> str | None:
+    """Return the column that an address names; "" for none, None for the default."""
+    colour = query.get("colour", "")
+    if colour == NO_COLOUR:
+        return ""
+    return colour or None
+
+
+def filter_query(query: QueryParams, **changes: object) -> str:
+    """Return the query of an address with the same filter, and with these parameters changed; at least "?"."""
+    requested = requested_filter(query)
+    parameters: dict[str, object] = {
+        "where": requested.where,
+        "t": requested.terms,
+        "in": requested.within,
+        "not": requested.without,
+        "lasso": requested.lasso,
+        "colour": query.get("colour", ""),
+    }
+    return address("", **{**parameters, **changes}) or "?"
+
+
+def _map(site: Site, request: Request) -> Page:
+    version = requested_version(site, request)
+    # A fragment stands in the page of the version, whose address has one part less.
+    base = "../../"
+    if not is_fragment(request):
+        base = "../../../"
+    values = map_values(
+        site,
+        version,
+        request.query_params,
+        base,
+        is_beside=is_fragment(request),
+    )
+    record = values["map"]
+    values["tabs"] = version_tabs(record.dataset, record.number, "Map")
+    return Page(
+        template="map",
+        fragment="map_part",
+        record=record,
+        title=f"{version.name} map",
+        more=values,
+    )
+
+
+def map_values(
+    site: Site,
+    version: loader.Version,
+    query: QueryParams,
+    base: str,
+    *,
+    is_beside: bool,
+) -> dict[str, Any]:
+    """Return the template values of a map. base: path to the first page. is_beside: True beside a version's samples."""
+    record = map_record(
+        version,
+        requested_filter(query),
+        site.opened.columns,
+        box=query.get("box", ""),
+        colour=requested_colour(query),
+    )
+    x0, y0, x1, y1 = record.box
+    box = ""
+    if query.get("box"):
+        box = f"{x0},{y0},{x1},{y1}"
+    return {
+        "map": record,
+        "map_page": base + version_address(version.name),
+        "is_beside": is_beside,
+        "image": filter_query(query, box=box),
+        "dark": filter_query(query, box=box, theme="dark"),
+        "rest": filter_query(query, lasso="", **_page_parameters(query, is_beside)),
+        "whole": filter_query(query, colour=""),
+        "map_hidden": _hidden(query),
+        "corners": record.lasso.replace(";", " "),
+        "colours": _colours(site, version),
+    }
+
+
+def _page_parameters(query: QueryParams, is_beside: bool) -> dict[str, str]:
+    """Return the parameters that a lasso beside the samples keeps."""
+    if not is_beside:
+        return {}
+    return {name: query.get(name, "") for name in ("sort", "cols", "as")}
+
+
+def _hidden(query: QueryParams) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of the filter for a form."""
+    pairs = parse_qsl(filter_query(query, colour="").removeprefix("?"))
+    return [(name, value) for name, value in pairs if value.isprintable()]
+
+
+def _colours(site: Site, version: loader.Version) -> list[str]:
+    """Return columns of few values, of which stored statistics count the values."""
+    statistics = site.opened.columns.statistics(version)
+    names = []
+    for name, column in sorted(statistics.items()):
+        n_values = len(column.get("categories") or ())
+        if 1 < n_values <= 300:
+            names.append(name)
+    return names[:COLOURS]
+
+
+def _image(site: Site, request: Request) -> Response:
+    version = requested_version(site, request)
+    query = request.query_params
+    palette = LIGHT
+    if query.get("theme") == "dark":
+        palette = DARK
+    png = map_image(
+        version,
+        requested_filter(query),
+        site.opened.columns,
+        box=parse_box(query.get("box", "")),
+        colour=requested_colour(query),
+        palette=palette,
+    )
+    return media_response(Media(type="image/png", data=png))
+
+
+def _near_page(site: Site, request: Request) -> Page:
+    return Page(
+        template="",
+        record=_near(site, request),
+        title="",
+    )
+
+
+def _near(site: Site, request: Request) -> NearRecord:
+    version = requested_version(site, request)
+    query = request.query_params
+    return near_record(
+        version,
+        requested_filter(query),
+        site.opened.columns,
+        (number(request, "x"), number(request, "y")),
+        parse_box(query.get("box", "")),
+    )

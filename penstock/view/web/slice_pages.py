@@ -1,0 +1,143 @@
+"""The pages of slices, and the requests that save, exclude and remove one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from loader.dataset.slices import Samples, remove_slice
+from loader.dataset.versions.slice_members import newest_slice
+from loader.errors import InvalidRuntime, PenstockError
+from loader.json_text import parse_json_object
+
+from ...upkeep.exclusion import exclude_slice
+from ..facets.slice_samples import check_rule
+from ..facets.version_filter import check_limit
+from ..inspect.slices_record import slices_record
+from ..sections.slices import slice_sections, slices_sections
+from .page import MOST_DIGITS, Page, Site, number, page_routes, section_page
+
+MOST_KEYS = 10_000
+"""Keys of one request; a body has at most a mebibyte."""
+Write = Callable[[Site, bytes], dict[str, Any]]
+
+
+def slice_routes(site: Site) -> list[Route]:
+    """Return the pages of slices; with `--allow-writes` also the routes that change them."""
+    routes = [
+        *page_routes(site, "/slices/{dataset}/{name}", _slice),
+        *page_routes(site, "/slices", _slices),
+    ]
+    if site.csrf:
+        routes += [
+            _writing_route(site, "/slice", _save),
+            _writing_route(site, "/slice/exclude", _exclude),
+            _writing_route(site, "/slice/remove", _remove),
+        ]
+    return routes
+
+
+def _slices(site: Site, request: Request) -> Page:
+    first = number(request, "from", 0)
+    record = slices_record(
+        site.opened.root,
+        site.opened.slice_trainings,
+        first,
+    )
+    return section_page(record, slices_sections(record))
+
+
+def _slice(site: Site, request: Request) -> Page:
+    path = request.path_params
+    record = site.opened.slice_page(path["dataset"], path["name"])
+    return section_page(record, slice_sections(record))
+
+
+def _writing_route(site: Site, path: str, write: Write) -> Route:
+    async def respond(request: Request) -> Response:
+        body = await request.body()
+        try:
+            answer = await run_in_threadpool(write, site, body)
+        except PenstockError as error:
+            return PlainTextResponse(f"{type(error).__name__}: {error}", 409)
+        return JSONResponse(answer)
+
+    return Route(path, respond, methods=["POST"])
+
+
+def _save(site: Site, body: bytes) -> dict[str, Any]:
+    request = _parsed(body)
+    try:
+        page = str(request["page"])
+        samples = _samples(request)
+    except (TypeError, KeyError) as error:
+        raise InvalidRuntime(f"not a slice: {type(error).__name__}: {error}") from error
+    saved = site.opened.root.save_slice(
+        request["version"],
+        request["name"],
+        samples,
+        by=request["by"],
+        why=request["why"],
+        page=page,
+    )
+    return saved.to_json()
+
+
+def _exclude(site: Site, body: bytes) -> dict[str, Any]:
+    """Exclude a slice's samples, as `penstock exclude --slice`."""
+    request = _parsed(body)
+    opened = site.opened.root.open(request["version"])
+    record = newest_slice(opened, request["name"])
+    check_rule(record)
+    _, version, missing = exclude_slice(
+        site.opened.root,
+        request["version"],
+        request["name"],
+        reason=request["why"],
+        by=request["by"],
+    )
+    return {"versions": [version.name], "gone": list(missing)}
+
+
+def _remove(site: Site, body: bytes) -> dict[str, Any]:
+    """End a slice, as `penstock slice rm`."""
+    request = _parsed(body)
+    dataset, _, _ = request["version"].partition("@")
+    removed = remove_slice(
+        site.opened.root,
+        dataset,
+        request["name"],
+        by=request["by"],
+        why=request["why"],
+    )
+    return removed.to_json()
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    """Return a request with its texts: version, name, by, why. Raises: InvalidRuntime."""
+    try:
+        request = parse_json_object(body)
+        texts = {name: str(request[name]) for name in ("version", "name", "by", "why")}
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidRuntime(f"not a slice: {type(error).__name__}: {error}") from error
+    version = texts["version"]
+    version_number = version.partition("@")[2]
+    # A bare dataset would be another version for each of two people.
+    if not version_number.isdecimal() or len(version_number) > MOST_DIGITS:
+        raise InvalidRuntime(f"version = {version[:100]!r}; pass one such as photos@3")
+    return {**request, **texts}
+
+
+def _samples(request: Mapping[str, Any]) -> Samples:
+    """Return the keys of a list, or the SQL of a rule. Raises: InvalidRuntime; FieldNotFound; KeyError."""
+    where = str(request.get("where", ""))
+    if where:
+        check_limit(where, "where")
+        return where
+    keys = [str(key) for key in request["keys"]]
+    if not keys or len(keys) > MOST_KEYS:
+        raise InvalidRuntime(f"{len(keys):,} keys; accepted: 1 to {MOST_KEYS:,}")
+    return keys

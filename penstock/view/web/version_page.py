@@ -1,0 +1,190 @@
+"""A version's page: facets, the filter, and samples as a grid or a table."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+import loader
+
+from ..board.dataset_cards import gate_result
+from ..facets.facet_terms import range_term
+from ..facets.facets import drawn_columns, facets_in_sight, unread_columns
+from ..facets.version_columns import VersionColumns
+from ..facets.version_filter import MOST_ADDRESS_BYTES
+from ..inspect.grid_rows import LABEL, GridRow
+from ..inspect.version_record import PAGE, version_record
+from ..kinds.field_sparks import has_spark
+from ..kinds.stored_bytes import pictured_field
+from ..maps.map_record import has_vectors
+from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
+from ..sections.facets import (
+    HEIGHT,
+    MOST_OPEN,
+    facet_sections,
+    filter_query,
+    hidden_parameters,
+    label_colours,
+)
+from ..sections.slices import slice_actions
+from ..sections.texts import SparkPiece
+from ..sections.version_tabs import version_tabs
+from .episode_pages import requested_version
+from .map_pages import map_values
+from .page import Page, Site, is_fragment, number
+
+MOST_CELLS_NOW = 200_000
+"""Most values that an unfiltered page reads before it is shown: 40 ms of processor time."""
+
+
+def version_page(site: Site, request: Request) -> Page:
+    """Return the page. A wrong filter keeps the page and its status; the record's `.json` gets status 400."""
+    version = requested_version(site, request)
+    query = request.query_params
+    is_json = request.scope["path"].endswith(".json")
+    facet_names = _names(query.getlist("facet"))
+    columns = site.opened.columns
+    counted = facets_in_sight(version, columns)
+    later: list[str] = []
+    if not is_json:
+        counted, later = _counted_now(version, columns, query, is_fragment(request))
+    record = version_record(
+        version,
+        where=query.get("where", ""),
+        terms=_terms(query),
+        sort=query.get("sort", ""),
+        within=query.getlist("in"),
+        without=query.getlist("not"),
+        lasso=query.get("lasso", ""),
+        first=number(request, "from", 0),
+        columns=_names(query.getlist("cols")),
+        facet_names=[*counted, *facet_names],
+        layout=query.get("as", ""),
+        exact=query.get("exact", "") == "1",
+        cache=columns,
+        keep_page=not is_json,
+        most_bytes=MOST_ADDRESS_BYTES,
+    )
+    more: dict[str, Any] = {
+        "page": PAGE,
+        "histogram_height": HEIGHT,
+        "spark": {"width": SPARK_WIDTH, "height": SPARK_HEIGHT},
+        "filtered": partial(filter_query, record),
+        "hidden": hidden_parameters(record, record.terms),
+    }
+    if not is_json:
+        more |= {
+            "thumbs": {row.ordinal: pictured_field(row.fields) for row in record.rows},
+            "facets": facet_sections(record, facet_names),
+            "dots": label_colours(record),
+            "facts": _facts(version),
+            "addable": _addable(version, record.columns),
+            "sparks": _sparks(record.rows),
+            "slice_actions": [slice_actions(version.name, name) for name in record.within],
+            "tabs": version_tabs(version.dataset, version.number, "Samples"),
+            "later": later,
+            **_map(site, version, query),
+        }
+        # A record has no facets to click, so only a page plans.
+        columns.plan_ahead(version, drawn_columns(version, columns, MOST_OPEN))
+    return Page(
+        template="version",
+        fragment="version_found",
+        record=record,
+        title=version.name,
+        more=more,
+    )
+
+
+def _map(
+    site: Site,
+    version: loader.Version,
+    query: QueryParams,
+) -> dict[str, Any]:
+    """Return the template values of the map beside the samples, if it was read; a first page asks for it when shown."""
+    values = {"has_vectors": has_vectors(version), "map": None}
+    if site.opened.columns.has_places(version):
+        values |= map_values(
+            site,
+            version,
+            query,
+            "../../",
+            is_beside=True,
+        )
+    return values
+
+
+def _counted_now(
+    version: loader.Version,
+    columns: VersionColumns,
+    query: QueryParams,
+    is_asked_by_script: bool,
+) -> tuple[list[str], list[str]]:
+    """Return (columns to count for a page, columns that its script asks for when the page is shown).
+
+    A filter needs all of them. Without one the page shows counts of stored statistics, and does not wait for columns.
+    """
+    drawn = drawn_columns(version, columns, MOST_OPEN)
+    is_filtered = any(query.get(name) for name in ("where", "t", "in", "not", "lasso"))
+    if is_filtered:
+        # A click is one request: its answer has all counts.
+        return drawn, []
+    unread = unread_columns(version, columns, drawn)
+    # Cards show labels, which are read even if stored statistics count them.
+    if LABEL in drawn and LABEL not in unread and not columns.has_codes(version, LABEL):
+        unread.append(LABEL)
+    is_asked = is_asked_by_script or query.get("counted") == "1"
+    n_cells = len(unread) * len(version)
+    if is_asked or n_cells <= MOST_CELLS_NOW:
+        return unread, []
+    return [], unread
+
+
+def _terms(query: QueryParams) -> list[str]:
+    """Return the terms, with the one of a range that a form asks for."""
+    # A form percent-encodes those with line ends: a browser would send others.
+    quoted = [unquote(text) for text in query.getlist("t-quoted")]
+    terms = [*query.getlist("t"), *quoted]
+    column = query.get("range", "")
+    if column:
+        term = range_term(column, query.get("low", ""), query.get("high", ""))
+        terms.append(term)
+    return terms
+
+
+def _names(values: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for value in values:
+        names += value.split(",")
+    return [name for name in names if name]
+
+
+def _sparks(rows: Sequence[GridRow]) -> dict[int, dict[str, SparkPiece]]:
+    """Return the lines of a table: ordinal -> field -> line."""
+    sparks = {}
+    for row in rows:
+        sparks[row.ordinal] = {
+            name: SparkPiece(points=spark.points, ticks=(), text=spark.text)
+            for name, spark in row.sparks.items()
+        }
+    return sparks
+
+
+def _addable(version: loader.Version, shown: Sequence[str]) -> list[str]:
+    """Return the columns, and the fields with lines, that a table does not show yet."""
+    names = [*version.manifest["columns"], *filter(has_spark, version.fields)]
+    return [name for name in names if name not in {*shown, "key"}]
+
+
+def _facts(version: loader.Version) -> Mapping[str, Any]:
+    """Return bytes, checks of the gate and the Dagster run, from the manifest."""
+    manifest = version.manifest
+    producer = manifest["producer"]
+    return {
+        "nbytes": sum(group["nbytes"] for group in manifest["groups"].values()),
+        "gate": gate_result(producer),
+        "run": str(producer.get("dagster_run_id", "")),
+    }

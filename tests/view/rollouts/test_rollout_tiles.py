@@ -1,0 +1,32 @@
+"""Tiles of rollouts in a version's grid: environment, reward and length in place of field names."""
+
+from penstock.view.inspect import rollout_tiles
+from penstock.view.inspect.version_record import version_record
+from tests.view.conftest import write_photos
+from tests.view.rollouts.rig import HOSTILE, LONG, write_rollouts
+from tests.view.test_web import Served
+
+
+def test_rollout_has_its_environment_reward_and_length(root):
+    version = write_rollouts(root)
+    lines = {row.key: row.line for row in version_record(version).rows}
+    assert lines["0/1/0"] == f"</script><img src=x onerror=alert(1)>, reward 0, {LONG:,} tokens"
+    assert lines["1/0/3"] == "</script><img src=x onerror=alert(1)>, reward 1, 41 tokens"
+    ordered = version_record(version, sort="-n_tokens").rows
+    assert [row.line for row in ordered] == [lines[row.key] for row in ordered]
+
+
+def test_lines_are_read_for_rollouts_only(root, monkeypatch):
+    version = write_photos(root)
+    monkeypatch.setattr(rollout_tiles, "columns_of_rows", None)
+    assert {row.line for row in version_record(version).rows} == {""}
+
+
+def test_tile_is_text(root, tmp_path):
+    write_rollouts(root)
+    served = Served(tmp_path / "root", recipe=None)
+    page = served.get("/v/rl/1").text
+    served.close()
+    assert HOSTILE not in page
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;, reward" in page
+    assert "advantages.npy, " not in page

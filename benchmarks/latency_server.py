@@ -4,8 +4,9 @@
 
 What a store in the same region is to a training job: 10 to 30 ms per request, and as many at once as one likes. All
 share a link of `--gbits`, if one is given; a body arrives when the link has carried all before it. It
-reads only (GET and HEAD of objects, with ranges, and listings); roots are written to the folder. It takes its share of
-the cores that the loader under test would have: `--measure` tells what it serves at most.
+reads only (GET and HEAD of objects, with ranges, and listings), unless it is `--writable`: then it also creates small
+objects and deletes. Roots are written to the folder. It takes its share of the cores that the loader under test would
+have: `--measure` tells what it serves at most.
 """
 
 import argparse
@@ -22,9 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 BUCKET = "bucket"
+DELETED_KEY = re.compile(rb"<Key>([^<]*)</Key>")
 CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 SEND_BUFFER_BYTES = 4 * 2**20
 """A body goes to the kernel in one call; asyncio would copy what is left of it."""
@@ -41,8 +43,9 @@ CREDENTIALS = {
 class Folder:
     """The objects of a bucket, mapped into memory, what was asked for, and the link to who asks."""
 
-    def __init__(self, path: Path, gbits: float) -> None:
+    def __init__(self, path: Path, gbits: float, *, writable: bool) -> None:
         """gbits: 10^9 bits that the link carries in a second; 0 is without limit."""
+        self.writable = writable
         self.path, self._gbits, self._link_is_free = path, gbits, 0.0
         self._mapped: dict[str, memoryview] = {}
         self.requests = self.nbytes = 0
@@ -81,6 +84,20 @@ class Folder:
                 self._mapped[key] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return self._mapped[key]
 
+    def create(self, key: str, body: bytes) -> None:
+        """Write an object, or replace it."""
+        path = self.path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A name that is no object's: readers of the folder see whole objects only.
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_bytes(body)
+        partial.replace(path)
+        self._mapped.pop(key, None)
+
+    def delete(self, key: str) -> None:
+        self._mapped.pop(key, None)
+        (self.path / key).unlink(missing_ok=True)
+
     def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -109,26 +126,38 @@ class Connection(asyncio.Protocol):
         while b"\r\n\r\n" in self._received:
             head, _, rest = self._received.partition(b"\r\n\r\n")
             sent = CONTENT_LENGTH.search(head)
-            nbytes = int(sent[1]) if sent else 0  # the body of a request that is refused
+            nbytes = int(sent[1]) if sent else 0
             if len(rest) < nbytes:
                 return
             self._received = rest[nbytes:]
+            sent_body = rest[:nbytes]
             request, *lines = head.decode().split("\r\n")
             method, target, _ = request.split()
             fields = (line.partition(":") for line in lines)
             headers = {name.lower(): value.strip() for name, _, value in fields}
             loop = asyncio.get_running_loop()
             self._folder.recorded(method, target, headers, loop.time())
-            loop.call_later(self._latency_s, self._answer, method, target, headers)
+            loop.call_later(self._latency_s, self._answer, method, target, headers, sent_body)
 
-    def _answer(self, method: str, target: str, headers: dict[str, str]) -> None:
+    def _answer(self, method: str, target: str, headers: dict[str, str], sent_body: bytes) -> None:
         if self._transport.is_closing():
             return
         parts = urlsplit(target)
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").removeprefix("/")
         self._folder.requests += 1
         body = self._folder.body(key) if key else None
-        if method not in ("GET", "HEAD"):
+        if method == "PUT" and self._folder.writable:
+            self._put(key, headers, sent_body, is_there=body is not None)
+        elif (
+            method == "POST" and self._folder.writable
+        ):  # a request to delete: uploads in parts are none here
+            entries = b""
+            for deleted in DELETED_KEY.findall(sent_body):
+                self._folder.delete(unescape(deleted.decode()))
+                entries += b"<Deleted><Key>" + deleted + b"</Key></Deleted>"
+            result = b"<DeleteResult>" + entries + b"</DeleteResult>"
+            self._send(200, result, len(result), method)
+        elif method not in ("GET", "HEAD"):
             self._send(403, b"<Error><Code>AccessDenied</Code></Error>", 40, method)
         elif not key:
             listing = _listing(self._folder, parse_qs(parts.query))
@@ -144,6 +173,14 @@ class Connection(asyncio.Protocol):
             self._send(206, piece, len(piece), method, extra)
         else:
             self._send(200, body, len(body), method)
+
+    def _put(self, key: str, headers: dict[str, str], body: bytes, *, is_there: bool) -> None:
+        if is_there and headers.get("if-none-match") == "*":
+            refusal = b"<Error><Code>PreconditionFailed</Code></Error>"
+            self._send(412, refusal, len(refusal), "PUT")
+            return
+        self._folder.create(key, body)
+        self._send(200, b"", 0, "PUT")
 
     def _send(self, status: int, body: bytes | memoryview, nbytes: int, method: str, extra: str = "") -> None:
         lines = (
@@ -170,10 +207,12 @@ def _listing(folder: Folder, query: dict[str, list[str]]) -> bytes:
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
 
 
-async def serve(path: Path, latency_s: float, gbits: float, *, record: bool = False) -> None:
+async def serve(
+    path: Path, latency_s: float, gbits: float, *, record: bool = False, writable: bool = False
+) -> None:
     """Until stdin ends; first a line with the URL, at the end one with requests and bytes."""
     loop = asyncio.get_running_loop()
-    folder = Folder(path, gbits)
+    folder = Folder(path, gbits, writable=writable)
     folder.record = [] if record else None
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -225,7 +264,12 @@ class Served:
 
 @contextmanager
 def latency_store(
-    folder: Path, latency_s: float = 0.02, gbits: float = 0, *, record: bool = False
+    folder: Path,
+    latency_s: float = 0.02,
+    gbits: float = 0,
+    *,
+    record: bool = False,
+    writable: bool = False,
 ) -> Iterator[Served]:
     """A server process over a folder; it ends with the block, and with this process."""
     command = [
@@ -238,6 +282,7 @@ def latency_store(
         "--gbits",
         str(gbits),
         *(["--record"] if record else []),
+        *(["--writable"] if writable else []),
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Served(process)
@@ -277,12 +322,22 @@ def main() -> None:
     given.add_argument("--latency-ms", type=float, default=20.0)
     given.add_argument("--gbits", type=float, default=0.0, help="of the link that answers share; 0: no limit")
     given.add_argument("--record", action="store_true", help="each request, for a line `requests` on stdin")
+    given.add_argument("--writable", action="store_true", help="create and delete objects, too")
     given.add_argument("--measure", action="store_true", help="what it gives at most, instead of serving")
     options = given.parse_args()
     if options.measure:
         print(measure(options.folder))
     else:
-        asyncio.run(serve(options.folder, options.latency_ms / 1e3, options.gbits, record=options.record))
+        latency_s = options.latency_ms / 1e3
+        asyncio.run(
+            serve(
+                options.folder,
+                latency_s,
+                options.gbits,
+                record=options.record,
+                writable=options.writable,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ PAGES = {
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,
     "benchmarks.text": PIPELINE,
+    "benchmarks.rollouts": PIPELINE,
     "benchmarks.view": PIPELINE,
     "benchmarks.fleet": PIPELINE,
     "benchmarks.fleet_week": PIPELINE,

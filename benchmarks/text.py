@@ -2,7 +2,8 @@
 
 Processor time of a sequence, of all threads. Each turn is a process of its own, and contestants take turns; figures are
 medians of the rounds. The loop has its documents in memory as arrays: it reads, verifies and shuffles nothing. With
---before, the penstock of another checkout is one more contestant. The table goes to docs/benchmarks-pipeline.md.
+--before, the penstock of another checkout is one more contestant. It also counts the places that groups fill.
+All of it goes to docs/benchmarks-pipeline.md.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import sections
+from . import sections, together_fill
 from .contest import ONE_THREAD, ROOT
 from .page import judged, shown
 from .text_turn import GREEDY, PENSTOCK, write
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="python -m benchmarks.text", description=__doc__)
     options.add_argument("--documents", type=int, default=20_000, help="of each kind (%(default)s)")
     options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--groups", type=int, default=together_fill.N_GROUPS, help="(%(default)s)")
     options.add_argument("--before", type=Path, help="a checkout of an earlier penstock")
     options.add_argument("--note", default="", help="a sentence about the machine, such as: Busy.")
     options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-pipeline.md")
@@ -149,13 +151,23 @@ def section(rows: Rows, arguments: argparse.Namespace) -> str:
             faster = judged(shown(ratios), statistics.median(ratios) >= AIM_FASTER)
         greedy = f"{statistics.median(row[GREEDY]):,.0f}"
         lines.append(f"| {length:,}; {KINDS[kind]} | {ours} | {greedy} | {faster} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *fill_rows(arguments.groups), ""])
+
+
+def fill_rows(n_groups: int) -> Iterator[str]:
+    """Yield lines on the places that groups of documents fill."""
+    yield f"Places that `pack(together=)` fills, and their share of plain packing's (≥ {together_fill.AIM}):"
+    yield ""
+    for draw in together_fill.DRAWS:
+        fill = together_fill.fill(draw, n_groups)
+        ratio = judged(f"{fill.ratio:.3f}", fill.ratio >= together_fill.AIM)
+        yield f"- {draw.title}: {fill.together:.3f}, {ratio}"
 
 
 def command(arguments: argparse.Namespace) -> str:
     words = ["python -m benchmarks.text"]
     defaults = parser().parse_args([])
-    for option in ("documents", "rounds"):
+    for option in ("documents", "rounds", "groups"):
         value = getattr(arguments, option)
         if value != getattr(defaults, option):
             words.append(f"--{option} {value}")

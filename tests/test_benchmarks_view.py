@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.view import page
+from benchmarks.maps import maps
+from benchmarks.view import facet_rows, page
 from benchmarks.view.browser import Viewer, percentile, pictures_of
 from benchmarks.view.episode_rows import episode
+from benchmarks.view.facet_rows import facets
 from benchmarks.view.rows import Row
+from benchmarks.view.slice_rows import slices
 from benchmarks.view.world import LONG_RUN, RUN, Sizes, make
 
 
@@ -30,6 +33,25 @@ def test_episode_is_asked_for_as_its_page_does(tmp_path: Path) -> None:
     rows = list(episode(tmp_path, rounds=1, seconds=20))
     assert [row.is_detail for row in rows] == [True] * 6
     assert all(row.values and min(row.values) > 0 for row in rows)
+
+
+def test_facets_are_clicked_as_their_page_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facet_rows, "IDLE_S", 0)
+    rows = list(facets(tmp_path / "root", rounds=1, sizes=[300]))
+    assert all(row.values and min(row.values) >= 0 for row in rows)
+    assert [row.unit for row in rows] == ["ms", "ms", "kB", "kB", "kB", "ms", "ms", "MiB"]
+
+
+def test_slices_are_saved_and_opened_by_the_benchmark(tmp_path: Path) -> None:
+    rows = list(slices(tmp_path / "root", rounds=1, sizes=[300]))
+    assert [row.unit for row in rows] == ["ms", "ms", "MiB"]
+    assert all(row.values and min(row.values) >= 0 for row in rows)
+
+
+def test_maps_are_measured() -> None:
+    rows = list(maps(2_000, rounds=1, n_fitted=300))
+    assert [row.unit for row in rows] == ["s", "s", "ms", "ms", "ms"]
+    assert all(row.values and min(row.values) >= 0 for row in rows)
 
 
 def test_percentile_is_one_of_the_values() -> None:

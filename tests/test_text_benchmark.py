@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks import text, text_turn
+from benchmarks import text, text_turn, together_fill
 from benchmarks.contest import ROOT
 
 
@@ -46,9 +46,17 @@ def test_section_compares_round_by_round_and_marks_what_misses_its_aim() -> None
         (2_048, "long-tailed"): {text.GREEDY: [16, 18], text.PENSTOCK: [70, 70], text.BEFORE: [70, 140]},
         (8_192, "even"): {text.GREEDY: [60, 60], text.PENSTOCK: [200, 200]},
     }
-    arguments = text.parser().parse_args(["--rounds", "2", "--before", "elsewhere"])
+    arguments = text.parser().parse_args(["--rounds", "2", "--groups", "300", "--before", "elsewhere"])
     section = text.section(rows, arguments)
-    assert "Made by `python -m benchmarks.text --rounds 2 --before CHECKOUT` on " in section
+    assert "Made by `python -m benchmarks.text --rounds 2 --groups 300 --before CHECKOUT` on " in section
     assert "| 2,048; 200 to 400 tokens | 55 | 17 | 3.00 |" in section
     assert "| 2,048; 1 to 2,048 tokens, most below 200 | **70** | 17 | **1.50 (1.00-2.00)** |" in section
     assert "| 8,192; 200 to 400 tokens | 200 | 60 |  |" in section
+    for draw in together_fill.DRAWS:
+        assert f"- {draw.title}: 0.9" in section
+
+
+def test_fill_is_counted_over_the_same_documents() -> None:
+    for draw in together_fill.DRAWS:
+        fill = together_fill.fill(draw, n_groups=300)
+        assert 0.8 < fill.together <= fill.plain <= 1

@@ -56,20 +56,39 @@ class Viewer:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def get(self, path: str) -> bytes:
-        """The body of an answer, over a connection that is kept. Thread-safe."""
-        answer = self._asked(path, self.cookie)
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def get(self, path: str, *, fragment: bool = False) -> bytes:
+        """The body of an answer, over a connection that is kept. Thread-safe. fragment: asks as htmx does."""
+        answer = self._asked(path, self.cookie, fragment=fragment)
         if answer.status != 200:
             raise RuntimeError(f"{path}: {answer.status} {answer.body[:500]!r}")
         return answer.body
 
-    def _asked(self, path: str, cookie: str) -> "_Answer":
+    def transferred_bytes(self, path: str, *, fragment: bool = False) -> int:
+        """Return the bytes of an answer's body as a browser gets it, compressed. fragment: as in `get`."""
+        answer = self._asked(path, self.cookie, fragment=fragment, encoding="gzip")
+        return len(answer.body)
+
+    def _asked(
+        self,
+        path: str,
+        cookie: str,
+        *,
+        fragment: bool = False,
+        encoding: str = "identity",
+    ) -> "_Answer":
+        headers = {"cookie": cookie, "accept-encoding": encoding}
+        if fragment:
+            headers["hx-request"] = "true"
         while True:
             with self._lock:  # a connection belongs to one thread at a time
                 kept = self._idle.pop() if self._idle else None
             connection = kept or http.client.HTTPConnection(self.host, timeout=ANSWER_S)
             try:
-                connection.request("GET", path, headers={"cookie": cookie})
+                connection.request("GET", path, headers=headers)
                 got = connection.getresponse()
                 answer = _Answer(got.status, got.headers, got.read())
             except BaseException as error:

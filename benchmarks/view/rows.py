@@ -17,9 +17,13 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
+import pyarrow.parquet as pq
+
 import loader
+from penstock.view.open_items import FRESH_S
 
 from ..latency_server import BUCKET, CREDENTIALS, latency_store
+from ..meter import cpu_s
 from ..page import judged, shown
 from .browser import WINDOW, Viewer, percentile
 from .world import LONG_RUN, RUN, Sizes, stored_photos
@@ -307,18 +311,60 @@ def people(root: Path, n: int, seconds: float) -> Iterator[Row]:
 
 
 def long_run(root: Path, rounds: int) -> Iterator[Row]:
-    """The pages of a run of a million steps."""
-    run, step, again, peaks = [], [], [], []
+    """Rows of the pages of a run of a million steps, and of the answers to a page that follows it."""
+    page: list[float] = []
+    busy: list[float] = []
+    chart: list[float] = []
+    nbytes: list[float] = []
+    live: list[float] = []
+    step: list[float] = []
+    again: list[float] = []
+    peaks: list[float] = []
+    parsed: list[float] = []
+    path = f"/r/{LONG_RUN}"
     for number in range(rounds):
+        parsed.append(_parse_s(root))
         with Viewer(str(root)) as viewer:
-            run.append(viewer.look(f"/r/{LONG_RUN}").whole_s)
-            step.append(viewer.look(f"/r/{LONG_RUN}/{500_000 + number}").whole_s)
-            again.append(viewer.look(f"/r/{LONG_RUN}").whole_s)
+            begun = cpu_s(viewer.pid)
+            start = time.perf_counter()
+            html = viewer.get(path)
+            page.append(time.perf_counter() - start)
+            busy.append(cpu_s(viewer.pid) - begun)
+            record = viewer.get(f"{path}.json")
+            chart.append(time.perf_counter() - start)
+            nbytes.append((len(html) + len(record)) / 1000)
+            step.append(viewer.look(f"{path}/{500_000 + number}").whole_s)
+            again.append(viewer.look(path).whole_s)
+            time.sleep(FRESH_S)  # then the viewer lists the run log again
+            live.append(_live_ms(viewer, f"{path}.json?since=999980"))
             peaks.append(viewer.peak_mib()[0])
-    yield Row(what="- a run of 1e6 steps, 1,000 objects: its page", values=run, unit="s")
+    yield Row(
+        what="a run of 1e6 steps, 1,000 objects: page of a fresh server", values=page, unit="s", goal=0.8
+    )
+    yield Row(what="its processor time", values=busy, unit="s")
+    yield Row(what="pyarrow's processor time for its objects, without all else", values=parsed, unit="s")
+    yield Row(what="- with its charts' points", values=chart, unit="s")
+    yield Row(what="its HTML and its charts' points", values=nbytes, unit="kB", goal=300, digits=0)
+    yield Row(what="its live answer", values=live, unit="ms", goal=20, digits=0)
     yield Row(what="- one of its steps", values=step, unit="s")
     yield Row(what="- its page again", values=again, unit="s")
     yield Row(what="memory of the server, a run of 1e6 steps", values=peaks, unit="MiB", goal=500, digits=0)
+
+
+def _live_ms(viewer: Viewer, path: str) -> float:
+    start = time.perf_counter()
+    viewer.get(path)
+    return (time.perf_counter() - start) * 1000
+
+
+def _parse_s(root: Path) -> float:
+    """Return the seconds that pyarrow needs for the objects of the long run log, already in memory."""
+    files = sorted((root / "trails" / LONG_RUN).rglob("*.parquet"))
+    objects = [file.read_bytes() for file in files]
+    begun = time.process_time()
+    for data in objects:
+        pq.read_table(BytesIO(data), use_threads=False)
+    return time.process_time() - begun
 
 
 def trail(root: Path, steps: int) -> Iterator[Row]:

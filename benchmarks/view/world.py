@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 import loader
-from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.read_trail import read_starts
-from loader.run.trail.step_rows import StepRow, rows_table
+from loader.run.trail.step_rows import StepRow, rows_bytes
 from loader.run.trail.trail import trail_folder
 from penstock.progress import progress
 
@@ -135,7 +134,7 @@ def _lengthen(root: loader.Root, steps: int) -> None:
             )
         ]
         name = f"{trail_folder(LONG_RUN)}0-of-1/{first:019d}-{first:016x}.parquet"
-        root.store.put_if_absent(name, table_bytes(rows_table(rows, start.id), "trail"))
+        root.store.put_if_absent(name, rows_bytes(rows, start.id))
 
 
 def stored_photos(root: loader.Root, name: str, n: int) -> list[bytes]:

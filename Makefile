@@ -162,7 +162,7 @@ prove-datasets: $(READY) ## datasets of torchvision, Hugging Face and Grain as s
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
 
-servers: $(TOOLS) ## what pip does not bring: ffprobe, exiftool and strace, Postgres, Chromium, Azurite, Slurm
+servers: $(TOOLS) ## what pip does not bring: ffprobe, exiftool and strace, Postgres, Chromium, axe-core, Azurite, Slurm
 
 $(TOOLS):
 	scripts/$@.sh

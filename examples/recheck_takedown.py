@@ -96,7 +96,7 @@ for full in fs.find(root):
         proof["txns"].get(name)
         if place == "data"
         else name
-        if place in ("tables", "stages", "cards", "exclusions")
+        if place in ("tables", "stages", "cards", "exclusions", "slices")
         else None
     )
     if path.endswith((".tar", ".parquet", ".json", ".jsonl")) and path not in known:

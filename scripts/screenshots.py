@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -106,7 +107,7 @@ class Shots:
         if self._wanted(name):
             picture = Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
             picture = picture.crop((0, 0, picture.width, round(height) or picture.height))
-            if name != "view-step":
+            if name not in ("view-step", "view-home", "view-version"):
                 picture = picture.quantize(256, dither=Image.Dither.NONE)
             picture.save(IMAGES / f"{name}.png", optimize=True)
 
@@ -139,8 +140,8 @@ class Shots:
             self._shot("view-terminal")
 
     def viewer(self) -> None:
-        """The run, a step and a slot of the planted training."""
-        if not self._wanted("view-run", "view-step", "view-exclude"):
+        """The first page, a version, and the run, a step and a slot of the planted training."""
+        if not self._wanted("view-home", "view-version", "view-run", "view-step", "view-exclude"):
             return
         root = self._into / "planted" / "root"
         command = ["view", "planted", "--root", root, "--recipe", RECIPE, "--allow-writes", "--port", 0]
@@ -150,11 +151,20 @@ class Shots:
             self._page.open(url, "planted", "Unusual steps")
             self._shot("view-run")
             base = self._page.value_of("location.origin")
+            self._size(1280, 520)
+            self._page.open(base, "Needs attention", "gate passed")
+            self._shot("view-home")
+            self._size(1280, 760)
+            wide = urllib.parse.quote('"width_px" > 300')
+            self._page.open(f"{base}/v/demo/1?t={wide}", "10 found")
+            self._shot("view-version")
             self._size(1280, 770)
             self._page.open(f"{base}/r/planted/3", "tensors", "slot 2")
             self._shot("view-step")
             self._size(1280, 800)
             self._page.open(f"{base}/r/planted/3/2", "Raw object", "Exclude…")
+            ready = "document.body.dataset.keys === 'ready'"
+            self._page.wait_until("buttons are heard", lambda: self._page.value_of(ready))
             self._page.click("Exclude…")
             for field, text in (("reason", "paper: one colour"), ("by", "ada")):
                 self._page.value_of(f"document.querySelector('#exclude [name={field}]').focus()")

@@ -3,18 +3,18 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
 
 import loader
 from examples.demo.training import digests
 from examples.rl.sums import task
 from examples.rl.sums.model import accuracy
 from examples.rl.sums.run_folder import RunFolder
-from examples.rl.sums.walk import Samplers, await_policy, starts_and_steps
-from tests.servers.patience import PATIENCE_S
-from tests.servers.ports import free_port
+from examples.rl.sums.walk import Samplers, await_policy, starts_and_steps, write_run_file
+from penstock.train.run_folder import RunFolder as TrainRecord
+from tests.servers.patience import until
 from tests.servers.processes import python
 
 
@@ -51,46 +51,50 @@ def test_killed_run_and_its_repetitions_have_the_same_steps(tmp_path: Path) -> N
     output = walk(tmp_path, "--steps", str(steps), "--groups", "4", "--warm-up", "5", "--kills", "2")
     assert output.count("killed ") == 2
     check_runs(tmp_path, steps)
+    parts = json.loads(penstock_train("goodput", "sums", "--root", tmp_path / "root", "--json"))["parts"]
+    assert parts["back-off"] >= 10, "a rank was killed, and the run began again after 10 s"
+    assert parts["unknown"] < 0.02 * sum(parts.values())
 
 
-def test_starved_run_stops_by_a_signal_and_goes_on_with_one_rank(tmp_path: Path) -> None:
+def test_starved_run_stops_by_a_signal_and_goes_on_with_one_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGTERM to one of two ranks that wait for rollouts; no step is lost or made twice."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of the launcher's locks and logs
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     steps = 16
     options = ("--steps", str(steps), "--groups", "4", "--warm-up", "5")
     python("-m", "examples.rl.arithmetic", "begin", "--out", tmp_path, *options, check=True)
     folder = RunFolder(tmp_path)
     samplers = Samplers(folder)
-    port = free_port()
-    ranks = [trainer(tmp_path, rank, 2, port) for rank in range(2)]
     try:
+        penstock_train("submit", write_run_file(folder, "sums", 2))
         await_policy(folder, folder.settings(), samplers, 2)
         samplers.close()
-        ranks[1].send_signal(signal.SIGTERM)
-        codes = [rank.wait(timeout=PATIENCE_S) for rank in ranks]
-        assert codes == [75, 75]  # the launcher begins it again
+        submitted = penstock_train("submit", write_run_file(folder, "sums", 1))
+        assert "its next start has the changed file" in submitted
+        rank_1 = int((tmp_path / "sums/rank-1.pid").read_text())
+        os.kill(rank_1, signal.SIGTERM)
+        record = TrainRecord(loader.Root(folder.root).store, "sums")
+        until(
+            lambda: len(record.attempts()) == 2, lambda: penstock_train("show", "sums", "--root", folder.root)
+        )
 
         samplers = Samplers(folder)
-        assert trainer(tmp_path, 0, 1, port).wait(timeout=PATIENCE_S) == 0
+        penstock_train("wait", "sums", "--root", folder.root)
     finally:
         samplers.close()
-        for rank in ranks:
-            rank.kill()
+        penstock_train("cancel", "sums", "--root", folder.root)
+    assert [start["ranks"] for start in record.attempts().values()] == [2, 1]
+    assert [event.name for event in record.events() if event.attempt == 1][-2:] == ["saved", "stopped"]
     values = digests(tmp_path / "sums")
     assert sorted(values) == list(range(steps))
     assert starts_and_steps(folder, "sums") == (2, steps)
 
 
-def trainer(folder: Path, rank: int, world_size: int, port: int) -> "subprocess.Popen[bytes]":
-    """Start a rank of the trainer as torchrun does."""
-    variables = {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    command = [sys.executable, "-m", "examples.rl.arithmetic", "train", "--out", str(folder)]
-    return subprocess.Popen(command, env={**os.environ, **variables})
+def penstock_train(verb: str, *words: object) -> str:
+    done = python("-m", "penstock", "train", verb, *words, check=True)
+    return done.stdout
 
 
 def test_killed_run_of_full_size_learns_sums(tmp_path: Path) -> None:

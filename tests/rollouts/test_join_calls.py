@@ -80,6 +80,16 @@ def test_call_extends_the_longest_sequence_that_its_prompt_begins_with():
     assert joined[2]["mask"].tolist() == [False, False, True]
 
 
+def test_call_extends_the_longer_one_of_two_answers_to_one_prompt():
+    joined = loader.join_calls([call([1], [2]), call([1], [2, 3]), call([1, 2, 3, 4], [5])])
+    assert [sequence["calls"] for sequence in joined] == [[0], [1, 2]]
+
+
+def test_call_whose_prompt_differs_in_the_middle_begins_a_sequence():
+    joined = loader.join_calls([call([1, 2], [5]), call([1, 3, 5], [7])])
+    assert [sequence["tokens"].tolist() for sequence in joined] == [[1, 2, 5], [1, 3, 5, 7]]
+
+
 def test_join_calls_without_logprobs_and_versions_leaves_them_out():
     joined = loader.join_calls([{"prompt": [1], "sampled": [2]}])
     assert list(joined[0]) == ["tokens", "mask", "calls"]

@@ -28,7 +28,8 @@ from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import cancel, goodput_of, stop, submit
+from penstock.train.run_usage import goodput_of
+from penstock.train.submitting import cancel, stop, submit
 from tests.servers.patience import until
 from tests.servers.processes import command_line_of, command_of, environment_of
 from tests.servers.slurm import NODES, Slurm, slurm

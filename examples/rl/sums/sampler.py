@@ -37,7 +37,13 @@ def sample(folder: RunFolder, name: str, groups: int | None) -> None:
             version, policy = folder.newest_policy(settings.run)
             if version >= settings.steps:
                 return
-            waiting = loader.backlog(root, f"{DATASET}@latest", settings.run, policy=version)
+            waiting = loader.backlog(
+                root,
+                f"{DATASET}@latest",
+                settings.run,
+                policy=version,
+                max_lag=settings.max_lag,
+            )
             # More would be stale before the trainer comes to it.
             if waiting >= settings.max_lag * settings.groups:
                 time.sleep(PAUSE_S)

@@ -101,6 +101,10 @@ class Samplers:
             process.wait()
 
 
+STEPS_LEFT = 3
+"""Steps that are left at least when a rank is killed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
     """A SIGKILL."""
@@ -140,6 +144,8 @@ def kill_list(settings: Settings, kills: int, seed: int) -> list[Kill]:
         rank = None
         if number % 2:
             rank = draw.randrange(settings.ranks)
+            # A rank that has made its last step begins no further start.
+            stop = max(first + 1, min(stop, settings.steps - STEPS_LEFT))
         result.append(Kill(draw.randrange(first, stop), draw.random(), rank, draw.choice(SAMPLERS)))
     return result
 

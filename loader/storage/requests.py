@@ -21,6 +21,9 @@ from .threads import lock
 
 LATENCIES = 64
 """Newest latencies that `Traffic` holds."""
+# From the operating system: a retry in a reading thread must not move the generator that a training script seeded, and
+# ranks that seed it alike must not all retry at once.
+_jitter = random.SystemRandom()
 
 
 class Traffic:
@@ -202,7 +205,7 @@ class Retrier:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        rng: Callable[[], float] = random.random,
+        rng: Callable[[], float] = _jitter.random,
     ) -> None:
         self.budget = budget
         self.limiter = limiter

@@ -30,6 +30,7 @@ SLOW_S = 1.0
 """Median latency of a read that is a warning."""
 SCRATCH_BYTES = 2**23
 Finding = tuple[CheckStatus, str]
+_chance = random.SystemRandom()
 
 
 def check_store(url: str | None, ranges: int) -> Finding:
@@ -49,7 +50,7 @@ def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
     """Return random fields of the newest versions, at most 4 MiB each."""
     drawn = list[FieldAddress]()
     names = root.datasets()
-    for name in random.sample(names, min(4, len(names))):
+    for name in _chance.sample(names, min(4, len(names))):
         version = root.open(f"{name}@latest")
         fields = [
             field
@@ -59,10 +60,10 @@ def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
         ]
         if fields and len(version):
             ordinals = np.random.default_rng().integers(len(version), size=number)
-            addresses = version.address(np.sort(ordinals), [random.choice(fields)])
+            addresses = version.address(np.sort(ordinals), [_chance.choice(fields)])
             drawn += [place for address in addresses for place in address.fields.values()]
     known = [place for place in drawn if place.crc32c != UNKNOWN_CRC and 0 < place.nbytes <= 2**22]
-    return random.sample(known, min(number, len(known)))
+    return _chance.sample(known, min(number, len(known)))
 
 
 def _judged(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:

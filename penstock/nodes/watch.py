@@ -258,7 +258,7 @@ def _healthy(
     """Return nodes in service without a sign against them, in random order. first: nodes to put first."""
     accused = {suspect.node for suspect in suspects}
     healthy = [node for node, state in states.items() if state.in_service and node not in accused]
-    random.shuffle(healthy)
+    random.SystemRandom().shuffle(healthy)
     return tuple(sorted(healthy, key=lambda node: node not in first))
 
 

@@ -30,6 +30,14 @@ _FLAGS = (
 )
 
 
+_LEFT = ("Inspected target navigated or closed", "Cannot find context", "Execution context was destroyed")
+"""What a browser answers for JavaScript of a page that is being left."""
+
+
+class PageLeft(AssertionError):
+    """The page was left before it answered; the next one can be asked."""
+
+
 class Page:
     """One tab. problems: errors that the console showed and exceptions that nobody caught, with their place."""
 
@@ -46,13 +54,16 @@ class Page:
         while True:
             message = json.loads(self._socket.recv(timeout=PATIENCE_S))
             if message.get("id") == self._number:
-                assert "error" not in message, (method, message["error"])
+                error = message.get("error", {})
+                if error.get("message", "").startswith(_LEFT):
+                    raise PageLeft(method, error)
+                assert not error, (method, error)
                 answer: dict[str, Any] = message["result"]
                 return answer
             self._hear(message)
 
     def value_of(self, expression: str) -> Any:
-        """What JavaScript says. Raises: AssertionError for what it throws."""
+        """What JavaScript says. Raises: PageLeft, AssertionError for what it throws."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -115,8 +126,15 @@ class Page:
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
 
     def wait_until(self, what: str, is_so: Callable[[], Any]) -> None:
-        """Raises: AssertionError, with what the page shows instead."""
-        until(is_so, lambda: f"{what}\n{self.text()}")
+        """Raises: AssertionError, with what the page shows instead. While a page is being left, it is not so."""
+
+        def is_so_now() -> Any:
+            try:
+                return is_so()
+            except PageLeft:
+                return False
+
+        until(is_so_now, lambda: f"{what}\n{self.text()}")
 
     def _hear(self, message: dict[str, Any]) -> None:
         params = message.get("params", {})

@@ -1,5 +1,6 @@
 """The retry budget and the limiter, on a clock of our own."""
 
+import random
 import threading
 
 import pytest
@@ -45,6 +46,14 @@ def test_it_tries_until_it_succeeds():
     errors = [Throttled("slow"), Transient("broken"), Throttled("slow")]
     assert retrier(clock, RetryBudget(base_s=1, cap_s=100)).call(failing(clock, errors)) == "done"
     assert clock.pauses_s == pytest.approx([0.999, 1.998, 3.996])
+
+
+def test_retry_leaves_the_generator_of_a_training_script():
+    clock, before = Clock(), random.getstate()
+    retries = Retrier(RetryBudget(base_s=1, cap_s=100), Limiter(), clock=clock, sleep=clock.sleep)
+    assert retries.call(failing(clock, [Throttled("slow"), Transient("broken")])) == "done"
+    assert len(clock.pauses_s) == 2
+    assert random.getstate() == before
 
 
 def test_throttled_verbs_have_more_time_within_patient():

@@ -155,6 +155,7 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     sized(spec, nodes)
     check_without_secrets(spec, spec.run)
     check_places(spec)
+    changes(spec)  # a file that is refused must leave no new root
     create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
     key = folder.put_spec(spec, user_name())
@@ -179,6 +180,7 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     sized(spec, nodes)
     check_without_secrets(spec, spec.run)
     check_places(spec)
+    changes(spec)  # a file that is refused must leave no new root
     create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
     key = folder.put_spec(spec, user_name())

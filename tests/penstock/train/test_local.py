@@ -68,7 +68,8 @@ def test_run_is_preempted_stopped_and_resumed(
     place = submit(run, launcher)
     assert submit(run, launcher) == place, "it is found"
     with pytest.raises(RunTaken, match="differs in checkpoints"):
-        submit(replace(run, checkpoints="elsewhere"), launcher)
+        submit(replace(run, checkpoints=f"{root}-elsewhere"), launcher)
+    assert not os.path.exists(f"{root}-elsewhere"), "a refused file leaves no root"
     log = lambda: launcher.logs("big-7")  # noqa: E731
     until(lambda: log().count("took") > 6, log)
     ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_rank(pid, root)]

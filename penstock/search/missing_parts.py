@@ -1,16 +1,23 @@
 """Store segments of the parts of a version that have none, and merge small segments.
 
-A segment is never replaced or deleted here. A collector deletes a segment if a larger one covers it.
+A damaged segment is replaced if its parts make a segment of the same name, as they mostly do. No other segment is
+replaced, and none is deleted: a collector deletes a segment if a larger one covers it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 
 from loader import Version
-from loader.dataset.search.segment_reads import SegmentCoverage, coverage, merged_segments, read_segment
+from loader.dataset.search.segment_reads import (
+    SegmentCoverage,
+    checked_coverage,
+    coverage,
+    merged_segments,
+    read_segment,
+)
 from loader.dataset.search.segments import (
     MAX_SEGMENT_PARTS,
     MAX_SEGMENT_ROWS,
@@ -39,9 +46,12 @@ def put_missing(
     values: PartValues,
     text: str,
 ) -> tuple[int, SegmentCoverage]:
-    """Store segments of the missing parts; return (their rows, segments to read now). text: of the progress bar."""
+    """Store segments of the missing parts; return (their rows, segments to read now). text: of the progress bar.
+
+    Reads all segments of the version: a part whose segment is damaged is missing too.
+    """
     parts = version_parts(version, field)
-    covered = coverage(
+    covered = checked_coverage(
         version.store,
         folder,
         kind,
@@ -54,20 +64,22 @@ def put_missing(
         _n_rows,
         n_new,
     )
+    damaged = dict(covered.damaged)
     # A segment has parts of one transaction, whose name it has.
     batch: list[VersionPart] = []
     for part in todo:
         if batch and not _fits(batch, part):
-            _put(version, folder, kind, batch, values)
+            damaged.pop(_put(version, folder, kind, batch, values, damaged), None)
             batch = []
         batch.append(part)
     if batch:
-        _put(version, folder, kind, batch, values)
+        damaged.pop(_put(version, folder, kind, batch, values, damaged), None)
     covered = _merge_small(
         version,
         folder,
         kind,
         parts,
+        damaged,
     )
     return n_new, covered
 
@@ -89,7 +101,9 @@ def _put(
     kind: SegmentKind,
     batch: Sequence[VersionPart],
     values: PartValues,
-) -> None:
+    damaged: Collection[str],
+) -> str:
+    """Store the segment of some parts, and return its path."""
     tables = []
     for part in batch:
         may_have_value = np.ones(part.own.n_rows, bool)
@@ -97,12 +111,13 @@ def _put(
             # Denied samples get no value, even if their bytes are registered and still there.
             may_have_value = version.parts.live_members(part.position)
         tables.append(values(part, may_have_value))
-    put_segment(
+    return put_segment(
         version.store,
         folder,
         kind,
         [part.own for part in batch],
         pa.concat_tables(tables),
+        damaged,
     )
 
 
@@ -111,10 +126,12 @@ def _merge_small(
     folder: str,
     kind: SegmentKind,
     parts: Sequence[VersionPart],
+    damaged: dict[str, str],
 ) -> SegmentCoverage:
     """Merge the segments below half of `MAX_SEGMENT_ROWS` that have these parts, if there are `MERGE_AT` or more.
 
-    Returns the segments to read now. A collector deletes the merged ones, which a reader may have listed.
+    damaged: path of a segment that is left out -> what is wrong with it. Returns the segments to read now. A collector
+    deletes the merged ones, which a reader may have listed.
     """
     store = version.store
     covered = coverage(
@@ -122,24 +139,29 @@ def _merge_small(
         folder,
         kind,
         parts,
+        damaged,
     )
     small = [path for path, stated in covered.segments.items() if _total_rows(stated) < MAX_SEGMENT_ROWS // 2]
-    if len(small) < MERGE_AT:
-        return covered
-    segments = []
-    # In the order of their names: makers that merge the same segments at once make equal ones.
-    for path in sorted(small):
-        # A damaged one stays as it is: searches leave it out by name.
-        with suppress(Corrupt, FormatTooNew, ObjectNotFound):
-            segments.append(read_segment(store, path, kind))
-    for path, data in merged_segments(segments, folder, kind):
-        with suppress(AlreadyExists):
-            store.put_if_absent(path, data)
-    return coverage(
-        store,
-        folder,
-        kind,
-        parts,
+    if len(small) >= MERGE_AT:
+        segments = []
+        # In the order of their names: makers that merge the same segments at once make equal ones.
+        for path in sorted(small):
+            with suppress(Corrupt, FormatTooNew, ObjectNotFound):  # damaged since it was checked
+                segments.append(read_segment(store, path, kind))
+        for path, data in merged_segments(segments, folder, kind):
+            with suppress(AlreadyExists):
+                store.put_if_absent(path, data)
+        covered = coverage(
+            store,
+            folder,
+            kind,
+            parts,
+            damaged,
+        )
+    return SegmentCoverage(
+        segments=covered.segments,
+        missing=covered.missing,
+        damaged=damaged | covered.damaged,
     )
 
 

@@ -38,7 +38,7 @@ _ROW_BYTES = 256
 """Most uncompressed bytes of part and row, per row; part ids have at most 150."""
 _MOST_TEXT_BYTES = 2**20
 _READS_AT_ONCE = 16
-_AGAIN = "delete it, and run penstock index again"
+_AGAIN = "run penstock index again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,43 @@ def coverage(
             for part in useful:
                 del uncovered[part]
     return SegmentCoverage(segments=chosen, missing=tuple(uncovered.values()), damaged=damaged)
+
+
+def checked_coverage(
+    store: Store,
+    folder: str,
+    kind: SegmentKind,
+    parts: Sequence[VersionPart],
+) -> SegmentCoverage:
+    """Return the segments that have these parts, after each was read whole and agreed with its digest.
+
+    Costs the bytes of the segments: `coverage` does not find damage outside the footers.
+    """
+    damaged: dict[str, str] = {}
+    checked: set[str] = set()
+    while True:
+        covered = coverage(
+            store,
+            folder,
+            kind,
+            parts,
+            damaged,
+        )
+        damaged |= covered.damaged
+        is_whole = True
+        for path in covered.segments.keys() - checked:
+            try:
+                read_segment(store, path, kind)
+                checked.add(path)
+            except (Corrupt, FormatTooNew, ObjectNotFound) as error:
+                damaged[path] = str(error)
+                is_whole = False
+        if is_whole:
+            return SegmentCoverage(
+                segments=covered.segments,
+                missing=covered.missing,
+                damaged=damaged,
+            )
 
 
 def _stated_parts(

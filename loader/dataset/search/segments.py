@@ -6,13 +6,13 @@ A segment holds whole parts, rows ascending. Its footer has `penstock.sources`: 
 part, where the source is the path of the index from which the values were derived. A part that was written again has
 another source, so its old values are ignored. `penstock.sha256` is the digest of sources and columns; its first 16
 digits are in the name, after the transaction of the first part. Segments are created once and never believed: one
-that differs from its digest, name, parts or rows is `Corrupt`, and readers leave it out by name.
+that differs from its digest, name, parts or rows is `Corrupt`. Readers leave it out by name, and makers replace it.
 """
 
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -188,14 +188,18 @@ def put_segment(
     kind: SegmentKind,
     parts: Sequence[SegmentPart],
     values: pa.Table,
+    damaged: Collection[str] = (),
 ) -> str:
-    """Store a segment and return its path. An equal one of another maker stays."""
+    """Store a segment and return its path. damaged: paths to replace; an equal segment of another maker stays."""
     path, data = segment_bytes(
         folder,
         kind,
         parts,
         values,
     )
+    if path in damaged:
+        store.put(path, data)
+        return path
     with suppress(AlreadyExists):  # its name is its content
         store.put_if_absent(path, data)
     return path

@@ -1,7 +1,8 @@
 """Store a map's fit as `maps/<how>/fit.parquet`, created once, and read it back without believing it.
 
 `<how>` names dataset, field, network and numbers, as under `search/`. The table has a row for each anchor: vector, x,
-y, cluster, n_samples. Its metadata has the path and the sha256 of the columns.
+y, cluster, n_samples. Its metadata has the path, the sha256 of the columns, and the id of the version whose vectors it
+was fitted to: a takedown in that version deletes it.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.dataset.search.how import How
+from loader.dataset.search.how import MOST_NUMBERS, How
 from loader.dataset.search.segment_reads import footer_facts
 from loader.dataset.tables.parquet import SCHEMA_VERSION, UNREADABLE
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
@@ -27,10 +28,10 @@ _MOST_BYTES = 2**29
 _AGAIN = "run penstock index REF --map --drop, then penstock index REF --map"
 
 
-def _types(how: How) -> pa.Schema:
+def _types(numbers: int) -> pa.Schema:
     return pa.schema(
         [
-            ("vector", pa.binary(4 * how.numbers)),
+            ("vector", pa.binary(4 * numbers)),
             ("x", pa.uint16()),
             ("y", pa.uint16()),
             ("cluster", pa.uint16()),
@@ -48,9 +49,13 @@ def fit_path(how: How) -> str:
     return f"{map_folder(how)}fit.parquet"
 
 
-def fit_bytes(fit: MapFit, how: How) -> bytes:
-    """Return the file of a fit. Equal fits have equal bytes."""
-    types = _types(how)
+def fit_bytes(
+    fit: MapFit,
+    how: How,
+    version_id: str,
+) -> bytes:
+    """Return the file of a fit. version_id: of the version whose vectors it was fitted to."""
+    types = _types(how.numbers)
     vectors = np.ascontiguousarray(fit.anchors, "<f4").tobytes()
     vector_column = pa.FixedSizeBinaryArray.from_buffers(
         types.field("vector").type,
@@ -72,6 +77,7 @@ def fit_bytes(fit: MapFit, how: How) -> bytes:
         "penstock.schema": str(SCHEMA_VERSION),
         "penstock.path": fit_path(how),
         "penstock.sha256": _digest(fit),
+        "penstock.version": version_id,
     }
     sink = io.BytesIO()
     pq.write_table(
@@ -103,11 +109,17 @@ def put_fit(
     store: Store,
     fit: MapFit,
     how: How,
+    version_id: str,
 ) -> MapFit:
     """Store a fit, and return the stored one: another maker's counts if it was first. Raises: Corrupt."""
+    data = fit_bytes(
+        fit,
+        how,
+        version_id,
+    )
     # Another maker may be first: both then place samples on that fit.
     with suppress(AlreadyExists):
-        store.put_if_absent(fit_path(how), fit_bytes(fit, how))
+        store.put_if_absent(fit_path(how), data)
     stored = read_fit(store, how)
     if stored is None:
         raise Corrupt(f"{fit_path(how)} was deleted while the map was made; run penstock index again")
@@ -123,7 +135,11 @@ def read_fit(store: Store, how: How) -> MapFit | None:
         if info.nbytes > _MOST_BYTES:
             raise Corrupt(f"{path} has {info.nbytes:,} bytes, accepted are {_MOST_BYTES:,}; {_AGAIN}")
         stored = store.get(path)
-        return parse_fit(stored.data, how)
+        return parse_fit(
+            stored.data,
+            path,
+            how.numbers,
+        )
 
     try:
         return retry_corrupt(read)
@@ -131,11 +147,14 @@ def read_fit(store: Store, how: How) -> MapFit | None:
         return None
 
 
-def parse_fit(data: bytes, how: How) -> MapFit:
-    """Return the fit in a file. Raises: Corrupt; FormatTooNew."""
-    path = fit_path(how)
+def parse_fit(data: bytes, path: str, numbers: int | None = None) -> MapFit:
+    """Return the fit in a file. numbers: of each vector; None accepts any count. Raises: Corrupt; FormatTooNew."""
     try:
-        fit, sha256 = _parsed(data, how)
+        fit, sha256 = _parsed(
+            data,
+            path,
+            numbers,
+        )
         digest = _digest(fit)
         _check(fit)
     except (Corrupt, FormatTooNew):
@@ -149,15 +168,36 @@ def parse_fit(data: bytes, how: How) -> MapFit:
     return fit
 
 
-def _parsed(data: bytes, how: How) -> tuple[MapFit, str]:
+def fitted_version(data: bytes, path: str) -> str:
+    """Return the id of the version whose vectors a fit has, or "" if it names none. Raises: Corrupt; FormatTooNew."""
+    try:
+        metadata = pq.read_metadata(io.BytesIO(data))
+        facts = footer_facts(
+            metadata,
+            path,
+            _AGAIN,
+        )
+        return facts.get(b"penstock.version", b"").decode()
+    except (Corrupt, FormatTooNew):
+        raise
+    except (*UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{path} is no fit of a map ({type(error).__name__} {error}); {_AGAIN}") from error
+
+
+def _parsed(data: bytes, path: str, numbers: int | None) -> tuple[MapFit, str]:
     """Return a fit and its stated digest. Checks counts before a page is decompressed. Raises: Corrupt and others."""
-    path = fit_path(how)
     metadata = pq.read_metadata(io.BytesIO(data))
     facts = footer_facts(metadata, path, _AGAIN)
     schema = metadata.schema.to_arrow_schema()
     if not 1 <= metadata.num_rows <= MOST_ANCHORS:
         raise Corrupt(f"{path} has {metadata.num_rows} anchors, accepted are 1 to {MOST_ANCHORS}; {_AGAIN}")
-    types = _types(how)
+    if numbers is None:
+        numbers = schema.field("vector").type.byte_width // 4
+    if not 0 < numbers <= MOST_NUMBERS:
+        raise Corrupt(f"{path} has vectors of {numbers} numbers, accepted are 1 to {MOST_NUMBERS}; {_AGAIN}")
+    types = _types(numbers)
     for name in types.names:
         if schema.field(name).type != types.field(name).type:
             raise Corrupt(
@@ -166,7 +206,7 @@ def _parsed(data: bytes, how: How) -> tuple[MapFit, str]:
     nbytes = 0
     for number in range(metadata.num_row_groups):
         nbytes += metadata.row_group(number).total_byte_size
-    most_bytes = 2**20 + metadata.num_rows * (4 * how.numbers + 64)
+    most_bytes = 2**20 + metadata.num_rows * (4 * numbers + 64)
     if nbytes > most_bytes:
         raise Corrupt(f"{path} has {nbytes:,} bytes of columns, accepted are {most_bytes:,}; {_AGAIN}")
     reader = pq.ParquetFile(
@@ -185,7 +225,7 @@ def _parsed(data: bytes, how: How) -> tuple[MapFit, str]:
         "<f4",
     )
     fit = MapFit(
-        anchors=anchors.reshape(-1, how.numbers),
+        anchors=anchors.reshape(-1, numbers),
         x=table["x"].to_numpy(),
         y=table["y"].to_numpy(),
         clusters=table["cluster"].to_numpy(),

@@ -91,6 +91,7 @@ def make_map(root: Root, ref: str, field: str | None = None) -> MapReport:
                 version.store,
                 fit_map(vectors),
                 how,
+                version.id,
             )
         n_new = _place_missing(
             version,

@@ -1,22 +1,31 @@
 """Condemned segments under `search/` and `maps/`: of parts that no version needs, or merged into larger ones."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from loader.dataset.search.segment_reads import read_segment_parts
+from loader.dataset.search.how import parse_how
+from loader.dataset.search.segment_reads import read_segment, read_segment_parts
 from loader.dataset.search.segments import SegmentKind, SegmentPart, segment_name
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
 
+from ...search.make import kind_of
+from ...search.map.stored_fit import FOLDER as MAPS
+from ...search.map.version_map import MAP_KIND
 from .needed import References
 
 FOLDERS = ("maps/", "search/")
 """Prefixes of segments."""
 _KINDS = tuple(
-    SegmentKind(name=name, columns=pa.schema([]), most_value_bytes=2**20) for name in ("codes", "texts", "")
+    SegmentKind(
+        name=name,
+        columns=pa.schema([]),
+        most_value_bytes=2**20,
+    )
+    for name in ("codes", "texts", "")
 )
 """Kinds of segments, by their file names only: a collector reads no values."""
 _RECORDS = ("how.json", "fit.parquet")
@@ -29,6 +38,15 @@ def segment_kind(path: str) -> SegmentKind | None:
         if segment_name(path, kind) is not None:
             return kind
     return None
+
+
+def stored_kind(store: Store, path: str) -> SegmentKind:
+    """Return the kind of a segment, with its columns. Reads its folder's record. Raises: as `parse_how`."""
+    if path.startswith(MAPS):
+        return MAP_KIND
+    folder, _, _ = path.rpartition("/")
+    how_path = f"{folder}/how.json"
+    return kind_of(parse_how(store.get(how_path).data, how_path))
 
 
 def is_record(path: str) -> bool:
@@ -44,7 +62,8 @@ def condemned_segments(
 ) -> Iterator[tuple[ObjectInfo, str]]:
     """Yield (object, reason) for derived objects that may be deleted, in key order.
 
-    Costs a range or two per segment. All of them can be made again.
+    Costs a range or two per segment. Reads a segment whole before smaller ones with its parts are condemned. All of
+    them can be made again.
     """
     folders: dict[str, list[ObjectInfo]] = defaultdict(list)
     for info in infos:
@@ -79,22 +98,49 @@ def _reasons(
         except (FormatTooNew, ObjectNotFound):  # a newer release reads it, or another collector deleted it
             n_unread += 1
     needed = _needed_sources(segments, live)
-    kept_parts: set[SegmentPart] = set()
-    n_kept = n_unread
+    holders: dict[SegmentPart, str] = {}  # part -> the largest readable segment with it
     for path, parts in segments.items():
-        needed_parts = {part for part in parts if part.source in needed}
+        needed_parts = [part for part in parts if part.source in needed]
         if not needed_parts:
             reasons[path] = "segment of no version"
-        elif needed_parts <= kept_parts:
-            reasons[path] = "segment whose parts are in a larger one"
-        else:
-            kept_parts |= needed_parts
-            n_kept += 1
+            continue
+        if holders.keys() >= set(needed_parts):
+            larger = {holders[part] for part in needed_parts}
+            # Only a whole segment replaces others, and a footer does not show damage to values.
+            damaged = _damaged(store, larger)
+            if not damaged:
+                reasons[path] = "segment whose parts are in a larger one"
+                continue
+            reasons |= dict.fromkeys(damaged, "segment that cannot be read")
+            _remove(holders, damaged)
+        for part in needed_parts:
+            holders.setdefault(part, path)
+    n_kept = n_unread + len(segments.keys() - reasons.keys())
     if not n_kept:
         for info in infos:
             if is_record(info.key):
                 reasons[info.key] = "record without segments"
     return reasons
+
+
+def _damaged(store: Store, paths: Collection[str]) -> set[str]:
+    """Return the segments that do not agree with their digests. Reads all of them."""
+    damaged = set()
+    for path in paths:
+        try:
+            kind = stored_kind(store, path)
+            read_segment(store, path, kind)
+        except (Corrupt, FormatTooNew, ObjectNotFound):
+            damaged.add(path)
+    return damaged
+
+
+def _remove(holders: dict[SegmentPart, str], paths: Collection[str]) -> None:
+    """Remove the parts that these segments hold."""
+    parts = list(holders)
+    for part in parts:
+        if holders[part] in paths:
+            del holders[part]
 
 
 def _size_and_key(info: ObjectInfo) -> tuple[int, str]:

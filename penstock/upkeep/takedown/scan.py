@@ -253,7 +253,7 @@ class Scan:
             "stages": self._record,
             "exclusions": self._exclusion,
             "slices": self._slice,
-            **dict.fromkeys(("search", "maps"), partial(segment_is_denied, root.store, record)),
+            **dict.fromkeys(("search", "maps"), partial(segment_is_denied, root, record)),
             "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
             "follows": self._decision,
             "ledgers": self._ledger,

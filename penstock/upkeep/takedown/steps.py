@@ -135,10 +135,10 @@ class Steps:
         self._do(Edits(deletes=tuple(adoptions.left_by_adoption(self._root, self.dataset))))
         self._do(exclusion_edits(self._root.store, self.dataset, self.marks))
         self._do(slice_edits(self._root.store, self.dataset, self.marks))
-        self._do(segment_edits(self._root.store, read_record(self._root.store, self._deny.n)))
+        self._do(segment_edits(self._root, read_record(self._root.store, self._deny.n)))
         self._note_left_over()
         self._edit_lifecycle()
-        index_again(self._root, self.dataset)
+        index_again(self._root, self.dataset, read_record(self._root.store, self._deny.n))
         return self._uris
 
     def _note_found(self) -> None:

@@ -37,7 +37,7 @@ from ...exclusion_records import parse
 from ...progress import progress
 from .decisions import check_decisions
 from .log import check_log
-from .segments import search_problem
+from .segments import segment_problem
 from .shard import Problem
 from .slices import slice_problem
 from .version import check_version
@@ -60,8 +60,8 @@ def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
     check = CHECKS.get(folder)
     if folder == "slices":
         check = partial(slice_problem, store)
-    if folder == "search":
-        check = partial(search_problem, store)
+    if folder in ("search", "maps"):
+        check = partial(segment_problem, store)
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return
     try:
@@ -273,7 +273,7 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
             report.foreign.extend([key] if report.n_foreign <= SHOWN else [])
     report.n_foreign += refusals.n
     report.foreign = [*report.foreign, *(name for name, _ in refusals.first)][:SHOWN]
-    kept = [key for key, _ in listed if key.partition("/")[0] in {*CHECKS, "slices", "search"}]
+    kept = [key for key, _ in listed if key.partition("/")[0] in {*CHECKS, "slices", "search", "maps"}]
     for key in progress(kept, "verify what is named after its content"):
         report.problems.extend(check_stored(root.store, key, state))
     records = [key for key, _ in listed if key.startswith("follows/")]

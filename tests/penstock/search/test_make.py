@@ -13,9 +13,10 @@ import pytest
 
 import loader
 from loader.dataset.search import code_index, codes
-from loader.dataset.search.how import SQ8, how_of_field, read_how
+from loader.dataset.search.how import SQ8, TEXTS, how_of_field, read_how
 from loader.dataset.search.segment_reads import coverage, read_segment
 from loader.dataset.search.segments import put_segment, version_parts
+from loader.dataset.search.text_reads import text_kind
 from loader.errors import Conflict, FieldMismatch, FieldNotFound, MissingDependency, NotIndexed
 from loader.storage import open_store
 from penstock.search.make import drop_index, make_index
@@ -178,6 +179,38 @@ def test_damaged_and_forged_segments_are_named_and_their_samples_compared(tmp_pa
             loader.Root(root.url).open("d").search(like="k000005")
 
 
+@pytest.mark.parametrize("ending", [".codes.parquet", ".texts.parquet"])
+def test_segment_damaged_below_its_footer_is_made_again(tmp_path, ending):
+    root = root_of(tmp_path, batches=2)
+    make_index(root, "d")
+    before = {info.key: root.store.get(info.key).data for info in root.store.list("search/")}
+    path = min(key for key in before if key.endswith(ending))
+    root.store.put(path, before[path][:60] + bytes(40) + before[path][100:])
+    indexes = make_index(root, "d").fields
+    assert sum(index.n_new for index in indexes) == 300
+    assert [index.damaged for index in indexes] == [{}, {}]
+    assert {info.key: root.store.get(info.key).data for info in root.store.list("search/")} == before
+
+
+def test_parts_of_a_damaged_merged_segment_are_indexed_again(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    vectors = SHAPES["clustered"](160, NUMBERS, np.random.default_rng(2))
+    for number in range(16):
+        write_vectors(root, vectors[10 * number : 10 * number + 10], first=10 * number)
+        make_index(root, "d", "embedding.npy")
+    whole = codes_of(root.open("d"))
+    merged = largest_segment(root)
+    small = [info.key for info in root.store.list("search/") if info.key.endswith(".codes.parquet")]
+    small.remove(merged)
+    root.store.delete_many(small)  # as a collector does
+    data = root.store.get(merged).data
+    root.store.put(merged, data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    (index,) = make_index(root, "d", "embedding.npy").fields
+    assert (index.n_new, index.damaged) == (160, {merged: index.damaged[merged]})
+    root.store.delete_many([merged])
+    assert codes_of(root.open("d")) == whole
+
+
 def test_forged_codes_change_ranks_only(tmp_path):
     """A writer of `search/` can hide samples, but shows none that the version lacks, and no other score."""
     root = root_of(tmp_path, batches=2)
@@ -203,6 +236,32 @@ def test_forged_codes_change_ranks_only(tmp_path):
     assert not {"k000007"} & set(result.keys())
     assert result.scores == pytest.approx(vectors[result.ordinals] @ vectors[9], abs=1e-6)
     assert result.scores.tolist() == sorted(result.scores.tolist(), reverse=True)
+
+
+def test_forged_texts_show_no_excluded_or_foreign_sample(tmp_path):
+    """A writer of `search/` can make a live sample match any word, but no other sample."""
+    root = root_of(tmp_path, n=60, batches=2)
+    other = root_of(tmp_path / "other", n=30, batches=1)
+    root.exclude("d", ["k000007"], reason="private")
+    make_index(root, "d", "caption.txt")
+    version = root.open("d")
+    how = how_of_field(version, "caption.txt", TEXTS)
+    root.store.delete_many([info.key for info in root.store.list(how.folder) if info.key != how.path])
+    own = [part.own for part in version_parts(version, "caption.txt")]
+    foreign = [part.own for part in version_parts(other.open("d"), "caption.txt")]
+    parts = [*foreign, *own]
+    n_rows = sum(part.n_rows for part in parts)
+    put_segment(
+        root.store,
+        how.folder,
+        text_kind(how),
+        parts,
+        pa.table({"text": ["zebra"] * n_rows}),
+    )
+    result = loader.Root(root.url).open("d").search("zebra", k=100)
+    assert result.damaged == {}
+    assert result.ordinals.tolist() == list(range(59))
+    assert not {"k000007"} & set(result.keys())
 
 
 def test_local_files_are_shared_and_written_again_if_they_are_damaged(tmp_path, with_and_without_faiss):

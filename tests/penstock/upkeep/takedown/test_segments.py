@@ -16,9 +16,10 @@ from penstock.search import make
 from penstock.search.make import make_index
 from penstock.search.map.stored_fit import read_fit
 from penstock.search.map.stored_map import make_map
-from penstock.search.map.version_map import map_how
+from penstock.search.map.version_map import map_how, read_map
 from penstock.upkeep.gc.derived_segments import segment_kind
 from penstock.upkeep.takedown.remains import cache_places, purge_cache
+from penstock.upkeep.verify.root import verify_root
 
 SECRET = "ZQALICEZQ"
 
@@ -137,18 +138,57 @@ def test_local_codes_of_the_sample_go_from_a_node_cache(kit, root, tmp_path):
     assert root.open("photos").search(like="k1", cache=folder).ordinals[0] >= 0
 
 
-def test_map_goes_whole_because_its_anchors_are_vectors_of_samples(kit, root):
+def unit_vector(version, key):
+    vector = version[version.keys(np.arange(len(version))).index(key)]["embedding.npy"]
+    return vector / np.linalg.norm(vector)
+
+
+def nearest_anchor(root, direction):
+    """Return the cosine of the map's anchor that is the most similar to a vector."""
+    fit = read_fit(root.store, map_how(root.open("photos"), None))
+    return (fit.anchors @ direction).max()
+
+
+def test_map_is_made_again_because_its_anchors_are_vectors_of_samples(kit, root):
     make_map(root, "photos")
-    version = root.open("photos")
-    denied = version[version.keys(np.arange(16)).index("k5")]["embedding.npy"]
-    direction = denied / np.linalg.norm(denied)
-    how = map_how(version, None)
-    anchors = read_fit(root.store, how).anchors
-    assert (anchors @ direction).max() > 0.9999
+    direction = unit_vector(root.open("photos"), "k5")
+    assert nearest_anchor(root, direction) > 0.9999
     n = kit.deny(root)
     kit.take_down(root, n)
-    assert [info.key for info in root.store.list("maps/")] == []
+    places = read_map(root.open("photos"))
+    assert (places.has_place.tolist(), places.damaged) == ([True] * 15, {})
+    assert nearest_anchor(root, direction) < 0.9999
     kit.sweep(root)
     assert kit.prove(root, n)["result"] == "complete"
-    assert make_map(root, "photos").n_samples == 15
-    assert (read_fit(root.store, how).anchors @ direction).max() < 0.9999
+    assert verify_root(root).problems == []
+    made = {info.key: root.store.get(info.key).data for info in root.store.list("maps/")}
+    kit.take_down(root, n)
+    assert {info.key: root.store.get(info.key).data for info in root.store.list("maps/")} == made
+
+
+def test_fit_of_a_maker_that_was_killed_goes(kit, root):
+    """It has anchors, and no segment names the sample yet."""
+    make_map(root, "photos")
+    fit = next(info.key for info in root.store.list("maps/") if info.key.endswith("fit.parquet"))
+    root.store.delete_many([info.key for info in root.store.list("maps/") if info.key != fit])
+    stored = root.store.get(fit).data
+    direction = unit_vector(root.open("photos"), "k5")
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert nearest_anchor(root, direction) < 0.9999
+    kit.sweep(root)
+    root.store.put(fit, stored)
+    proof = kit.prove(root, n)
+    assert [one["path"] for one in proof["places"] if not one["clean"]] == [fit]
+    kit.take_down(root, n)
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_map_of_another_dataset_stays(kit, root):
+    with root.write("other") as writer:
+        writer.add("a", {"embedding.npy": np.ones(6, np.float32)})
+    make_map(root, "other")
+    before = {info.key: root.store.get(info.key).data for info in root.store.list("maps/")}
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert {info.key: root.store.get(info.key).data for info in root.store.list("maps/")} == before

@@ -1,4 +1,4 @@
-"""Every kind of damage to an index: verify names that, and nothing else."""
+"""Every kind of damage to an index and a map: verify names that, and nothing else."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 
 import loader
 from penstock.search.make import make_index
+from penstock.search.map.stored_map import make_map
 from penstock.upkeep.verify.root import verify_root
 from tests.dataset.search.vectors import SHAPES, write_vectors
 
@@ -16,6 +17,7 @@ def root(tmp_path):
     root = loader.Root(tmp_path / "root")
     write_vectors(root, SHAPES["clustered"](12, 8, np.random.default_rng(1)))
     make_index(root, "d")
+    make_map(root, "d")
     return root
 
 
@@ -23,8 +25,8 @@ def problems(root):
     return [(one.address, one.what) for one in verify_root(loader.Root(root.url)).problems]
 
 
-def paths(root, ending):
-    return sorted(info.key for info in root.store.list("search/") if info.key.endswith(ending))
+def paths(root, ending, folder="search/"):
+    return sorted(info.key for info in root.store.list(folder) if info.key.endswith(ending))
 
 
 def test_index_as_it_was_made_has_no_problem(root):
@@ -33,8 +35,7 @@ def test_index_as_it_was_made_has_no_problem(root):
 
 
 def test_flipped_bit_of_each_segment(root):
-    for ending in (".codes.parquet", ".texts.parquet"):
-        (path,) = paths(root, ending)
+    for path in [*paths(root, ".parquet"), *paths(root, ".parquet", "maps/")]:
         data = root.store.get(path).data
         n_named = 0
         positions = range(0, len(data), len(data) // 12)
@@ -44,7 +45,7 @@ def test_flipped_bit_of_each_segment(root):
             root.store.put(path, bytes(flipped))
             for address, what in problems(root):
                 assert address == path
-                assert "run penstock index again" in what
+                assert "run penstock index" in what
                 n_named += 1
         assert n_named >= len(positions) // 2  # bytes that no reader uses may differ
         root.store.put(path, data)
@@ -67,11 +68,21 @@ def test_segment_in_another_folder(root):
     copy = f"{folder}/{codes.rpartition('/')[2]}"
     root.store.put(copy, root.store.get(codes).data)
     ((address, what),) = problems(root)
-    assert (address, "is no segment of 'caption.txt'" in what) == (copy, True)
+    assert (address, "whose segments end in .texts.parquet" in what) == (copy, True)
 
 
-def test_objects_that_no_index_has(root):
-    root.store.put("search/photo.jpg", b"x")
+def test_fit_of_another_map(root):
+    (path,) = paths(root, "fit.parquet", "maps/")
+    other = "maps/0123456789abcdef/fit.parquet"
+    root.store.put(other, root.store.get(path).data)
     ((address, what),) = problems(root)
-    assert address == "search/photo.jpg"
-    assert "no index has an object of this name" in what
+    assert address == other
+    assert f"was written as {path}: it was exchanged or renamed" in what
+
+
+@pytest.mark.parametrize("path", ["search/photo.jpg", "maps/photo.jpg", "maps/a/b/fit.parquet"])
+def test_objects_that_no_index_has(root, path):
+    root.store.put(path, b"x")
+    ((address, what),) = problems(root)
+    assert address == path
+    assert "no index or map has an object of this name" in what

@@ -2,6 +2,7 @@
 
     python -m examples.planted                  a copy of the demo's photos with faults, published, and trained on
     python -m examples.planted --train again    the same training over the newest version, as the run `again`
+    python -m examples.planted --copies 20      with 20 copies of a blank picture with its date, to find all by one
 
 docs/viewer.md follows each fault from the loss back to its raw file, and out of the next version.
 """
@@ -10,6 +11,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,8 @@ def recipe() -> dict[str, Any]:
     return {"transform": measured}
 
 
-def plant(photos: Path) -> None:
-    """Put the faults among photos in folders of their labels."""
+def plant(photos: Path, copies: int = 0) -> None:
+    """Put the faults among photos in folders of their labels. copies: of a blank picture with its date."""
     dark = np.random.default_rng(SEED).integers(
         0, 3, (256, 360, 3), np.uint8
     )  # a covered lens, with its noise
@@ -58,6 +60,19 @@ def plant(photos: Path) -> None:
     gravel.crop((0, high * 2 // 3, wide, high)).save(
         photos / "people" / "portrait.png"
     )  # in the wrong folder
+    for number in range(copies):
+        dated_blank(number).save(photos / "things" / f"closed-{number}.jpg", quality=70 + number)
+
+
+def dated_blank(number: int) -> Image.Image:
+    """What a camera with a closed shutter delivers: gray, with the date that it prints; each a little different."""
+    gray = 120 + 3 * number
+    picture = Image.new("RGB", (320 + 2 * number, 256 + number % 4), (gray, gray, gray))
+    left, top = picture.width - 110, picture.height - 40
+    for place in range(8):
+        if place not in (2, 5):  # 12 34 56
+            picture.paste((255, 255, 255), (left + 12 * place, top, left + 12 * place + 8, top + 24))
+    return picture
 
 
 def train(root: loader.Root, run: str) -> None:
@@ -88,6 +103,7 @@ def main() -> int:
     parser.add_argument("--demo", type=Path, default=Path("demo"), help="folder of `make demo`")
     parser.add_argument("--into", type=Path, default=Path("demo/planted"))
     parser.add_argument("--train", default="", metavar="RUN", help="train again, on the newest version")
+    parser.add_argument("--copies", type=int, default=0, metavar="N", help="of a blank picture with its date")
     options = parser.parse_args()
     into = options.into.resolve()
     source, root = into / "raw", into / "root"
@@ -97,8 +113,10 @@ def main() -> int:
             return 1
         shutil.rmtree(into, ignore_errors=True)
         shutil.copytree(options.demo / "raw" / "photos", source / "photos")
-        plant(source / "photos")
-        places = Places(root=root, home=into / "dagster_home", source=str(source), spec=SPEC)
+        plant(source / "photos", options.copies)
+        # The demo drops near-duplicates, and with them all copies.
+        spec = replace(SPEC, near_duplicates=None) if options.copies else SPEC
+        places = Places(root=root, home=into / "dagster_home", source=str(source), spec=spec)
         pipeline = Pipeline(places)
         try:
             publish_source(places, pipeline, Report())

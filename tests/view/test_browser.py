@@ -563,12 +563,18 @@ def test_range_of_a_histogram_finds_its_bins(viewer: Viewer) -> None:
     viewer.page.wait_until("all are found", lambda: viewer.page.value_of(count) == "14 found")
 
 
-def test_filter_by_a_slice_becomes_no_rule(viewer: Viewer) -> None:
+def test_filter_by_a_slice_is_saved_as_a_list(viewer: Viewer, folder: Path) -> None:
     """A rule has SQL alone: it would have more samples than the page finds."""
-    viewer.open("/v/photos/1?in=wide&t=%22note%22+%3D+%27n1%27", "4 found")
-    assert "Save as slice" not in viewer.page.text()
+    viewer.open("/v/photos/1?in=wide&t=%22note%22+%3D+%27n1%27", "4 found", "Save as slice")
     viewer.press("s")
-    viewer.page.wait_for("a rule holds no slices")
+    viewer.page.wait_for("a list: the 4 samples of photos@1")
+    for value in ("wide-n1", "cut off", "ada"):
+        viewer.type(value)
+        viewer.press("Tab")
+    viewer.press("Enter")
+    viewer.page.wait_for("saved: slice photos/wide-n1")
+    with loader.Root(folder) as root:
+        assert len(root.open("photos@1").slice("wide-n1")) == 4
 
 
 def test_wrong_filter_stays_in_its_box(viewer: Viewer) -> None:

@@ -3,9 +3,10 @@
 import io
 import json
 import random
+import re
 from fractions import Fraction
 from html import unescape
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 import numpy as np
 import pytest
@@ -132,6 +133,97 @@ def test_near_names_the_sample_at_a_point(root, served):
         assert (moved.status_code, moved.headers["location"]) == (303, f"../s/{ordinal}")
         other = json_of(served, f"/v/faces/2/map/near.json?x={x}&y={y}&where=width+%3C+0")
         assert other["ordinal"] is None
+
+
+def test_zoomed_map_is_walked_by_links(served):
+    """Every link is a part of the map, and keeps filter and lasso; the samples' page beside keeps the part."""
+    filtered = "where=width+%3E+3&lasso=0,0;65535,0;65535,65535;0,65535"
+    for page in ("/v/faces/2/map", "/v/faces/2"):
+        boxes = {"in": (16384, 16384, 49152, 49152)}
+        box = ""
+        for name in ("in", "in", "left", "up", "out", "down", "right", "whole"):
+            answer = served.get(f"{page}?{filtered}&box={box}").text
+            links = dict(re.findall(r'href="(\?[^"]*)" data-zoom="([a-z]+)"', answer))
+            (link,) = [unescape(query) for query, zoom in links.items() if zoom == name]
+            parameters = parse_qs(link.removeprefix("?"))
+            assert parameters["where"] == ["width > 3"]
+            assert parameters["lasso"] == ["0,0;65535,0;65535,65535;0,65535"]
+            (box,) = parameters.get("box", [""])
+            boxes[name] = box
+        assert boxes == {
+            "in": "24576,24576,40960,40960",
+            "left": "20480,24576,36864,40960",
+            "up": "20480,20480,36864,36864",
+            "out": "12288,12288,45056,45056",
+            "down": "12288,20480,45056,53248",
+            "right": "20480,20480,53248,53248",
+            "whole": "",
+        }
+    zoomed = served.get("/v/faces/2?box=20480,20480,53248,53248").text
+    facets = [unescape(link) for link in re.findall(r'<li><a href="([^"]*)"', zoomed)]
+    assert facets
+    assert all("box=20480%2C20480%2C53248%2C53248" in link for link in facets)
+    assert 'viewBox="20480 20480 32768 32768"' in zoomed
+    assert "data-zoom" in served.get("/v/faces/2?box=1,2,3").text
+    smallest = served.get("/v/faces/2/map?box=100,100,612,612").text
+    assert 'data-zoom="in"' not in smallest
+    assert 'data-zoom="out"' not in served.get("/v/faces/2/map").text
+
+
+def test_near_in_a_zoomed_map_names_what_is_near_there(root, served):
+    """The nearest within a sixteenth of the drawn side, and inside the lasso."""
+    places = read_map(root.open("faces@2"))
+    placed = np.flatnonzero(places.has_place)
+    xs, ys = places.x[placed].astype(int), places.y[placed].astype(int)
+    x, y = int(xs[0]) + 300, int(ys[0])
+    squares = np.square(xs - x) + np.square(ys - y)
+    named = []
+    for side in (512, 2_048, 4_096, 8_192, 65_536):
+        x0, y0 = min(x, 65_536 - side), min(y, 65_536 - side)
+        record = json_of(
+            served, f"/v/faces/2/map/near.json?x={x}&y={y}&box={x0},{y0},{x0 + side},{y0 + side}"
+        )
+        is_near = squares.min() <= (side // 16) ** 2
+        named.append(is_near)
+        expected = int(placed[squares.argmin()]) if is_near else None
+        assert record["ordinal"] == expected, side
+    assert set(named) == {True, False}
+    nearest = int(placed[squares.argmin()])
+    left = f"0,0;{xs[squares.argmin()] - 200},0;{xs[squares.argmin()] - 200},{LAST};0,{LAST}"
+    record = json_of(served, f"/v/faces/2/map/near.json?x={x}&y={y}&lasso={left}")
+    assert record["ordinal"] != nearest
+
+
+def test_slice_of_a_lasso_has_what_the_page_counts(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    write_faces(root)
+    root.save_slice("faces@1", "wide", "width >= 30", by="ann", why="wide ones")
+    make_map(root, "faces@1")
+    served = Served(root.url, recipe=None, writes=True)
+    who = {"version": "faces@1", "by": "ada", "why": "odd", "page": "/v/faces/1"}
+    corners = [(0, 0), (LAST, 0), (LAST, 20_000), (30_000, LAST)]
+    try:
+        for number, (query, where) in enumerate(FILTERS[:4]):
+            text = ";".join(f"{x},{y}" for x, y in corners)
+            address = urlencode({**query, "lasso": text, "box": "0,0,512,512", "sort": "-width"})
+            expected = members(root.open("faces@1"), where, corners)
+            assert json_of(served, f"/v/faces/1.json?{address}")["n_found"] == len(expected) > 0
+            saved = served.post({**who, "name": f"s{number}", "filter": f"?{address}"}, "/slice").json()
+            assert (saved["kind"], saved["n_samples"]) == ("list", len(expected))
+            sliced = root.open("faces@1").slice(f"s{number}")
+            assert np.flatnonzero(sliced.members()).tolist() == expected
+        for wrong, error in (
+            ("lasso=1,1;2,2", "has 2 corners"),
+            ("in=none&lasso=1,1;2,2;3,1", "none"),
+            ("where=label+%3D&lasso=1,1;2,2;3,1", "not an SQL expression"),
+            ("where=width+%3C+0", "no sample"),
+        ):
+            answer = served.post({**who, "name": "bad", "filter": wrong}, "/slice")
+            assert answer.status_code == 409
+            assert error in answer.text
+        assert not list(root.store.list("slices/faces/bad/"))
+    finally:
+        served.close()
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,21 @@ import numpy as np
 
 import loader
 from loader.dataset.versions.slice_members import newest_slice
-from loader.errors import Corrupt, FieldNotFound, FormatTooNew, InvalidName, NotIndexed, SliceNotFound
+from loader.errors import (
+    Corrupt,
+    FieldNotFound,
+    FormatTooNew,
+    InvalidName,
+    InvalidRuntime,
+    NotIndexed,
+    SliceNotFound,
+)
 
-from .column_codes import Bools
+from .column_codes import Bools, Int64s
 from .slice_samples import page_slice_ordinals
+from .spread_rows import is_spread
 from .version_columns import VersionColumns
-from .version_filter import CheckedFilter
+from .version_filter import CheckedFilter, VersionFilter, check_filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +100,33 @@ def filter_members(
         by_column=by_column,
         whole=whole,
     )
+
+
+def found_ordinals(
+    version: "loader.Version",
+    address: VersionFilter,
+    columns: VersionColumns,
+) -> Int64s:
+    """Return the int64 live ordinals that a page with this filter finds, ascending.
+
+    Raises: FieldNotFound if a part of the filter does not apply; InvalidRuntime for a version that pages count by some
+    of its samples.
+    """
+    if is_spread(version):
+        raise InvalidRuntime(
+            f"{version.name} has {len(version):,} samples, of which a page counts some: save the slice by a command, "
+            "such as penstock slice save REF NAME --lasso"
+        )
+    members = filter_members(
+        version,
+        check_filter(version, address),
+        columns,
+    )
+    if members.checked.errors:
+        raise FieldNotFound("; ".join(members.checked.errors))
+    if members.whole is None:
+        return np.arange(len(version))
+    return np.flatnonzero(members.whole)
 
 
 def _slice_members(

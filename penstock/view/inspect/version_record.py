@@ -73,6 +73,8 @@ class VersionPageRecord(JsonRecord):
     """Slices whose samples are not shown (`not=`)."""
     lasso: str
     """Polygon on the map, or ""."""
+    box: str = ""
+    """Part of the map that is drawn, `x0,y0,x1,y1`; "" for all of it."""
     error: str
     """Why parts of the filter do not apply, a sentence a line; ""."""
     columns: tuple[str, ...]

@@ -64,6 +64,7 @@ def _parameters(record: VersionPageRecord) -> dict[str, object]:
         "in": record.within,
         "not": record.without,
         "lasso": record.lasso,
+        "box": record.box,
         "cols": ",".join(record.columns),
         "as": layout,
     }
@@ -92,7 +93,7 @@ def hidden_parameters(record: VersionPageRecord, terms: Iterable[str]) -> tuple[
             pairs.append(("t-quoted", quote(term)))
     pairs += [("in", name) for name in record.within]
     pairs += [("not", name) for name in record.without]
-    for name in ("lasso", "as", "cols"):
+    for name in ("lasso", "box", "as", "cols"):
         value = str(_parameters(record)[name])
         if value:
             pairs.append((name, value))

@@ -12,10 +12,11 @@ from starlette.routing import Route
 import loader
 from loader.errors import PenstockError, SampleNotFound
 
-from ...search.map.drawing import DARK, LIGHT, parse_box
+from ...search.map.drawing import DARK, LIGHT, Box, parse_box
 from ..facets.version_filter import VersionFilter
 from ..kinds.kind import Media
 from ..maps.map_record import NearRecord, map_image, map_record, near_record
+from ..maps.zoom import box_text, zoom_boxes
 from ..page_address import address, version_address
 from ..sections.version_tabs import version_tabs
 from .episode_pages import VERSION, requested_version
@@ -24,6 +25,16 @@ from .page import Page, Site, error_response, is_fragment, number, page_routes
 
 COLOURS = 12
 """Columns of categories that the page offers for its colours."""
+ZOOMS = {
+    "in": ("+", "+", "Zoom in"),
+    "out": ("-", "\N{MINUS SIGN}", "Zoom out"),
+    "left": ("", "\N{LEFTWARDS ARROW}", "Move left"),
+    "right": ("", "\N{RIGHTWARDS ARROW}", "Move right"),
+    "up": ("", "\N{UPWARDS ARROW}", "Move up"),
+    "down": ("", "\N{DOWNWARDS ARROW}", "Move down"),
+    "whole": ("0", "all", "Show the whole map"),
+}
+"""Name of a part of the map -> (key, text and label of its link)."""
 
 
 def map_routes(site: Site) -> list[Route]:
@@ -125,34 +136,41 @@ def map_values(
         box=query.get("box", ""),
         colour=requested_colour(query),
     )
-    x0, y0, x1, y1 = record.box
-    box = ""
-    if query.get("box"):
-        box = f"{x0},{y0},{x1},{y1}"
+    part = Box(*record.box)
+    box = box_text(part)
+    kept = _page_parameters(query, is_beside)
+    zooms = []
+    for name, other in zoom_boxes(part).items():
+        key, text, label = ZOOMS[name]
+        page = filter_query(query, box=box_text(other), **kept)
+        zooms.append({"name": name, "key": key, "text": text, "label": label, "query": page})
     return {
         "map": record,
         "map_page": base + version_address(version.name),
         "is_beside": is_beside,
         "image": filter_query(query, box=box),
         "dark": filter_query(query, box=box, theme="dark"),
-        "rest": filter_query(query, lasso="", **_page_parameters(query, is_beside)),
-        "whole": filter_query(query, colour=""),
-        "map_hidden": _hidden(query),
+        "unlassoed": filter_query(query, lasso="", box=box, **kept),
+        "unzoomed": filter_query(query, **kept),
+        "zooms": zooms,
+        "whole": filter_query(query, colour="", box=box),
+        "map_hidden": _hidden(query, box),
         "corners": record.lasso.replace(";", " "),
         "colours": _colours(site, version),
     }
 
 
 def _page_parameters(query: QueryParams, is_beside: bool) -> dict[str, str]:
-    """Return the parameters that a lasso beside the samples keeps."""
+    """Return the parameters of the samples that links of a map beside them keep."""
     if not is_beside:
         return {}
     return {name: query.get(name, "") for name in ("sort", "cols", "as")}
 
 
-def _hidden(query: QueryParams) -> list[tuple[str, str]]:
-    """Return the (name, value) pairs of the filter for a form."""
-    pairs = parse_qsl(filter_query(query, colour="").removeprefix("?"))
+def _hidden(query: QueryParams, box: str) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of the filter and the drawn part for a form."""
+    filtered = filter_query(query, colour="", box=box)
+    pairs = parse_qsl(filtered.removeprefix("?"))
     return [(name, value) for name, value in pairs if value.isprintable()]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -14,10 +15,12 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.json_text import parse_json_object
 
 from ...upkeep.exclusion import exclude_slice
+from ..facets.filter_members import found_ordinals
 from ..facets.slice_samples import check_rule
 from ..facets.version_filter import check_limit
 from ..inspect.slices_record import slices_record
 from ..sections.slices import slice_sections, slices_sections
+from .map_pages import requested_filter
 from .page import MOST_DIGITS, Page, Site, number, page_routes, section_page
 
 MOST_KEYS = 10_000
@@ -72,7 +75,7 @@ def _save(site: Site, body: bytes) -> dict[str, Any]:
     request = _parsed(body)
     try:
         page = str(request["page"])
-        samples = _samples(request)
+        samples = _samples(site, request)
     except (TypeError, KeyError) as error:
         raise InvalidRuntime(f"not a slice: {type(error).__name__}: {error}") from error
     saved = site.opened.root.save_slice(
@@ -131,12 +134,24 @@ def _parsed(body: bytes) -> dict[str, Any]:
     return {**request, **texts}
 
 
-def _samples(request: Mapping[str, Any]) -> Samples:
-    """Return the keys of a list, or the SQL of a rule. Raises: InvalidRuntime; FieldNotFound; KeyError."""
+def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
+    """Return the keys of a list, the ordinals that a page's filter finds, or the SQL of a rule.
+
+    Raises: InvalidRuntime; FieldNotFound; KeyError.
+    """
     where = str(request.get("where", ""))
     if where:
         check_limit(where, "where")
         return where
+    if "filter" in request:
+        query = QueryParams(str(request["filter"]).removeprefix("?"))
+        dataset, _, version_number = request["version"].partition("@")
+        version = site.opened.version(dataset, int(version_number))
+        return found_ordinals(
+            version,
+            requested_filter(query),
+            site.opened.columns,
+        )
     keys = [str(key) for key in request["keys"]]
     if not keys or len(keys) > MOST_KEYS:
         raise InvalidRuntime(f"{len(keys):,} keys; accepted: 1 to {MOST_KEYS:,}")

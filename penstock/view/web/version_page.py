@@ -1,6 +1,7 @@
 """A version's page: facets, the filter, and samples as a grid or a table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -9,7 +10,9 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 import loader
+from loader.errors import InvalidRuntime
 
+from ...search.map.drawing import parse_box
 from ..board.dataset_cards import gate_result
 from ..facets.facet_terms import range_term
 from ..facets.facets import drawn_columns, facets_in_sight, unread_columns
@@ -20,6 +23,7 @@ from ..inspect.version_record import PAGE, version_record
 from ..kinds.field_sparks import has_spark
 from ..kinds.stored_bytes import pictured_field
 from ..maps.map_record import has_vectors
+from ..maps.zoom import box_text
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
 from ..sections.facets import (
     HEIGHT,
@@ -68,6 +72,7 @@ def version_page(site: Site, request: Request) -> Page:
         keep_page=not is_json,
         most_bytes=MOST_ADDRESS_BYTES,
     )
+    record = replace(record, box=_box(query))
     more: dict[str, Any] = {
         "page": PAGE,
         "histogram_height": HEIGHT,
@@ -115,6 +120,14 @@ def _map(
             is_beside=True,
         )
     return values
+
+
+def _box(query: QueryParams) -> str:
+    """Return the part of the map for the page's links; "" for a wrong one, which the map names."""
+    try:
+        return box_text(parse_box(query.get("box", "")))
+    except InvalidRuntime:
+        return ""
 
 
 def _counted_now(

@@ -75,7 +75,7 @@ function ask(name, title, text, done) {
   dialog.showModal();
 }
 
-const many = (n) => `${n} ${n === 1 ? "sample" : "samples"}`;
+const many = (n) => `${n} ${Number(n) === 1 ? "sample" : "samples"}`;
 
 // Marks the cards of the basket, after others have taken their place.
 export const pickedAgain = () => show(read());
@@ -104,21 +104,20 @@ export const basket = {
     const names = samples.slice(0, 20).map((it) => escaped(it.key)).join(", ");
     ask("#exclude", `Exclude ${many(samples.length)}`, names, (words) => change("exclude", { samples, ...words }));
   },
-  // The basket as a list; without one, the page's filter as a rule that grows with versions.
+  // The basket as a list; without one, the page's filter: SQL as a rule that grows with versions, all else as a list.
   save() {
     const samples = read(), page = document.querySelector("#found")?.dataset ?? {}, sql = decodeURIComponent(page.sql ?? "");
     const versions = [...new Set(samples.map((it) => it.version))];
     if (versions.length > 1) return say(`a slice has samples of one version; the basket has ${versions.join(", ")}`);
-    if (!samples.length && !sql) return say("choose samples with b, or filter a version, and press s");
-    if (!samples.length && page.slices) return say("a rule holds no slices and no lasso: clear them, or choose samples with b");
+    if (!samples.length && !sql && !page.found) return say("choose samples with b, or filter a version, and press s");
     const version = versions[0] ?? page.version;
-    const body = samples.length ? { version, keys: samples.map((it) => it.key) } : { version, where: sql };
-    if (!csrf) {
-      const what = samples.length ? "--from KEYS.txt" : `--where ${word(sql)}`;
-      return say(`this server only reads (--allow-writes); run instead: penstock slice save ${version} NAME ${what} --by WHO --why W`);
-    }
-    const text = samples.length ? `${many(samples.length)} of ${version}` : `${version} where ${sql}: later samples that pass it belong to it, too`;
-    ask("#save", "Save as a slice", text, ({ name, why, by }) => saveSlice(body, name, why, by));
+    const [body, what, text] = samples.length
+      ? [{ keys: samples.map((it) => it.key) }, "--from KEYS.txt", `${many(samples.length)} of ${version}`]
+      : page.found
+        ? [{ filter: page.filter }, "--from KEYS.txt", `a list: the ${many(page.found)} of ${version} that this page finds`]
+        : [{ where: sql }, `--where ${word(sql)}`, `${version} where ${sql}: later samples that pass it belong to it, too`];
+    if (!csrf) return say(`this server only reads (--allow-writes); run instead: penstock slice save ${version} NAME ${what} --by WHO --why W`);
+    ask("#save", "Save as a slice", text, ({ name, why, by }) => saveSlice({ version, ...body }, name, why, by));
   },
   // A button of a slice: what it does stands in `data-press`, as the path of the request.
   slice({ innerText: verb, dataset: { press, version, name, text } }) {

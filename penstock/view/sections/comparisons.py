@@ -8,6 +8,7 @@ from ...units import number
 from ...upkeep.diff import Diff
 from ..inspect.run_comparison import ComparedSample, RunComparison
 from ..inspect.version_record import Difference
+from ..marks import counted
 from ..page_address import address, version_address
 from .section import (
     BoxSection,
@@ -101,7 +102,7 @@ def _samples(version: str, n: int, listed: Sequence[tuple[int, str]]) -> Section
         n_more=n - len(rows),
     )
     return BoxSection(
-        title=f"{n:,} samples only in {version}",
+        title=f"{counted(n, 'sample')} only in {version}",
         sections=(table,),
     )
 

@@ -168,7 +168,7 @@ def _metric(line: TrainingLine) -> Text:
     first, last = line.line_ends
     label = f"{clean(line.metric, 40)} from {first:.4g} to {last:.4g}"
     if line.n_not_finite:
-        label += f", {line.n_not_finite} steps not finite"
+        label += f", {counted(line.n_not_finite, 'step')} not finite"
     return SparkPiece(line.line, line.ticks, label)
 
 

@@ -94,7 +94,7 @@ def run_sections(
         title=record.run,
         facts=_facts(record, overview),
         actions=tuple(actions),
-        caption=f"{record.run}: {record.n_steps:,} steps recorded, {record.first_step} to {record.last_step}",
+        caption=f"{record.run}: {counted(record.n_steps, 'step')} recorded, {record.first_step} to {record.last_step}",
         location=(link(clean(record.run, 60), address("r", record.run), "strong"),),
         notices=_notices(record, overview),
         top=(_tiles(record, overview, metric, now),),
@@ -182,7 +182,7 @@ def _tiles(
     metric: str,
     now: float | None,
 ) -> Section:
-    recorded = f"{record.n_steps:,} steps recorded, from {record.first_step:,}"
+    recorded = f"{counted(record.n_steps, 'step')} recorded, from {record.first_step:,}"
     value = "none"
     if now is not None:
         value = f"{now:.4g}"
@@ -280,7 +280,7 @@ def _cause_row(run: str, cause: UnusualCause) -> tuple[Text, ...]:
         reason = tag(f"{name} far from the median", "odd")
     words: list[str | TextPiece] = [reason]
     if cause.n_steps > 1:
-        words.append(quiet(f"{cause.n_steps:,} steps"))
+        words.append(quiet(counted(cause.n_steps, "step")))
     return link(f"step {cause.worst:,}", address("r", run, cause.worst)), tuple(words)
 
 

@@ -15,6 +15,7 @@ from ..inspect.sample_record import stored_sample
 from ..inspect.version_record import GridRow, VersionPageRecord, version_record
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import pictured_field
+from ..marks import counted
 from ..sections.characters.section_lines import section_lines
 from ..sections.facets import facet_sections, filter_sections
 from ..sections.section import BoxSection, FactsSection, Section
@@ -86,7 +87,7 @@ class VersionScreen(RecordScreen):
 
     def title_of(self, page: _VersionLine) -> str:
         record = page.record
-        title = f"{record.dataset}@{record.number}: {record.n_samples:,} samples"
+        title = f"{record.dataset}@{record.number}: {counted(record.n_samples, 'sample')}"
         if record.n_excluded:
             title += f", {record.n_excluded:,} excluded"
         return title

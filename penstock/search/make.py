@@ -89,6 +89,12 @@ def kind_of(how: How) -> SegmentKind:
     return code_kind(how)
 
 
+def check_writable(root: Root) -> None:
+    """Raise Conflict for a mirror, or a former primary: `penstock migrate run` copies indexes and maps to a mirror."""
+    root.create()  # refuses a mirror
+    check_primary(root.store, root.state)
+
+
 def make_index(root: Root, ref: str, field: str | None = None) -> IndexReport:
     """Index a field of a version, or its embedding and all of its texts.
 
@@ -97,8 +103,7 @@ def make_index(root: Root, ref: str, field: str | None = None) -> IndexReport:
     """
     started_s = time.monotonic()
     version = root.open(ref)
-    root.create()  # refuses a mirror
-    check_primary(root.store, root.state)
+    check_writable(root)
     indexes = []
     for name in indexed_fields(version, field):
         if name in _texts(version):
@@ -141,8 +146,7 @@ def drop_index(root: Root, ref: str, field: str | None = None) -> list[str]:
     Searches of other versions of the dataset lose it too. Raises: FieldNotFound; Forbidden without the right to delete.
     """
     version = root.open(ref)
-    root.create()  # refuses a mirror
-    check_primary(root.store, root.state)
+    check_writable(root)
     deleted = []
     for name in indexed_fields(version, field):
         how = stored_how(version, name)

@@ -5,7 +5,7 @@ and objects of one mask are added up.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from loader.storage.external_shards import FOREIGN
 
 from ..units import WEEK_US
 from ..upkeep.gc.needed import READ_AHEAD, protected
+from .derived import derived_objects
 from .forecast import FAR_WEEKS
 
 
@@ -119,10 +120,11 @@ class StoredBytes:
 
 
 def stored_bytes(store: Store, state: State) -> StoredBytes:
-    """Return the bytes that each set of versions names, without manifests and the log.
+    """Return the bytes that each set of versions names, without manifests and the log; indexes and maps are included.
 
-    Costs a request per version, and one per table of shards or of registered objects, however many versions share it.
-    Memory: 0.9 KB per shard. Raises: Corrupt or ObjectNotFound if a version's objects are unknown.
+    Costs a request per version, and one per table of shards or of registered objects, however many versions share it;
+    and as `derived_objects`. Memory: 0.9 KB per shard. Raises: Corrupt or ObjectNotFound if a version's objects are
+    unknown.
     """
     records = sorted(protected(state, []).values(), key=lambda record: record.n)
     versions, sizes, masks = list[CountedVersion](), dict[str, int](), defaultdict[str, int](int)
@@ -139,9 +141,10 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     shared = Counter[int]()
     for path, size in sizes.items():
         shared[masks[path]] += size
-    rows = _objects(store, shards, ("path", "nbytes"), ("index_path", "index_nbytes"))
+    rows = list(_objects(store, shards, ("path", "nbytes"), ("index_path", "index_nbytes")))
     shared.update(_by_mask(rows, [masks[path] for path in shards]))
-    rows = _objects(store, foreign, ("path", "nbytes"))
+    shared.update(_derived(store, rows, [masks[path] for path in shards]))
+    rows = list(_objects(store, foreign, ("path", "nbytes")))
     registered = _by_mask(rows, [masks[path] for path in foreign])
     return StoredBytes(versions=versions, shared=shared, registered=registered)
 
@@ -171,9 +174,26 @@ def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, 
             )
 
 
-def _by_mask(tables: Iterator[pa.Table], masks: Sequence[int]) -> Counter[int]:
+def _derived(store: Store, rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
+    """Return mask of versions -> bytes of the indexes and maps that these versions need."""
+    objects = derived_objects(store)
+    sources: set[str] = set()
+    for derived in objects:
+        sources.update(derived.sources)
+    mask_by_source = _masks_by_path(rows, masks, sources)
+    by_mask = Counter[int]()
+    for derived in objects:
+        mask = 0
+        for source in derived.sources:
+            mask |= mask_by_source.get(source, 0)
+        if mask:  # otherwise it waits for a collector
+            by_mask[mask] += derived.nbytes
+    return by_mask
+
+
+def _by_mask(rows: Sequence[pa.Table], masks: Sequence[int]) -> Counter[int]:
     """Return mask of versions -> bytes; an object that several tables name has the masks of all."""
-    rows, shared = list(tables), Counter[int]()
+    shared = Counter[int]()
     if not rows:
         return shared
     table = pa.concat_tables(rows)
@@ -183,12 +203,27 @@ def _by_mask(tables: Iterator[pa.Table], masks: Sequence[int]) -> Counter[int]:
     for row in sums.to_pylist():
         shared[masks[row["table_min"]]] += row["nbytes_max_sum"]
     several = grouped.filter(pc.invert(single))
-    mask_of = dict[str, int]()
-    for row in table.filter(pc.is_in(table["path"], value_set=several["path"].combine_chunks())).to_pylist():
-        mask_of[row["path"]] = mask_of.get(row["path"], 0) | masks[row["table"]]
+    mask_of = _masks_by_path(rows, masks, several["path"])
     for row in several.to_pylist():
         shared[mask_of[row["path"]]] += row["nbytes_max"]
     return shared
+
+
+def _masks_by_path(
+    rows: Sequence[pa.Table],
+    masks: Sequence[int],
+    paths: Iterable[str] | pa.ChunkedArray,
+) -> dict[str, int]:
+    """Return path -> mask of the versions that name it, for these paths."""
+    if not isinstance(paths, pa.ChunkedArray):
+        paths = pa.chunked_array([pa.array(paths, pa.large_string())])
+    by_path: dict[str, int] = {}
+    for table in rows:
+        is_wanted = pc.is_in(table["path"], value_set=paths)
+        for row in table.filter(is_wanted).to_pylist():
+            mask = by_path.get(row["path"], 0)
+            by_path[row["path"]] = mask | masks[row["table"]]
+    return by_path
 
 
 def _oldest(mask: int) -> int:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.log.marker import check_primary
 from loader.dataset.search.how import How, similarity_field
 from loader.dataset.search.segments import (
     VersionPart,
@@ -23,6 +22,7 @@ from loader.dataset.shards.bitmap import Bools
 from loader.errors import FieldMismatch
 
 from ...progress import progress
+from ..make import check_writable
 from ..missing_parts import put_missing
 from .centres import Floats
 from .fit import SAMPLED, MapFit, fit_map
@@ -71,7 +71,7 @@ def make_map(root: Root, ref: str, field: str | None = None) -> MapReport:
     """
     started_s = time.monotonic()
     version = root.open(ref)
-    check_primary(root.store, root.state)
+    check_writable(root)
     name = similarity_field(version, field)
     reader = VectorReader(version, name)
     try:
@@ -119,7 +119,7 @@ def make_map(root: Root, ref: str, field: str | None = None) -> MapReport:
 def drop_map(root: Root, ref: str, field: str | None = None) -> list[str]:
     """Delete the map of a field, of all versions, and return the deleted paths. Raises: FieldNotFound; Forbidden."""
     version = root.open(ref)
-    check_primary(root.store, root.state)
+    check_writable(root)
     how = map_how(version, field)
     if how is None:
         return []

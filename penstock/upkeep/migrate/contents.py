@@ -1,5 +1,6 @@
 """Find the objects that a mirror lacks, from the log and manifests, without listing the data."""
 
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
@@ -7,12 +8,14 @@ from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.dataset.tables.manifest import Reference, read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_table
-from loader.errors import PenstockError
+from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import Store
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import read_record
 from ..copying.items import Item
+from ..gc.derived_segments import FOLDERS as DERIVED
+from ..gc.derived_segments import is_record
 
 SMALL_FOLDERS = (
     "plans/",
@@ -27,6 +30,8 @@ SMALL_FOLDERS = (
     "gates/",
     "exclusions/",
     "slices/",
+    "search/",
+    "maps/",
     "swept/",
     "takedowns/",
     "trails/",
@@ -79,6 +84,31 @@ def new_items(
         for info in source.list(folder):
             if info.key not in there and info.key not in deleted and not denied.has_path(info.key):
                 yield Item(path=info.key, nbytes=info.nbytes)
+
+
+def stale_derived(source: Store, target: Store) -> list[str]:
+    """Return the mirror's objects of indexes and maps that the primary dropped, or made again with another record.
+
+    Segments of two fits do not fit together. Costs a listing of each prefix, and two requests per index and map.
+    """
+    stale: list[str] = []
+    for prefix in DERIVED:
+        keys_by_folder: dict[str, list[str]] = defaultdict(list)
+        for info in target.list(prefix):
+            folder, _, _ = info.key.rpartition("/")
+            keys_by_folder[folder].append(info.key)
+        for keys in keys_by_folder.values():
+            records = [key for key in keys if is_record(key)]
+            if any(_read(source, key) != _read(target, key) for key in records):
+                stale += keys
+    return stale
+
+
+def _read(store: Store, key: str) -> bytes | None:
+    try:
+        return store.get(key).data
+    except ObjectNotFound:
+        return None
 
 
 def missing_records(source: Store, target: Store) -> list[Item]:

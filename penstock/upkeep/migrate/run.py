@@ -30,7 +30,7 @@ from ..copying.copy_many import Copies, Migration
 from ..copying.copy_one import copy_entries, put_compared, read_twice
 from ..copying.items import Item, Pace
 from ..copying.journal import Journal
-from .contents import FOLLOWS, OWN, SMALL_FOLDERS, missing_records, new_items, new_versions
+from .contents import FOLLOWS, OWN, SMALL_FOLDERS, missing_records, new_items, new_versions, stale_derived
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
@@ -236,7 +236,7 @@ def migrate(
     with Journal(target, scratch=scratch) as journal:
         # Another tool may have copied data first.
         resumed = journal.is_resumed or (not after and any(True for _ in target.list("data/")))
-        make_mirror(source, target)
+        _prepare(source, target)
 
         def items() -> Iterator[Item]:
             coming = new_items(source, target, state, after, report.failed, report.left_out.setdefault)
@@ -265,6 +265,13 @@ def migrate(
         report.recorded = any(one.get("url") == target.url for one in root.state.mirrors)
         journal.finish()
     return report
+
+
+def _prepare(source: Store, target: Store) -> None:
+    make_mirror(source, target)
+    stale = stale_derived(source, target)
+    if stale:
+        target.delete_many(stale)
 
 
 def _items(items: Iterator[Item], journal: Journal, report: MigrationReport) -> Iterator[Item]:

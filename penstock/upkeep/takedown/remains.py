@@ -25,6 +25,7 @@ from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, TakedownRecord
 from ...places import azure_endpoint
 from ..doctor.azure_container import azure_credential
+from ..gc.derived_segments import FOLDERS as DERIVED
 from .segment_edits import denied_sources
 
 
@@ -329,9 +330,12 @@ def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[
 
 
 def _former(store: Store, record: TakedownRecord, root: Store) -> list[str]:
+    """Return the paths of a mirror's objects with the bytes from before the takedown."""
+    # A map made again has its fit at the same path.
+    maps = [place for place in record.having("remade") if place["path"].startswith(DERIVED)]
     return [
         path
-        for path in still_there(store, record.having("replaced"))
+        for path in still_there(store, [*record.having("replaced"), *maps])
         if not is_there(root, path) or bytes(store.get(path).data) != bytes(root.get(path).data)
     ]
 

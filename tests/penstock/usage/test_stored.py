@@ -1,13 +1,17 @@
 """Stored bytes of versions: they add up to the objects in the store, and deleting frees as much as announced."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loader
 from penstock.cli import main
+from penstock.search.make import make_index
+from penstock.search.map.stored_map import make_map
 from penstock.upkeep.gc.needed import Unreadable, protected, references
 from penstock.usage.stored import stored_bytes
 from tests.proxy_stores import ObservedStore
@@ -67,6 +71,41 @@ def test_deleting_frees_what_was_said(root: loader.Root, capsys: pytest.CaptureF
     assert stored_bytes(root.store, root.state).nbytes == rows["words@1"].nbytes
 
 
+def embed(root: loader.Root, first: int, last: int) -> None:
+    with root.write("photos", part_samples=2) as writer:
+        for number in range(first, last):
+            vector = np.random.default_rng(number).normal(size=64).astype(np.float32)
+            writer.add(f"k{number}", {"embedding.npy": vector, "caption.txt": "red cup"})
+
+
+def test_indexes_and_maps_count_until_the_last_version_with_their_parts(root: loader.Root) -> None:
+    without = stored_bytes(root.store, root.state).nbytes
+    embed(root, 0, 6)
+    photos = stored_bytes(root.store, root.log.refresh()).nbytes - without
+    make_index(root, "photos")
+    make_map(root, "photos")
+    shared = sum(info.nbytes for prefix in ("search/", "maps/") for info in root.store.list(prefix))
+    embed(root, 6, 10)
+    make_index(root, "photos")
+    make_map(root, "photos")
+    derived = sum(info.nbytes for prefix in ("search/", "maps/") for info in root.store.list(prefix))
+    assert derived > shared > 0
+    stored = stored_bytes(root.store, root.log.refresh())
+    assert stored.nbytes == in_store(root) + derived
+    rows = {row.name: row for row in stored.rows("version")}
+    assert rows["photos@1"].nbytes == photos + shared
+    # The later version has the parts of the first one, too.
+    assert rows["photos@1"].frees < shared
+    assert rows["photos@2"].frees > derived - shared
+    (row,) = (row for row in stored.rows("dataset") if row.name == "photos")
+    assert row.nbytes == row.frees == stored.nbytes - without
+    root.retire("photos@2", reason="old")
+    assert stored.nbytes - stored_bytes(root.store, root.log.refresh()).nbytes == rows["photos@2"].frees
+    damaged = next(info.key for info in root.store.list("search/") if info.key.endswith(".texts.parquet"))
+    root.store.put(damaged, b"x")
+    assert stored_bytes(root.store, root.log.refresh()).nbytes > without
+
+
 def test_shards_that_many_tables_name_count_once(tmp_path: Path) -> None:
     """Publishing merges tables: later versions name the same shards by other tables."""
     root = loader.Root(tmp_path / "root")
@@ -88,8 +127,9 @@ def test_requests_are_one_per_manifest_and_table(tmp_path: Path, versions: int) 
     state, counted = root.log.refresh(), ObservedStore(root.store)
 
     stored_bytes(counted, state)  # type: ignore[arg-type]
-    assert len(counted.calls) == 2 * versions
-    assert {verb for verb, _ in counted.calls} == {"get"}
+    verbs = Counter(verb for verb, _ in counted.calls)
+    assert verbs == {"get": 2 * versions, "list": 2}
+    assert {key for verb, key in counted.calls if verb == "list"} == {"maps/", "search/"}
 
 
 def test_weeks_hold_what_was_published_by_then(root: loader.Root) -> None:

@@ -11,14 +11,17 @@ import loader
 from loader.cache.pages import make_place
 from loader.dataset.search.segment_reads import merged_segments, read_segment
 from loader.errors import SampleNotFound
+from loader.storage import open_store
 from penstock.denied.record import read_record
 from penstock.search import make
 from penstock.search.make import make_index
 from penstock.search.map.stored_fit import read_fit
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import map_how, read_map
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.derived_segments import segment_kind
-from penstock.upkeep.takedown.remains import cache_places, purge_cache
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.takedown.remains import cache_places, purge_cache, purge_mirror
 from penstock.upkeep.verify.root import verify_root
 
 SECRET = "ZQALICEZQ"
@@ -192,3 +195,28 @@ def test_map_of_another_dataset_stays(kit, root):
     n = kit.deny(root)
     kit.take_down(root, n)
     assert {info.key: root.store.get(info.key).data for info in root.store.list("maps/")} == before
+
+
+def test_mirror_loses_the_fit_with_the_samples_vector(kit, root, tmp_path):
+    make_map(root, "photos")
+    mirror = open_store(str(tmp_path / "mirror"))
+    migrate(root, mirror, Pace())
+    (fit,) = [info.key for info in mirror.list("maps/") if info.key.endswith("fit.parquet")]
+    before = mirror.get(fit).data
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert root.store.get(fit).data != before
+    place = next(
+        one for one in kit.prove(root, n, mirrors=[mirror.url])["places"] if one["check"] == "mirror"
+    )
+    assert not place["clean"]
+    purge_mirror(mirror.url, read_record(root.store, n), root.store)
+    assert not list(mirror.list(fit))
+    migrate(root, mirror, Pace())
+    assert mirror.get(fit).data == root.store.get(fit).data
+    assert not [path for path in indexed_paths(mirror) if path not in indexed_paths(root.store)]
+
+
+def indexed_paths(store):
+    return [info.key for prefix in ("search/", "maps/") for info in store.list(prefix)]

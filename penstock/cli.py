@@ -200,7 +200,7 @@ class Parser(argparse.ArgumentParser):
 
     def _options(self, arguments: argparse.Namespace) -> list[str]:
         parser: argparse.ArgumentParser = self
-        for word in getattr(arguments, "words", "").split():
+        for word in getattr(arguments, VERB_PATH, "").split():
             several = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
             parser = several.choices[word]
         return [option for action in parser._actions for option in action.option_strings]
@@ -232,11 +232,23 @@ def _of(verb: "Verb", shared: "Parser") -> "list[Parser]":
     return [shared] if verb.run else []
 
 
+VERB_PATH = "verb_path"
+"""Attribute of the namespace: the verb's words, such as `checkpoints ls`."""
+_OWN_NAMES = frozenset({"verb", VERB_PATH, _FIRST_VALUES, "root", "json"})
+"""Attributes of the namespace that every verb has: an argument of such a name would be overwritten."""
+
+
 def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Parser) -> None:
+    n_shared = len(parser._actions)
     for add_argument in verb.arguments:
         add_argument(parser)
+    for action in parser._actions[n_shared:]:
+        if action.dest in _OWN_NAMES:
+            raise ValueError(
+                f"penstock {words}: the name {action.dest!r} of an argument is the parser's: change it"
+            )
     if verb.run:
-        parser.set_defaults(verb=verb.run, words=words)
+        parser.set_defaults(verb=verb.run, **{VERB_PATH: words})
         return
     several = parser.add_subparsers(required=True, metavar="VERB")
     for name, inner in verb.verbs.items():

@@ -1,6 +1,5 @@
 """`penstock search|index`: samples like others, samples with words, and the index that makes both fast."""
 
-import math
 from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +15,6 @@ from .verb import REF, Answer, Table, argument, flag, repeated, verb
 if TYPE_CHECKING:
     import numpy as np
 
-    from loader.dataset.versions.sample_search import SearchResult
-
     from ..search.make import FieldIndex
     from ..search.map.stored_map import MapReport
 
@@ -25,28 +22,36 @@ FORM = ("{:>9}", "  {:>8}", "  {}")
 HEADER = ("ordinal", "score", "key")
 _MOST_VECTOR_BYTES = 2**20
 """Most bytes of a file with a vector: 65,536 float64 have half of it."""
+WORDS = argument("words WORDS", 'words, "phrases" and -words, e.g. "red cup -empty"', nargs="?")
+LIKE = (
+    repeated(
+        "--like KEY|FILE.npy|RUN@STEP", "a sample, a vector, or the worst sample of a step of a training"
+    ),
+    argument("--slot N", "with RUN@STEP: slot of the global batch (default: the worst)", type=int),
+)
+NARROWED = (
+    repeated("--in SLICE", "only samples of a slice", dest="within"),
+    repeated("--not SLICE", "no sample of a slice", dest="without"),
+)
+LASSO = argument(
+    "--lasso X,Y;X,Y;...",
+    "only samples inside a polygon of 3 to 64 corners on the map (penstock index --map)",
+)
 
 
 @verb(
     "search a version: samples like another, or samples whose texts have these words",
     REF,
-    argument("query WORDS", 'words, "phrases" and -words, e.g. "red cup -empty"', nargs="?"),
-    repeated(
-        "--like KEY|FILE.npy|RUN@STEP", "a sample, a vector, or the worst sample of a step of a training"
-    ),
-    argument("--slot N", "with RUN@STEP: slot of the global batch (default: the worst)", type=int),
+    WORDS,
+    *LIKE,
     argument("--text TEXT", "what the samples show; needs --weights of the network that embedded them"),
     argument("--weights DIR", "with --text: weights of the featurizer `embedding`"),
     argument(
         "--network NAME", "with --text: as in the featurizer (default: transformers)", default="transformers"
     ),
     argument("--where SQL", "only samples for which an expression over the columns is true"),
-    repeated("--in SLICE", "only samples of a slice", dest="within"),
-    repeated("--not SLICE", "no sample of a slice", dest="without"),
-    argument(
-        "--lasso X,Y;X,Y;...",
-        "only samples inside a polygon of 3 to 64 corners on the map (penstock index --map)",
-    ),
+    *NARROWED,
+    LASSO,
     argument("--field F", "field to compare or to search (default: the embedding; all texts)"),
     argument("--k N", "most samples to return, up to 10,000 (default: 60)", type=int, default=60),
     argument("--cache DIR", "folder on a local disk for the index, shared by processes"),
@@ -55,31 +60,30 @@ _MOST_VECTOR_BYTES = 2**20
 def run_search(arguments: Namespace) -> Answer:
     from loader.dataset.versions.sample_search import search_samples
 
+    from ..search.sample_filter import allowed_members
+
     root = loader.Root(arguments.root)
     version = root.open(arguments.ref)
-    members = _members(version, arguments)
-    has_query = arguments.query is not None or arguments.like or arguments.text is not None
-    if not has_query:
-        if arguments.lasso is None:
-            raise InvalidRuntime(
-                "a search needs words, or --like with a key, a .npy file or RUN@STEP, or --text, or --lasso"
-            )
-        result = _lasso_result(
-            version,
-            arguments,
-            members,
+    has_query = arguments.words is not None or arguments.like or arguments.text is not None
+    if not has_query and arguments.lasso is None:
+        raise InvalidRuntime(
+            "a search needs words, or --like with a key, a .npy file or RUN@STEP, or --text, or --lasso"
         )
-    else:
-        result = search_samples(
+    result = search_samples(
+        version,
+        arguments.words,
+        like=_like(root, version, arguments),
+        k=arguments.k,
+        where=arguments.where,
+        members=allowed_members(
             version,
-            arguments.query,
-            like=_like(root, version, arguments),
-            k=arguments.k,
-            where=arguments.where,
-            members=members,
-            field_name=arguments.field,
-            cache=arguments.cache,
-        )
+            arguments.within,
+            arguments.without,
+            arguments.lasso,
+        ),
+        field_name=arguments.field,
+        cache=arguments.cache,
+    )
     body = result.to_json()
     if result.damaged:
         body["damaged"] = result.damaged
@@ -106,68 +110,6 @@ def run_search(arguments: Namespace) -> Answer:
     return body, lines, 0
 
 
-def _members(version: "loader.Version", arguments: Namespace) -> Any:
-    """Return bool [len(version)]: samples that slices and lasso allow; None without them."""
-    members = _slice_members(version, arguments)
-    if arguments.lasso is None:
-        return members
-    from ..search.map.version_map import lasso_members
-
-    inside = lasso_members(version, arguments.lasso)
-    if members is None:
-        return inside
-    return inside & members
-
-
-def _lasso_result(
-    version: "loader.Version",
-    arguments: Namespace,
-    members: Any,
-) -> "SearchResult":
-    """Return the first samples inside a lasso, in version order. members: bool [len(version)]."""
-    import numpy as np
-
-    from loader.dataset.search.how import similarity_field
-    from loader.dataset.versions.sample_search import MOST_RESULTS, SearchResult
-    from loader.dataset.versions.samples_table import live_where
-
-    if not 1 <= arguments.k <= MOST_RESULTS:
-        raise InvalidRuntime(f"k = {arguments.k}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
-    if arguments.where is not None:
-        members = members & live_where(version, arguments.where)
-    ordinals = np.flatnonzero(members)
-    shown = ordinals[: arguments.k]
-    return SearchResult(
-        version=version,
-        field=similarity_field(version, None),
-        ordinals=shown,
-        scores=np.full(len(shown), np.nan),
-        exact=True,
-        n_searched=len(version),
-        n_matching=len(ordinals),
-    )
-
-
-def _slice_members(version: "loader.Version", arguments: Namespace) -> Any:
-    """Return bool [len(version)]: samples that --in and --not allow; None without them. Writes no view."""
-    if not arguments.within and not arguments.without:
-        return None
-    import numpy as np
-
-    from loader.dataset.versions.slice_members import newest_slice, slice_ordinals
-
-    members = np.ones(len(version), bool)
-    for name in (*arguments.within, *arguments.without):
-        is_in_slice = np.zeros(len(version), bool)
-        record = newest_slice(version, name)
-        is_in_slice[slice_ordinals(version, record)] = True
-        if name in arguments.within:
-            members &= is_in_slice
-        if name in arguments.without:
-            members &= ~is_in_slice
-    return members
-
-
 def _like(
     root: "loader.Root",
     version: "loader.Version",
@@ -178,6 +120,11 @@ def _like(
         return _text_vector(version, arguments)
     if arguments.weights is not None:
         raise InvalidRuntime("--weights is of a text: pass --text with it")
+    return liked(root, arguments)
+
+
+def liked(root: "loader.Root", arguments: Namespace) -> "list[str] | np.ndarray | None":
+    """Return the keys or the vector of --like and --slot; None without them. Raises: InvalidRuntime; FieldMismatch."""
     if not arguments.like:
         if arguments.slot is not None:
             raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
@@ -193,7 +140,7 @@ def _like(
             keys.append(like)
             continue
         n_steps += 1
-        keys.append(worst_key(root, *step, arguments.slot))
+        keys.append(_worst_key(root, *step, arguments.slot))
     if arguments.slot is not None and not n_steps:
         raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
     return keys
@@ -239,64 +186,25 @@ def _run_and_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror import primary_of
 
-    run, at, step = like.rpartition("@")
-    if not at or not step.isdecimal() or len(step) > 18:
+    from ..view.runs.worst_sample import run_and_step
+
+    step = run_and_step(like)
+    if step is None or step[0] not in trail_runs(primary_of(root.store)):
         return None
-    if run not in trail_runs(primary_of(root.store)):
-        return None
-    return run, int(step)
+    return step
 
 
-def worst_key(
+def _worst_key(
     root: "loader.Root",
     run: str,
     step: int,
     slot: int | None,
 ) -> str:
-    """Return the key of a slot of a training's step; None is the slot whose metric is not finite, or else largest.
-
-    Raises: InvalidRuntime for a step without per-sample metrics; as `loader.explain`.
-    """
     from ..view.replays.training import Training
+    from ..view.runs.worst_sample import worst_key
 
-    if slot is None:
-        with closing(Training(root, run)) as training:
-            largest = training.largest(step)
-        slot = worst_slot(largest)
-        if slot is None:
-            raise InvalidRuntime(
-                f"step {step} of {run} has no per-sample metric: pass --slot N, or record the next training with "
-                'note(per_sample={"loss": losses})'
-            )
-    (explanation,) = loader.explain(loader.plan_of(root, run, step), step, slot=slot)
-    if explanation.dataset is not None or explanation.pieces:
-        raise InvalidRuntime(
-            f"slot {slot} of {run}@{step} is no stored sample but of a dataset or a packed sequence: pass a key"
-        )
-    return explanation.address.key
-
-
-def worst_slot(largest: dict[int, dict[str, float]]) -> int | None:
-    """Return the slot with a value that is not finite, or else the largest one, of the loss if that is recorded.
-
-    largest: slot -> metric -> value.
-    """
-    names = sorted({name for metrics in largest.values() for name in metrics})
-    if "loss" in names:
-        names.remove("loss")
-        names.insert(0, "loss")
-    ranked = []
-    for slot, metrics in sorted(largest.items()):
-        for name, value in metrics.items():
-            is_finite = math.isfinite(value)
-            rank = names.index(name)
-            if not is_finite:
-                ranked.append((0, rank, 0.0, slot))
-            else:
-                ranked.append((1, rank, -value, slot))
-    if not ranked:
-        return None
-    return min(ranked)[3]
+    with closing(Training(root, run)) as training:
+        return worst_key(training, step, slot)
 
 
 @verb(

@@ -8,6 +8,7 @@ from loader.errors import InvalidRuntime
 
 from ..text import lines_text
 from ..units import second
+from .search import LASSO, LIKE, NARROWED, WORDS, liked
 from .verb import Answer, Table, Verb, argument, key_lines, one_of, verb
 
 if TYPE_CHECKING:
@@ -27,39 +28,77 @@ HEADER = ("slice", "n", "kind", "samples", "by", "saved (UTC)", "why")
     "name samples of a version: listed keys, or a rule that grows with versions",
     argument("ref", "version with the samples, e.g. photos@7"),
     argument("name", "name of the slice, e.g. cups"),
+    WORDS,
     one_of(
-        argument("--where SQL", "save a rule: the samples that match, in any version"),
+        argument(
+            "--where SQL",
+            "save a rule: the samples that match, in any version; with words or another option a list",
+        ),
         argument("--from FILE", "save a list: a file with a key per line; - is standard input", dest="file"),
-        argument("--lasso X,Y;X,Y;...", "save a list: the samples inside a polygon on the map"),
     ),
+    *LIKE,
+    argument("--k N", "with --like: number of the most similar samples, up to 10,000", type=int),
+    *NARROWED,
+    LASSO,
     _BY,
     _WHY,
     argument("--page URL", "page on which the samples were chosen", default=""),
 )
 def save(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
-    samples: Samples
-    if arguments.where is not None:
-        samples = arguments.where
-    elif arguments.file is not None:
-        samples = list(key_lines("--from", arguments.file))
-    elif arguments.lasso is not None:
-        from ..search.map.version_map import lasso_members
-
-        inside = lasso_members(root.open(arguments.ref), arguments.lasso)
-        samples = inside.nonzero()[0]
-    else:
-        raise InvalidRuntime("a slice needs samples: pass --where SQL, or --from FILE with keys, or --lasso")
     record = root.save_slice(
         arguments.ref,
         arguments.name,
-        samples,
+        _samples(root, arguments),
         by=arguments.by,
         why=arguments.why,
         page=arguments.page,
     )
     text = f"{record.full_name} number {record.n}: {record.n_samples} samples of {record.version} ({record.path})"
     return record.to_json(), text, 0
+
+
+def _samples(root: "loader.Root", arguments: Namespace) -> "Samples":
+    """Return the SQL of a rule, the keys of a file, or the ordinals that words and options select."""
+    is_searched = arguments.words is not None or arguments.like or arguments.k is not None
+    is_narrowed = arguments.within or arguments.without or arguments.lasso is not None
+    if arguments.file is not None:
+        if is_searched or is_narrowed:
+            raise InvalidRuntime("--from lists all keys: leave out words, --like, --in, --not and --lasso")
+        return list(key_lines("--from", arguments.file))
+    if is_searched or is_narrowed:
+        return _searched(root, arguments)
+    if arguments.where is None:
+        raise InvalidRuntime(
+            "a slice needs samples: pass words, or --where SQL, or --from FILE with keys, or --like, --in, --not or "
+            "--lasso"
+        )
+    where: str = arguments.where
+    return where
+
+
+def _searched(root: "loader.Root", arguments: Namespace) -> "Samples":
+    from loader.dataset.versions.sample_search import search_ordinals
+
+    from ..search.sample_filter import allowed_members
+
+    like = liked(root, arguments)
+    if (like is None) != (arguments.k is None):
+        raise InvalidRuntime("--like ranks all samples, and --k N saves the first N: pass both")
+    version = root.open(arguments.ref)
+    return search_ordinals(
+        version,
+        arguments.words,
+        like=like,
+        k=arguments.k,
+        where=arguments.where,
+        members=allowed_members(
+            version,
+            arguments.within,
+            arguments.without,
+            arguments.lasso,
+        ),
+    )
 
 
 @verb("list slices, their sizes and authors", argument("dataset", "only of this dataset", nargs="?"))

@@ -343,17 +343,17 @@ def _command(error: errors.PenstockError, arguments: Namespace) -> str:
     match error:
         case errors.VersionNotFound() | errors.VersionRetired() if error.dataset is not None:
             return f"penstock ls {error.dataset}".rstrip()
-        case errors.CheckpointNotFound() if arguments.words != "checkpoints ls":
+        case errors.CheckpointNotFound() if arguments.verb_path != "checkpoints ls":
             return "penstock checkpoints ls"
     if any(getattr(arguments, name, None) for name in OTHER_PLACES):
         return ""
     match error:
-        case errors.CorruptLog() if arguments.words != "repair":
+        case errors.CorruptLog() if arguments.verb_path != "repair":
             return "penstock repair --by NAME  # lists what it would write; --apply writes it"
         case errors.DecodeFailed() | errors.TooManyCorrupt() | errors.CorruptLog():
             return ""
-        case errors.Corrupt() | errors.ObjectNotFound() if arguments.words in READ_VERSIONS:
+        case errors.Corrupt() | errors.ObjectNotFound() if arguments.verb_path in READ_VERSIONS:
             return "penstock verify  # --full reads every byte"
-        case errors.Transient() | errors.Throttled() | errors.Forbidden() if arguments.words != "doctor":
+        case errors.Transient() | errors.Throttled() | errors.Forbidden() if arguments.verb_path != "doctor":
             return "penstock doctor  # writes a little and removes it"
     return ""

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any
 
 import loader
+from loader.dataset.versions.sample_search import forget_searches
 from loader.errors import StoreError
 
 from .kinds.kind import Media
@@ -25,6 +26,10 @@ class OpenVersion:
     def __init__(self, version: loader.Version) -> None:
         self.version, self._checked_at = version, time.monotonic()
         version.index_bytes = INDEX_BYTES
+
+    def __del__(self) -> None:
+        # A version and its open indexes name each other: without this its lease would wait for a garbage collection.
+        forget_searches(self.version)
 
     def is_due(self) -> bool:
         """Return whether the caller should check for retirement; other threads then get False for a while."""

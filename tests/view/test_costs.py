@@ -12,9 +12,9 @@ from loader.dataset.writing import run_samples
 from penstock.view.inspect.sample_record import sample_record, stored
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
-from penstock.view.inspect.version_record import version_record
 from penstock.view.open_data import OpenData
 from tests.view.conftest import BATCH, photo, train
+from tests.view.filtered_pages import filtered_page
 from tests.view.recipes import plain
 
 SIZES = (60, 1_800)
@@ -97,7 +97,7 @@ def cost(folder, look):
 
 def first_paint(opened):
     version = opened.version("photos", 1)
-    record = version_record(version)
+    record = filtered_page(version)
     (label, size) = record.facets
     assert (label.is_counted, label.values[0].n, size.n) == (True, len(version), len(version))
     for row in record.rows[:24]:
@@ -106,13 +106,13 @@ def first_paint(opened):
 
 def counted_facets(opened):
     version = opened.version("photos", 1)
-    record = version_record(version, facet_names=("label", "size"), cache=opened.columns)
+    record = filtered_page(version, facet_names=("label", "size"), cache=opened.columns)
     assert [one.column for one in record.facets if one.is_counted] == ["label", "size"]
 
 
 def another_page(opened):
     version = opened.version("photos", 1)
-    record = version_record(version, first=len(version) - 30)
+    record = filtered_page(version, first=len(version) - 30)
     assert len(record.rows) == 30
 
 
@@ -176,7 +176,7 @@ def test_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
 
 def test_filter_reads_each_table_once(roots):
     def filtered(opened):
-        record = version_record(opened.version("photos", 1), where="label = 'cat'", sort="-key")
+        record = filtered_page(opened.version("photos", 1), where="label = 'cat'", sort="-key")
         assert record.rows[0].columns == {"label": "cat"}
         assert [row.key for row in record.rows] == [f"p/{59 - i:05d}" for i in range(60)]
 
@@ -208,9 +208,9 @@ def test_facets_read_each_table_once(roots):
     def clicked(opened):
         counted_facets(opened)
         version = opened.version("photos", 1)
-        (label, size) = version_record(version, facet_names=("size",), cache=opened.columns).facets
+        (label, size) = filtered_page(version, facet_names=("size",), cache=opened.columns).facets
         terms = (label.values[0].where, size.bins[2].where)
-        record = version_record(
+        record = filtered_page(
             version, terms=terms, sort="-size", columns=("label", "size"), cache=opened.columns
         )
         assert record.n_found > 0

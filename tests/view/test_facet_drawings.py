@@ -3,8 +3,8 @@
 import pytest
 
 import loader
-from penstock.view.inspect.version_record import version_record
 from penstock.view.sections.facets import facet_sections
+from tests.view.filtered_pages import filtered_page
 
 FIRST = 2**60 + 1
 
@@ -21,7 +21,7 @@ def version(tmp_path_factory):
 
 def drawn(version, column, *terms):
     """Return the histogram and the bins of a column."""
-    record = version_record(version, terms=terms, facet_names=("*",))
+    record = filtered_page(version, terms=terms, facet_names=("*",))
     (section,) = (one for one in facet_sections(record, ()) if one.column == column)
     (facet,) = (one for one in record.facets if one.column == column)
     return section.histogram, facet.bins

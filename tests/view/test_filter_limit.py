@@ -6,7 +6,7 @@ import pytest
 
 import loader
 from loader.errors import FieldNotFound
-from penstock.view.inspect.version_record import version_record
+from tests.view.filtered_pages import filtered_page
 from tests.view.test_web import Served
 
 
@@ -37,7 +37,7 @@ def version(trained):
 def test_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, where, told):
     for asked in ({"where": where}, {"sort": where}, {"sort": f"-{where}"}):
         with pytest.raises(FieldNotFound, match=told):
-            version_record(version, **asked)
+            filtered_page(version, **asked)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, w
     ],
 )
 def test_what_people_write_is_taken(version, where, n):
-    assert version_record(version, where=where).n_found == n
+    assert filtered_page(version, where=where).n_found == n
 
 
 BRACKETS = "(" * 9_000

@@ -58,7 +58,7 @@ def test_filter_becomes_a_rule(served):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({}, "KeyError"),
+        ({}, "neither keys nor a filter"),
         ({"keys": []}, "0 keys"),
         ({"keys": ["p/1"], "name": "../x"}, "../x"),
         ({"keys": ["nothing"]}, "nothing"),

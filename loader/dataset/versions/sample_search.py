@@ -98,7 +98,8 @@ def search_samples(
         like: a key, keys (their mean), or a vector. The samples themselves are in the result.
         k: most samples to return, up to 10,000.
         where: SQL expression over the samples table.
-        members: bool [len(version)], the only samples to search; None for all.
+        members: bool [len(version)], the only samples to search; None for all. Without words and `like` the result is
+            the first of them.
         field_name: field to compare; None is the embedding. Without `like` it is the text field to search, None is all.
         cache: folder on a local disk for codes, shared by processes; None is a temporary one.
 
@@ -108,18 +109,22 @@ def search_samples(
     finite or of another width; FieldNotFound; NotIndexed; InvalidRuntime; MissingDependency.
     """
     _check_count(k)
-    if words is None and like is None:
+    if words is None and like is None and members is None:
         raise InvalidRuntime("a search needs words, or like= with a key, keys or a vector")
-    selected = np.ones(len(version), bool)
-    if members is not None:
-        selected &= members
-    if where is not None:
-        selected &= live_where(version, where)
+    selected = _selected(version, where, members)
+    if words is None and like is None:
+        unsearched = WordMatches(
+            field="",
+            members=selected,
+            n_searched=len(version),
+            damaged={},
+        )
+        return _first_result(version, unsearched, k)
     state = _state_of(version, cache)
     with state.lock:
         if like is None:
             texts = _search_words(state, words or "", field_name, selected)
-            return texts.result(version, k)
+            return _first_result(version, texts, k)
         damaged: dict[str, str] = {}
         if words is not None:
             texts = _search_words(state, words, None, selected)
@@ -127,6 +132,65 @@ def search_samples(
             damaged = texts.damaged
         result = _search_like(state, like, field_name, k, selected)
         return replace(result, damaged=result.damaged | damaged)
+
+
+def search_ordinals(
+    version: "Version",
+    words: str | None,
+    *,
+    like: "Like | None",
+    k: int | None,
+    where: str | None,
+    members: Bools | None,
+) -> Int64s:
+    """Return the live ordinals of a search: with `like` the best `k`, otherwise all that match, in version order.
+
+    Raises: as `search_samples`.
+    """
+    if like is not None:
+        result = search_samples(
+            version,
+            words,
+            like=like,
+            k=k or 0,
+            where=where,
+            members=members,
+        )
+        return result.ordinals
+    selected = _selected(version, where, members)
+    if words is not None:
+        selected = match_words(version, words, selected).members
+    return np.flatnonzero(selected)
+
+
+def _selected(
+    version: "Version",
+    where: str | None,
+    members: Bools | None,
+) -> Bools:
+    """Return bool [len(version)]: the members that satisfy an expression; None stands for all."""
+    selected = np.ones(len(version), bool)
+    if members is not None:
+        selected &= members
+    if where is not None:
+        selected &= live_where(version, where)
+    return selected
+
+
+def match_words(
+    version: "Version",
+    words: str,
+    members: Bools | None = None,
+) -> "WordMatches":
+    """Return the samples whose texts have these words. members: bool [len(version)], the only ones to search.
+
+    Raises: FieldNotFound; NotIndexed; InvalidRuntime.
+    """
+    if members is None:
+        members = np.ones(len(version), bool)
+    state = _state_of(version, None)
+    with state.lock:
+        return _search_words(state, words, None, members)
 
 
 def _search_like(
@@ -154,7 +218,7 @@ def _search_like(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _WordMatches:
+class WordMatches:
     """Samples with words."""
 
     field: str
@@ -162,20 +226,29 @@ class _WordMatches:
     members: Bools
     """bool [len(version)]."""
     n_searched: int
+    """Texts that were compared."""
     damaged: dict[str, str]
+    """Path of a segment that was left out -> what is wrong with it."""
 
-    def result(self, version: "Version", k: int) -> SearchResult:
-        ordinals = np.flatnonzero(self.members)
-        return SearchResult(
-            version=version,
-            field=self.field,
-            ordinals=ordinals[:k],
-            scores=np.full(len(ordinals[:k]), np.nan),
-            exact=True,
-            n_searched=self.n_searched,
-            n_matching=len(ordinals),
-            damaged=self.damaged,
-        )
+
+def _first_result(
+    version: "Version",
+    matches: WordMatches,
+    k: int,
+) -> SearchResult:
+    """Return the first `k` matches in version order."""
+    ordinals = np.flatnonzero(matches.members)
+    shown = ordinals[:k]
+    return SearchResult(
+        version=version,
+        field=matches.field,
+        ordinals=shown,
+        scores=np.full(len(shown), np.nan),
+        exact=True,
+        n_searched=matches.n_searched,
+        n_matching=len(ordinals),
+        damaged=matches.damaged,
+    )
 
 
 def _search_words(
@@ -183,7 +256,7 @@ def _search_words(
     words: str,
     field_name: str | None,
     selected: Bools,
-) -> _WordMatches:
+) -> WordMatches:
     """Return the selected samples, bool [len(version)], with these words."""
     n_searched = int(np.count_nonzero(selected))
     indexes = state.text_indexes(words, field_name, n_searched)
@@ -191,7 +264,7 @@ def _search_words(
     damaged: dict[str, str] = {}
     for index in indexes:
         damaged |= index.damaged
-    return _WordMatches(
+    return WordMatches(
         field=",".join(index.field for index in indexes),
         members=members,
         n_searched=n_searched,

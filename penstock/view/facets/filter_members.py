@@ -1,7 +1,7 @@
 """The samples that satisfy a filter, as a whole and without the terms of one column."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,11 +31,13 @@ class FilterMembers:
     checked: CheckedFilter
     """Without expressions that could not be evaluated."""
     base: Bools | None
-    """`where`, slices and lasso."""
+    """`where`, slices, lasso and words."""
     by_column: Mapping[str, Bools]
     """Column -> samples that satisfy its terms."""
     whole: Bools | None
-    """Samples that satisfy `where`, slices, lasso and all terms."""
+    """Samples that satisfy `where`, slices, lasso, words and all terms."""
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    """Path of a segment of texts that was left out -> what is wrong with it."""
 
     def all_but(self, column: str) -> Bools | None:
         """Return the samples that satisfy all of the filter but the column's terms."""
@@ -93,12 +95,19 @@ def filter_members(
     slices, checked = _slice_members(version, checked, columns)
     lasso, checked = _lasso_members(version, checked, columns)
     base = _both(base, lasso, *slices)
+    damaged: Mapping[str, str] = {}
+    if checked.filter.words:
+        try:
+            base, damaged = columns.searches.word_members(version, checked.filter.words, base)
+        except (FieldNotFound, NotIndexed, InvalidRuntime, Corrupt, FormatTooNew) as error:
+            checked = checked.dropping_words(str(error))
     whole = _both(base, *by_column.values())
     return FilterMembers(
         checked=checked,
         base=base,
         by_column=by_column,
         whole=whole,
+        damaged=damaged,
     )
 
 
@@ -106,11 +115,13 @@ def found_ordinals(
     version: "loader.Version",
     address: VersionFilter,
     columns: VersionColumns,
+    k: int | None = None,
+    liked: Callable[[str], str] | None = None,
 ) -> Int64s:
-    """Return the int64 live ordinals that a page with this filter finds, ascending.
+    """Return the int64 live ordinals that a page with this filter finds, ascending; of a ranking the first `k`.
 
-    Raises: FieldNotFound if a part of the filter does not apply; InvalidRuntime for a version that pages count by some
-    of its samples.
+    liked: as in `version_record`. Raises: FieldNotFound if a part of the filter does not apply; InvalidRuntime for a
+    version that pages count by some of its samples; as `VersionSearches.ranked`.
     """
     if is_spread(version):
         raise InvalidRuntime(
@@ -124,6 +135,21 @@ def found_ordinals(
     )
     if members.checked.errors:
         raise FieldNotFound("; ".join(members.checked.errors))
+    if address.like:
+        if k is None:
+            raise InvalidRuntime(
+                "like= ranks all samples: pass k, the number of the most similar ones to save"
+            )
+        key = address.like
+        if liked is not None:
+            key = liked(key)
+        ranked = columns.searches.ranked(
+            version,
+            key,
+            k,
+            members.whole,
+        )
+        return ranked.ordinals
     if members.whole is None:
         return np.arange(len(version))
     return np.flatnonzero(members.whole)

@@ -16,6 +16,7 @@ from ..kinds.stored_bytes import release_memory
 from ..lru_cache import LruCache
 from .column_codes import Bools, CodedColumn, Int64s, coded_column
 from .spread_rows import is_spread, spread_samples
+from .version_searches import VersionSearches
 
 if TYPE_CHECKING:
     import polars
@@ -46,6 +47,8 @@ class VersionColumns:
         self._members = LruCache[Bits](MEMBERS_BYTES, lambda bits: bits.nbytes)
         self._statistics = LruCache[Statistics](64)
         self._ordinals = LruCache[Int64s](4)
+        self.searches = VersionSearches()
+        """Open indexes of versions."""
         self._maps = LruCache[VersionMap](MAPS_BYTES, lambda places: places.nbytes)
         # Many requests for a new version's columns read them once.
         self._reads = Lock()

@@ -6,6 +6,8 @@ from itertools import accumulate
 from urllib.parse import quote_plus
 
 import loader
+from loader.dataset.search.how import text_fields
+from loader.dataset.search.words import parse_words
 from loader.dataset.versions.expression import counts, tokens_of
 from loader.dataset.versions.samples_table import expression_columns
 from loader.errors import FieldNotFound, InvalidRuntime
@@ -76,14 +78,18 @@ def _depth(
     return max(accumulate((token == begin) - (token == end) for token in tokens), default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFilter:
-    """The filter and order that an address asks for. A sample must satisfy `where` and every term."""
+    """The filter and order that an address asks for. A sample must satisfy every part but `like` and `sort`."""
 
     where: str = ""
     """SQL expression, or ""."""
     terms: tuple[str, ...] = ()
     """SQL expressions over one column each, written by facets."""
+    words: str = ""
+    """Words that the sample's texts must have, such as `red cup -empty`."""
+    like: str = ""
+    """Key of the sample by whose similarity the others are ranked, or RUN@STEP; "" for no ranking."""
     sort: str = ""
     """SQL expression, prefixed with `-` for descending; "" for the version's order."""
     within: tuple[str, ...] = ()
@@ -100,6 +106,16 @@ class VersionFilter:
         if len(parts) < 2:
             return "".join(parts)
         return " AND ".join(f"({text})" for text in parts)
+
+    @property
+    def is_rule(self) -> bool:
+        """True if `sql` is all of the filter: there are no words, ranking, slices and lasso."""
+        return self == VersionFilter(where=self.where, terms=self.terms, sort=self.sort)
+
+    @property
+    def is_filtered(self) -> bool:
+        """True if it may leave samples out."""
+        return self != VersionFilter(like=self.like, sort=self.sort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +152,16 @@ class CheckedFilter:
             filter=valid,
             errors=(*self.errors, error),
         )
+
+    def dropping_words(self, error: str) -> "CheckedFilter":
+        """Return the filter without its words, and with their error."""
+        valid = replace(self.filter, words="")
+        return replace(self, filter=valid, errors=(*self.errors, error))
+
+    def dropping_like(self, error: str) -> "CheckedFilter":
+        """Return the filter without its ranking, and with its error."""
+        valid = replace(self.filter, like="")
+        return replace(self, filter=valid, errors=(*self.errors, error))
 
     def dropping_lasso(self, error: str) -> "CheckedFilter":
         """Return the filter without its lasso, and with its error."""
@@ -183,6 +209,8 @@ def check_filter(
     if most_bytes is not None:
         checked = _short_enough(checked, most_bytes)
     checked = _without_wrong_lasso(checked)
+    checked = _without_wrong_words(version, checked)
+    checked = _in_one_order(checked)
     names = {}
     for what, text in _expressions(checked.filter):
         try:
@@ -204,21 +232,32 @@ def check_filter(
     )
 
 
+def has_texts(version: "loader.Version") -> bool:
+    """Return whether a version has texts that words are searched in."""
+    try:
+        text_fields(version, None)
+    except FieldNotFound:
+        return False
+    return True
+
+
 def address_bytes(text: str) -> int:
     """Return the bytes that a text takes in an address."""
     return len(quote_plus(text))
 
 
 def _short_enough(checked: CheckedFilter, most_bytes: int) -> CheckedFilter:
-    """Return the filter without its longest expressions, if it is too long for an address."""
+    """Return the filter without its longest parts, if it is too long for an address."""
     while True:
-        texts = _expressions(checked.filter)
+        valid = checked.filter
+        searched = [("words", valid.words), ("like", valid.like)]
+        texts = [*_expressions(valid), *searched]
         n_bytes = sum(address_bytes(text) for _, text in texts)
         if n_bytes <= most_bytes:
             return checked
 
         def length(pair: tuple[str, str]) -> int:
-            return len(pair[1])
+            return address_bytes(pair[1])
 
         what, longest = max(texts, key=length)
         error = (
@@ -226,7 +265,12 @@ def _short_enough(checked: CheckedFilter, most_bytes: int) -> CheckedFilter:
             f"accepted are up to {most_bytes:,}, as each link repeats them. Save a rule (penstock slice save), or ask "
             "in Python: version.where(...)"
         )
-        checked = checked.dropping(longest, error)
+        if what == "words":
+            checked = checked.dropping_words(error)
+        elif what == "like":
+            checked = checked.dropping_like(error)
+        else:
+            checked = checked.dropping(longest, error)
 
 
 def _without_wrong_lasso(checked: CheckedFilter) -> CheckedFilter:
@@ -237,6 +281,29 @@ def _without_wrong_lasso(checked: CheckedFilter) -> CheckedFilter:
     except InvalidRuntime as error:
         return checked.dropping_lasso(str(error))
     return checked
+
+
+def _without_wrong_words(version: "loader.Version", checked: CheckedFilter) -> CheckedFilter:
+    if not checked.filter.words:
+        return checked
+    try:
+        parse_words(checked.filter.words)
+        text_fields(version, None)
+    except (InvalidRuntime, FieldNotFound) as error:
+        return checked.dropping_words(str(error))
+    return checked
+
+
+def _in_one_order(checked: CheckedFilter) -> CheckedFilter:
+    valid = checked.filter
+    if not valid.like or not valid.sort:
+        return checked
+    error = "like= and sort= are two orders: the samples are ranked by like=. Remove one of them"
+    return replace(
+        checked,
+        filter=replace(valid, sort=""),
+        errors=(*checked.errors, error),
+    )
 
 
 def _expressions(address: VersionFilter) -> list[tuple[str, str]]:

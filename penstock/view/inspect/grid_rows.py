@@ -1,4 +1,4 @@
-"""One page of the samples that satisfy a filter, in the order of a sort expression."""
+"""One page of the samples that satisfy a filter, in the order of a sort expression or of similarity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import loader
+from loader.dataset.versions.sample_search import MOST_RESULTS
 from loader.dataset.versions.samples_table import import_polars, live_columns
-from loader.errors import FieldNotFound
+from loader.errors import FieldNotFound, InvalidRuntime
 
 from ...text import clean
 from ..facets.column_codes import Bools
@@ -43,7 +44,7 @@ class GridRow(JsonRecord):
     columns: Mapping[str, str]
     """Texts of the requested columns, else GRID_COLUMNS'; of an unfiltered page `label`'s, if it is read already."""
     score: float | None
-    """Value of the sort expression, if it is a number."""
+    """Cosine with the sample of `like=`, or the value of the sort expression, if it is a number."""
     place: tuple[float, float] | None = None
     """Place on the map; None without one."""
     line: str = ""
@@ -60,6 +61,8 @@ class GridPage:
     """Score of each sample."""
     n_found: int
     """Counted samples that satisfy the filter."""
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    """Path of a segment of codes that was left out -> what is wrong with it."""
 
 
 def grid_page(
@@ -119,6 +122,52 @@ def grid_page(
         ordinals=ordinals[positions],
         scores=scores,
         n_found=n_found,
+    )
+
+
+def similar_page(
+    version: "loader.Version",
+    members: Bools | None,
+    key: str,
+    first: int,
+    columns: VersionColumns,
+) -> GridPage:
+    """Return a page of a filter's samples. Those without a usable embedding come last, in version order.
+
+    members: bool [live samples], or None for all. first: index of the page's first sample. Raises: as
+    `VersionSearches.ranked`.
+    """
+    if first >= MOST_RESULTS:
+        raise InvalidRuntime(
+            f"like ranks the first {MOST_RESULTS:,} samples; from = {first:,}. Narrow the filter to see the others"
+        )
+    if members is None:
+        members = np.ones(len(version), bool)
+    n_found = int(np.count_nonzero(members))
+    stop = min(first + PAGE, n_found, MOST_RESULTS)
+    result = columns.searches.ranked(
+        version,
+        key,
+        max(1, stop),
+        members,
+    )
+    others = members.copy()
+    others[result.ordinals] = False
+    n_ranked = len(result)
+    unranked = true_positions(
+        others,
+        max(0, first - n_ranked),
+        max(0, stop - n_ranked),
+    )
+    shown = slice(first, stop)
+    ordinals = np.concatenate([result.ordinals[shown], unranked])
+    scores: list[float | None] = result.scores[shown].tolist()
+    scores += [None] * len(unranked)
+    return GridPage(
+        ordinals=ordinals,
+        scores=tuple(scores),
+        n_found=n_found,
+        damaged=result.damaged,
     )
 
 

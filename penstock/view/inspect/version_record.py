@@ -1,17 +1,16 @@
 """A version with a page of samples, and the difference between two versions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import loader
 from loader.dataset.versions.view import View
-from loader.errors import FieldNotFound, InvalidRuntime
+from loader.errors import FieldNotFound, InvalidRuntime, PenstockError, StoreError
 from loader.keywords import did_you_mean
 
 from ...text import clean
 from ...upkeep.diff import Diff, diff
-from ..facets.column_codes import Bools
 from ..facets.facet_record import Facet
 from ..facets.facets import counted_columns, facets
 from ..facets.filter_members import FilterMembers, filter_members
@@ -20,7 +19,17 @@ from ..facets.version_columns import VersionColumns
 from ..facets.version_filter import CheckedFilter, VersionFilter, check_filter
 from ..json_record import JsonRecord
 from ..kinds.field_sparks import has_spark
-from .grid_rows import GRID_COLUMNS, LABEL, PAGE, GridPage, GridRow, fields_of, grid_page, grid_rows
+from .grid_rows import (
+    GRID_COLUMNS,
+    LABEL,
+    PAGE,
+    GridPage,
+    GridRow,
+    fields_of,
+    grid_page,
+    grid_rows,
+    similar_page,
+)
 
 __all__ = [
     "PAGE",
@@ -65,6 +74,10 @@ class VersionPageRecord(JsonRecord):
     """Valid terms of facets, SQL over one column each."""
     sql: str
     """All of the filter that applies, for `version.where()`: `where` and all terms; "" for all samples."""
+    words: str
+    """Words as they were written, or ""."""
+    like: str
+    """Key or RUN@STEP as it was written: the most similar samples come first. ""."""
     sort: str
     """SQL, prefixed with `-` for descending; "" for the version's order."""
     within: tuple[str, ...]
@@ -77,6 +90,8 @@ class VersionPageRecord(JsonRecord):
     """Part of the map that is drawn, `x0,y0,x1,y1`; "" for all of it."""
     error: str
     """Why parts of the filter do not apply, a sentence a line; ""."""
+    damaged: Mapping[str, str]
+    """Path of a segment of the search index that was left out -> what is wrong with it."""
     columns: tuple[str, ...]
     """Columns that the address asks for in rows (`cols=`)."""
     n_found: int
@@ -90,16 +105,25 @@ class VersionPageRecord(JsonRecord):
     rows: tuple[GridRow, ...]
     """Samples on this page."""
 
+    @property
+    def address(self) -> VersionFilter:
+        """The filter as the page's links repeat it."""
+        return VersionFilter(
+            where=self.where,
+            terms=self.terms,
+            words=self.words,
+            like=self.like,
+            sort=self.sort,
+            within=self.within,
+            without=self.without,
+            lasso=self.lasso,
+        )
+
 
 def version_record(
     version: "loader.Version",
+    address: VersionFilter | None = None,
     *,
-    where: str = "",
-    terms: Sequence[str] = (),
-    sort: str = "",
-    within: Sequence[str] = (),
-    without: Sequence[str] = (),
-    lasso: str = "",
     first: int = 0,
     columns: Sequence[str] = (),
     facet_names: Sequence[str] | None = None,
@@ -108,19 +132,19 @@ def version_record(
     cache: VersionColumns | None = None,
     keep_page: bool = False,
     most_bytes: int | None = None,
+    liked: Callable[[str], str] | None = None,
 ) -> VersionPageRecord:
-    """Return a version's page.
+    """Return a version's page. address: its filter and order; None shows all samples.
 
     facet_names: columns to count, besides those with terms: "*" all; None the first ones, or none if stored statistics
     have all counts. exact: counts all matches of a large version. cache: the viewer's.
     keep_page: shows the page without a wrong part of the filter, and its `error`. most_bytes: as in `check_filter`.
-    Raises: FieldNotFound for a rejected expression, unless `keep_page`; InvalidRuntime.
+    liked: returns the key that the address's `like` names; None takes it for a key.
+    Raises: FieldNotFound for a rejected part of the filter, unless `keep_page`; InvalidRuntime.
     """
     _check_first(first)
     cache = cache or VersionColumns()
-    address = VersionFilter(
-        where.strip(), tuple(terms), sort.strip(), tuple(within), tuple(without), lasso.strip()
-    )
+    address = address or VersionFilter()
     checked = check_filter(version, address, most_bytes)
     shown, column_error = _row_columns(version, columns)
     counted = counted_columns(version, checked, cache, facet_names)
@@ -131,17 +155,20 @@ def version_record(
         # An unfiltered page reads no column for its cards.
         names = (LABEL,)
     members = filter_members(version, checked, cache)
-    page, sort_error = _sorted_page(version, members.whole, members.checked.filter.sort, first, cache)
-    errors = [error for error in (*members.checked.errors, sort_error, column_error) if error]
+    page, order_error = _ordered_page(version, members, first, cache, liked)
+    errors = [error for error in (*members.checked.errors, order_error, column_error) if error]
     if errors and not keep_page:
         raise FieldNotFound("; ".join(errors))
     return VersionPageRecord(
         **_version_facts(version),
         **_filter_facts(members.checked.filter),
         facets=facets(version, members, cache, counted),
-        where=where,
-        sort=sort,
+        where=address.where,
+        words=address.words,
+        like=address.like,
+        sort=address.sort,
         error="\n".join(errors),
+        damaged={**members.damaged, **page.damaged},
         columns=shown,
         **_count(version, members, page, cache, exact),
         first=first,
@@ -251,30 +278,47 @@ def _needed_values(
     return sorted(names)
 
 
-def _sorted_page(
+def _ordered_page(
     version: "loader.Version",
-    members: Bools | None,
-    sort: str,
+    members: FilterMembers,
     first: int,
     cache: VersionColumns,
+    liked: Callable[[str], str] | None,
 ) -> tuple[GridPage, str]:
-    """Return (the page, the sort expression's error). After an error the page has the version's order."""
+    """Return (the page, the error of its order). After an error the page has the version's order."""
+    valid = members.checked.filter
     try:
-        return grid_page(
+        if valid.like:
+            key = valid.like
+            if liked is not None:
+                key = liked(key)
+            page = similar_page(
+                version,
+                members.whole,
+                key,
+                first,
+                cache,
+            )
+        else:
+            page = grid_page(
+                version,
+                members.whole,
+                valid.sort,
+                first,
+                cache,
+            )
+        return page, ""
+    except StoreError:
+        raise
+    except PenstockError as error:
+        unordered = grid_page(
             version,
-            members,
-            sort,
-            first,
-            cache,
-        ), ""
-    except FieldNotFound as error:
-        return grid_page(
-            version,
-            members,
+            members.whole,
             "",
             first,
             cache,
-        ), str(error)
+        )
+        return unordered, str(error)
 
 
 def _check_first(first: int) -> None:

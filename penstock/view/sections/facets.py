@@ -1,13 +1,14 @@
 """The filter and the facets of a version's page, as sections."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from urllib.parse import quote
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ...text import clean
 from ...units import number
 from ..facets.facet_record import Facet, FacetBin, FacetValue, tells_apart
-from ..facets.version_filter import MOST_ADDRESS_BYTES, address_bytes
+from ..facets.filter_address import filter_parameters, form_pairs
+from ..facets.version_filter import MOST_ADDRESS_BYTES, VersionFilter, address_bytes
 from ..inspect.version_record import VersionPageRecord
 from ..page_address import address, version_address
 from .section import AskField, AskSection, FacetRow, FacetSection, Histogram, NoticeSection, Section
@@ -36,6 +37,8 @@ def filter_sections(record: VersionPageRecord) -> list[Section]:
     """Return a line for each part of the filter but `where`; the line's page is without that part."""
     parts = (
         ("t", "", record.terms),
+        ("words", "words ", _listed(record.words)),
+        ("like", "like ", _listed(record.like)),
         ("in", "in ", record.within),
         ("not", "not ", record.without),
     )
@@ -49,55 +52,60 @@ def filter_sections(record: VersionPageRecord) -> list[Section]:
     return sections
 
 
+def _listed(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    return (text,)
+
+
 def _version_page(record: VersionPageRecord) -> str:
     return version_address(f"{record.dataset}@{record.number}")
 
 
-def _parameters(record: VersionPageRecord) -> dict[str, object]:
+def repeated_filter(record: VersionPageRecord) -> VersionFilter:
+    """Return the filter that the page's links repeat: a refused part that is too long for them is left out."""
+    written = record.address
+    return replace(
+        written,
+        where=_repeated(written.where),
+        words=_repeated(written.words),
+        like=_repeated(written.like),
+        sort=_repeated(written.sort),
+    )
+
+
+def _repeated(text: str) -> str:
+    if address_bytes(text) > MOST_ADDRESS_BYTES:
+        return ""
+    return text
+
+
+def _layout(record: VersionPageRecord) -> dict[str, str]:
     layout = ""
     if record.layout == "table":
         layout = "table"
     return {
-        "where": _repeated(record.where),
-        "t": record.terms,
-        "sort": _repeated(record.sort),
-        "in": record.within,
-        "not": record.without,
-        "lasso": record.lasso,
         "box": record.box,
         "cols": ",".join(record.columns),
         "as": layout,
     }
 
 
-def _repeated(text: str) -> str:
-    """Return a text for each of the page's links; "" for a refused one that is too long for them."""
-    if address_bytes(text) > MOST_ADDRESS_BYTES:
-        return ""
-    return text
-
-
 def filter_query(record: VersionPageRecord, **changes: object) -> str:
     """Return the query of the page with these parameters of its filter changed; "?" for the whole version."""
-    return address("", **{**_parameters(record), **changes}) or "?"
+    parameters = {**filter_parameters(repeated_filter(record)), **_layout(record)}
+    return address("", **{**parameters, **changes}) or "?"
 
 
-def hidden_parameters(record: VersionPageRecord, terms: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the (name, value) pairs that a form sends along: all but `where`, `sort` and other terms than these."""
-    pairs = []
-    for term in terms:
-        # A browser changes line ends: such a term is percent-encoded.
-        if term.isprintable():
-            pairs.append(("t", term))
-        else:
-            pairs.append(("t-quoted", quote(term)))
-    pairs += [("in", name) for name in record.within]
-    pairs += [("not", name) for name in record.without]
-    for name in ("lasso", "box", "as", "cols"):
-        value = str(_parameters(record)[name])
-        if value:
-            pairs.append((name, value))
-    return tuple(pairs)
+def hidden_parameters(record: VersionPageRecord) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs that the filter's form sends along: all but its boxes."""
+    rest = replace(
+        repeated_filter(record),
+        where="",
+        words="",
+        sort="",
+    )
+    return [*form_pairs(rest), *((name, value) for name, value in _layout(record).items() if value)]
 
 
 def facet_sections(
@@ -317,11 +325,10 @@ def _bounds_form(record: VersionPageRecord, facet: Facet, others: Sequence[str])
         )
         for name, label in (("low", "from"), ("high", "to"))
     ]
-    boxes = {"where": _repeated(record.where), "sort": _repeated(record.sort)}
-    written = [(name, value) for name, value in boxes.items() if value]
+    rest = replace(repeated_filter(record), terms=tuple(others))
     hidden = (
-        *written,
-        *hidden_parameters(record, others),
+        *form_pairs(rest),
+        *((name, value) for name, value in _layout(record).items() if value),
         ("range", facet.column),
         ("facet", facet.column),
     )

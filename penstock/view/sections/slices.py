@@ -2,8 +2,9 @@
 
 from loader.dataset.tables.slice_record import SliceRecord
 
-from ...text import clean
+from ...text import clean, shell_command
 from ...units import minute
+from ..facets.version_filter import VersionFilter
 from ..inspect.slice_trainings import TrainedSlices
 from ..inspect.slices_record import MOST_SLICES, SlicePageRecord, SlicesRecord
 from ..marks import counted
@@ -183,6 +184,29 @@ def slice_actions(version: str, name: str) -> ActionsSection:
         command=("slice", "rm", full_name, "--by", "WHO", "--why", "W"),
     )
     return ActionsSection(actions=(exclude, remove))
+
+
+SAVED_OF_RANKING = 60
+"""Samples of a ranking that a page offers to save."""
+
+
+def save_command(root: str, version: str, sql: str, asked: VersionFilter) -> str:
+    """Return the command that saves what a version's page finds. sql: `where` and all terms of its filter."""
+    words: list[object] = ["slice", "save", "--by", "WHO", "--why", "W"]
+    if sql:
+        words += ["--where", sql]
+    for name in asked.within:
+        words += ["--in", name]
+    for name in asked.without:
+        words += ["--not", name]
+    if asked.lasso:
+        words += ["--lasso", asked.lasso]
+    if asked.like:
+        words += ["--k", SAVED_OF_RANKING, f"--like={asked.like}"]
+    names = [version, "NAME"]
+    if asked.words:
+        names.append(asked.words)
+    return shell_command(root, *words, names=names)
 
 
 def _state(record: SlicePageRecord) -> Section:

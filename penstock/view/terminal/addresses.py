@@ -1,8 +1,11 @@
 """Addresses of the viewer's pages, as on the web."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote
+
+from ..facets.filter_address import parse_filter
+from ..facets.version_filter import VersionFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +111,8 @@ class VersionPage(PageAddress):
     dataset: str
     """Dataset name."""
     number: int
-    where: str = ""
-    """SQL filter, or ""."""
-    terms: tuple[str, ...] = ()
-    """Terms of facets, SQL over one column each."""
-    within: tuple[str, ...] = ()
-    """Slices whose samples are shown."""
-    without: tuple[str, ...] = ()
-    """Slices whose samples are not shown."""
-    sort: str = ""
-    """SQL; "" for the version's order."""
+    filter: VersionFilter = field(default_factory=VersionFilter)
+    """Filter and order of the samples."""
     first: int = 0
     """Index of the first sample among the matches."""
     facet: str = ""
@@ -241,14 +236,13 @@ def _page_of_run(
 def _page_of_version(
     dataset: str, number: int, rest: Sequence[str], parameters: Mapping[str, Sequence[str]]
 ) -> PageAddress | None:
+    def values(name: str) -> Sequence[str]:
+        return parameters.get(name, ())
+
     page = VersionPage(
         dataset=dataset,
         number=number,
-        where=_word(parameters, "where"),
-        terms=tuple(parameters.get("t", ())),
-        within=tuple(parameters.get("in", ())),
-        without=tuple(parameters.get("not", ())),
-        sort=_word(parameters, "sort"),
+        filter=parse_filter(values),
         first=_number(parameters, "from") or 0,
         facet=_word(parameters, "facet"),
     )

@@ -19,6 +19,7 @@ from loader.errors import PenstockError
 
 from ...text import clean, shell_command, terminal_text
 from ...units import size
+from ..facets.version_filter import VersionFilter
 from ..inspect.plain_text import edit_line, neighbour_line, slice_lines
 from ..inspect.recorded_step import failure_record, recorded_lines
 from ..inspect.sample_record import SampleRecord
@@ -91,6 +92,7 @@ class RecordScreen(Screen[None]):
         Binding("b", "basket", "basket"),
         Binding("x", "exclude", "exclude"),
         Binding("e", "explain", "explain"),
+        Binding("m", "more_like", "more like it"),
         Binding("question_mark", "keys", "keys"),
     ]
 
@@ -272,6 +274,17 @@ class RecordScreen(Screen[None]):
             self.viewer.read(lines)
         else:
             self.say("no sample is selected")
+
+    def action_more_like(self) -> None:
+        """Open the page of the selected sample's version, the samples most similar to it first."""
+        sample = self.selected_sample()
+        if sample is None:
+            self.say("no sample is selected")
+            return
+        version, key = sample
+        dataset, _, number = version.partition("@")
+        ranked = VersionFilter(like=key)
+        self.viewer.open(VersionPage(dataset=dataset, number=int(number), filter=ranked))
 
     def action_keys(self) -> None:
         self.app.push_screen(keys_dialog())

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding
@@ -11,10 +12,12 @@ from loader.errors import Corrupt, InvalidRuntime, MissingDependency
 
 from ...text import clean
 from ..facets.facets import facets_in_sight
+from ..facets.version_filter import VersionFilter
 from ..inspect.sample_record import stored_sample
 from ..inspect.version_record import GridRow, VersionPageRecord, version_record
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import pictured_field
+from ..liked_key import liked_key
 from ..marks import counted
 from ..sections.characters.section_lines import section_lines
 from ..sections.facets import facet_sections, filter_sections
@@ -52,15 +55,12 @@ class VersionScreen(RecordScreen):
             facet_names = [*facets_in_sight(version, self.data.columns), at.facet]
         record = version_record(
             version,
-            where=at.where,
-            terms=at.terms,
-            sort=at.sort,
-            within=at.within,
-            without=at.without,
+            at.filter,
             first=at.first,
             facet_names=facet_names,
             cache=self.data.columns,
             keep_page=True,
+            liked=partial(liked_key, self.data),
         )
         # Cards of a terminal are larger than a browser's, and each image is decoded for its cells.
         shown = record.rows[:CARDS]
@@ -97,6 +97,8 @@ class VersionScreen(RecordScreen):
         yield line(_summary(page))
         for error in record.error.splitlines():
             yield line(error, bad=True)
+        for path, problem in record.damaged.items():
+            yield line(f"left out of the search: {path}: {clean(problem, 300)}", bad=True)
         terms = filter_sections(record)
         if terms:
             yield self._list(terms, "terms")
@@ -120,7 +122,10 @@ class VersionScreen(RecordScreen):
     def _card(self, row: GridRow, media: Media | None) -> GridCard:
         columns = [f"{name} {value}" for name, value in row.columns.items()]
         contents = [row.line] if row.line else row.fields
-        lines = [str(row.ordinal), clean(row.key, 80), *columns, *contents]
+        number = str(row.ordinal)
+        if self.page.filter.like and row.score is not None:
+            number += f"  {row.score:.4f}"
+        lines = [number, clean(row.key, 80), *columns, *contents]
         picture = self.picture(media, CARD_COLUMNS - 1, PICTURE_ROWS)
         version = f"{self.page.dataset}@{self.page.number}"
         return GridCard(row.ordinal, version, row.key, lines, picture)
@@ -169,25 +174,45 @@ class VersionScreen(RecordScreen):
         if isinstance(card, GridCard):
             self.viewer.open(SamplePage(version=self.page, ordinal=card.number))
 
+    def action_more_like(self) -> None:
+        """Rank the samples of the filter by their similarity to the selected one."""
+        card = self.focused
+        if isinstance(card, GridCard):
+            ranked = replace(self.page.filter, like=card.key, sort="")
+            self._show(ranked)
+
     def action_filter(self) -> None:
         # A wrong filter stays here until a person mends it.
-        written = {"where": self.page.where, "sort": self.page.sort}
-        dialog = InputDialog("Samples, by SQL expressions", written)
+        asked = self.page.filter
+        written = {
+            "where": asked.where,
+            "words": asked.words,
+            "like": asked.like,
+            "sort": asked.sort,
+        }
+        dialog = InputDialog("Samples: SQL, words of texts, the key of a sample to be like", written)
         self.app.push_screen(dialog, self._apply_filter)
 
     def _apply_filter(self, answers: dict[str, str] | None) -> None:
         if answers is None:
             return
-        where = answers["where"].strip()
-        sort = answers["sort"].strip()
-        filtered = replace(
+        asked = replace(
+            self.page.filter,
+            where=answers["where"].strip(),
+            words=answers["words"].strip(),
+            like=answers["like"].strip(),
+            sort=answers["sort"].strip(),
+        )
+        self._show(asked)
+
+    def _show(self, asked: VersionFilter) -> None:
+        shown = replace(
             self.page,
-            where=where,
-            sort=sort,
+            filter=asked,
             first=0,
             facet="",
         )
-        self.viewer.open(filtered)
+        self.viewer.open(shown)
 
     def command(self) -> str:
         return self.viewer.command("show", f"{self.page.dataset}@{self.page.number}")
@@ -204,6 +229,8 @@ def _summary(page: _VersionLine) -> str:
         text += f", {record.first + 1:,} to {end:,} shown"
     if record.where:
         text += f"; where {record.where}"
+    if record.like:
+        text += "; the most similar first"
     if record.sort:
         text += f"; sort {record.sort}"
     return text

@@ -31,6 +31,7 @@ from ..inspect.version_record import (
     difference,
     fields_of,
 )
+from ..liked_key import like_page
 from ..open_data import OpenData
 from ..page_address import address
 from ..replays.training import Training
@@ -177,6 +178,7 @@ def _step(site: Site, request: Request) -> Page:
         "recipe": site.opened.recipe or "",
         "stages": STAGES,
         "alike": _look_alikes(site, record),
+        "like_pages": _like_pages(site, record),
         **step_decision(site, training, step),
     }
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
@@ -197,6 +199,18 @@ def _look_alikes(site: Site, record: StepRecord) -> dict[int, int]:
             if neighbours:
                 alike[row.slot] = len(neighbours)
     return alike
+
+
+def _like_pages(site: Site, record: StepRecord) -> dict[int, str]:
+    """Return bad slot -> page of the samples most similar to its sample, for the first bad slots that have one."""
+    pages = {}
+    for row in record.bad_slots[:MOST_ALIKE]:
+        dataset, _, version_number = row.version.partition("@")
+        with suppress(PenstockError):  # the slot's own page shows the error
+            page = like_page(site.opened.version(dataset, int(version_number)), row.key)
+            if page:
+                pages[row.slot] = page
+    return pages
 
 
 def _slot(site: Site, request: Request) -> Page:
@@ -235,6 +249,7 @@ def _slot_page(site: Site, request: Request, training: Training) -> Page:
         "world_size": world_size,
         "raw": raw_shown(site, record.provenance.get("raw_uri", "")),
         "thumb": neighbours_field(version, record.neighbours),
+        "like_page": "" if version is None or record.packed else like_page(version, record.key),
     }
     return Page(
         template="slot", record=record, title=f"{training.name} step {step} slot {values.slot}", more=more
@@ -307,6 +322,7 @@ def _sample(site: Site, request: Request) -> Page:
     plays = {one.field: played_type(one.field) for one in record.fields}
     more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
     more["raw"] = raw_shown(site, record.provenance.get("raw_uri", ""))
+    more["like_page"] = like_page(version, record.key)
     return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)
 
 

@@ -1,7 +1,8 @@
 """The map of a version: its page, its image, and the sample at a point."""
 
+from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
@@ -13,7 +14,7 @@ import loader
 from loader.errors import PenstockError, SampleNotFound
 
 from ...search.map.drawing import DARK, LIGHT, Box, parse_box
-from ..facets.version_filter import VersionFilter
+from ..facets.filter_address import filter_parameters, parse_filter
 from ..kinds.kind import Media
 from ..maps.map_record import NearRecord, map_image, map_record, near_record
 from ..maps.zoom import box_text, zoom_boxes
@@ -58,18 +59,6 @@ def map_routes(site: Site) -> list[Route]:
     ]
 
 
-def requested_filter(query: QueryParams) -> VersionFilter:
-    """Return the filter of a version's page, as its address writes it."""
-    quoted = [unquote(text) for text in query.getlist("t-quoted")]
-    return VersionFilter(
-        where=query.get("where", "").strip(),
-        terms=(*query.getlist("t"), *quoted),
-        within=tuple(query.getlist("in")),
-        without=tuple(query.getlist("not")),
-        lasso=query.get("lasso", "").strip(),
-    )
-
-
 NO_COLOUR = "-"
 """Value of `colour=` for a map without categories: an empty one stands for the default."""
 
@@ -84,15 +73,9 @@ def requested_colour(query: QueryParams) -> str | None:
 
 def filter_query(query: QueryParams, **changes: object) -> str:
     """Return the query of an address with the same filter, and with these parameters changed; at least "?"."""
-    requested = requested_filter(query)
-    parameters: dict[str, object] = {
-        "where": requested.where,
-        "t": requested.terms,
-        "in": requested.within,
-        "not": requested.without,
-        "lasso": requested.lasso,
-        "colour": query.get("colour", ""),
-    }
+    # The order of the samples is no part of the map.
+    requested = replace(parse_filter(query.getlist), like="", sort="")
+    parameters = {**filter_parameters(requested), "colour": query.get("colour", "")}
     return address("", **{**parameters, **changes}) or "?"
 
 
@@ -131,7 +114,7 @@ def map_values(
     """Return the template values of a map. base: path to the first page. is_beside: True beside a version's samples."""
     record = map_record(
         version,
-        requested_filter(query),
+        parse_filter(query.getlist),
         site.opened.columns,
         box=query.get("box", ""),
         colour=requested_colour(query),
@@ -164,7 +147,7 @@ def _page_parameters(query: QueryParams, is_beside: bool) -> dict[str, str]:
     """Return the parameters of the samples that links of a map beside them keep."""
     if not is_beside:
         return {}
-    return {name: query.get(name, "") for name in ("sort", "cols", "as")}
+    return {name: query.get(name, "") for name in ("like", "sort", "cols", "as")}
 
 
 def _hidden(query: QueryParams, box: str) -> list[tuple[str, str]]:
@@ -193,7 +176,7 @@ def _image(site: Site, request: Request) -> Response:
         palette = DARK
     png = map_image(
         version,
-        requested_filter(query),
+        parse_filter(query.getlist),
         site.opened.columns,
         box=parse_box(query.get("box", "")),
         colour=requested_colour(query),
@@ -215,7 +198,7 @@ def _near(site: Site, request: Request) -> NearRecord:
     query = request.query_params
     return near_record(
         version,
-        requested_filter(query),
+        parse_filter(query.getlist),
         site.opened.columns,
         (number(request, "x"), number(request, "y")),
         parse_box(query.get("box", "")),

@@ -1,6 +1,8 @@
 """The pages of slices, and the requests that save, exclude and remove one."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -15,12 +17,13 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.json_text import parse_json_object
 
 from ...upkeep.exclusion import exclude_slice
+from ..facets.filter_address import ParameterValues, parse_filter
 from ..facets.filter_members import found_ordinals
 from ..facets.slice_samples import check_rule
-from ..facets.version_filter import check_limit
+from ..facets.version_filter import VersionFilter, check_limit
 from ..inspect.slices_record import slices_record
+from ..liked_key import liked_key
 from ..sections.slices import slice_sections, slices_sections
-from .map_pages import requested_filter
 from .page import MOST_DIGITS, Page, Site, number, page_routes, section_page
 
 MOST_KEYS = 10_000
@@ -135,24 +138,44 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
-    """Return the keys of a list, the ordinals that a page's filter finds, or the SQL of a rule.
+    """Return the keys of a list, the SQL of a rule, or the ordinals that any other filter of a page finds.
 
-    Raises: InvalidRuntime; FieldNotFound; KeyError.
+    Raises: InvalidRuntime; FieldNotFound; KeyError; as `found_ordinals`.
     """
-    where = str(request.get("where", ""))
-    if where:
-        check_limit(where, "where")
-        return where
-    if "filter" in request:
-        query = QueryParams(str(request["filter"]).removeprefix("?"))
-        dataset, _, version_number = request["version"].partition("@")
-        version = site.opened.version(dataset, int(version_number))
-        return found_ordinals(
-            version,
-            requested_filter(query),
-            site.opened.columns,
+    if "keys" in request:
+        keys = [str(key) for key in request["keys"]]
+        if not keys or len(keys) > MOST_KEYS:
+            raise InvalidRuntime(f"{len(keys):,} keys; accepted: 1 to {MOST_KEYS:,}")
+        return keys
+    asked = _asked_filter(request)
+    if asked == VersionFilter():
+        raise InvalidRuntime(
+            "neither keys nor a filter: pass keys, or where, words, like, in, not, lasso or t"
         )
-    keys = [str(key) for key in request["keys"]]
-    if not keys or len(keys) > MOST_KEYS:
-        raise InvalidRuntime(f"{len(keys):,} keys; accepted: 1 to {MOST_KEYS:,}")
-    return keys
+    if asked.is_rule and "filter" not in request:
+        check_limit(asked.sql, "where")
+        return asked.sql
+    dataset, _, version_number = request["version"].partition("@")
+    return found_ordinals(
+        site.opened.version(dataset, int(version_number)),
+        asked,
+        site.opened.columns,
+        request.get("k"),
+        partial(liked_key, site.opened),
+    )
+
+
+def _asked_filter(request: Mapping[str, Any]) -> VersionFilter:
+    """Return the filter in a page's query (`filter`), or in members of their own. The order is no part of it."""
+    values: ParameterValues = partial(_values, request)
+    if "filter" in request:
+        values = QueryParams(str(request["filter"]).removeprefix("?")).getlist
+    return replace(parse_filter(values), sort="")
+
+
+def _values(request: Mapping[str, Any], name: str) -> list[str]:
+    """Return the values of a part of a filter: a text, or a list of texts."""
+    value = request.get(name, [])
+    if isinstance(value, str):
+        return [value]
+    return [str(one) for one in value]

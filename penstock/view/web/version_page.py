@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -14,14 +13,15 @@ from loader.errors import InvalidRuntime
 
 from ...search.map.drawing import parse_box
 from ..board.dataset_cards import gate_result
-from ..facets.facet_terms import range_term
 from ..facets.facets import drawn_columns, facets_in_sight, unread_columns
+from ..facets.filter_address import parse_filter
 from ..facets.version_columns import VersionColumns
-from ..facets.version_filter import MOST_ADDRESS_BYTES
+from ..facets.version_filter import MOST_ADDRESS_BYTES, VersionFilter, has_texts
 from ..inspect.grid_rows import LABEL, GridRow
-from ..inspect.version_record import PAGE, version_record
+from ..inspect.version_record import PAGE, VersionPageRecord, version_record
 from ..kinds.field_sparks import has_spark
 from ..kinds.stored_bytes import pictured_field
+from ..liked_key import liked_key
 from ..maps.map_record import has_vectors
 from ..maps.zoom import box_text
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
@@ -32,8 +32,9 @@ from ..sections.facets import (
     filter_query,
     hidden_parameters,
     label_colours,
+    repeated_filter,
 )
-from ..sections.slices import slice_actions
+from ..sections.slices import save_command, slice_actions
 from ..sections.texts import SparkPiece
 from ..sections.version_tabs import version_tabs
 from .episode_pages import requested_version
@@ -48,21 +49,17 @@ def version_page(site: Site, request: Request) -> Page:
     """Return the page. A wrong filter keeps the page and its status; the record's `.json` gets status 400."""
     version = requested_version(site, request)
     query = request.query_params
+    requested = parse_filter(query.getlist)
     is_json = request.scope["path"].endswith(".json")
     facet_names = _names(query.getlist("facet"))
     columns = site.opened.columns
     counted = facets_in_sight(version, columns)
     later: list[str] = []
     if not is_json:
-        counted, later = _counted_now(version, columns, query, is_fragment(request))
+        counted, later = _counted_now(version, columns, requested, _asks_counts(request))
     record = version_record(
         version,
-        where=query.get("where", ""),
-        terms=_terms(query),
-        sort=query.get("sort", ""),
-        within=query.getlist("in"),
-        without=query.getlist("not"),
-        lasso=query.get("lasso", ""),
+        requested,
         first=number(request, "from", 0),
         columns=_names(query.getlist("cols")),
         facet_names=[*counted, *facet_names],
@@ -71,6 +68,7 @@ def version_page(site: Site, request: Request) -> Page:
         cache=columns,
         keep_page=not is_json,
         most_bytes=MOST_ADDRESS_BYTES,
+        liked=partial(liked_key, site.opened),
     )
     record = replace(record, box=_box(query))
     more: dict[str, Any] = {
@@ -78,21 +76,11 @@ def version_page(site: Site, request: Request) -> Page:
         "histogram_height": HEIGHT,
         "spark": {"width": SPARK_WIDTH, "height": SPARK_HEIGHT},
         "filtered": partial(filter_query, record),
-        "hidden": hidden_parameters(record, record.terms),
+        "hidden": hidden_parameters(record),
     }
     if not is_json:
-        more |= {
-            "thumbs": {row.ordinal: pictured_field(row.fields) for row in record.rows},
-            "facets": facet_sections(record, facet_names),
-            "dots": label_colours(record),
-            "facts": _facts(version),
-            "addable": _addable(version, record.columns),
-            "sparks": _sparks(record.rows),
-            "slice_actions": [slice_actions(version.name, name) for name in record.within],
-            "tabs": version_tabs(version.dataset, version.number, "Samples"),
-            "later": later,
-            **_map(site, version, query),
-        }
+        more |= _drawn(site, version, record, facet_names)
+        more |= {"later": later, **_map(site, version, query)}
         # A record has no facets to click, so only a page plans.
         columns.plan_ahead(version, drawn_columns(version, columns, MOST_OPEN))
     return Page(
@@ -104,13 +92,40 @@ def version_page(site: Site, request: Request) -> Page:
     )
 
 
+def _drawn(
+    site: Site,
+    version: loader.Version,
+    record: VersionPageRecord,
+    facet_names: Sequence[str],
+) -> dict[str, Any]:
+    """Return the template values that only a drawn page needs. facet_names: columns whose facets a person opened."""
+    command = save_command(
+        site.opened.root.url,
+        version.name,
+        record.sql,
+        repeated_filter(record),
+    )
+    return {
+        "thumbs": {row.ordinal: pictured_field(row.fields) for row in record.rows},
+        "facets": facet_sections(record, facet_names),
+        "dots": label_colours(record),
+        "facts": _facts(version),
+        "addable": _addable(version, record.columns),
+        "sparks": _sparks(record.rows),
+        "slice_actions": [slice_actions(version.name, name) for name in record.within],
+        "save_command": command,
+        "tabs": version_tabs(version.dataset, version.number, "Samples"),
+        "has_texts": has_texts(version),
+    }
+
+
 def _map(
     site: Site,
     version: loader.Version,
     query: QueryParams,
 ) -> dict[str, Any]:
     """Return the template values of the map beside the samples, if it was read; a first page asks for it when shown."""
-    values = {"has_vectors": has_vectors(version), "map": None}
+    values: dict[str, Any] = {"has_vectors": has_vectors(version), "map": None}
     if site.opened.columns.has_places(version):
         values |= map_values(
             site,
@@ -133,39 +148,30 @@ def _box(query: QueryParams) -> str:
 def _counted_now(
     version: loader.Version,
     columns: VersionColumns,
-    query: QueryParams,
-    is_asked_by_script: bool,
+    requested: VersionFilter,
+    is_asked: bool,
 ) -> tuple[list[str], list[str]]:
     """Return (columns to count for a page, columns that its script asks for when the page is shown).
 
     A filter needs all of them. Without one the page shows counts of stored statistics, and does not wait for columns.
     """
     drawn = drawn_columns(version, columns, MOST_OPEN)
-    is_filtered = any(query.get(name) for name in ("where", "t", "in", "not", "lasso"))
-    if is_filtered:
+    if requested.is_filtered:
         # A click is one request: its answer has all counts.
         return drawn, []
     unread = unread_columns(version, columns, drawn)
     # Cards show labels, which are read even if stored statistics count them.
     if LABEL in drawn and LABEL not in unread and not columns.has_codes(version, LABEL):
         unread.append(LABEL)
-    is_asked = is_asked_by_script or query.get("counted") == "1"
     n_cells = len(unread) * len(version)
     if is_asked or n_cells <= MOST_CELLS_NOW:
         return unread, []
     return [], unread
 
 
-def _terms(query: QueryParams) -> list[str]:
-    """Return the terms, with the one of a range that a form asks for."""
-    # A form percent-encodes those with line ends: a browser would send others.
-    quoted = [unquote(text) for text in query.getlist("t-quoted")]
-    terms = [*query.getlist("t"), *quoted]
-    column = query.get("range", "")
-    if column:
-        term = range_term(column, query.get("low", ""), query.get("high", ""))
-        terms.append(term)
-    return terms
+def _asks_counts(request: Request) -> bool:
+    """Return whether a script or an address asks for the counts that a first page leaves for later."""
+    return is_fragment(request) or request.query_params.get("counted") == "1"
 
 
 def _names(values: Sequence[str]) -> list[str]:

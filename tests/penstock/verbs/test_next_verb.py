@@ -135,6 +135,6 @@ def test_what_the_message_says_is_not_said_again():
 
 
 def test_every_verb_has_its_words():
-    assert parser().parse_args(("checkpoints", "ls")).words == "checkpoints ls"
+    assert parser().parse_args(("checkpoints", "ls")).verb_path == "checkpoints ls"
     assert isinstance(parser().parse_args(("ls",)), Namespace)
-    assert parser().parse_args(("ls",)).words == "ls"
+    assert parser().parse_args(("ls",)).verb_path == "ls"

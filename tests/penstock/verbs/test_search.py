@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.verbs.search import worst_slot
+from penstock.view.runs.worst_sample import worst_slot
 from tests.dataset.search.vectors import SHAPES, nearest, stored_vectors, write_vectors
 
 BATCH = 6

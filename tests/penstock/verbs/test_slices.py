@@ -87,7 +87,7 @@ def test_damaged_slice_is_named_beside_the_others(root, covers, cli):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("slice", "save", "demo", "x", *WHO), "pass --where SQL, or --from FILE"),
+        (("slice", "save", "demo", "x", *WHO), "pass words, or --where SQL"),
         (("slice", "save", "demo", "X", "--where", "w > 1", *WHO), "cannot be a slice's name"),
         (("slice", "save", "demo", "x", "--where", "SELECT 1", *WHO), "is refused"),
         (("slice", "show", "covers"), "write DATASET/NAME"),

@@ -1,6 +1,7 @@
 """Pages of a terminal over data that would turn or break it."""
 
 import loader
+from penstock.view.facets.version_filter import VersionFilter
 from penstock.view.terminal.addresses import SamplePage, VersionPage
 
 
@@ -13,7 +14,11 @@ def test_version_without_label_is_filtered_in_a_terminal(look, tmp_path):
         assert "2 found" in terminal.text
         assert "k4" in terminal.text
 
-    look(test, VersionPage(dataset="bare", number=1, where="size > 2"), root=tmp_path / "root")
+    look(
+        test,
+        VersionPage(dataset="bare", number=1, filter=VersionFilter(where="size > 2")),
+        root=tmp_path / "root",
+    )
 
 
 def test_no_text_of_a_page_turns_the_terminal(look, tmp_path):

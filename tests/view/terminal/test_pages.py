@@ -171,7 +171,7 @@ def test_version_is_filtered_and_its_sample_opened(look, trained) -> None:
     async def test(terminal) -> None:
         await terminal.press("/")
         await terminal.type("width = 41")
-        await terminal.press("enter", "enter")
+        await terminal.press("enter", "enter", "enter", "enter")
         assert "2 found, 1 to 2 shown; where width = 41" in terminal.lines[1]
         (first, _) = [card.key for card in terminal.app.screen.query("GridCard")]
         await terminal.press("enter")
@@ -181,7 +181,7 @@ def test_version_is_filtered_and_its_sample_opened(look, trained) -> None:
         assert "where width = 41" in terminal.lines[1]
         await terminal.press("/")
         await terminal.type(" nonsense (")
-        await terminal.press("enter", "enter")
+        await terminal.press("enter", "enter", "enter", "enter")
         assert "14 found, 1 to 14 shown; where nonsense (" in terminal.lines[1]
         assert "where 'nonsense (' is refused" in terminal.text
         await terminal.press("/")

@@ -1,7 +1,9 @@
 """Facets of a version in a terminal: each line finds the samples that it counts, and keys add and remove terms."""
 
+import numpy as np
 import pytest
 
+from penstock.view.facets.version_filter import VersionFilter
 from penstock.view.inspect.version_record import version_record
 from penstock.view.sections.characters.section_lines import section_lines
 from penstock.view.sections.facets import facet_sections, filter_sections
@@ -10,31 +12,23 @@ from penstock.view.terminal.section_screen import SectionList
 from tests.view.conftest import write_photos
 
 FILTERS = [
-    VersionPage(dataset="photos", number=1),
-    VersionPage(dataset="photos", number=1, where="width < 45"),
-    VersionPage(dataset="photos", number=1, terms=("\"note\" = 'n1'",)),
-    VersionPage(dataset="photos", number=1, terms=("width > 41", "\"note\" = 'n0'"), within=("wide",)),
-    VersionPage(dataset="photos", number=1, without=("wide",), sort="-width"),
+    VersionFilter(),
+    VersionFilter(where="width < 45"),
+    VersionFilter(terms=("\"note\" = 'n1'",)),
+    VersionFilter(terms=("width > 41", "\"note\" = 'n0'"), within=("wide",)),
+    VersionFilter(without=("wide",), sort="-width"),
 ]
 
 
 def record_of(version, page, facet_names=("*",)):
-    return version_record(
-        version,
-        where=page.where,
-        terms=page.terms,
-        sort=page.sort,
-        within=page.within,
-        without=page.without,
-        facet_names=facet_names,
-    )
+    return version_record(version, page.filter, facet_names=facet_names)
 
 
-@pytest.mark.parametrize("page", FILTERS, ids=range(len(FILTERS)))
-def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, page):
+@pytest.mark.parametrize("asked", FILTERS, ids=range(len(FILTERS)))
+def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, asked):
     version = write_photos(root)
     root.save_slice("photos@1", "wide", "width > 42", by="ada", why="wide")
-    record = record_of(version, page)
+    record = record_of(version, VersionPage(dataset="photos", number=1, filter=asked))
     assert record.error == ""
     n_rows = 0
     for column in ("note", "width", "split"):
@@ -43,16 +37,16 @@ def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, page):
             clicked = page_at(facet.version + row.query)
             assert clicked.facet == column
             found = record_of(version, clicked)
-            others = [term for term in page.terms if column not in term]
-            assert len(clicked.terms) == len(others) + (not row.is_on)
+            others = [term for term in asked.terms if column not in term]
+            assert len(clicked.filter.terms) == len(others) + (not row.is_on)
             if not row.is_on:
                 assert found.n_found == row.n
             n_rows += 1
             assert (found.where, found.sort, found.within, found.without) == (
-                page.where,
-                page.sort,
-                page.within,
-                page.without,
+                asked.where,
+                asked.sort,
+                asked.within,
+                asked.without,
             )
     assert n_rows >= 9
 
@@ -60,12 +54,12 @@ def test_each_line_of_a_facet_finds_the_samples_that_it_counts(root, page):
 def test_each_part_of_a_filter_has_a_line_that_removes_it(root):
     version = write_photos(root)
     root.save_slice("photos@1", "wide", "width > 42", by="ada", why="wide")
-    record = record_of(version, FILTERS[3])
+    record = record_of(version, VersionPage(dataset="photos", number=1, filter=FILTERS[3]))
     lines = [line for one in filter_sections(record) for line in section_lines(one, 80)]
     assert [line.text[2:] for line in lines] == ["width > 41", "\"note\" = 'n0'", "in wide"]
     pages = [page_at(line.page) for line in lines]
-    assert [len(page.terms) for page in pages] == [1, 1, 2]
-    assert [page.within for page in pages] == [("wide",), ("wide",), ()]
+    assert [len(page.filter.terms) for page in pages] == [1, 1, 2]
+    assert [page.filter.within for page in pages] == [("wide",), ("wide",), ()]
 
 
 def test_values_are_chosen_and_removed_by_keys(look, root, tmp_path):
@@ -104,3 +98,38 @@ def test_names_of_a_facet_stay_in_their_line(root):
     record = record_of(root.open("odd@1"), VersionPage(dataset="odd", number=1))
     (facet,) = [one for one in facet_sections(record, ["label"]) if one.column == "label"]
     assert sorted(row.label for row in facet.rows) == sorted(["a b", "[31m", "' '", "x"])
+
+
+def test_words_and_likeness_rank_the_cards_of_a_terminal(look, root, tmp_path):
+    """`/` takes words and a key; `m` ranks by the card under the cursor, and keeps the filter."""
+    with root.write("cups") as writer:
+        for number, caption in enumerate(["a red cup", "a red plate", "a blue cup", "red"]):
+            vector = np.array([1, number / 10], np.float16)
+            writer.add(
+                f"c{number}", {"appearance.npy": vector, "caption.txt": caption}, metadata={"w": number}
+            )
+
+    async def test(terminal):
+        await terminal.press("/", "tab")
+        await terminal.type("red -plate")
+        await terminal.press("enter")
+        await terminal.type("c3")
+        await terminal.press("enter", "enter")
+        assert "2 found" in terminal.text
+        assert "words red -plate" in terminal.text
+        assert "like c3" in terminal.text
+        cards = list(terminal.app.screen.query("GridCard"))
+        assert [card.key for card in cards] == ["c3", "c0"]
+        assert "  0.9578" in terminal.text
+        cards[1].focus()
+        await terminal.press("m")
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == ["c0", "c3"]
+        await terminal.press("enter", "m")
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == ["c0", "c1", "c2", "c3"]
+        await terminal.press("/", "tab")
+        await terminal.type("..")
+        await terminal.press("enter", "enter", "enter")
+        assert "has no word" in terminal.text
+        assert "4 found" in terminal.text
+
+    look(test, VersionPage(dataset="cups", number=1), root=tmp_path / "root", size=(100, 60), pictures="none")

@@ -93,6 +93,13 @@ export const basket = {
     else samples.splice(there, 1);
     keep(samples);
   },
+  // Opens the page whose first samples are most similar to the selected one; a version's page keeps its filter.
+  more() {
+    const one = current(), rest = document.querySelector("#found")?.dataset.rest;
+    if (!one) return say("no sample is selected: use the arrows");
+    const [dataset, n] = one.version.split("@"), like = `like=${encodeURIComponent(one.key)}`;
+    location.assign(rest ? `${rest}${rest.length > 1 ? "&" : ""}${like}` : `${up}v/${encodeURIComponent(dataset)}/${n}?${like}`);
+  },
   exclude() {
     const one = current();
     const samples = read().length ? read() : one ? [one] : [];
@@ -110,14 +117,19 @@ export const basket = {
     const versions = [...new Set(samples.map((it) => it.version))];
     if (versions.length > 1) return say(`a slice has samples of one version; the basket has ${versions.join(", ")}`);
     if (!samples.length && !sql && !page.found) return say("choose samples with b, or filter a version, and press s");
-    const version = versions[0] ?? page.version;
-    const [body, what, text] = samples.length
-      ? [{ keys: samples.map((it) => it.key) }, "--from KEYS.txt", `${many(samples.length)} of ${version}`]
+    const version = versions[0] ?? page.version, isRanked = !samples.length && page.like;
+    const [body, text] = samples.length
+      ? [{ keys: samples.map((it) => it.key) }, `${many(samples.length)} of ${version}`]
       : page.found
-        ? [{ filter: page.filter }, "--from KEYS.txt", `a list: the ${many(page.found)} of ${version} that this page finds`]
-        : [{ where: sql }, `--where ${word(sql)}`, `${version} where ${sql}: later samples that pass it belong to it, too`];
-    if (!csrf) return say(`this server only reads (--allow-writes); run instead: penstock slice save ${version} NAME ${what} --by WHO --why W`);
-    ask("#save", "Save as a slice", text, ({ name, why, by }) => saveSlice({ version, ...body }, name, why, by));
+        ? [{ filter: page.filter }, `a list: the ${isRanked ? `samples of ${version} most similar to ${decodeURIComponent(page.like)}` : `${many(page.found)} of ${version} that this page finds`}`]
+        : [{ where: sql }, `${version} where ${sql}: later samples that pass it belong to it, too`];
+    if (!csrf) {
+      const command = samples.length ? `penstock slice save ${version} NAME --from KEYS.txt --by WHO --why W` : decodeURIComponent(page.save);
+      return say(`this server only reads (--allow-writes); run instead: ${command}`);
+    }
+    const box = document.querySelector("#save [name=k]");
+    box.disabled = box.parentElement.hidden = !isRanked;
+    ask("#save", "Save as a slice", text, ({ name, why, by, k }) => saveSlice({ version, ...body, ...(k ? { k: Number(k) } : {}) }, name, why, by));
   },
   // A button of a slice: what it does stands in `data-press`, as the path of the request.
   slice({ innerText: verb, dataset: { press, version, name, text } }) {

@@ -88,6 +88,7 @@ export const KEYS = {
   b: () => basket.toggle(),
   x: () => basket.exclude(),
   s: () => basket.save(),
+  m: () => basket.more(),
   Z: () => basket.empty(),
   "?": () => document.querySelector("#help").showModal(),
 };

@@ -7,6 +7,7 @@ costs a wait, and fetching a page twice is harmless.
 
 import logging
 import os
+import re
 import secrets
 import threading
 import time
@@ -18,6 +19,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..dataset.reading.read_faults import add_fault
+from ..dataset.search.how import CODE_FOLDER
 from ..errors import PenstockError
 from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, file_mode, make_place, write_whole
 from .spec import PAGES_MIN, NodeCache
@@ -25,6 +27,7 @@ from .spec import PAGES_MIN, NodeCache
 ABANDONED_S = 60.0
 """Age in seconds at which files in `writing/` or `claims/` are abandoned."""
 VICTIMS_AT_ONCE = 2**16
+_UNFINISHED = re.compile(r"\.[0-9a-f]{8}$")
 HINT_PAGES = 4096
 """Most names in a hint: 80 KiB, 4 GiB of pages."""
 BEAT_S = 10.0
@@ -33,7 +36,7 @@ DEAD_S = 60.0
 
 
 class PageFile(NamedTuple):
-    """One file in `pages/`, as scanned."""
+    """One file in `pages/`, or a file of codes in `search/`, as scanned."""
 
     name: str
     path: str
@@ -53,7 +56,7 @@ class CacheSweep(NamedTuple):
 
 
 def held_bytes(folder: str) -> int:
-    """Return the total bytes of a cache's pages and unfinished files. O(pages)."""
+    """Return the total bytes of a cache's pages, codes and unfinished files. O(pages)."""
     unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
     return unfinished + sum(page.nbytes for page in scan(folder))
 
@@ -63,6 +66,12 @@ def scan(folder: str) -> Iterator[PageFile]:
     for shelf in sorted(os.listdir(pages)):
         for entry, status in _files(os.path.join(pages, shelf)):
             yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
+    with suppress(FileNotFoundError):  # without a search
+        for entry, status in _files(os.path.join(folder, CODE_FOLDER)):
+            # A search writes a file under another name first, in less time.
+            is_unfinished = time.time() - status.st_mtime < ABANDONED_S and _UNFINISHED.search(entry.name)
+            if not is_unfinished:
+                yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
 
 
 def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> CacheSweep:

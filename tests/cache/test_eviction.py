@@ -57,6 +57,28 @@ def test_what_is_being_written_counts(folder, page_files):
         assert len(page_files()) <= 12 + 4  # four may be written before the folder is looked at again
 
 
+def test_codes_of_searches_count_and_go_before_needed_pages(folder, page_files):
+    cache = opened(folder, 32)
+    codes = folder / "search"
+    codes.mkdir()
+    for number, suffix in enumerate((".faiss", ".json", ".faiss.0123abcd")):
+        (codes / f"segment{suffix}").write_bytes(bytes(8 * PAGE))
+        then = time.time() - 20_000 + number
+        os.utime(codes / f"segment{suffix}", (then, time.time()))
+    fill(cache, 10)
+    assert sum(path.stat().st_size for path in codes.iterdir()) == 24 * PAGE
+    # A page past the limit: the codes were used the longest ago, and one of them is being written.
+    for number in range(10, 30):
+        cache.write(name(number), bytes(PAGE))
+    assert [path.name for path in codes.iterdir()] == ["segment.faiss.0123abcd"]
+    assert len(page_files()) >= 20
+    then = time.time() - 20_000
+    os.utime(codes / "segment.faiss.0123abcd", (then, then))
+    for number in range(30, 60):
+        cache.write(name(number), bytes(PAGE))
+    assert list(codes.iterdir()) == []
+
+
 def test_several_jobs_share_the_limit(folder, page_files):
     caches = [opened(folder, 64) for _ in range(4)]
     for cache in caches:

@@ -5,12 +5,13 @@
 
 The files are written from segments that passed their checks, under a temporary name first. faiss opens only files with
 the head that it writes itself for the same record. Damage to a file changes ranks only; a file of another length is
-written again.
+written again. In a node cache they count against its limit, and loaders evict them before pages that they need.
 """
 
 import os
 import secrets
 import threading
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
 from .codes import code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
-from .how import How
+from .how import CODE_FOLDER, How
 from .segment_reads import read_segment
 from .segments import SegmentPart, StoredSegment, part_starts, segment_name
 from .vectors import Floats
@@ -106,7 +107,7 @@ class CodeFiles:
         if folder is None:
             folder = _scratch_folder()
         else:
-            folder = os.path.join(os.fspath(folder), "search")
+            folder = os.path.join(os.fspath(folder), CODE_FOLDER)
             try:
                 os.makedirs(folder, exist_ok=True)
             except OSError as error:
@@ -139,14 +140,18 @@ class CodeFiles:
             parts, is_valid = rows
             head = _head(faiss, how, len(is_valid))
             nbytes = len(head) + len(is_valid) * how.numbers
-            if _has_head(codes_path, head, nbytes):
-                return CodeFile(
-                    how,
-                    parts,
-                    is_valid,
-                    str(codes_path),
-                    head,
-                )
+            # A loader may evict the file before it is mapped.
+            with suppress(OSError, RuntimeError):
+                if _has_head(codes_path, head, nbytes):
+                    _touch(codes_path)
+                    _touch(rows_path)
+                    return CodeFile(
+                        how,
+                        parts,
+                        is_valid,
+                        str(codes_path),
+                        head,
+                    )
 
         segment = read_segment(store, path, kind)
         is_valid = _validity(segment)
@@ -198,7 +203,7 @@ class CodeFiles:
 def files_derived_from(folder: str | os.PathLike[str], sources: Collection[str]) -> list[str]:
     """Return the paths of code files in a cache folder with a part of these sources. Unreadable ones are among them."""
     paths: list[str] = []
-    for rows_path in sorted(Path(folder, "search").glob("*.json")):
+    for rows_path in sorted(Path(folder, CODE_FOLDER).glob("*.json")):
         rows = _read_rows(rows_path)
         if rows is not None and not any(part.source in sources for part in rows[0]):
             continue
@@ -234,6 +239,12 @@ def _has_head(path: Path, head: bytes, nbytes: int) -> bool:
             return is_same and os.fstat(file.fileno()).st_size == nbytes
     except OSError:
         return False
+
+
+def _touch(path: Path) -> None:
+    """Set the time of use: an eviction deletes the file that was used the longest ago. Mapped reads do not set it."""
+    status = path.stat()
+    os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
 
 
 def _read_rows(path: Path) -> tuple[tuple[SegmentPart, ...], Bools] | None:

@@ -284,6 +284,26 @@ def test_local_files_are_shared_and_written_again_if_they_are_damaged(tmp_path, 
     assert len(rows.read_bytes()) > 100
 
 
+def test_codes_that_a_loader_evicts_are_written_again(tmp_path, with_and_without_faiss, monkeypatch):
+    root = root_of(tmp_path, n=200, batches=2)
+    make_index(root, "d", "embedding.npy")
+    cache = tmp_path / "cache"
+    whole = root.open("d").search(like="k000005", cache=cache).keys()
+
+    def evicted_at_once(path):
+        path.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("loader.dataset.search.code_files._touch", evicted_at_once)
+        assert loader.Root(root.url).open("d").search(like="k000005", cache=cache).keys() == whole
+    for file in (cache / "search").iterdir():
+        os.utime(file, (1, file.stat().st_mtime))
+    loader.Root(root.url).open("d").search(like="k000005", cache=cache)
+    used = [file.stat().st_atime for file in (cache / "search").iterdir()]
+    assert len(used) == 4
+    assert min(used) > 1
+
+
 def test_drop_deletes_the_index_of_a_field(tmp_path):
     root = root_of(tmp_path)
     make_index(root, "d")

@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from typing import NamedTuple
 
 import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.log.state import VersionRecord, newest_live
 from loader.dataset.tables.manifest import manifest_of
 from loader.dataset.tables.slice_record import FOLDER as SLICES
-from loader.dataset.tables.slice_record import SliceRecord, parse_slice, path_parts
-from loader.errors import PenstockError
+from loader.dataset.tables.slice_record import MAX_RECORD_BYTES, parse_slice, path_parts
+from loader.errors import Corrupt, PenstockError
 from loader.run.trail.trail import is_run_name
+from loader.storage import ObjectInfo
 from loader.storage.mirror import primary_of
 from loader.storage.store import list_from
 
@@ -42,7 +44,6 @@ MOST_RUNS = 500
 """Most runs: the ones that wrote last."""
 MOST_DATASETS = 1000
 MOST_SLICES = 2000
-MOST_SLICE_BYTES = 2**20
 MOST_MARKS = 20_000
 """Names of active runs that are listed."""
 
@@ -54,6 +55,12 @@ class VersionFigures:
     """Live samples."""
     created_us: int
     """UTC microseconds of its publication."""
+
+
+class SliceFigures(NamedTuple):
+    n: int
+    """Newest number."""
+    n_samples: int
 
 
 class RootReader:
@@ -69,7 +76,7 @@ class RootReader:
         self.cost = cost
         self.versions: dict[str, VersionFigures] = {}
         """Dataset -> its newest version that is not retired."""
-        self.slices: dict[tuple[str, str], SliceRecord] = {}
+        self.slices: dict[tuple[str, str], SliceFigures] = {}
         """(dataset, name) -> its newest number."""
         self.runs: dict[str, RunReader] = {}
         """Name -> run that was not silent for seven days."""
@@ -86,7 +93,7 @@ class RootReader:
         self._nodes = NodeSignReader(self._store)
         self._ids: dict[str, str] = {}
         self._slice_objects = NewObjects(self._store, SLICES)
-        self._unread_slices: list[str] = []
+        self._unread_slices: list[ObjectInfo] = []
         self._is_read = False
         self._turn = 0
         self._mark = ""
@@ -195,36 +202,39 @@ class RootReader:
             most = MOST_SLICES
             if self._is_read:
                 most = 1
-            for key in self._unread_slices[:most]:
-                self._read_slice(key)
+            for info in self._unread_slices[:most]:
+                self._read_slice(info)
             self._unread_slices = self._unread_slices[most:]
 
     def _list_slices(self) -> None:
-        newest: dict[tuple[str, str], tuple[int, str]] = {}
+        newest: dict[tuple[str, str], tuple[int, ObjectInfo]] = {}
         for info in self._slice_objects.new():
             parts = path_parts(info.key)
-            if parts is None or not info.key.endswith(".json") or info.nbytes > MOST_SLICE_BYTES:
+            if parts is None or not info.key.endswith(".json"):
                 continue
             dataset, name, n = parts
             known = self.slices.get((dataset, name))
             if known is not None and known.n >= n:
                 continue
-            listed = newest.get(
-                (dataset, name),
-                (0, ""),
-            )
-            newest[dataset, name] = max(listed, (n, info.key))
-        keys = [key for _, key in newest.values()]
-        self._unread_slices = keys[:MOST_SLICES]
+            listed = newest.get((dataset, name))
+            if listed is None or listed[0] < n:
+                newest[dataset, name] = n, info
+        infos = [info for _, info in newest.values()]
+        self._unread_slices = infos[:MOST_SLICES]
 
-    def _read_slice(self, key: str) -> None:
+    def _read_slice(self, info: ObjectInfo) -> None:
         try:
-            blob = self._store.get(key)
-            record = parse_slice(blob.data, key)
+            if info.nbytes > MAX_RECORD_BYTES:
+                raise Corrupt(
+                    f"{info.key} has {info.nbytes:,} bytes; the record of a slice has at most {MAX_RECORD_BYTES:,}"
+                )
+            blob = self._store.get(info.key)
+            record = parse_slice(blob.data, info.key)
         except (PenstockError, *DAMAGED) as error:  # one forged slice hides no other
             self._fail("slices", str(error))
             return
-        self.slices[record.dataset, record.name] = record
+        # Only figures: the rules of 2,000 slices may have 16 GB.
+        self.slices[record.dataset, record.name] = SliceFigures(record.n, record.n_samples)
         if record.removed:
             del self.slices[record.dataset, record.name]
 

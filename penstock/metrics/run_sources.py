@@ -30,7 +30,6 @@ RELIST_S = 600.0
 """Seconds without a new object after which all folders of a run log are listed again."""
 KINDS = ("events", "windows", "attempts", "ends", "faults")
 """Folders of a run's record that are read."""
-MOST_FAULT_BYTES = 2**20
 
 
 class RunObjects(Protocol):
@@ -350,4 +349,4 @@ def _is_object(
         return bool(window_keys([info]))
     if kind == "ends":
         return is_failed_start(info)
-    return name.endswith(".json") and info.nbytes <= MOST_FAULT_BYTES
+    return name.endswith(".json")

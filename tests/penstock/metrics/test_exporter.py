@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import loader
 from loader.dataset.slices import list_slices, remove_slice
+from loader.dataset.tables.slice_record import MAX_RECORD_BYTES
 from loader.run.trail.read_trail import read_rows
 from loader.run.trail.trail import trail_folder
 from penstock.cli import main
@@ -217,6 +218,21 @@ def test_damage_hides_nothing_else(root: loader.Root) -> None:
         assert after["training_state", (run, "damaged")] == 1
         assert after["training_step", (run,)] == before["training_step", (run,)]
     assert after["training_state", ("bare", "running")] == 1
+
+
+def test_large_records_are_read_and_larger_ones_are_named(root: loader.Root) -> None:
+    root.save_slice("photos@1", "rare", ["k1", "k2"], by="ann", why="a long reason " * 200_000)
+    assert root.store.head("slices/photos/rare/000001.json").nbytes > 2**20
+    reader = RootReader(root)
+    reader.read()
+    assert reader.errors == {}
+    assert reader.slices["photos", "rare"].n_samples == 2
+    root.store.put("slices/photos/rare/000002.json", bytes(MAX_RECORD_BYTES + 1))
+    root.store.put("trainings/small/faults/000001-0.json", bytes(2**21))
+    reader = RootReader(root)
+    reader.read()
+    assert reader.errors["slices"].startswith("slices/photos/rare/000002.json has 8,388,609 bytes")
+    assert "trainings/small/faults/000001-0.json" in reader.errors["trainings"]
 
 
 def test_restored_object_ends_the_damage(root: loader.Root) -> None:

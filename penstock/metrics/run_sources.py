@@ -17,7 +17,7 @@ from ..nodes.suspects import NodeFault
 from ..train.objects.failed_starts import is_failed_start, read_failed_start
 from ..train.record import faults_in
 from ..train.run_folder import ATTEMPT, EVENT, RunFolder, window_keys
-from ..train.windows import window_sum
+from ..train.windows import window_sum, window_values
 from .new_objects import NewObjects
 from .record_facts import RecordFacts
 from .trail_facts import TrailFacts
@@ -281,17 +281,18 @@ class RecordSource:
         (key,) = window_keys([info])
 
         def add(data: bytes, where: str) -> None:
+            # Parsed once: the first scrape of 500 runs parses 12,000 windows.
+            columns = window_values(data, where)
             rows = window_rows(
                 self._run,
                 key.attempt,
                 info,
-                data,
-                where,
+                columns,
             )
             window = window_sum(
                 key.attempt,
                 key.end_step,
-                data,
+                columns,
                 where,
             )
             self._facts.add_window(

@@ -34,7 +34,7 @@ from ..train.objects.json_object import read_object
 from ..train.record import faults_in
 from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, window_keys
-from ..train.windows import window_columns
+from ..train.windows import WindowValues, window_values
 from ..units import utc_us
 from .node_check import CHECKS
 from .notices import Notices, Subject
@@ -284,7 +284,7 @@ class _RunReader:
     def _window(self, info: ObjectInfo) -> list[NodeWindow]:
         (key,) = window_keys([info])
         return self._folder.with_window(
-            key, lambda *window: [*window_rows(self._run, key.attempt, info, *window)]
+            key, lambda *window: [*window_rows(self._run, key.attempt, info, window_values(*window))]
         )
 
     def _add_window(self, attempt: int, rows: list[NodeWindow]) -> None:
@@ -402,9 +402,14 @@ def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
     return nearest if nearest is not None and distance_us(nearest) <= CLOCKS_US else None
 
 
-def window_rows(run: str, attempt: int, info: ObjectInfo, data: bytes, where: str) -> Iterator[NodeWindow]:
+def window_rows(
+    run: str,
+    attempt: int,
+    info: ObjectInfo,
+    columns: WindowValues,
+) -> Iterator[NodeWindow]:
     """Yield a row per node: the median of its ranks that read."""
-    columns, now_us = window_columns({attempt: [data]}, where), utc_us()
+    now_us = utc_us()
     nodes, node_of = np.unique(columns["node"].astype(str), return_inverse=True)
     for number, node in enumerate(nodes.tolist()):
         own = node_of == number

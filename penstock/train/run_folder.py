@@ -34,7 +34,7 @@ from ..units import utc_us
 from .objects.json_object import read_object, whole_number
 from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
 from .run_spec import RunSpec, check_without_secrets
-from .windows import TooManyRows, WindowSum, window_columns, window_sum
+from .windows import TooManyRows, WindowSum, window_columns, window_sum, window_values
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -288,7 +288,10 @@ class RunFolder:
         """
 
         def summed(key: WindowKey) -> WindowSum:
-            return self.with_window(key, lambda *data: window_sum(key.attempt, key.end_step, *data))
+            def sum_of(data: bytes, where: str) -> WindowSum:
+                return window_sum(key.attempt, key.end_step, window_values(data, where), where)
+
+            return self.with_window(key, sum_of)
 
         listed = self.window_keys() if keys is None else keys
         return list(several(summed, _even(listed), at_once=AT_ONCE))

@@ -212,10 +212,27 @@ class WindowSum(NamedTuple):
     """Requests of its ranks to stores; 0 in windows of earlier releases."""
 
 
-def window_sum(attempt: int, end_step: int, data: bytes, where: str) -> WindowSum:
+WindowValues = Mapping[str, NDArray[Any]]
+"""Columns of one window: `_VALUES`, a value per rank."""
+_VALUES = ["rank", "node", "ended_us", "end_step", "wait_s", "step_s", "slow_read_s", "bytes", ADDED]
+
+
+def window_values(data: bytes, where: str) -> WindowValues:
+    """Return the columns of a stored window for its sums and for signs against nodes. Raises: TooManyRows; Corrupt."""
+    # All columns take three times as long: most of the others are texts.
+    table = _table(data, where, _VALUES)
+    if table.nbytes > MOST_ROW_BYTES:
+        raise TooManyRows(f"{where} has more than {MOST_ROW_BYTES:,} bytes in memory")
+    return _columns(table)
+
+
+def window_sum(
+    attempt: int,
+    end_step: int,
+    columns: WindowValues,
+    where: str,
+) -> WindowSum:
     """Return the sums of a stored window. Raises: Corrupt."""
-    names = ["rank", "node", "ended_us", "wait_s", "step_s", "bytes", ADDED]
-    columns = _columns(_table(data, where, names))
     if not all(np.isfinite(columns[name]).all() for name in ("wait_s", "step_s")):
         raise Corrupt(f"{where} is not a table of windows: its seconds are not numbers")
     return WindowSum(

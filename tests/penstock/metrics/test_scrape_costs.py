@@ -9,6 +9,7 @@ import pytest
 
 import loader
 from loader.dataset.root import root_over
+from loader.dataset.tables.small_tables import parse_small_table
 from loader.storage import ObjectInfo, Store, open_store
 from penstock.metrics.root_reader import RootReader
 from penstock.train.run_folder import RunFolder
@@ -88,6 +89,25 @@ def test_scrape_makes_three_requests_and_two_for_each_live_run(
         reader.read()
     steps = {run.trail.last_step for run in reader.runs.values()}
     assert steps == {3 + 3 * 8 - 1}
+
+
+def test_first_scrape_reads_each_object_and_parses_each_window_once(
+    store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root_over(store, "crc32c")
+    begin_runs(root, 12, 0)
+    parsed: list[str] = []
+
+    def counted(data: bytes, name: str, *more: Any) -> Any:
+        parsed.append(name)
+        return parse_small_table(data, name, *more)
+
+    monkeypatch.setattr("loader.dataset.tables.small_tables.parse_small_table", counted)
+    store.requests = 0
+    RootReader(root).read()
+    # Of each run: its log and its record are listed, and start, steps, window and event are read.
+    assert store.requests <= 12 * 6 + 8
+    assert len(parsed) == len(set(parsed)) == 12
 
 
 def test_scrape_of_a_long_run_lists_only_new_objects(store: Counted) -> None:

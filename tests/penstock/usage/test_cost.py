@@ -11,7 +11,7 @@ import loader
 from penstock.cli import main
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.windows import ADDED, ROW, window_bytes, window_sum
+from penstock.train.windows import ADDED, ROW, window_bytes, window_sum, window_values
 from penstock.usage.cost import cost_by
 from penstock.usage.prices import PriceTable, read_prices
 from penstock.usage.stored import stored_bytes
@@ -172,7 +172,7 @@ def test_window_of_an_earlier_release_has_no_requests() -> None:
     _, data = window_bytes(row.tobytes())
     file = io.BytesIO()
     pq.write_table(pq.read_table(io.BytesIO(data)).drop_columns([ADDED]), file)
-    window = window_sum(1, 5, file.getvalue(), "w")
+    window = window_sum(1, 5, window_values(file.getvalue(), "w"), "w")
     assert (window.requests, window.nbytes) == (0, 7)
 
 

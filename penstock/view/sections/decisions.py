@@ -42,7 +42,7 @@ def decisions_sections(run: str, record: DecisionChart) -> SectionPage:
     return SectionPage(
         title=("Decisions", quiet(n_decisions)),
         facts=tuple(facts),
-        caption=f"{run}: {counted(n_decisions, 'decision')}",
+        caption=f"{run}: {counted(record.n_decisions, 'decision')}",
         location=(link(clean(run, 24), page), link("decisions", f"{page}/decisions")),
         notices=tuple(notices),
         sections=tuple(sections),

@@ -56,7 +56,7 @@ async function saveSlice(body, name, why, by) {
   const saved = await post("slice", { ...body, name, why, by, page: location.pathname + location.search }, "not saved");
   if (!saved) return;
   keep([]);
-  say(`saved: slice ${saved.dataset}/${saved.name}, number ${saved.n}, of ${many(saved.n_samples)}; its page leaves it out`);
+  say(`saved: slice ${saved.dataset}/${saved.name}, number ${saved.n}, of ${many(saved.n_samples)}; exclude it on its page, or train on it`);
 }
 
 // Asks in a dialog of the page; `done` gets the values of its fields.

@@ -1,6 +1,7 @@
 """What a process and all that it started have used, from /proc: processor time and memory of their own."""
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def cpu_times_s(pid: int) -> tuple[float, float]:
 def cpu_s(pid: int) -> float:
     """User and system seconds, as above."""
     return sum(cpu_times_s(pid))
+
+
+def process_s(pid: int) -> float:
+    """Return the processor time of a process without its descendants, to the nanosecond."""
+    clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it on Linux
+    return time.clock_gettime(clock)
 
 
 def memory_bytes(pid: int) -> int:

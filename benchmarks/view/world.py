@@ -3,6 +3,7 @@
 import io
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,27 +115,40 @@ def _train(root: loader.Root, plan: loader.Plan, run: str, steps: int) -> None:
 
 def _lengthen(root: loader.Root, steps: int) -> None:
     """More steps of a run, whose digests are made up."""
-    (start,) = read_starts(root.store, LONG_RUN)
-    rng = np.random.default_rng(0)
     firsts = range(1, steps, ROWS_AN_OBJECT)
     for first in progress(firsts, "steps of the long trail"):
-        rows = [
-            StepRow(
-                step=step,
-                at_us=start.at_us + step * 60_000,
-                digest=int(digest),
-                substituted=0,
-                wait_us=int(digest % 1000),
-                notes={"loss": 1 + float(digest % 1000) / 1e4, "grad_norm": float(digest % 77)},
-            )
-            for step, digest in zip(
-                range(first, min(first + ROWS_AN_OBJECT, steps)),
-                rng.integers(0, 2**63, ROWS_AN_OBJECT),
-                strict=False,
-            )
-        ]
-        name = f"{trail_folder(LONG_RUN)}0-of-1/{first:019d}-{first:016x}.parquet"
-        root.store.put_if_absent(name, rows_bytes(rows, start.id))
+        _put_rows(root, range(first, min(first + ROWS_AN_OBJECT, steps)))
+
+
+@contextmanager
+def longer_run(folder: Path, steps: int) -> Iterator[None]:
+    """Add an object to the log of the long run inside, as after another minute. steps: of the log."""
+    with loader.Root(folder) as root:
+        name = _put_rows(root, range(steps, steps + ROWS_AN_OBJECT))
+        try:
+            yield
+        finally:
+            root.store.delete_many([name])
+
+
+def _put_rows(root: loader.Root, steps: range) -> str:
+    """Store an object of the long run's log, and return its key."""
+    (start,) = read_starts(root.store, LONG_RUN)
+    rng = np.random.default_rng(steps.start)
+    rows = [
+        StepRow(
+            step=step,
+            at_us=start.at_us + step * 60_000,
+            digest=int(digest),
+            substituted=0,
+            wait_us=int(digest % 1000),
+            notes={"loss": 1 + float(digest % 1000) / 1e4, "grad_norm": float(digest % 77)},
+        )
+        for step, digest in zip(steps, rng.integers(0, 2**63, len(steps)), strict=True)
+    ]
+    name = f"{trail_folder(LONG_RUN)}0-of-1/{steps.start:019d}-{steps.start:016x}.parquet"
+    root.store.put_if_absent(name, rows_bytes(rows, start.id))
+    return name
 
 
 def stored_photos(root: loader.Root, name: str, n: int) -> list[bytes]:

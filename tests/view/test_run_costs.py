@@ -3,20 +3,26 @@
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import loader
-from loader.run.trail import row_objects
+from loader.dataset.tables.parquet import table_bytes
+from loader.run.trail import lean_rows
+from loader.run.trail.lean_trail import read_lean_trail
 from loader.run.trail.read_trail import read_starts
 from loader.run.trail.row_objects import ROWS
-from loader.run.trail.step_rows import StepRow, rows_bytes
+from loader.run.trail.step_rows import PerSample, StepRow, rows_bytes, rows_table
 from loader.run.trail.trail import trail_folder
 from penstock.view import open_items
 from penstock.view.inspect.run_record import run_record
 from penstock.view.open_data import OpenData
 from penstock.view.replays.training import Training
 from penstock.view.runs import log_facts
+from penstock.view.runs.log_facts import MOST_LARGEST
 from tests.view.conftest import train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_costs import Counted
@@ -90,15 +96,14 @@ def test_run_log_is_read_once_and_a_live_answer_reads_new_objects(runs, monkeypa
             put_rows(root, run, n, 60)
             store.requests.clear()
             assert opened.training(run).last_step == n + 59
-            # The new object, and the start that its rows name.
-            assert dict(store.requests) == {"list": 1, "get": 2}
+            assert dict(store.requests) == {"list": 1, "get": 1}
             opened.close()
 
 
 def test_page_json_and_live_answer_share_one_parse_and_one_count(runs, monkeypatch):
     n_parsed = []
     n_counted = []
-    parse = row_objects.parse_table
+    parse = lean_rows.parse_table
     count = log_facts.run_chart
 
     def parse_table(data, name, columns=None):
@@ -109,7 +114,7 @@ def test_page_json_and_live_answer_share_one_parse_and_one_count(runs, monkeypat
         n_counted.append(trail.run)
         return count(trail, metrics)
 
-    monkeypatch.setattr(row_objects, "parse_table", parse_table)
+    monkeypatch.setattr(lean_rows, "parse_table", parse_table)
     monkeypatch.setattr(log_facts, "run_chart", run_chart)
     served = Served(runs, recipe=None)
     for path in ("/r/long", "/r/long.json", "/r/long.json?since=100", "/r/long?unusual=20", "/r/long"):
@@ -117,6 +122,115 @@ def test_page_json_and_live_answer_share_one_parse_and_one_count(runs, monkeypat
     served.close()
     assert len(n_parsed) == len(set(n_parsed)) >= SIZES["long"] // OBJECT_ROWS
     assert n_counted == ["long"]
+
+
+def put_samples(root, run, first, n, values):
+    """Store an object whose steps have a largest sample each, and a checksum of a field."""
+    (start,) = read_starts(root.store, run)
+    rows = [
+        StepRow(
+            step=first + number,
+            at_us=start.at_us + 60_000 * (first + number),
+            digest=1,
+            substituted=0,
+            wait_us=1,
+            crcs={"jpg": number},
+            per_sample={("loss", 0): PerSample(values=values[number], first_slot=0, real=np.ones(16, bool))},
+        )
+        for number in range(n)
+    ]
+    name = f"{trail_folder(run)}0-of-1/{first:019d}-{first:016x}.parquet"
+    root.store.put_if_absent(name, rows_bytes(rows, start.id))
+
+
+def test_run_log_is_read_without_checksums_and_with_few_samples(runs, monkeypatch, tmp_path):
+    """Decoded columns and samples in memory do not grow with the steps; a step's are read from its object."""
+    n_kept = {}
+    values = {n: 10 + np.random.default_rng(n).random((n, 16)) for n in (200, 1_600)}
+    with loader.Root(tmp_path / "root") as root:
+        view = write_photos(root).select("jpg", "cls")
+        plan = loader.plan({"photos": view}, seed=3, global_batch=6)
+        for n, of_steps in values.items():
+            run = f"samples-{n}"
+            train(root, plan, run, recipe=plain, steps=1)
+            for first in range(0, n, 100):
+                put_samples(root, run, 1 + first, 100, of_steps[first:])
+            training = Training(root, run)
+            assert "crc.jpg" not in training.trail.steps.columns
+            assert "largest" not in training.trail.steps.columns
+            n_kept[n] = len(training.trail.largest)
+            worst = [one.value for one in run_record(training).largest]  # the first step's are below 10
+            assert worst == sorted(of_steps.ravel(), reverse=True)[:MOST_LARGEST]
+            store = Counted(root.store)
+            root._use(store)
+            (row,) = training.stored_rows(n)
+            assert row["crc.jpg"] == 99
+            assert training.largest(n) == {slot: {"loss": of_steps[-1, slot]} for slot in range(16)}
+            assert dict(store.requests) == {"get": 1}
+            training.close()
+    assert n_kept[200] == n_kept[1_600] == lean_rows.MOST_CANDIDATES
+
+
+def test_columns_that_a_footer_explains_are_not_decoded(runs, monkeypatch):
+    decoded = set()
+    parse = lean_rows.parse_table
+
+    def parse_table(data, name, columns=None):
+        table = parse(data, name, columns)
+        if f"/{0:019d}-" not in name:  # the trained step has samples
+            decoded.update(table.column_names)
+        return table
+
+    monkeypatch.setattr(lean_rows, "parse_table", parse_table)
+    for run in SIZES:
+        with loader.Root(runs) as root:
+            trail = read_lean_trail(root, run)
+            whole = loader.read_trail(root, run).steps
+        assert trail.steps.equals(whole.select(trail.steps.columns))
+    numbers = {"step", "at_us", "digest", "substituted", "wait_us", "note.loss", "note.grad_norm"}
+    assert decoded == numbers
+
+
+def test_sample_of_a_step_that_was_made_again_is_the_last_one(runs, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        view = write_photos(root).select("jpg", "cls")
+        plan = loader.plan({"photos": view}, seed=3, global_batch=6)
+        train(root, plan, "again", recipe=plain, steps=1)
+        values = np.full((60, 16), 10.0)
+        values[4, 2] = 90.0
+        put_samples(root, "again", 1, 60, values)
+        (start,) = read_starts(root.store, "again")
+        last = StepRow(
+            step=5,
+            at_us=start.at_us + 10**10,
+            digest=1,
+            substituted=0,
+            wait_us=1,
+            per_sample={
+                ("loss", 0): PerSample(values=np.full(16, 20.0), first_slot=0, real=np.ones(16, bool))
+            },
+        )
+        name = f"{trail_folder('again')}0-of-1/{5:019d}-{999:016x}.parquet"
+        root.store.put_if_absent(name, rows_bytes([last], start.id))
+        training = Training(root, "again")
+        largest = run_record(training).largest
+        training.close()
+    assert {(one.step, one.value) for one in largest} == {(5, 20.0)}
+
+
+def test_log_with_a_start_in_each_row_is_read(tmp_path):
+    """A footer's shortest and longest text decide nothing for an object of two starts."""
+    with loader.Root(tmp_path / "root") as root:
+        view = write_photos(root).select("jpg", "cls")
+        for seed in range(2):
+            plan = loader.plan({"photos": view}, seed=seed, global_batch=6)
+            train(root, plan, "two", recipe=plain, steps=1)
+        first, second = (start.id for start in read_starts(root.store, "two"))
+        row = StepRow(step=7, at_us=1, digest=1, substituted=0, wait_us=1)
+        table = pa.concat_tables([rows_table([row], first), rows_table([replace(row, step=8)], second)])
+        root.store.put(f"{trail_folder('two')}0-of-1/{7:019d}-{7:016x}.parquet", table_bytes(table, "trail"))
+        steps = read_lean_trail(root, "two").steps
+    assert steps.filter(steps["step"] >= 7)["start"].to_list() == [first, second]
 
 
 def count_calls(function, *arguments):

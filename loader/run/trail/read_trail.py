@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 MOST_CHUNKS = 8
 """Buffers of a column; with more, each of its readers would copy it."""
+MOST_GROWN_CHUNKS = 64
+"""Buffers of a column of a run that goes on: one more a minute, where joining 1e6 rows takes 100 ms."""
 _PLACE = ["step", "rank", "at_us", "world_size"]
 _TIMES = {"step": pa.int64(), "at_us": pa.int64()}
 START = re.compile(r"start-[0-9a-f]{16}\.json")
@@ -124,21 +126,68 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     Costs a listing and one read per object: one per recorded rank and minute. If the root has mirrors, the primary is
     read. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency if polars is missing.
     """
-    folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
-    keys = [info.key.removeprefix(folder) for info in store.list(folder)]
-    objects = frozenset(key for key in keys if ROWS.fullmatch(key) or START.fullmatch(key))
-    if known is not None and known.objects == objects:
+    store = primary_of(root.store)
+    listed = listed_log(store, run, known)
+    if known is not None and known.objects == listed.objects:
         return known
+    kept = [known.steps] if known is not None and listed.is_grown else []
+    steps = read_rows(store, trail_folder(run), listed.new, kept)
+    named = steps["start"].unique().to_list()
+    return RunTrail(
+        run=run,
+        starts=log_starts(store, run, named, listed, known),
+        steps=steps,
+        objects=listed.objects,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLog:
+    """Objects of a run log."""
+
+    objects: frozenset[str]
+    """Their names in the run's folder."""
+    is_grown: bool
+    """False if a known object was deleted: then all are read. Objects are immutable."""
+    new: list[str]
+    """Those with rows to read."""
+
+
+def listed_log(store: Store, run: str, known: RunTrail | None) -> ListedLog:
+    """List a run log. Raises: RunNotFound; InvalidName; StoreError."""
+    folder = trail_folder(check_run_name(run))
+    keys = [info.key.removeprefix(folder) for info in store.list(folder)]
+    is_grown = known is not None and known.objects.issubset(keys)
+    earlier = known.objects if known is not None and is_grown else frozenset[str]()
+    later = [key for key in keys if key not in earlier]
+    new = [key for key in later if ROWS.fullmatch(key)]
+    starts = [key for key in later if START.fullmatch(key)]
+    objects = earlier.union(new, starts)
     if not objects:
         raise RunNotFound(
             f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
             "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
         )
-    # Objects are immutable; rows of a deleted one are dropped.
-    kept = known if known is not None and known.objects <= objects else None
-    new = [key for key in keys if ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
-    steps = read_rows(store, folder, new, [] if kept is None else [kept.steps])
-    return RunTrail(run=run, starts=_starts_of(store, run, steps, keys), steps=steps, objects=objects)
+    return ListedLog(objects=objects, is_grown=is_grown, new=new)
+
+
+def log_starts(
+    store: Store,
+    run: str,
+    named: Collection[str],
+    listed: ListedLog,
+    known: RunTrail | None,
+) -> tuple[StartRecord, ...]:
+    """Return the starts of a log, from `known` if it has all. named: ids in rows that were just read.
+
+    Raises: Corrupt; StoreError.
+    """
+    names = {name for name in listed.objects if START.fullmatch(name)}
+    if known is not None and listed.is_grown and names <= known.objects:
+        ids = {start.id for start in known.starts}
+        if ids.issuperset(named):
+            return known.starts
+    return _starts_of(store, run, named, names)
 
 
 def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
@@ -155,7 +204,10 @@ def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
     rows = read_rows(store, folder, names, [])
     rows = rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left"))
     return RunTrail(
-        run=run, starts=_starts_of(store, run, rows, starts), steps=rows, objects=frozenset([*names, *starts])
+        run=run,
+        starts=_starts_of(store, run, rows["start"].unique(), starts),
+        steps=rows,
+        objects=frozenset([*names, *starts]),
     )
 
 
@@ -243,7 +295,7 @@ def _notes_of(
 
     folder = trail_folder(run)
     chosen = [one for ranks in written.values() for own in ranks.values() for one in _holding(own, steps)]
-    parts = [rows_of_rank(pa.schema(_TIMES).empty_table(), 0, 0)]
+    parts = [rows_of_rank(pa.Table.from_batches([], pa.schema(_TIMES)), 0, 0)]
     for start in range(0, len(chosen), NOTES_AT_ONCE):
         group = chosen[start : start + NOTES_AT_ONCE]
         for part in group:
@@ -270,11 +322,9 @@ def _check_polars() -> None:
         raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
 
 
-def _starts_of(
-    store: Store, run: str, steps: "pl.DataFrame", names: Iterable[str]
-) -> tuple[StartRecord, ...]:
+def _starts_of(store: Store, run: str, named: Iterable[str], names: Iterable[str]) -> tuple[StartRecord, ...]:
+    named = set(named)
     starts = read_starts(store, run, names)
-    named = set(steps["start"].unique())
     if not named <= {
         start.id for start in starts
     }:  # the listing may have begun before the first start was written
@@ -314,19 +364,48 @@ def trail_runs(store: Store) -> list[str]:
 
 def read_rows(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
     _check_polars()
+    new = list(RowObjects(store, folder).frames(names))
+    return arranged_rows(known or [no_rows()], new)
+
+
+def arranged_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl.DataFrame":
+    """Return the rows of some frames in the order of `RunTrail.steps`, without repeats.
+
+    known: earlier results, which are ordered. Empties `new`.
+    """
     import polars as pl
 
-    parts = [no_rows(), *known]
-    parts += RowObjects(store, folder).frames(names)
-    pa.default_memory_pool().release_unused()
-    steps = _ordered(pl.concat(parts, how="diagonal"))
-    del parts  # they share the buffers
-    if steps.n_chunks() > MOST_CHUNKS:
+    parts = [*known, *new]
+    is_ordered = _follow_each_other(known, new)
+    most_chunks = MOST_GROWN_CHUNKS if any(map(len, known)) else MOST_CHUNKS
+    new.clear()  # they share the buffers
+    steps = pl.concat(parts, how="diagonal")
+    parts.clear()
+    if not is_ordered:
+        steps = _ordered(steps)
+    if steps.n_chunks() > most_chunks:
         _make_contiguous(steps)
+    pa.default_memory_pool().release_unused()
     notes, crcs = (sorted(name for name in steps.columns if name.startswith(start)) for start in (NOTE, CRC))
     first_columns = ["step", "rank", "world_size"]
-    others = [name for name in SCHEMA.names if name not in first_columns]
+    others = [name for name in SCHEMA.names if name in steps.columns and name not in first_columns]
     return steps.select(*first_columns, *others, *notes, *crcs)
+
+
+def _follow_each_other(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> bool:
+    """Return whether the steps of all new rows ascend, and the known ones end before them.
+
+    Most runs record one rank, and repeat no step. Looks at new rows only: 1e6 earlier ones would be copied for it.
+    """
+    last = max((int(frame["step"][-1]) for frame in known if len(frame)), default=-1)
+    for frame in new:
+        if not len(frame):
+            continue
+        numbers = frame["step"].to_numpy()
+        if numbers[0] <= last or not (numbers[1:] > numbers[:-1]).all():
+            return False
+        last = int(numbers[-1])
+    return True
 
 
 def _make_contiguous(steps: "pl.DataFrame") -> None:
@@ -338,9 +417,6 @@ def _make_contiguous(steps: "pl.DataFrame") -> None:
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     import polars as pl
 
-    numbers = steps["step"].to_numpy()
-    if (numbers[1:] > numbers[:-1]).all():
-        return steps  # most runs record one rank, and repeat no step
     places = [steps[name].to_numpy() for name in _PLACE]
     order = np.lexsort(places[::-1])
     if not np.array_equal(order, np.arange(len(order))):
@@ -350,6 +426,8 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
         return steps
     # A row is in two objects if it got metrics later, or the response to the first write was lost.
     repeated = np.append(same, False) | np.insert(same, 0, False)
-    known = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
+    known = pl.sum_horizontal(pl.all().is_not_null())
+    if "largest" in steps.columns:
+        known += pl.col("largest").list.len()
     most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")
     return pl.concat([steps.filter(~repeated), most]).sort(_PLACE)

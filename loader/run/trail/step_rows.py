@@ -1,7 +1,7 @@
 """Rows of a run log: each delivered step, its metrics, and their Parquet columns."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,12 +164,13 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
     return pa.table(columns)
 
 
-def typed_rows(table: pa.Table, name: str) -> pa.Table:
+def typed_rows(table: pa.Table, name: str, without: Collection[str] = ()) -> pa.Table:
     """Return the known columns of a run log's table, cast to the types of `rows_table`.
 
-    name: the object's name, for messages. Raises: Corrupt if a column is missing or has another type.
+    name: the object's name, for messages. without: columns that the table lacks on purpose. Raises: Corrupt if a column
+    is missing or has another type.
     """
-    fields = list(SCHEMA)
+    fields = [field for field in SCHEMA if field.name not in without]
     for prefix, dtype in ((NOTE, pa.float64()), (CRC, pa.uint32())):
         fields += [pa.field(column, dtype) for column in table.column_names if column.startswith(prefix)]
     schema = pa.schema(fields)
@@ -185,8 +186,9 @@ def typed_rows(table: pa.Table, name: str) -> pa.Table:
 
 
 def empty_columns(table: pa.Table) -> list[str]:
-    """Return the columns of `SCHEMA` that lack a value: every row has all of them."""
-    return [column for column in SCHEMA.names if _nulls(table[column])]
+    """Return the columns of `SCHEMA` in a table that lack a value: every row has all of them."""
+    names = [name for name in table.column_names if name in SCHEMA.names]
+    return [name for name in names if _nulls(table[name])]
 
 
 def _nulls(column: pa.ChunkedArray) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
+Number = TypeVar("Number", np.int64, np.float64)
 
 MOST_OBJECTS = 24
 """Objects read per run. An object holds a minute of one rank."""
@@ -183,12 +184,23 @@ def step_times(
     took_us, wait_us = _following_steps(steps)
     if not took_us.any():
         return math.nan, math.nan
-    median_us = np.median(took_us)
+    median_us = median_of(took_us)
     waited_us = wait_us.sum()
     whole_us = took_us.sum()
     share = waited_us / whole_us
     share = min(1.0, float(share))
-    return float(median_us), share
+    return median_us, share
+
+
+def median_of(values: NDArray[Number]) -> float:
+    """Return the median, and reorder `values`. `numpy.median` looks for NaN by another partition: five times slower."""
+    middle = len(values) // 2
+    values.partition(middle)
+    upper = values[middle]
+    if len(values) % 2:
+        return float(upper)
+    lower = values[:middle].max()
+    return float((lower + upper) / 2)
 
 
 def _following_steps(

@@ -48,7 +48,7 @@ def proofs(
     training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> tuple[Proof, ...]:
     """Return a batch's four proofs. trouble: recipe error, or ""."""
-    recorded = training.rows(batch.step)
+    recorded = training.stored_rows(batch.step)
     verdicts = {
         "planned": _planned(training, batch),
         "bytes": _bytes(training, batch, recorded),
@@ -89,7 +89,8 @@ def slot_stage(
     if not matching:
         return unproved
     rank, _, digest, _ = matching[0]
-    rows = [row for row in training.rows(step) if (row["rank"], row["world_size"]) == (rank, world_size)]
+    recorded = training.stored_rows(step)
+    rows = [row for row in recorded if (row["rank"], row["world_size"]) == (rank, world_size)]
     if any(map(crcs, rows)) or datasets_of(training.plan(step)):  # the part's digest is one of items
         if part is None:
             return unproved

@@ -1,16 +1,16 @@
 """A step according to its run log: digests and metrics, which outlast its samples."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 
-from loader.errors import InvalidRuntime, PenstockError
+from loader.errors import Corrupt, InvalidRuntime, PenstockError
 
 from ...text import clean
 from ..json_record import JsonRecord
 from ..outage import DOWN
-from ..replays.training import Training, crcs
+from ..replays.training import Training, crcs, largest_values
 
 ADVICE = (
     "The store does not respond. Check it and the network, then open the page again; nothing needs a restart. "
@@ -67,12 +67,21 @@ class FailureRecord(JsonRecord):
     """The step's recorded facts, on step and slot pages."""
 
 
-def recorded_step(training: Training, step: int, slot: int | None = None) -> RecordedStep | None:
-    """Return a step's recorded facts, or None. Makes no request. slot: limits per-slot metrics to it."""
-    rows, notes, start = training.rows(step), training.notes(step), training.start(step)
+def recorded_step(
+    training: Training, step: int, slot: int | None = None, *, is_down: bool = False
+) -> RecordedStep | None:
+    """Return a step's recorded facts, or None. slot: limits per-slot metrics to it.
+
+    is_down: whether the store does not respond. Then it makes no request, and may lack samples and checksums.
+    """
+    rows = training.rows(step)
+    if not is_down:
+        with suppress(*DOWN, Corrupt):
+            rows = training.stored_rows(step)
+    notes, start = training.notes(step), training.start(step)
     if not rows and not notes:
         return None
-    largest = training.largest(step)
+    largest = largest_values(rows)
     return RecordedStep(
         training=training.name,
         plan="" if start is None else start.plan,
@@ -101,7 +110,7 @@ def attach_recorded_step(training: Training, step: int, slot: int | None = None)
     except InvalidRuntime:
         raise
     except PenstockError as error:
-        recorded = recorded_step(training, step, slot)
+        recorded = recorded_step(training, step, slot, is_down=isinstance(error, DOWN))
         if recorded is None:
             raise
         own = copy(error)  # several pages may share this error

@@ -144,8 +144,8 @@ def run_news(training: Training, since: int) -> RunNews:
 
     trail = training.charted
     assert trail is not None
-    numbers = trail.steps["step"].to_numpy()  # ascending
-    first = int(np.searchsorted(numbers, since, side="right"))
+    numbers = trail.steps["step"]  # ascending, in several buffers, which numpy would copy
+    first = int(numbers.search_sorted(since, side="right"))
     first = max(first, len(numbers) - MOST_NEWS)
     columns = chart_columns(trail)
     newest = trail.steps[first:].select("step", *columns.values())

@@ -1,7 +1,7 @@
 """A past training run with its run log (on disk, its trail), or a saved plan."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 import loader
@@ -20,10 +19,11 @@ from loader.json_text import parse_json_object
 from loader.order.slots import Slots
 from loader.run.recipe.recipe import stored_views
 from loader.run.replay import Functions
-from loader.run.trail.read_trail import RunTrail
-from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
+from loader.run.trail.lean_trail import LeanTrail, no_lean_trail, read_lean_trail, stored_rows
+from loader.run.trail.step_rows import CRC, NOTE
 from loader.run.trail.trail import StartRecord
 
+from ..lru_cache import LruCache
 from .metrics_file import MetricsFile, Spread, spread_of
 from .recorded_decoders import fields_of_user_code, recorded_decoders
 from .replayed_values import PartDigest, Setting
@@ -36,6 +36,8 @@ T = TypeVar("T")
 Row = dict[str, Any]
 MOST_DIGITS = 18
 """Digits that always fit into 64 bits."""
+MOST_STORED = 64
+"""Most steps whose rows with all columns stay in memory."""
 _DIGEST_COLUMNS = ("rank", "world_size", "digest", "substituted")
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
@@ -47,7 +49,7 @@ class Training:
     """Root with the plan and the run log."""
     name: str
     """Run name or plan hash."""
-    trail: "loader.RunTrail | None"
+    trail: LeanTrail | None
     """Its run log, or None."""
     stale: str = ""
     """Why the run log may have grown; "" if just read."""
@@ -71,14 +73,14 @@ class Training:
             return self
         newer = copy(self)
         newer.trail = trail
-        for name in ("metrics", "charted", "spreads", "_counted", "_numbers", "_starts"):
+        for name in ("metrics", "charted", "spreads", "_counted", "_numbers", "_starts", "_stored"):
             newer.__dict__.pop(name, None)
         return newer
 
-    def _read(self, known: "loader.RunTrail | None") -> "loader.RunTrail | None":
+    def _read(self, known: LeanTrail | None) -> LeanTrail | None:
         if not _PLAN.fullmatch(self.name):
             with suppress(RunNotFound):  # if there is no run log, reports and checkpoints name the plan
-                return loader.read_trail(self.root, self.name, known)
+                return read_lean_trail(self.root, self.name, known)
         return None
 
     def setting(self, step: int, *, recipe: bool) -> Setting:
@@ -199,11 +201,34 @@ class Training:
         return [] if start is None else fields_of_user_code(recorded_decoders(start.decoders))
 
     def rows(self, step: int) -> list[Row]:
-        """Return the run log's rows for a step under its last plan, by rank and time."""
+        """Return the run log's rows for a step under its last plan, by rank and time.
+
+        Without samples and checksums, unless the step's were read. Makes no request.
+        """
+        if step in self._stored:
+            return self.stored_rows(step)
         return [] if self.trail is None else self._frame(step).to_dicts()
 
+    def stored_rows(self, step: int) -> list[Row]:
+        """Return the same rows with samples and checksums.
+
+        Costs a read per object that has the step, once. Raises: StoreError; Corrupt.
+        """
+        trail = self.trail
+        if trail is None or not len(self._tries(step)):
+            return []
+        rows = self._stored.get(step, lambda: stored_rows(self.root, trail, step))
+        return self._of_last_plan(step, rows).to_dicts()
+
+    @cached_property
+    def _stored(self) -> "LruCache[pl.DataFrame]":
+        """Step -> its rows with all columns."""
+        return LruCache(MOST_STORED)
+
     def _frame(self, step: int) -> "pl.DataFrame":
-        tries = self._tries(step)
+        return self._of_last_plan(step, self._tries(step))
+
+    def _of_last_plan(self, step: int, tries: "pl.DataFrame") -> "pl.DataFrame":
         plans = {one: self._starts[one].plan for one in set(tries["start"])}
         if len(set(plans.values())) < 2 or "" in plans.values():  # "": a decision has one plan at a time
             return tries
@@ -229,11 +254,7 @@ class Training:
 
     def largest(self, step: int) -> dict[int, dict[str, float]]:
         """Return slot -> metric -> value, of the step's largest."""
-        by_slot: dict[int, dict[str, float]] = {}
-        for row in self.rows(step):
-            for entry in row["largest"] or ():
-                by_slot.setdefault(entry["slot"], {})[entry["note"]] = float(entry["value"])
-        return by_slot
+        return largest_values(self.stored_rows(step))
 
     @cached_property
     def spreads(self) -> Mapping[str, Spread]:
@@ -261,15 +282,14 @@ class Training:
         return None if self._file is None else self._file.named_apart(known)
 
     @cached_property
-    def charted(self) -> "loader.RunTrail | None":
+    def charted(self) -> LeanTrail | None:
         """Run log joined with the file's metrics, whose own steps are rows of rank 0; or None."""
         if self.metrics is None:
             return self.trail
         import polars as pl
 
         metrics = self.metrics.frame.rename({name: NOTE + name for name in self.metrics.notes})
-        known = RunTrail(run=self.name, starts=(), steps=_no_steps(), objects=frozenset())
-        trail = known if self.trail is None else self.trail
+        trail = _no_log(self.name) if self.trail is None else self.trail
         more = metrics.join(trail.steps, on="step", how="anti").with_columns(
             rank=pl.lit(0, pl.Int64), world_size=pl.lit(1, pl.Int64)
         )
@@ -281,7 +301,9 @@ class Training:
     @property
     def last_step(self) -> int:
         """Last in run log or metrics, or -1."""
-        trail = int(self._numbers[-1]) if len(self._numbers) else -1
+        trail = -1
+        if self.trail is not None and len(self.trail.steps):
+            trail = int(self.trail.steps["step"][-1])
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
     def recorded_steps(self) -> NDArray[np.int64]:
@@ -344,11 +366,22 @@ def _is_file(text: str) -> bool:
     return False
 
 
-def _no_steps() -> "pl.DataFrame":
+def _no_log(run: str) -> LeanTrail:
+    """Return an empty run log, whose rows are of one rank."""
     import polars as pl
 
+    trail = no_lean_trail(run)
     one_rank = {"rank": pl.lit(0, pl.Int64), "world_size": pl.lit(1, pl.Int64)}
-    return pl.DataFrame(pa.Table.from_batches([], SCHEMA)).with_columns(**one_rank)
+    return replace(trail, steps=trail.steps.with_columns(**one_rank))
+
+
+def largest_values(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
+    """Return slot -> metric -> value, of the largest in a step's rows."""
+    by_slot: dict[int, dict[str, float]] = {}
+    for row in rows:
+        for entry in row.get("largest") or ():
+            by_slot.setdefault(entry["slot"], {})[entry["note"]] = float(entry["value"])
+    return by_slot
 
 
 def crcs(row: Row) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loader.run.trail.read_trail import RunTrail
+from loader.run.trail.lean_trail import LeanTrail
 from loader.run.trail.trail_outline import step_times
 
 from ..json_record import JsonRecord
@@ -99,29 +99,25 @@ def _count(training: Training) -> LogFacts:
     )
 
 
-def _last_us(trail: RunTrail) -> int:
+def _last_us(trail: LeanTrail) -> int:
     at_us = trail.steps["at_us"].drop_nulls()  # another tool's metrics have no times
     if not len(at_us):
         return 0
     return int(at_us.to_numpy().max())
 
 
-def _substituted(trail: RunTrail) -> tuple[int, ...]:
+def _substituted(trail: LeanTrail) -> tuple[int, ...]:
     is_substituted = trail.steps["substituted"] > 0
     steps = trail.steps["step"].filter(is_substituted)
     distinct = steps.unique().sort()
     return tuple(distinct.to_list())
 
 
-def _largest(trail: RunTrail) -> tuple[LargestNote, ...]:
-    listed = trail.steps.select("step", "largest")
-    # Most steps may have none, and the next lines take long for a nested column of 1e6 rows.
-    has_samples = listed["largest"].list.len() > 0
-    listed = listed.filter(has_samples)
-    rows = listed.explode("largest")
-    rows = rows.unnest("largest")
-    rows = rows.filter(rows["value"].is_not_null())
-    rows = rows.unique(["note", "step", "slot"], keep="last")
+def _largest(trail: LeanTrail) -> tuple[LargestNote, ...]:
+    rows = trail.largest
+    if not has_single_rows(trail):
+        rows = rows.filter(_are_last(trail, rows))
+    rows = rows.sort("at_us").unique(["note", "step", "slot"], keep="last")
     is_finite = rows["value"].is_finite()
     # One broken sample may come back in every epoch: it does not fill the list.
     not_finite = rows.filter(~is_finite)
@@ -137,11 +133,23 @@ def _largest(trail: RunTrail) -> tuple[LargestNote, ...]:
     )
 
 
+def _are_last(trail: LeanTrail, samples: "pl.DataFrame") -> list[bool]:
+    """Return whether each sample's rank has made its step for the last time. samples: a few candidates."""
+    numbers = trail.steps["step"].to_numpy()
+    are_last = []
+    for step, rank, at_us in samples.select("step", "rank", "at_us").iter_rows():
+        first = int(numbers.searchsorted(step))
+        end = int(numbers.searchsorted(step, side="right"))
+        tries = trail.steps[first:end].filter(rank=rank)
+        are_last.append(at_us == tries["at_us"].max())
+    return are_last
+
+
 def _first_samples(
     rows: "pl.DataFrame",
     most: int,
 ) -> list[LargestNote]:
     """Return the first rows of each metric."""
     by_note = rows.group_by("note", maintain_order=True)
-    first = by_note.head(most)
+    first = by_note.head(most).select("note", "step", "slot", "value")
     return [LargestNote(**row) for row in first.iter_rows(named=True)]

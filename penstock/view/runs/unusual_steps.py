@@ -151,11 +151,15 @@ def _distant(
     if spread.n < MIN_STEPS or not spread.sigma > 0:
         return np.empty(0, np.int64), np.empty(0)
     values = column.to_numpy()
-    distance = np.abs(values - spread.median)
+    # Two comparisons find nearly the right rows in a tenth of the time of all distances.
+    least = 0.999 * SIGMAS * spread.sigma
+    is_near_far = values > spread.median + least
+    is_near_far |= values < spread.median - least
+    rows = np.flatnonzero(is_near_far)
+    distance = np.abs(values[rows] - spread.median)
     distance /= spread.sigma
-    is_far = (distance > SIGMAS) & np.isfinite(values)
-    rows = np.flatnonzero(is_far)
-    return rows, distance[rows]
+    is_far = (distance > SIGMAS) & np.isfinite(distance)
+    return rows[is_far], distance[is_far]
 
 
 def _cause(

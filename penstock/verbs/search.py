@@ -120,11 +120,18 @@ def _like(
         return _text_vector(version, arguments)
     if arguments.weights is not None:
         raise InvalidRuntime("--weights is of a text: pass --text with it")
-    return liked(root, arguments)
+    return liked(root, version.dataset, arguments)
 
 
-def liked(root: "loader.Root", arguments: Namespace) -> "list[str] | np.ndarray | None":
-    """Return the keys or the vector of --like and --slot; None without them. Raises: InvalidRuntime; FieldMismatch."""
+def liked(
+    root: "loader.Root",
+    dataset: str,
+    arguments: Namespace,
+) -> "list[str] | np.ndarray | None":
+    """Return the keys or the vector of --like and --slot; None without them. dataset: the one that is searched.
+
+    Raises: InvalidRuntime; FieldMismatch.
+    """
     if not arguments.like:
         if arguments.slot is not None:
             raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
@@ -140,7 +147,7 @@ def liked(root: "loader.Root", arguments: Namespace) -> "list[str] | np.ndarray 
             keys.append(like)
             continue
         n_steps += 1
-        keys.append(_worst_key(root, *step, arguments.slot))
+        keys.append(_worst_key(root, dataset, step, arguments.slot))
     if arguments.slot is not None and not n_steps:
         raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
     return keys
@@ -196,15 +203,21 @@ def _run_and_step(root: "loader.Root", like: str) -> tuple[str, int] | None:
 
 def _worst_key(
     root: "loader.Root",
-    run: str,
-    step: int,
+    dataset: str,
+    at: tuple[str, int],
     slot: int | None,
 ) -> str:
     from ..view.replays.training import Training
     from ..view.runs.worst_sample import worst_key
 
+    run, step = at
     with closing(Training(root, run)) as training:
-        return worst_key(training, step, slot)
+        return worst_key(
+            training,
+            step,
+            dataset,
+            slot,
+        )
 
 
 @verb(

@@ -82,10 +82,10 @@ def _searched(root: "loader.Root", arguments: Namespace) -> "Samples":
 
     from ..search.sample_filter import allowed_members
 
-    like = liked(root, arguments)
+    version = root.open(arguments.ref)
+    like = liked(root, version.dataset, arguments)
     if (like is None) != (arguments.k is None):
         raise InvalidRuntime("--like ranks all samples, and --k N saves the first N: pass both")
-    version = root.open(arguments.ref)
     return search_ordinals(
         version,
         arguments.words,

@@ -8,10 +8,11 @@ from .page_address import version_address
 from .runs.worst_sample import run_and_step, worst_key
 
 
-def liked_key(opened: OpenData, like: str) -> str:
+def liked_key(opened: OpenData, dataset: str, like: str) -> str:
     """Return the key that `like=` names: its text, or for `RUN@STEP` of a recorded run that step's worst sample.
 
-    Raises: InvalidRuntime for a step without per-sample metrics; errors from opening the run.
+    dataset: the one that is searched. Raises: InvalidRuntime for a step without per-sample metrics, and for a sample of
+    another dataset; errors from opening the run.
     """
     at = run_and_step(like)
     if at is None or at[0] not in opened.run_names():
@@ -19,8 +20,8 @@ def liked_key(opened: OpenData, like: str) -> str:
     run, step = at
     training = opened.training(run)
     # A restarted run may record a step again.
-    cached_as = ("liked", run, step, training.last_step)
-    return opened.cached(opened.media, cached_as, lambda: worst_key(training, step))
+    cached_as = ("liked", dataset, run, step, training.last_step)
+    return opened.cached(opened.media, cached_as, lambda: worst_key(training, step, dataset))
 
 
 def like_page(version: "loader.Version", key: str) -> str:

@@ -1,8 +1,5 @@
 """Chromium on the map of a version: lasso and zoom by mouse and by keyboard, and the slice of what is inside."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -13,10 +10,9 @@ import pytest
 import loader
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import read_map
-from tests.servers.chromium import chromium
-from tests.servers.patience import PATIENCE_S
 from tests.view.map_dataset import write_faces
-from tests.view.test_browser import PREFIX, Viewer
+from tests.view.served_browser import browser_on
+from tests.view.test_browser import Viewer
 
 pytestmark = pytest.mark.server
 COUNT = "document.querySelector('.count').innerText"
@@ -39,18 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    command = [sys.executable, "-m", "penstock", "view", "--root", str(folder), "--port", "0"]
-    command += ["--prefix", PREFIX, "--allow-writes"]
-    environment = os.environ | {"PYTHONPATH": os.getcwd()}
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        with chromium(tmp_path_factory.mktemp("chromium") / "profile") as page:
-            yield Viewer(page, address)
-    finally:
-        server.terminate()
-        server.communicate(timeout=PATIENCE_S)
+    with browser_on(folder, tmp_path_factory.mktemp("chromium") / "profile") as viewer:
+        yield viewer
 
 
 def mouse(viewer: Viewer, kind: str, right: float, down: float, **more: object) -> None:

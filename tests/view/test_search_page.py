@@ -19,6 +19,8 @@ from penstock.search.make import make_index
 from penstock.search.map.stored_map import make_map
 from penstock.search.map.version_map import read_map
 from penstock.view.facets import version_searches
+from tests.view.bad_sample import DATASET, train_on
+from tests.view.conftest import black, write_photos
 from tests.view.test_map_page import inside
 from tests.view.test_web import Served
 
@@ -153,7 +155,7 @@ def test_page_json_commands_and_python_agree_with_brute_force(root, served, samp
     version = root.open("cups@2")
     keys = [f"c/{i:02d}" for i in range(N) if i % 5 and i not in (6, 11)]
     rng = random.Random(11)
-    for _ in range(8):
+    for _ in range(6):
         query = random_query(rng, keys)
         passing, scores = brute(samples, query)
         page = json_of(served, f"/v/cups/2.json?{urlencode(query)}&facet=label")
@@ -381,5 +383,37 @@ def test_pages_open_few_indexes_and_those_that_do_not_search_open_none(root, mon
         versions.clear()
         served.opened._versions.clear()
         assert alive() is None, "a search keeps no version, and no lease"
+    finally:
+        served.close()
+
+
+def test_bad_step_and_its_slot_lead_to_samples_like_theirs(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        vectors = {f"p{i}": {"appearance.npy": np.array([1, abs(i - 3) % 11], np.float16)} for i in range(14)}
+        vectors["p0"]["jpg"] = black()
+        version = write_photos(root, DATASET, **vectors)
+        step, slot = train_on(root, version.select("jpg", "cls"), "old")[0]
+        write_photos(root)
+        train_on(root, root.open("photos@1").select("jpg", "cls"), "bare")
+    served = Served(tmp_path / "root", recipe=None)
+    try:
+        page = f'href="../../v/{DATASET}/1?like=p%2F0"'
+        html = served.get(f"/r/old/{step}").text
+        links = html.partition("More like this:")[2].partition("</p>")[0]
+        assert f"{page}>slot {slot}</a>" in links
+        assert "like=" not in served.get("/r/bare/0").text, "its version has nothing to compare"
+        assert f"{page.replace('../../', '../../../')} " in served.get(f"/r/old/{step}/{slot}").text
+        key_order = json_of(served, f"/v/{DATASET}/1.json?like=p/0")["rows"]
+        record = json_of(served, f"/v/{DATASET}/1.json?like=old@{step}")
+        assert (record["like"], record["rows"]) == (f"old@{step}", key_order)
+        assert key_order[0]["key"] == "p/0"
+        for like, error in (
+            (f"bare@{step}", "is 'p/0' of another dataset, not of planted"),
+            (f"nobody@{step}", f"has no live sample 'nobody@{step}'"),
+            ("old@9999", "9999"),
+        ):
+            answer = served.get(f"/v/{DATASET}/1.json?like={like}")
+            assert answer.status_code == 400, answer.content
+            assert error in answer.json()["message"]
     finally:
         served.close()

@@ -105,7 +105,7 @@ class CodeFiles:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         if folder is None:
-            folder = _scratch_folder()
+            folder = scratch_folder()
         else:
             folder = os.path.join(os.fspath(folder), CODE_FOLDER)
             try:
@@ -211,8 +211,8 @@ def files_derived_from(folder: str | os.PathLike[str], sources: Collection[str])
     return paths
 
 
-def _scratch_folder() -> Path:
-    """Return this process's folder, which is removed at its end."""
+def scratch_folder() -> Path:
+    """Return this process's folder for codes and texts, which is removed at its end."""
     with _scratch_lock:
         if not _scratch:
             with on_scratch(

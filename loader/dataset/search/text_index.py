@@ -11,7 +11,8 @@ from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
 from .how import TEXTS, how_of_field
 from .segment_reads import coverage, read_segment
-from .segments import SegmentPart, StoredSegment, VersionPart, version_parts
+from .segments import SegmentPart, StoredSegment, VersionPart, part_starts, version_parts
+from .text_files import mapped_texts
 from .text_reads import TextReader, text_kind
 from .words import WordTerm, folded_texts, in_order, term_matches
 
@@ -26,7 +27,7 @@ _NO_SAMPLE = -1
 
 
 class TextIndex:
-    """Folded texts of one field of a version, in memory. Not thread-safe.
+    """Folded texts of one field of a version, mapped from local files. Not thread-safe.
 
     Opening reads the segments; samples without one are read when a query first needs them.
     """
@@ -60,28 +61,36 @@ class TextIndex:
                 self.damaged,
             )
             self.damaged |= covered.damaged
-            segments = []
+            folded = []
             n_damaged = len(self.damaged)
             for path in covered.segments:
                 try:
-                    segments.append(read_segment(version.store, path, kind))
+                    segment = read_segment(version.store, path, kind)
                 except (Corrupt, FormatTooNew, ObjectNotFound) as error:
                     self.damaged[path] = str(error)
+                    continue
+                # One at a time: together they would take the memory of all texts.
+                folded.append((segment.parts, _folded(segment)))
             if len(self.damaged) == n_damaged:
                 break
         by_own = {part.own: part for part in parts}
-        for segment in segments:
-            self._add(segment, by_own)
+        for segment_parts, texts in folded:
+            self._add(segment_parts, texts, by_own)
 
-    def _add(self, segment: StoredSegment, parts: dict[SegmentPart, VersionPart]) -> None:
-        """Fold a segment's texts. parts: parts of the version that no segment before had."""
-        starts = segment.starts
+    def _add(
+        self,
+        segment_parts: tuple[SegmentPart, ...],
+        texts: pa.ChunkedArray,
+        parts: dict[SegmentPart, VersionPart],
+    ) -> None:
+        """Add a segment's folded texts. parts: parts of the version that no segment before had."""
         ordinals = np.full(
-            segment.values.num_rows,
+            len(texts),
             _NO_SAMPLE,
             np.int64,
         )
-        for number, own in enumerate(segment.parts):
+        starts = part_starts(segment_parts)
+        for number, own in enumerate(segment_parts):
             part = parts.pop(own, None)
             if part is None:
                 continue
@@ -93,10 +102,7 @@ class TextIndex:
             live = self._version.parts.live_ordinals(positions, np.arange(own.n_rows))
             ordinals[starts[number] : starts[number + 1]] = live
         self._is_read[ordinals[ordinals >= 0]] = True
-        texts = segment.values["text"].combine_chunks()
-        if isinstance(texts, pa.ChunkedArray):
-            texts = pa.concat_arrays(texts.chunks)
-        self._texts.append((folded_texts(texts), ordinals))
+        self._texts.append((texts, ordinals))
 
     def read(self, members: Bools) -> None:
         """Read the texts of members, bool [len(version)], that are in no segment. Raises: NotIndexed."""
@@ -110,19 +116,28 @@ class TextIndex:
             texts = reader.samples(missing)
         finally:
             reader.close()
-        self._texts.append((folded_texts(pa.concat_arrays(texts.chunks)), missing))
+        folded = folded_texts(pa.concat_arrays(texts.chunks))
+        self._texts.append((mapped_texts(folded), missing))
         self._is_read[missing] = True
 
     def matches(self, term: WordTerm, members: Bools) -> Bools:
         """Return bool [len(version)]: members whose text has a term's words."""
         has_words = np.zeros(len(members), bool)
         for texts, ordinals in self._texts:
-            is_member = (ordinals != _NO_SAMPLE) & members[ordinals]
-            rows = np.flatnonzero(is_member)
-            if len(rows) < len(ordinals):
-                texts = texts.take(pa.array(rows))
-            is_match = term_matches(texts, term)
-            has_words[ordinals[rows[is_match]]] = True
+            start = 0
+            # Chunk by chunk: the texts of all members would take as much memory again.
+            for chunk in texts.chunks:
+                own = ordinals[start : start + len(chunk)]
+                start += len(chunk)
+                is_member = (own != _NO_SAMPLE) & members[own]
+                rows = np.flatnonzero(is_member)
+                if not len(rows):
+                    continue
+                searched = pa.chunked_array([chunk])
+                if len(rows) < len(chunk):
+                    searched = searched.take(pa.array(rows))
+                is_match = term_matches(searched, term)
+                has_words[own[rows[is_match]]] = True
         return has_words
 
     def _not_indexed(self, n: int) -> NotIndexed:
@@ -136,6 +151,13 @@ class TextIndex:
             f"without an index. Run penstock index {name} --field {self.field} (about {seconds:,} s and at most "
             f"{nbytes:,} bytes), or pass a where that leaves fewer samples"
         )
+
+
+def _folded(segment: StoredSegment) -> pa.ChunkedArray:
+    texts = segment.values["text"].combine_chunks()
+    if isinstance(texts, pa.ChunkedArray):
+        texts = pa.concat_arrays(texts.chunks)
+    return mapped_texts(folded_texts(texts))
 
 
 def word_members(

@@ -7,6 +7,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..replays.training import Training
+from ..shown_values import version_of
 
 LOSS = "loss"
 _STEP = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -20,10 +21,16 @@ def run_and_step(like: str) -> tuple[str, int] | None:
     return run, int(step)
 
 
-def worst_key(training: Training, step: int, slot: int | None = None) -> str:
+def worst_key(
+    training: Training,
+    step: int,
+    dataset: str,
+    slot: int | None = None,
+) -> str:
     """Return the key of a slot of a step; None is the slot whose metric is not finite, or else largest.
 
-    Raises: InvalidRuntime for a step without per-sample metrics; as `loader.explain`.
+    Raises: InvalidRuntime for a step without per-sample metrics, and for a sample of another dataset; as
+    `loader.explain`.
     """
     run = training.name
     if slot is None:
@@ -39,7 +46,15 @@ def worst_key(training: Training, step: int, slot: int | None = None) -> str:
         raise InvalidRuntime(
             f"slot {slot} of {run}@{step} is no stored sample but of a dataset or a packed sequence: pass a key"
         )
-    return explanation.address.key
+    key = explanation.address.key
+    version = version_of(plan, explanation.source)
+    if version is None or version.dataset != dataset:
+        # Two datasets may have the same keys.
+        raise InvalidRuntime(
+            f"slot {slot} of {run}@{step} is {key!r} of another dataset, not of {dataset}: pass a step with a sample "
+            f"of {dataset}, or a key"
+        )
+    return key
 
 
 def worst_slot(largest: dict[int, dict[str, float]]) -> int | None:

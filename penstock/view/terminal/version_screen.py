@@ -60,7 +60,7 @@ class VersionScreen(RecordScreen):
             facet_names=facet_names,
             cache=self.data.columns,
             keep_page=True,
-            liked=partial(liked_key, self.data),
+            liked=partial(liked_key, self.data, version.dataset),
         )
         # Cards of a terminal are larger than a browser's, and each image is decoded for its cells.
         shown = record.rows[:CARDS]

@@ -161,7 +161,7 @@ def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
         asked,
         site.opened.columns,
         request.get("k"),
-        partial(liked_key, site.opened),
+        partial(liked_key, site.opened, dataset),
     )
 
 

@@ -68,7 +68,7 @@ def version_page(site: Site, request: Request) -> Page:
         cache=columns,
         keep_page=not is_json,
         most_bytes=MOST_ADDRESS_BYTES,
-        liked=partial(liked_key, site.opened),
+        liked=partial(liked_key, site.opened, version.dataset),
     )
     record = replace(record, box=_box(query))
     more: dict[str, Any] = {

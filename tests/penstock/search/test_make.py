@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.search import code_index, codes
+from loader.dataset.search import code_files, code_index, codes, text_files, words
 from loader.dataset.search.how import SQ8, TEXTS, how_of_field, read_how
 from loader.dataset.search.segment_reads import coverage, read_segment
 from loader.dataset.search.segments import put_segment, version_parts
@@ -429,3 +429,25 @@ def test_two_makers_at_once(tmp_path):
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     assert make_index(root, "d").fields[0].n_new == 0
     assert len(codes_of(root.open("d"))) == 600
+
+
+def test_mapped_texts_are_searched_as_texts_in_memory(tmp_path, monkeypatch):
+    """Indexed or not, the texts of a version lie in files without a name, and none is left."""
+    captions = ("a red cup", "a cup, red", "杯 red", "a blue cup")
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("d", part_samples=25) as writer:
+            for i in range(60):
+                writer.add(f"k{i:02d}", {"caption.txt": f"{captions[i % 4]} {i}"}, metadata={"w": i})
+        queries = ("red", "cup -red", '"red cup"', "7", "杯")
+        expected = [root.open("d").search(query).keys() for query in queries]
+        assert len(expected[0]) == 45
+        monkeypatch.setattr(words, "FOLD_ROWS", 7)
+        monkeypatch.setattr(text_files, "LEAST_MAPPED_BYTES", 0)
+        for is_indexed in (False, True):
+            if is_indexed:
+                make_index(root, "d")
+            version = root.open("d")
+            assert [version.search(query).keys() for query in queries] == expected
+            narrow = version.search("red", where="w < 9").keys()
+            assert narrow == [key for key in expected[0] if key < "k09"]
+    assert not list(code_files.scratch_folder().glob("*.texts"))

@@ -94,5 +94,8 @@ fold();
 document.addEventListener("htmx:after:swap", () => {
   const json = document.querySelector("a.json");
   json.href = `${location.pathname.split("/").at(-1)}.json${location.search}`;
+  // The header stays: its boxes show the filter of the new page, but for what a person types now.
+  const asked = new URLSearchParams(location.search);
+  for (const box of document.querySelectorAll("#filter, #words")) if (box !== document.activeElement) box.value = asked.get(box.name) ?? "";
   pickedAgain();
 });

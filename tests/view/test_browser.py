@@ -543,6 +543,16 @@ def test_cards_are_ticked_by_their_box_and_by_space(viewer: Viewer) -> None:
     assert viewer.page.value_of(f"{box}.width") >= 240
 
 
+def test_facet_values_are_checkboxes_that_space_ticks(viewer: Viewer) -> None:
+    viewer.open("/v/photos/1", "14 found")
+    value = "[...document.querySelectorAll('[role=checkbox]')].find((one) => one.innerText.includes('n1'))"
+    for n_found, checked in (("7 found", "true"), ("14 found", "false")):
+        viewer.page.value_of(f"{value}.focus()")
+        viewer.press(" ")
+        viewer.page.wait_for(n_found)
+        assert viewer.page.value_of(f"{value}.getAttribute('aria-checked')") == checked
+
+
 def test_range_of_a_histogram_finds_its_bins(viewer: Viewer) -> None:
     """By keyboard: the first two bins of width; then the whole range by the mouse."""
     viewer.open("/v/photos/1", "14 found")

@@ -51,7 +51,9 @@ def root(tmp_path):
 
 def chips(page):
     """Yield (address, count) of each value that is not chosen: a click on a chosen one takes it out of the filter."""
-    for address, count in re.findall(r'<li><a href="([?][^"]*)">.*?<b>(\d+)</b>', page):
+    for address, count in re.findall(
+        r'<li><a href="([?][^"]*)" role="checkbox" aria-checked="false">.*?<b>(\d+)</b>', page
+    ):
         yield html.unescape(address), int(count)
 
 

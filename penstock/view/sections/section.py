@@ -356,6 +356,28 @@ Section: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLink:
+    """A page that a key opens."""
+
+    key: str
+    """Key as a browser names it, such as "[" or "→"."""
+    name: str
+    """Such as "previous step"."""
+    page: str
+    text: str = ""
+    """Text of its button; "" for a key without a button."""
+
+
+def neighbour_links(noun: str, keys: str, before: str, after: str) -> tuple[KeyLink, ...]:
+    """Return the links to the pages before and after this one. keys: two. before, after: addresses, or ""."""
+    links = (
+        KeyLink(key=keys[0], name=f"previous {noun}", page=before, text="\u2039"),
+        KeyLink(key=keys[1], name=f"next {noun}", page=after, text="\u203a"),
+    )
+    return tuple(one for one in links if one.page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SectionPage:
     """A page as sections."""
 
@@ -382,6 +404,7 @@ class SectionPage:
     """Address of the page above."""
     run: str = ""
     """Run whose step the key `g` opens."""
+    keys: tuple[KeyLink, ...] = ()
     command: tuple[str, ...] = ()
     """Words of the equal `penstock` command."""
     layout: Literal["", "board"] = ""

@@ -34,6 +34,8 @@ class ShareBar:
     text: str
     is_main: bool = False
     """True for the bar that the reader looks for."""
+    second: float | None = None
+    """Share of a bar below it, in the colour of the second category, or None."""
     kind = "share"
 
 
@@ -67,6 +69,10 @@ def outside(text: str, url: str) -> TextPiece:
 
 def quiet(text: str) -> TextPiece:
     return TextPiece(text, tone="quiet")
+
+
+def strong(text: str) -> TextPiece:
+    return TextPiece(text, style="strong")
 
 
 def code(text: str) -> TextPiece:

@@ -63,6 +63,18 @@ class DecisionsPage(PageOfRun):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionPage(PageOfRun):
+    """A decision of an online run."""
+
+    step: int
+    """A step of it."""
+
+    @property
+    def parent(self) -> PageAddress | None:
+        return DecisionsPage(run=self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPage(PageOfRun):
     """Consecutive steps of a training run."""
 
@@ -220,6 +232,8 @@ def _page_of_run(
             return ComparisonPage(run=run, other=other)
         case ["decisions"]:
             return DecisionsPage(run=run)
+        case [step, "decision"] if step.isdecimal():
+            return DecisionPage(run=run, step=int(step))
         case ["window"]:
             return WindowPage(run=run, first=_number(parameters, "from"), last=_number(parameters, "to"))
         case [step, *slot] if step.isdecimal():

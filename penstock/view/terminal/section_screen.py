@@ -24,6 +24,12 @@ _STYLES: dict[LineTone, str] = {
 }
 
 
+WALK_KEYS: list[Any] = [
+    Binding("left_square_bracket", "follow('[')", "the one before"),
+    Binding("right_square_bracket", "follow(']')", "the one after"),
+]
+
+
 class SectionScreen(RecordScreen):
     """A page of sections. Subclasses load it."""
 
@@ -41,6 +47,15 @@ class SectionScreen(RecordScreen):
             lists.first().focus()
         else:
             super().focus_content()
+
+    def action_follow(self, key: str) -> None:
+        """Open the page of a key, if this page has one."""
+        if self.record is None:
+            return
+        pages = {link.key: page_at(link.page) for link in self.record.keys}
+        page = pages.get(key)
+        if page is not None:
+            self.viewer.open(page)
 
     def command(self) -> str:
         if self.record is None:

@@ -18,15 +18,16 @@ from ..inspect.step_record import SlotRow, StepRecord, part_of
 from ..inspect.step_window import step_window
 from ..kinds.kind import Media
 from ..replays.training import Training
-from ..run_decisions import open_decisions, run_decisions
+from ..run_decisions import open_decision, open_decisions, run_decisions
 from ..sections.comparisons import comparison_sections
+from ..sections.decision import decision_sections
 from ..sections.decisions import decisions_sections
 from ..sections.run import plan_sections, run_sections
 from ..sections.section import SectionPage
 from ..sections.window import window_sections
-from .addresses import ComparisonPage, DecisionsPage, RunPage, SlotPage, StepPage, WindowPage
+from .addresses import ComparisonPage, DecisionPage, DecisionsPage, RunPage, SlotPage, StepPage, WindowPage
 from .record_screen import RecordScreen, line
-from .section_screen import SectionList, SectionScreen
+from .section_screen import WALK_KEYS, SectionList, SectionScreen
 from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
 
 CARDS = 24
@@ -243,3 +244,12 @@ class DecisionsScreen(SectionScreen):
     def load_record(self) -> SectionPage:
         run = check_run(self.page.run)
         return decisions_sections(run, open_decisions(self.data, run))
+
+
+class DecisionScreen(SectionScreen):
+    page: DecisionPage
+    BINDINGS: ClassVar[list[Any]] = WALK_KEYS
+
+    def load_record(self) -> SectionPage:
+        run = check_run(self.page.run)
+        return decision_sections(open_decision(self.data, run, self.page.step))

@@ -11,6 +11,7 @@ from ..open_data import OpenData
 from .addresses import (
     ComparisonPage,
     ContentsPage,
+    DecisionPage,
     DecisionsPage,
     DifferencePage,
     LineagePage,
@@ -29,7 +30,14 @@ from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen
 from .record_screen import Viewer
 from .slice_screens import SliceScreen, SlicesScreen
 from .slot_screen import SlotScreen
-from .training_screens import ComparisonScreen, DecisionsScreen, RunScreen, StepScreen, WindowScreen
+from .training_screens import (
+    ComparisonScreen,
+    DecisionScreen,
+    DecisionsScreen,
+    RunScreen,
+    StepScreen,
+    WindowScreen,
+)
 from .version_screen import VersionScreen
 from .version_tab_screens import ContentsScreen, LineageScreen
 
@@ -44,6 +52,7 @@ class ViewerApp(Viewer):
         ComparisonPage: ComparisonScreen,
         WindowPage: WindowScreen,
         DecisionsPage: DecisionsScreen,
+        DecisionPage: DecisionScreen,
         StepPage: StepScreen,
         SlotPage: SlotScreen,
         VersionPage: VersionScreen,

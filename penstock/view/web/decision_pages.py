@@ -14,6 +14,7 @@ from ..rollouts.decisions import (
     is_online,
 )
 from ..run_decisions import open_decision, open_decisions
+from ..sections.decision import decision_facts, decision_sections
 from ..sections.decisions import decisions_sections
 from .page import Page, Site, page_routes, section_page
 
@@ -30,7 +31,8 @@ def step_decision(site: Site, training: Training, step: int) -> dict[str, Any]:
     if not is_online(training):
         return {"decision": None, "decision_error": ""}
     try:
-        return {"decision": open_decision(site.opened, training.name, step), "decision_error": ""}
+        detail = open_decision(site.opened, training.name, step)
+        return {"decision": decision_facts(detail.row), "decision_error": ""}
     except NotRecorded:
         return {"decision": None, "decision_error": ""}
     except PenstockError as error:
@@ -46,4 +48,4 @@ def _decisions(site: Site, request: Request) -> Page:
 def _decision(site: Site, request: Request) -> Page:
     run = check_run(request.path_params["run"])
     record = open_decision(site.opened, run, request.path_params["step"])
-    return Page(template="decision", record=record, title=f"{run} decision of step {record.row.step}")
+    return section_page(record, decision_sections(record))

@@ -110,7 +110,8 @@ function explain() {
 const SCROLLS = new Set(["ArrowDown", "ArrowUp"]);
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog[open]")) return;
-  const act = KEYS[event.key === " " && event.target.matches("[data-walk] a[data-key]") ? "b" : event.key];
+  const box = event.key === " " && event.target.closest("[role=checkbox], [data-walk] a[data-key]");
+  const act = box?.matches("[role=checkbox]") ? () => box.click() : KEYS[box ? "b" : event.key];
   if (!act || (SCROLLS.has(event.key) && !cards().length)) return;
   event.preventDefault();
   act();

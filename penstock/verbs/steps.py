@@ -70,13 +70,16 @@ def _step_or_slot(
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror import primary_of
 
-    from ..view.inspect.plain_text import slot_text, step_text
     from ..view.inspect.sample_slices import SliceSearch
     from ..view.inspect.shown_batch import batch_and_samples, shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import functions, part_of, step_record, step_values
     from ..view.replays.replayed_values import slot_itself
     from ..view.sample_relations import RunSearch
+    from ..view.sections.characters.section_lines import page_text
+    from ..view.sections.sample import SampleMedia
+    from ..view.sections.slot import slot_sections
+    from ..view.sections.step import step_sections
 
     plain_batch = partial(shown_batch, n_pictured=0)
     if arguments.slot is not None:
@@ -90,7 +93,8 @@ def _step_or_slot(
             functions=functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )
-        return of_slot, slot_text(of_slot), {values.slot: values.trained or values.decoded}
+        text = page_text(slot_sections(of_slot, SampleMedia()))
+        return of_slot, text, {values.slot: values.trained or values.decoded}
     rank, world_size = part_of(training, step, arguments.rank, arguments.world)
     part = training, replayers, step, rank, world_size
     saved: dict[int, Any] = {}
@@ -99,7 +103,7 @@ def _step_or_slot(
     else:
         (batch, saved), trouble = step_values(*part, batch_and_samples)
     shown = step_record(training, batch, functions(training, replayers, step, trouble), trouble)
-    return shown, step_text(shown), {row.slot: saved[row.slot] for row in shown.slots if saved}
+    return shown, page_text(step_sections(shown)), {row.slot: saved[row.slot] for row in shown.slots if saved}
 
 
 @verb(

@@ -263,16 +263,20 @@ def against(arguments: Namespace) -> Answer:
     from loader.run.trail.compared_notes import compared_notes
 
     from ..train.replay_run import origin_of
-    from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.run_comparison import run_comparison
     from ..view.marks import counted
+    from ..view.sections.comparisons import compared_sample
+    from ..view.sections.texts import plain_text
 
     root = loader.Root(arguments.root)
     trails = [loader.read_trail(root, run) for run in (arguments.run, arguments.other)]
     comparison, notes = run_comparison(root, *trails), compared_notes(*trails)
     text: list[str | Table] = ["\n".join([*comparison.lines, *_note_lines(root, arguments, notes)])]
     if comparison.slots:
-        rows = [(one.slot, *map(compared_sample, one.samples)) for one in comparison.slots[:MAX_SLOTS]]
+        rows = []
+        for differing in comparison.slots[:MAX_SLOTS]:
+            samples = [plain_text(compared_sample(sample)) for sample in differing.samples]
+            rows.append((differing.slot, *samples))
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
         if comparison.n_slots > len(rows):
             listed = f"; --json lists {len(comparison.slots)}" if len(comparison.slots) > len(rows) else ""
@@ -336,10 +340,11 @@ def show(arguments: Namespace) -> Answer:
     from loader.api.decided_plans import has_decisions
     from loader.storage.mirror import primary_of
 
-    from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
     from ..view.rollouts.decisions import decision_summary, is_online, summary_lines
+    from ..view.sections.characters.section_lines import page_text
+    from ..view.sections.unusual import trail_sections
 
     root = loader.Root(arguments.root)
     loader.read_trail(root, arguments.run)
@@ -347,10 +352,10 @@ def show(arguments: Namespace) -> Answer:
         record = run_record(training, most=None if arguments.all else MOST_SPIKES)
         names_no_plan = is_online(training)
     if not names_no_plan or not has_decisions(primary_of(root.store), arguments.run):
-        return record.to_json(), run_text(record), 0
+        return record.to_json(), page_text(trail_sections(record)), 0
     summary = decision_summary(root, arguments.run)
     body = {**record.to_json(), "decisions": summary.to_json()}
-    return body, run_text(record, summary_lines(summary)), 0
+    return body, page_text(trail_sections(record, summary_lines(summary))), 0
 
 
 VERB = Verb(

@@ -373,7 +373,7 @@ def test_batch_of_another_dataset_ends_with_what_differs(command, function, says
 def test_dataset_that_fails_leaves_the_order_shown(folder, command, function, says):
     code, text, _ = command("batch", "items@1", "--recipe", f"{RECIPE}:{function}")
     assert code == 0
-    assert "the recipe failed: " in text
+    assert "The recipe failed: " in text
     assert all(word in text for word in [*says, "slots, no digest"])
 
 

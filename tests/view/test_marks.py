@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.view.inspect.plain_text import mark_line
 from penstock.view.kinds.kind import Mark
 from penstock.view.marks import WEIGHTS, SlotFacts, ranked
+from penstock.view.sections.characters.value_lines import mark_line
 
 PAGE = Path(__file__).parents[2] / "docs" / "viewer.md"
 

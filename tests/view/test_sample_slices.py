@@ -130,7 +130,7 @@ def test_pages_show_slices_as_links_to_their_samples(root, photos, tmp_path):
                 "at_us": 0,
             }
             page = served.get(path).text.replace("../", "")
-            assert 'v/photos/1?in=shown"><b>shown</b>@1</a>' in page
+            assert 'v/photos/1?in=shown"><b>shown@1</b></a>' in page
             assert "eve: as trained" in page
     finally:
         served.close()
@@ -140,7 +140,9 @@ def test_slot_as_text_has_its_slices(root, photos, capsys):
     plan = loader.plan({"photos": photos.slice("odd").select("jpg")}, seed=3, global_batch=2)
     train(root, plan, "one", recipe=plain, steps=1)
     assert main(["batch", "one@0", "--slot", "0", "--root", root.url]) == 0
-    assert "  slice odd@1  rule, ann: odd numbers" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "odd@1 rule, " in out
+    assert "ann: odd numbers" in out
 
 
 @pytest.mark.parametrize("field", ["why", "by"])

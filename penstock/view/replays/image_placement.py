@@ -44,7 +44,8 @@ class Placement:
     @property
     def outline(self) -> str:
         """The corners as text."""
-        corners = " ".join(f"({x:g}, {y:g})" for x, y in self.corners)
+        # Adding zero makes -0 a 0.
+        corners = " ".join(f"({x + 0:g}, {y + 0:g})" for x, y in self.corners)
         return f"{corners}, mirrored" if self.mirrored else corners
 
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:

@@ -142,7 +142,7 @@ def comparison_sections(record: RunComparison) -> SectionPage:
             cells: list[Text] = [str(slot.slot)]
             for run, sample in zip(record.runs, slot.samples, strict=True):
                 page = address("r", run, record.step, slot.slot)
-                cells.append(_sample(sample, page))
+                cells.append(compared_sample(sample, page))
             rows.append(tuple(cells))
         table = TableSection(
             columns=columns("slot", first, second, numbers=("slot",)),
@@ -185,7 +185,8 @@ def _steps(record: RunComparison) -> Section:
     return FactsSection(tuple(facts))
 
 
-def _sample(sample: ComparedSample | None, slot_page: str) -> Text:
+def compared_sample(sample: ComparedSample | None, slot_page: str = "") -> Text:
+    """Return a sample's cell. slot_page: address of its slot."""
     if sample is None:
         return quiet("padding")
     key = link(clean(sample.key, 120), slot_page)

@@ -14,7 +14,6 @@ from .section import (
     SectionPage,
     TableSection,
     columns,
-    neighbour_links,
 )
 from .texts import (
     ShareBar,
@@ -22,6 +21,7 @@ from .texts import (
     TextPiece,
     code,
     link,
+    neighbour_links,
     quiet,
     strong,
 )

@@ -8,23 +8,20 @@ from loader.run.trail.trail_outline import main_metric
 from ...text import clean
 from ...units import minute, share
 from ..inspect.run_overview import RunOverview, StartLine
-from ..inspect.run_record import MOST_SPIKES, Spike, StartRow, TrainingRunRecord
+from ..inspect.run_record import StartRow, TrainingRunRecord
 from ..marks import counted
 from ..page_address import address, version_address
 from ..rollouts.decisions import DecisionChart
-from ..runs.log_facts import MOST_LARGEST
-from ..runs.unusual_steps import UnusualCause
 from .characters.curve_lines import shown_metrics
 from .decisions import decision_chart_sections
 from .laid_over import MOST_OVER, chart_addresses, legend, over_ask
+from .relations import card
 from .run_states import state_text
 from .section import (
     AskField,
     AskSection,
     BoxSection,
     CurvesSection,
-    FactsSection,
-    FoldSection,
     LinesSection,
     LinksSection,
     NoticeSection,
@@ -45,14 +42,13 @@ from .texts import (
     quiet,
     tag,
 )
+from .unusual import largest_box, unusual_box
 
 _OWN = {"step", "wait_ms", "substituted"}
 """Columns of a chart that are no metrics of the training."""
 MOST_WAITING = 0.1
 """Share of waits above which the tile is red."""
 MOST_START_ROWS = 12
-BAD_WEIGHT = 70
-"""Weight from which a mark is red."""
 MOST_DECISIONS = 5
 """Decisions listed on the page; the others have a page."""
 _CURVES = (
@@ -82,8 +78,8 @@ def run_sections(
     if len(over) < MOST_OVER:
         actions.append(over_ask(record.run, over))
     side = (
-        *_unusual(record),
-        *_largest(record),
+        *unusual_box(record),
+        *largest_box(record),
         *_substituted(record),
         _starts(record, overview),
         *_parts(overview),
@@ -102,6 +98,7 @@ def run_sections(
         side=side,
         run=record.run,
         command=("trail", "verify", record.run),
+        layout="run",
         styles=("run.css",),
         scripts=tuple(scripts),
     )
@@ -239,91 +236,11 @@ def _decisions(run: str, decisions: DecisionChart) -> list[Section]:
     return [BoxSection(title=tuple(title), sections=tuple(sections))]
 
 
-def _unusual(record: TrainingRunRecord) -> list[Section]:
-    if not record.causes:
-        return []
-    causes = [_cause_row(record.run, cause) for cause in record.causes]
-    rows = [_spike_row(record.run, spike) for spike in record.spikes]
-    # A page lists few of them: a run may have millions.
-    sections: list[Section] = []
-    first = record.first_spike
-    end = first + len(rows)
-    if record.n_spikes > len(rows):
-        facts: list[Text] = [f"{first + 1:,} to {end:,} of {record.n_spikes:,}"]
-        if first:
-            before = max(0, first - MOST_SPIKES)
-            page = address("r", record.run, unusual=before) + "#unusual"
-            facts.append(link(f"previous unusual steps, from number {before + 1}", page))
-        if end < record.n_spikes:
-            page = address("r", record.run, unusual=end) + "#unusual"
-            facts.append(link(counted(record.n_spikes - end, "more unusual step"), page))
-        sections.append(FactsSection(tuple(facts)))
-    sections.append(TableSection(rows=tuple(rows), is_walked=True))
-    fold = FoldSection(
-        title="each step",
-        sections=tuple(sections),
-        is_open=first > 0,
-    )
-    box = BoxSection(
-        title=f"Unusual steps: {record.n_spikes:,}, the worst first",
-        sections=(TableSection(rows=tuple(causes)), fold),
-        anchor="unusual",
-        is_card=True,
-    )
-    return [box]
-
-
-def _cause_row(run: str, cause: UnusualCause) -> tuple[Text, ...]:
-    name = clean(cause.note, 40)
-    reason = tag(f"{name} not finite", "bad")
-    if cause.is_finite:
-        reason = tag(f"{name} far from the median", "odd")
-    words: list[str | TextPiece] = [reason]
-    if cause.n_steps > 1:
-        words.append(quiet(counted(cause.n_steps, "step")))
-    return link(f"step {cause.worst:,}", address("r", run, cause.worst)), tuple(words)
-
-
-def _spike_row(run: str, spike: Spike) -> tuple[Text, ...]:
-    tags = []
-    for mark in spike.marks:
-        tone: Tone = "odd"
-        if mark.weight >= BAD_WEIGHT:
-            tone = "bad"
-        tags.append(tag(mark.text, tone))
-    page = address("r", run, spike.step)
-    return link(f"step {spike.step:,}", page), tuple(tags)
-
-
-def _largest(record: TrainingRunRecord) -> list[Section]:
-    rows = []
-    for largest in record.largest[:MOST_LARGEST]:
-        place = f"step {largest.step:,} slot {largest.slot}"
-        page = address("r", record.run, largest.step, largest.slot)
-        words = f"{clean(largest.note, 30)} {largest.value:.4g}"
-        value: Text = words
-        if not math.isfinite(largest.value):
-            value = tag(words, "bad")
-        rows.append((link(place, page), value))
-    if not rows:
-        return []
-    table = TableSection(rows=tuple(rows))
-    return [_card("Samples with the largest metrics", table)]
-
-
 def _substituted(record: TrainingRunRecord) -> list[Section]:
     if not record.substituted:
         return []
     links = LinksSection(_step_links(record.run, record.substituted), most=12)
-    return [_card("Steps with substituted samples", links)]
-
-
-def _card(title: Text, *sections: Section) -> BoxSection:
-    return BoxSection(
-        title=title,
-        sections=sections,
-        is_card=True,
-    )
+    return [card("Steps with substituted samples", links)]
 
 
 def _starts(record: TrainingRunRecord, overview: RunOverview) -> Section:
@@ -333,7 +250,7 @@ def _starts(record: TrainingRunRecord, overview: RunOverview) -> Section:
     if n_earlier > 0:
         rows.append(("", quiet(f"and {n_earlier:,} earlier")))
     rows += [_start_row(start) for start in record.starts[-MOST_START_ROWS:]]
-    return _card("Starts", TableSection(rows=tuple(rows)))
+    return card("Starts", TableSection(rows=tuple(rows)))
 
 
 def _attempt_row(attempt: StartLine) -> tuple[Text, ...]:
@@ -373,7 +290,7 @@ def _parts(overview: RunOverview) -> list[Section]:
     causes = [f"{clean(cause, 30)} {n}" for cause, n in overview.restart_causes.items()]
     if causes:
         sections.append(NoticeSection(f"starts after: {', '.join(causes)}", "quiet"))
-    return [_card("Where its time went", *sections)]
+    return [card("Where its time went", *sections)]
 
 
 def _checkpoints(overview: RunOverview) -> list[Section]:
@@ -383,13 +300,13 @@ def _checkpoints(overview: RunOverview) -> list[Section]:
     n_earlier = overview.n_checkpoints - len(overview.checkpoints)
     if n_earlier:
         text += f" and {n_earlier:,} earlier"
-    return [_card("Checkpoints", NoticeSection(text))]
+    return [card("Checkpoints", NoticeSection(text))]
 
 
 def _further(steps: str) -> Section:
     window = window_ask(f"{steps}window")
     comparison = _comparison_ask(f"{steps}against")
-    return _card(
+    return card(
         "Look further",
         window,
         comparison,

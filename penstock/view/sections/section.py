@@ -10,9 +10,19 @@ from typing import Literal, TypeAlias
 from ..rollouts.decision_lines import DecisionLines
 from ..rollouts.decisions import DecisionRow
 from .texts import (
+    KeyLink,
     Text,
     TextPiece,
     Tone,
+)
+from .values import (
+    AlikeSection,
+    DocumentsSection,
+    FieldsSection,
+    MarksSection,
+    ProofsSection,
+    RawSection,
+    SlotsSection,
 )
 
 
@@ -108,6 +118,10 @@ class FoldSection:
     title: Text
     sections: "tuple[Section, ...]"
     is_open: bool = False
+    anchor: str = ""
+    """Name of the place in the page, or ""."""
+    stage: str = ""
+    """Stage of a sample that it shows, or ""."""
     kind = "fold"
 
 
@@ -352,29 +366,14 @@ Section: TypeAlias = (
     | ColumnsSection
     | AttentionSection
     | DatasetsSection
+    | MarksSection
+    | ProofsSection
+    | SlotsSection
+    | FieldsSection
+    | DocumentsSection
+    | AlikeSection
+    | RawSection
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLink:
-    """A page that a key opens."""
-
-    key: str
-    """Key as a browser names it, such as "[" or "→"."""
-    name: str
-    """Such as "previous step"."""
-    page: str
-    text: str = ""
-    """Text of its button; "" for a key without a button."""
-
-
-def neighbour_links(noun: str, keys: str, before: str, after: str) -> tuple[KeyLink, ...]:
-    """Return the links to the pages before and after this one. keys: two. before, after: addresses, or ""."""
-    links = (
-        KeyLink(key=keys[0], name=f"previous {noun}", page=before, text="\u2039"),
-        KeyLink(key=keys[1], name=f"next {noun}", page=after, text="\u203a"),
-    )
-    return tuple(one for one in links if one.page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,15 +399,22 @@ class SectionPage:
     sections: tuple[Section, ...]
     side: tuple[Section, ...] = ()
     """Sections beside the others."""
+    folds: tuple[FoldSection, ...] = ()
+    """Details that few readers need, below the others."""
     parent: str = ""
     """Address of the page above."""
     run: str = ""
     """Run whose step the key `g` opens."""
     keys: tuple[KeyLink, ...] = ()
-    command: tuple[str, ...] = ()
+    command: tuple[object, ...] = ()
     """Words of the equal `penstock` command."""
-    layout: Literal["", "board"] = ""
-    """Layout of the first page, or ""."""
+    names: tuple[str, ...] = ()
+    """Names behind the command's words, such as keys of samples."""
+    sample: tuple[str, str] | None = None
+    """(version, key) of the sample that the page shows; None for other pages."""
+    like: str = ""
+    """Address of the samples most similar to it, or ""."""
+    layout: Literal["", "board", "run", "step", "sample"] = ""
     styles: tuple[str, ...] = ()
     """Style sheets besides the ones of all pages."""
     scripts: tuple[str, ...] = ()

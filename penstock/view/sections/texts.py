@@ -104,3 +104,25 @@ def plain_text(text: Text) -> str:
     """Return a text without links and styles."""
     words = map(piece_text, pieces(text))
     return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLink:
+    """A page that a key opens."""
+
+    key: str
+    """Key as a browser names it, such as "[" or "→"."""
+    name: str
+    """Such as "previous step"."""
+    page: str
+    text: str = ""
+    """Text of its button; "" for a key without a button."""
+
+
+def neighbour_links(noun: str, keys: str, before: str, after: str) -> tuple[KeyLink, ...]:
+    """Return the links to the pages before and after this one. keys: two. before, after: addresses, or ""."""
+    links = (
+        KeyLink(key=keys[0], name=f"previous {noun}", page=before, text="\u2039"),
+        KeyLink(key=keys[1], name=f"next {noun}", page=after, text="\u203a"),
+    )
+    return tuple(one for one in links if one.page)

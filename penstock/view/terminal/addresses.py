@@ -67,7 +67,7 @@ class DecisionPage(PageOfRun):
     """A decision of an online run."""
 
     step: int
-    """A step of it."""
+    """Any step that it decides."""
 
     @property
     def parent(self) -> PageAddress | None:
@@ -243,7 +243,8 @@ def _page_of_run(
             if not slot:
                 return page
             if len(slot) == 1 and slot[0].isdecimal():
-                return SlotPage(step=page, slot=int(slot[0]))
+                search_from = _word(parameters, "trainings") or None
+                return SlotPage(step=page, slot=int(slot[0]), search_from=search_from)
     return None
 
 
@@ -264,7 +265,8 @@ def _page_of_version(
         case []:
             return page
         case ["s", ordinal] if ordinal.isdecimal():
-            return SamplePage(version=page, ordinal=int(ordinal))
+            search_from = _word(parameters, "trainings") or None
+            return SamplePage(version=page, ordinal=int(ordinal), search_from=search_from)
         case ["columns"]:
             return ContentsPage(dataset=dataset, number=number)
         case ["lineage"]:

@@ -3,7 +3,6 @@
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from textual import work
@@ -18,9 +17,7 @@ from textual.widgets.option_list import Option
 from loader.errors import PenstockError
 
 from ...text import clean, shell_command, terminal_text
-from ...units import size
 from ..facets.version_filter import VersionFilter
-from ..inspect.plain_text import edit_line, neighbour_line, slice_lines
 from ..inspect.recorded_step import failure_record, recorded_lines
 from ..inspect.sample_record import SampleRecord
 from ..inspect.slot_record import SlotRecord
@@ -28,13 +25,9 @@ from ..kinds import kind_of
 from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
 from ..raw_source import RawObjectRecord, raw_object
-from ..sample_relations import MOST_NEIGHBOURS, HeldSteps
-from .addresses import PageAddress, RunPage, SamplePage, SlotPage, StepPage, VersionPage
+from .addresses import PageAddress, StepPage, VersionPage
 from .picture_cells import chosen_mode, picture_widget, pixels_needed
 from .widgets import InputDialog, TextDialog, keys_dialog
-
-STEPS = 6
-"""Most steps listed per run."""
 
 
 class Viewer(App[None]):
@@ -332,61 +325,7 @@ def paragraph(text: str) -> Static:
     return Static(terminal_text(text), markup=False)
 
 
-def relations(
-    record: SampleRecord | SlotRecord, version: VersionPage, here: SamplePage | SlotPage
-) -> Iterable[Widget]:
-    """Yield a sample's slices, runs, edits and look-alikes. version: its page. here: the current page."""
-    yield from (line(text, bad=is_bad) for text, is_bad in slice_lines(record))
-    rows = [row for item in record.trainings for row in _held(item)]
-    if record.runs_left:
-        n = len(record.runs_left)
-        text = f"{n:,} other {'run was' if n == 1 else 'runs were'} not searched; press Enter to search them"
-        rows.append((text, replace(here, search_from=record.runs_left[0])))
-    if rows or record.runs_error:
-        yield heading("Trainings that held it")
-    if record.runs_error:
-        yield line(f"the runs of this root are unknown: {clean(record.runs_error, 400)}", bad=True)
-    if rows:
-        yield LinkList(rows)
-    if record.edits:
-        yield heading("Edits of the 20 most recently edited columns")
-        yield from (line(edit_line(item)) for item in record.edits)
-    if record.neighbours:
-        yield heading(f"Similar samples, up to {MOST_NEIGHBOURS}")
-        yield LinkList(
-            (neighbour_line(item), SamplePage(version=version, ordinal=item.ordinal))
-            for item in record.neighbours
-        )
-
-
-def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
-    times = (
-        "once" if held.n_slots == 1 else f"{held.n_slots:,} times" if held.n_slots else "in no recorded step"
-    )
-    planned = ", as planned: no trail shows that it was trained" if held.planned else ""
-    last = f", the last {STEPS} below; penstock seen lists all" if held.n_slots > STEPS else ""
-    yield f"{clean(held.training, 40)}  {held.error or times}{planned}{last}", RunPage(run=held.training)
-    for slot in held.slots[-STEPS:]:
-        page = SlotPage(step=StepPage(run=held.training, step=slot.step), slot=slot.slot)
-        yield f"  step {slot.step} slot {slot.slot}{', in the page of another' if slot.attempt else ''}", page
-
-
 def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObjectRecord | None:
     """Return the raw object. rows: height of its image."""
     edge = screen.edge(screen.app.size.width, rows)
     return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
-
-
-def raw_widgets(screen: RecordScreen, raw: RawObjectRecord, rows: int, lines: int) -> Iterable[Widget]:
-    """Yield a raw object's widgets. rows: of its image. lines: most of its value."""
-    if raw.shown is None:
-        yield line(f"raw {clean(raw.uri, 300)}")
-        if raw.reason and screen.data.raw is not None:
-            yield line(f"  {clean(raw.reason, 400)}")
-        return
-    yield heading(f"raw {clean(raw.uri, 300)}  {size(raw.nbytes)}")
-    picture = screen.picture(raw.picture, screen.app.size.width - 4, rows)
-    if picture is not None:
-        yield picture
-    yield from (line(f"! {mark.text}", bad=True) for mark in raw.shown.marks)
-    yield from cut_lines(raw.shown.lines, lines)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from textual.actions import SkipAction
 from textual.binding import Binding
 from textual.content import Content
 from textual.widget import Widget
@@ -10,8 +11,8 @@ from textual.widgets.option_list import Option
 
 from ...text import terminal_text
 from ..sections.characters.section_line import LineTone, SectionLine
-from ..sections.characters.section_lines import page_lines
-from ..sections.section import SectionPage
+from ..sections.characters.section_lines import page_sections, section_lines
+from ..sections.section import Section, SectionPage
 from .addresses import PageAddress, page_at
 from .record_screen import LinkList, RecordScreen, heading, line
 
@@ -39,7 +40,32 @@ class SectionScreen(RecordScreen):
         return record.caption
 
     def widgets(self, record: SectionPage) -> Iterable[Widget]:
-        yield from section_widgets(page_lines(record, self.app.size.width - 2))
+        lines: list[SectionLine] = []
+        for section in page_sections(record):
+            widgets = self.section_widgets(section)
+            if widgets is None:
+                lines += section_lines(section, self.app.size.width - 2)
+                continue
+            yield from line_widgets(lines)
+            yield from widgets
+            lines = []
+        yield from line_widgets(lines)
+
+    def section_widgets(self, section: Section) -> Iterable[Widget] | None:
+        """Return widgets of a section that is more than lines; None for lines."""
+        return None
+
+    def selected_sample(self) -> tuple[str, str] | None:
+        return None if self.record is None else self.record.sample
+
+    def provenance_lines(self) -> list[str]:
+        if self.record is None:
+            return []
+        lines = [self.record.caption]
+        for fold in self.record.folds:
+            if fold.anchor in ("explain", "stored"):
+                lines += [line.text for line in section_lines(fold, self.app.size.width)]
+        return lines if self.record.folds else []
 
     def focus_content(self) -> None:
         lists = self.query(SectionList)
@@ -60,10 +86,10 @@ class SectionScreen(RecordScreen):
     def command(self) -> str:
         if self.record is None:
             return self.viewer.command()
-        return self.viewer.command(*self.record.command)
+        return self.viewer.command(*self.record.command, names=self.record.names)
 
 
-def section_widgets(lines: Sequence[SectionLine]) -> list[Widget]:
+def line_widgets(lines: Sequence[SectionLine]) -> list[Widget]:
     """Return widgets of lines: one list if a line opens a page."""
     if any(shown.page is not None for shown in lines):
         return [SectionList(lines)]
@@ -129,9 +155,11 @@ class SectionList(LinkList):
         """Choose the next or the previous link of the line with the cursor."""
         position = self.highlighted
         if position is None:
-            return
+            raise SkipAction
         shown = self._shown[position]
         links = _links(shown)
+        if len(links) < 2:
+            raise SkipAction  # the page's own key
         number = max(0, min(len(links) - 1, self._chosen[position] + by))
         self._chosen[position] = number
         self._pages[position] = page_at(links[number][1])

@@ -1,9 +1,9 @@
-"""A slot's page: stored, decoded and transformed fields, side by side or one stage at a time."""
+"""The pages of a sample and of a slot: fields with images, at all stages side by side or at one stage."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import work
@@ -15,165 +15,163 @@ from textual.widgets import Static
 from loader.errors import PenstockError
 
 from ...text import clean, terminal_text
-from ..inspect.plain_text import mark_line, sample_place, slot_text
-from ..inspect.proofs import STAGES as PROVED
 from ..inspect.recorded_step import attach_recorded_step
-from ..inspect.slot_record import FieldRow, SlotRecord
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
-from ..raw_source import RawObjectRecord
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Training
-from ..shown_values import ShownValue, facts_of, version_of
-from .addresses import SlotPage, VersionPage
-from .record_screen import RecordScreen, cut_lines, heading, line, raw_of, raw_widgets, relations
+from ..sections.characters.section_lines import section_lines
+from ..sections.sample import SampleMedia
+from ..sections.section import FoldSection, Section, SectionPage
+from ..sections.slot import slot_sections
+from ..sections.texts import plain_text
+from ..sections.values import FieldsSection, FieldStage, FieldValues, RawSection
+from ..shown_values import facts_of, version_of
+from .addresses import SlotPage
+from .record_screen import cut_lines, heading, line, raw_of
+from .section_screen import SectionScreen, line_widgets
 
-PICTURE_ROWS, WHOLE_ROWS = 10, 18
-"""An image's rows, side by side and on its own."""
+PICTURE_ROWS = {1: 14, 2: 10}
+"""Stages side by side -> rows of an image."""
+WHOLE_ROWS = 18
+"""Rows of an image at a chosen stage."""
 LINES, WHOLE_LINES = 8, 40
 """A value's lines, side by side and on its own."""
 BOXES = 600
 """Most tokens shown."""
 
-Pictures = Mapping[tuple[str, str], Media | None]
-"""(stage, field) -> image."""
 
+class ValuesScreen(SectionScreen):
+    """A page with the values of one sample. Subclasses load it."""
 
-class _Slot(NamedTuple):
-    record: SlotRecord
-    pictures: Pictures
-    raw: RawObjectRecord | None
-
-
-class SlotScreen(RecordScreen):
     DEFAULT_CSS = """
-    SlotScreen .stages { height: auto; }
-    SlotScreen .stage { width: 1fr; height: auto; padding-right: 1; }
+    ValuesScreen .stages { height: auto; }
+    ValuesScreen .stage { width: 1fr; height: auto; padding-right: 1; }
     """
-    page: SlotPage
     BINDINGS: ClassVar[list[Any]] = [
-        Binding("left,left_square_bracket", "walk(-1)", "previous slot"),
-        Binding("right,right_square_bracket", "walk(1)", "next slot"),
+        Binding("left", "follow('←')", "the one before"),
+        Binding("right", "follow('→')", "the one after"),
         Binding("t", "next_stage", "stage"),
-        Binding("comma", "walk_frames(-1)", "previous frame"),
-        Binding("full_stop", "walk_frames(1)", "next frame"),
     ]
 
-    def __init__(self, place: SlotPage) -> None:
-        super().__init__(place)
-        self._stage, self._frame = "", -1
-        """Stage shown, "" for all; selected frame."""
+    def __init__(self, page: Any) -> None:
+        super().__init__(page)
+        self._stage = ""
+        """Stage shown, "" for all."""
+        self._pictures: dict[tuple[str, str], Media | None] = {}
+        """(stage, field) -> image."""
 
-    def load_record(self) -> _Slot:
-        at = self.page
-        training = self.data.training(at.step.run)
-        with attach_recorded_step(training, at.step.step, at.slot):
-            return self._slot(training)
+    def focus_content(self) -> None:
+        self.query_one("#body").focus()
 
-    def _slot(self, training: Training) -> _Slot:
-        at = self.page
-        record, values = self.data.slot_record(training, at.step.step, at.slot, at.search_from)
-        version = version_of(training.plan(at.step.step), values.source)
-        pictures = {
-            (stage, field): self.thumbnail(
-                value, facts_of(sample, field, version), self.app.size.width, WHOLE_ROWS
-            )
-            for stage, sample in _samples(record, values)
-            for field, value in sample.items()
-        }
-        return _Slot(record, pictures, raw_of(self, record, WHOLE_ROWS))
+    def section_widgets(self, section: Section) -> Iterable[Widget] | None:
+        match section:
+            case FieldsSection():
+                return self._fields(section)
+            case FoldSection(sections=(RawSection() as raw,)):
+                return self._raw(section, raw)
+            case FoldSection(stage="stored"):
+                return None if self._stage in ("", "stored") else ()
+        return () if self._stage else None
 
-    def title_of(self, page: _Slot) -> str:
-        record = page.record
-        substitute = f", substitute {record.attempt}" if record.attempt else ""
-        return (
-            f"{record.training} step {record.step} slot {record.slot}: {record.key}, "
-            f"{sample_place(record)}{substitute}"
-        )
+    def _fields(self, section: FieldsSection) -> Iterable[Widget]:
+        for field in section.fields:
+            stages = [stage for stage in field.stages if self._stage in ("", stage.name)]
+            if stages or not self._stage:
+                yield heading(field.field)
+            if field.error and not self._stage:
+                yield line(clean(field.error, 400), bad=True)
+            if stages:
+                yield Horizontal(
+                    *(self._value(field, stage, len(stages)) for stage in stages), classes="stages"
+                )
 
-    def widgets(self, page: _Slot) -> Iterable[Widget]:
-        record = page.record
-        trouble = record.trouble and f"the recipe failed: {record.trouble}"
-        for text in (record.error, record.missing, record.untrained, trouble):
-            if text:
-                yield line(clean(text, 400), bad=True)
-        for mark in record.marks:
-            yield line(mark_line(mark), bad=True)
-        single = bool(self._stage)
-        if page.raw is not None and self._stage in ("", "raw"):
-            room = (WHOLE_ROWS, WHOLE_LINES) if single else (PICTURE_ROWS, LINES)
-            yield from raw_widgets(self, page.raw, *room)
-        yield line(PROVED[record.stage])
-        for row in record.fields if self._stage != "raw" else ():
-            yield heading(row.field)
-            yield Horizontal(*self._stages(row, record.stage, page.pictures), classes="stages")
-        for draw in record.draws:
-            yield line(f"draw  {draw}")
-        if not record.version:  # of a dataset
-            yield line(clean(record.dataset, 400))
-            return
-        dataset, _, number = record.version.partition("@")
-        yield from relations(record, VersionPage(dataset=dataset, number=int(number)), self.page)
-
-    def _stages(self, row: FieldRow, last: str, pictures: Pictures) -> Iterable[Widget]:
-        chosen = self._stage
-        if chosen == "stored":
-            text = f"{row.nbytes:,} bytes of {row.path} from {row.offset}, CRC-32C {row.crc32c}"
-            yield Vertical(
-                Static(text if row.nbytes else "made by the transform", markup=False), classes="stage"
-            )
-            return
-        after = {} if last == "decoded" else {last: row.transformed}
-        for stage, value in {"decoded": row.decoded, **after}.items():
-            if chosen in ("", stage):
-                yield self._value(stage, row, value, pictures.get((stage, row.field)), single=bool(chosen))
-
-    def _value(
-        self, stage: str, row: FieldRow, value: ShownValue | None, media: Media | None, *, single: bool
-    ) -> Widget:
-        parts: list[Widget] = [line(stage if value is None else f"{stage}: {value.kind}")]
-        columns = self.app.size.width // (1 if single else 2) - 4
-        picture = self.picture(media, columns, WHOLE_ROWS if single else PICTURE_ROWS)
+    def _value(self, field: FieldValues, stage: FieldStage, n_stages: int) -> Widget:
+        value = stage.value
+        parts: list[Widget] = [line(stage.name if value is None else f"{stage.name}: {value.kind}")]
+        is_whole = n_stages == 1
+        media = self._pictures.get((stage.name, field.field))
+        rows = WHOLE_ROWS if self._stage else PICTURE_ROWS[n_stages]
+        picture = self.picture(media, self.app.size.width // n_stages - 4, rows)
         if picture is not None:
             parts.append(picture)
         if value is None:
-            parts.append(line("none"))
+            parts.append(line(stage.absent))
         else:
             parts += [line(f"! {mark.text}", bad=True) for mark in value.marks]
             if value.boxes:
                 parts.append(Static(tokens_text(value.boxes[:BOXES])))
                 if len(value.boxes) > BOXES:
                     parts.append(line(f"and {len(value.boxes) - BOXES:,} more tokens"))
-            parts += cut_lines(value.lines, WHOLE_LINES if single else LINES)
-        if stage != "decoded" and row.placement is not None and row.placement.corners:
-            parts.append(Static(f"corners in the original: {row.placement.outline}", markup=False))
+            parts += cut_lines(value.lines, WHOLE_LINES if is_whole else LINES)
+        parts += [Static(terminal_text(note), markup=False) for note in stage.notes]
         return Vertical(*parts, classes="stage")
+
+    def _raw(self, section: FoldSection, raw: RawSection) -> Iterable[Widget]:
+        if self._stage not in ("", "raw"):
+            return
+        yield heading(plain_text(section.title))
+        picture = self.picture(raw.object.picture, self.app.size.width - 4, WHOLE_ROWS)
+        if picture is not None:
+            yield picture
+        yield from line_widgets(section_lines(raw, self.app.size.width))
+
+    async def action_next_stage(self) -> None:
+        if self.record is None:
+            return
+        names = [""]
+        for section in (*self.record.sections, *self.record.folds):
+            if isinstance(section, FieldsSection):
+                stages = [stage.name for field in section.fields for stage in field.stages]
+                names += reversed(dict.fromkeys(stages))
+            if isinstance(section, FoldSection) and section.anchor in ("stored", "raw"):
+                names.append(section.anchor)
+        self._stage = names[(names.index(self._stage) + 1) % len(names)]
+        await self.show(self.record)
+        self.say(self._stage or "all stages")
+
+
+class SlotScreen(ValuesScreen):
+    page: SlotPage
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("left_square_bracket", "follow('←')", "previous slot"),
+        Binding("right_square_bracket", "follow('→')", "next slot"),
+        Binding("comma", "walk_frames(-1)", "previous frame"),
+        Binding("full_stop", "walk_frames(1)", "next frame"),
+    ]
+
+    def __init__(self, page: SlotPage) -> None:
+        super().__init__(page)
+        self._frame = -1
+        """Selected frame."""
+        self._last = "decoded"
+        """Last stage of the values."""
+
+    def load_record(self) -> SectionPage:
+        training = self.data.training(self.page.step.run)
+        with attach_recorded_step(training, self.page.step.step, self.page.slot):
+            return self._slot(training)
+
+    def _slot(self, training: Training) -> SectionPage:
+        at = self.page
+        record, values = self.data.slot_record(training, at.step.step, at.slot, at.search_from)
+        version = version_of(training.plan(at.step.step), values.source)
+        self._last = record.stage
+        for stage, sample in self._samples(values):
+            for field, value in sample.items():
+                facts = facts_of(sample, field, version)
+                picture = self.thumbnail(value, facts, self.app.size.width, WHOLE_ROWS)
+                self._pictures[stage, field] = picture
+        part = None
+        if at.step.rank is not None and at.step.world_size is not None:
+            part = (at.step.rank, at.step.world_size)
+        return slot_sections(record, SampleMedia(raw=raw_of(self, record, WHOLE_ROWS)), part)
 
     def focus_content(self) -> None:
         super().focus_content()
         if self.page.explain:
             self.page = replace(self.page, explain=False)
             self.action_explain()
-
-    def selected_sample(self) -> tuple[str, str] | None:
-        if self.record is None or not self.record.record.version:
-            return None
-        return self.record.record.version, self.record.record.key
-
-    def provenance_lines(self) -> list[str]:
-        return [] if self.record is None else slot_text(self.record.record).splitlines()
-
-    def action_walk(self, by: int) -> None:
-        if self.record is not None and 0 <= self.page.slot + by < self.record.record.batch_size:
-            self.viewer.open(SlotPage(step=self.page.step, slot=self.page.slot + by))
-
-    async def action_next_stage(self) -> None:
-        if self.record is not None:
-            raw = ["raw"] if self.record.raw is not None and self.record.raw.shown is not None else []
-            stages = ["", *dict.fromkeys((self.record.record.stage, "decoded")), "stored", *raw]
-            self._stage = stages[(stages.index(self._stage) + 1) % len(stages)]
-            await self.show(self.record)
-            self.say(self._stage or "all stages")
 
     def action_walk_frames(self, by: int) -> None:
         if self.record is not None:
@@ -183,20 +181,20 @@ class SlotScreen(RecordScreen):
     @work(thread=True, exclusive=True)
     def _frames(self) -> None:
         try:
-            page, text = self._with_frame(self.record)
+            text = self._draw_frame()
         except PenstockError as error:
             self.from_thread(self.say, f"{type(error).__name__}: {error}")
             return
-        self.from_thread(self.show, page)
+        self.from_thread(self.show, self.record)
         self.from_thread(self.say, text)
 
-    def _with_frame(self, page: _Slot) -> tuple[_Slot, str]:
+    def _draw_frame(self) -> str:
         at = self.page
         training = self.data.training(at.step.run)
         values, _ = self.data.slot(at.step.run, at.step.step, at.slot)
         version = version_of(training.plan(at.step.step), values.source)
-        pictures, n = dict(page.pictures), 0
-        for stage, sample in _samples(page.record, values):
+        n = 0
+        for stage, sample in self._samples(values):
             for field, value in sample.items():
                 facts = facts_of(sample, field, version)
                 kind = kind_of(value, facts)
@@ -205,22 +203,20 @@ class SlotScreen(RecordScreen):
                 key = ("frames", at, stage, field)
                 frames: Any = self.data.media.get(key, partial(kind.detail, value, facts))
                 n = max(n, len(frames))
-                pictures[stage, field] = frames[min(self._frame, len(frames) - 1)]
+                self._pictures[stage, field] = frames[min(self._frame, len(frames) - 1)]
         if not n:
-            return page, "no field of this slot has frames"
+            return "no field of this slot has frames"
         self._frame = min(self._frame, n - 1)
-        return page._replace(pictures=pictures), f"frame {self._frame} of {n}"
+        return f"frame {self._frame} of {n}"
+
+    def _samples(self, values: SlotValues) -> list[tuple[str, Mapping[str, Any]]]:
+        after = [(self._last, values.trained)] if self._last != "decoded" else []
+        return [("decoded", values.decoded), *after]
 
     def command(self) -> str:
         if self.record is None:
             return self.viewer.command("batch", f"{self.page.step.run}@{self.page.step.step}")
-        record = self.record.record
-        return self.viewer.command("explain", record.plan, "--step", record.step, "--slot", record.slot)
-
-
-def _samples(record: SlotRecord, values: SlotValues) -> list[tuple[str, Mapping[str, Any]]]:
-    after = [(record.stage, values.trained)] if record.stage != "decoded" else []
-    return [("decoded", values.decoded), *after]
+        return super().command()
 
 
 def tokens_text(boxes: Iterable[TokenBox]) -> Text:

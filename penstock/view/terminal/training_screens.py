@@ -1,7 +1,8 @@
 """Training pages: a run, a step with its slots, a comparison, a window of steps."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -10,23 +11,22 @@ import loader
 from loader.api.report import check_run
 
 from ...text import clean
-from ..inspect.plain_text import mark_line, proof_line, stage_lines, step_title
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
 from ..inspect.run_record import run_record
-from ..inspect.step_record import SlotRow, StepRecord, part_of
+from ..inspect.step_record import SlotRow, part_of
 from ..inspect.step_window import step_window
 from ..kinds.kind import Media
-from ..replays.training import Training
 from ..run_decisions import open_decision, open_decisions, run_decisions
 from ..sections.comparisons import comparison_sections
 from ..sections.decision import decision_sections
 from ..sections.decisions import decisions_sections
 from ..sections.run import plan_sections, run_sections
-from ..sections.section import SectionPage
+from ..sections.section import Section, SectionPage
+from ..sections.step import step_sections
+from ..sections.values import SlotsSection
 from ..sections.window import window_sections
 from .addresses import ComparisonPage, DecisionPage, DecisionsPage, RunPage, SlotPage, StepPage, WindowPage
-from .record_screen import RecordScreen, line
 from .section_screen import WALK_KEYS, SectionList, SectionScreen
 from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
 
@@ -89,66 +89,47 @@ class RunScreen(StepsScreen):
             self.say(self._stale)
 
 
-class _Step(NamedTuple):
-    record: StepRecord
-    shown: list[SlotRow]
-    pictures: dict[int, Media | None]
-
-
-class StepScreen(RecordScreen):
+class StepScreen(SectionScreen):
     page: StepPage
     BINDINGS: ClassVar[list[Any]] = [
         Binding("left_square_bracket", "walk_steps(-1)", "previous step"),
         Binding("right_square_bracket", "walk_steps(1)", "next step"),
-        Binding("left_curly_bracket", "walk_ranks(-1)", "previous rank"),
-        Binding("right_curly_bracket", "walk_ranks(1)", "next rank"),
+        Binding("left_curly_bracket", "follow('{')", "previous rank"),
+        Binding("right_curly_bracket", "follow('}')", "next rank"),
     ]
 
-    def load_record(self) -> _Step:
-        training = self.data.training(self.page.run)
-        with attach_recorded_step(training, self.page.step):
-            return self._step(training)
+    def __init__(self, page: StepPage) -> None:
+        super().__init__(page)
+        self._slots: list[int] = []
+        """All slots of the part."""
+        self._shown: list[int] = []
+        """Slots with a card."""
+        self._pictures: dict[int, Media | None] = {}
 
-    def _step(self, training: Training) -> _Step:
+    def load_record(self) -> SectionPage:
         at = self.page
-        rank, world_size = part_of(training, at.step, at.rank, at.world_size)
-        record = self.data.step_record(training, at.step, rank, world_size)
-        numbers = [row.slot for row in record.slots]
-        first = numbers.index(at.slot) // CARDS * CARDS if at.slot in numbers else 0
-        shown = list(record.slots[first : first + CARDS])
-        pictures: dict[int, Media | None] = {}
-        for row in shown if self.viewer.pictures != "none" else ():
-            thumbnails, _ = self.data.thumbnails(at.run, at.step, rank, world_size, row.slot)
-            pictures[row.slot] = next(iter(thumbnails.values()), None)
-        return _Step(record, shown, pictures)
+        training = self.data.training(at.run)
+        with attach_recorded_step(training, at.step):
+            rank, world_size = part_of(training, at.step, at.rank, at.world_size)
+            record = self.data.step_record(training, at.step, rank, world_size)
+            self.page = replace(at, rank=rank, world_size=world_size)
+            self._slots = [row.slot for row in record.slots]
+            first = self._slots.index(at.slot) // CARDS * CARDS if at.slot in self._slots else 0
+            self._shown = self._slots[first : first + CARDS]
+            for slot in self._shown if self.viewer.pictures != "none" else ():
+                thumbnails, _ = self.data.thumbnails(at.run, at.step, rank, world_size, slot)
+                self._pictures[slot] = next(iter(thumbnails.values()), None)
+        return step_sections(record, recipe=self.data.recipe or "")
 
-    def title_of(self, page: _Step) -> str:
-        return step_title(page.record)
+    def section_widgets(self, section: Section) -> Iterable[Widget] | None:
+        if not isinstance(section, SlotsSection):
+            return None
+        cards = [
+            self._card(row, section.are_samples) for row in section.slots if row.slot in set(self._shown)
+        ]
+        return [CardGrid(cards, self.app.size.width)]
 
-    def widgets(self, page: _Step) -> Iterable[Widget]:
-        record = page.record
-        for proof in record.proofs:
-            yield line(proof_line(proof), bad=proof.proved is False)
-        if record.stale:
-            yield line(clean(record.stale, 400), bad=True)
-        if record.trouble:
-            yield line(f"the recipe failed: {record.trouble}", bad=True)
-        for text in stage_lines(record):
-            yield line(text, bad="!" in text)
-        for text in record.datasets:
-            yield line(text)
-        for text in record.missing:
-            yield line(text, bad=True)
-        if record.notes:
-            text = ", ".join(f"{clean(name, 40)} {value:.5g}" for name, value in sorted(record.notes.items()))
-            yield line(f"  notes    {text}")
-        for mark in record.marks:
-            yield line(mark_line(mark), bad=True)
-        yield CardGrid(
-            [self._card(row, page.pictures.get(row.slot)) for row in page.shown], self.app.size.width
-        )
-
-    def _card(self, row: SlotRow, media: Media | None) -> GridCard:
+    def _card(self, row: SlotRow, is_sample: bool) -> GridCard:
         largest = "".join(f" {name} {value:.3g}" for name, value in row.largest.items())
         substitute = f" substitute {row.attempt}" if row.attempt else ""
         marks = [f"! {mark.text}" for one in row.shown for mark in one.marks]
@@ -157,9 +138,8 @@ class StepScreen(RecordScreen):
         lines = [f"{row.slot}{substitute}{largest}", *bad, *marks, *fields, clean(row.key, 80)]
         if not marks and not bad:
             lines = [lines[0], clean(row.key, 80), *fields]
-        return GridCard(
-            row.slot, row.version, row.key, lines, self.picture(media, CARD_COLUMNS - 1, PICTURE_ROWS)
-        )
+        image = self.picture(self._pictures.get(row.slot), CARD_COLUMNS - 1, PICTURE_ROWS)
+        return GridCard(row.slot, row.version if is_sample else "", row.key, lines, image)
 
     def focus_content(self) -> None:
         cards = self.query_one(CardGrid).cards
@@ -173,46 +153,29 @@ class StepScreen(RecordScreen):
         return card.version, card.key
 
     def on_grid_card_opened(self, event: GridCard.Opened) -> None:
-        self._open_slot(event.card.number, explain=False)
+        self.viewer.open(SlotPage(step=self.page, slot=event.card.number))
 
     def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
-        numbers = [row.slot for row in self.record.record.slots]
-        shown = [row.slot for row in self.record.shown]
-        at = numbers.index(shown[0]) - 1 if event.by < 0 else numbers.index(shown[-1]) + 1
-        if 0 <= at < len(numbers):
-            self.viewer.open(self._part(self.page.step, slot=numbers[at]))
+        edge = self._shown[0] if event.by < 0 else self._shown[-1]
+        at = self._slots.index(edge) + (-1 if event.by < 0 else 1)
+        if 0 <= at < len(self._slots):
+            self.viewer.open(replace(self.page, slot=self._slots[at]))
 
     def action_explain(self) -> None:
         card = self.focused
         if isinstance(card, GridCard):
-            self._open_slot(card.number, explain=True)
-
-    def _open_slot(self, slot: int, *, explain: bool) -> None:
-        self.viewer.open(SlotPage(step=self._part(self.page.step), slot=slot, explain=explain))
-
-    def _part(self, step: int, *, by: int = 0, slot: int | None = None) -> StepPage:
-        record = self.record.record
-        return StepPage(
-            run=self.page.run, step=step, rank=record.rank + by, world_size=record.world_size, slot=slot
-        )
+            self.viewer.open(SlotPage(step=self.page, slot=card.number, explain=True))
 
     def action_walk_steps(self, by: int) -> None:
-        if self.record is None:
-            self.viewer.open(StepPage(run=self.page.run, step=max(0, self.page.step + by)))
-        elif self.page.step + by >= 0:
-            self.viewer.open(self._part(self.page.step + by))
-
-    def action_walk_ranks(self, by: int) -> None:
-        if self.record is not None and 0 <= self.record.record.rank + by < self.record.record.world_size:
-            self.viewer.open(self._part(self.page.step, by=by))
+        """Open the step before or after this one, even if this one cannot be shown."""
+        if self.page.step + by >= 0:
+            self.viewer.open(replace(self.page, step=self.page.step + by, slot=None))
 
     def command(self) -> str:
-        more: list[Any] = []
-        if self.record is not None:
-            record = self.record.record
-            more = ["--world", record.world_size, "--rank", record.rank]
-        recipe = ["--recipe", self.data.recipe] if self.data.recipe else []
-        return self.viewer.command("batch", f"{self.page.run}@{self.page.step}", *more, *recipe)
+        if self.record is None:
+            recipe = ["--recipe", self.data.recipe] if self.data.recipe else []
+            return self.viewer.command("batch", f"{self.page.run}@{self.page.step}", *recipe)
+        return super().command()
 
 
 class ComparisonScreen(SectionScreen):

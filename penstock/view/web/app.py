@@ -21,7 +21,6 @@ from loader.order.sources.window_layout import ROW
 from loader.order.sources.window_view import WindowView
 
 from ..episodes.open_episode import is_episode
-from ..inspect.proofs import STAGES
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
 from ..inspect.sample_record import check_ordinal, sample_record
@@ -38,6 +37,9 @@ from ..replays.training import Training
 from ..rollouts.open_rollout import is_rollout
 from ..sample_relations import phash_neighbours
 from ..sections.comparisons import comparison_sections, difference_sections
+from ..sections.sample import SampleMedia, sample_sections
+from ..sections.slot import slot_sections
+from ..sections.step import step_sections
 from ..sections.window import window_sections
 from ..shown_values import version_of
 from .decision_pages import decision_routes, step_decision
@@ -174,14 +176,14 @@ def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), request.path_params["step"]
     with attach_recorded_step(training, step):
         record = site.opened.step_record(training, step, *_part(training, request))
-    more = {
-        "recipe": site.opened.recipe or "",
-        "stages": STAGES,
-        "alike": _look_alikes(site, record),
-        "like_pages": _like_pages(site, record),
+    page = step_sections(
+        record,
+        alike=_look_alikes(site, record),
+        like_pages=_like_pages(site, record),
+        recipe=site.opened.recipe or "",
         **step_decision(site, training, step),
-    }
-    return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
+    )
+    return section_page(record, page)
 
 
 def _look_alikes(site: Site, record: StepRecord) -> dict[int, int]:
@@ -222,14 +224,11 @@ def _slot(site: Site, request: Request) -> Page:
 def _slot_page(site: Site, request: Request, training: Training) -> Page:
     step, slot = request.path_params["step"], request.path_params["slot"]
     record, values = site.opened.slot_record(training, step, slot, request.query_params.get("trainings"))
-    rank, world_size = _part(training, request)
-    pictures = {
-        row.field: {
-            stage: len(slot_media(site, training.name, values, record.trouble, stage, row.field))
-            for stage in ("decoded", *(("transformed", "original") if row.transformed is not None else ()))
-        }
-        for row in record.fields
-    }
+    images = {}
+    for row in record.fields:
+        for stage in ("decoded", *(("transformed", "original") if row.transformed is not None else ())):
+            media = slot_media(site, training.name, values, record.trouble, stage, row.field)
+            images[stage, row.field] = len(media)
     sizes = {
         name: (value.shape[1], value.shape[0])
         for name, value in values.decoded.items()
@@ -237,23 +236,20 @@ def _slot_page(site: Site, request: Request, training: Training) -> Page:
     }
     plan = training.plan(step)
     version, view = version_of(plan, values.source), plan.sources[values.source].view
-    window = {}
+    window = None
     if isinstance(view, WindowView) and ROW in values.decoded:
-        window = {"row": int(values.decoded[ROW]), "anchor": view.layout.anchor}
-    more = {
-        "window": window,
-        "pictures": pictures,
-        "stages": STAGES,
-        "sizes": sizes,
-        "rank": rank,
-        "world_size": world_size,
-        "raw": raw_shown(site, record.provenance.get("raw_uri", "")),
-        "thumb": neighbours_field(version, record.neighbours),
-        "like_page": "" if version is None or record.packed else like_page(version, record.key),
-    }
-    return Page(
-        template="slot", record=record, title=f"{training.name} step {step} slot {values.slot}", more=more
+        window = (int(values.decoded[ROW]), view.layout.anchor)
+    raw, raw_type = raw_shown(site, record.provenance.get("raw_uri", ""))
+    shown = SampleMedia(
+        images=images,
+        sizes=sizes,
+        raw=raw,
+        raw_type=raw_type,
+        thumb=neighbours_field(version, record.neighbours),
+        like="" if version is None or record.packed else like_page(version, record.key),
     )
+    part = _part(training, request)
+    return section_page(record, slot_sections(record, shown, part, window=window, ui=site.ui))
 
 
 def _slot_raw(site: Site, request: Request) -> Response:
@@ -314,16 +310,21 @@ def _sample(site: Site, request: Request) -> Page:
         return episode_page(site, request)
     search = site.opened.run_search(request.query_params.get("trainings"))
     record = sample_record(version, ordinal, search, site.opened.slice_search)
-    pictures = {
-        one.field: len(sample_media(site, version, record.ordinal, one.field))
-        for one in record.fields
-        if one.decoded is not None
-    }
-    plays = {one.field: played_type(one.field) for one in record.fields}
-    more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
-    more["raw"] = raw_shown(site, record.provenance.get("raw_uri", ""))
-    more["like_page"] = like_page(version, record.key)
-    return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)
+    images = {}
+    for field in record.fields:
+        if field.decoded is not None:
+            media = sample_media(site, version, record.ordinal, field.field)
+            images["decoded", field.field] = len(media)
+    raw, raw_type = raw_shown(site, record.provenance.get("raw_uri", ""))
+    shown = SampleMedia(
+        images=images,
+        players={one.field: played_type(one.field) for one in record.fields},
+        raw=raw,
+        raw_type=raw_type,
+        thumb=neighbours_field(version, record.neighbours),
+        like=like_page(version, record.key),
+    )
+    return section_page(record, sample_sections(record, shown, request.query_params))
 
 
 def _diff(site: Site, request: Request) -> Page:

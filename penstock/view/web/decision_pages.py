@@ -14,7 +14,7 @@ from ..rollouts.decisions import (
     is_online,
 )
 from ..run_decisions import open_decision, open_decisions
-from ..sections.decision import decision_facts, decision_sections
+from ..sections.decision import decision_sections
 from ..sections.decisions import decisions_sections
 from .page import Page, Site, page_routes, section_page
 
@@ -27,16 +27,15 @@ def decision_routes(site: Site) -> list[Route]:
 
 
 def step_decision(site: Site, training: Training, step: int) -> dict[str, Any]:
-    """Return template values of a step's decision. Costs nothing for a run that is not online."""
+    """Return a step's decision, or why it is not known. Costs nothing for a run that is not online."""
     if not is_online(training):
-        return {"decision": None, "decision_error": ""}
+        return {}
     try:
-        detail = open_decision(site.opened, training.name, step)
-        return {"decision": decision_facts(detail.row), "decision_error": ""}
+        return {"decision": open_decision(site.opened, training.name, step).row}
     except NotRecorded:
-        return {"decision": None, "decision_error": ""}
+        return {}
     except PenstockError as error:
-        return {"decision": None, "decision_error": clean(error, 600)}
+        return {"decision_error": clean(error, 600)}
 
 
 def _decisions(site: Site, request: Request) -> Page:

@@ -24,7 +24,9 @@ from ..json_record import plain
 from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
-from ..page_address import address
+from ..page_address import address, version_address
+from ..sections.relations import alike_box, edits_box, excluded_notice, raw_fold, slices_box
+from ..sections.values import MarksSection
 from .media import media_response, media_route, neighbours_field, played_type, raw_shown
 from .page import MOST_DIGITS, Page, Site, html, is_fragment, number
 
@@ -62,14 +64,21 @@ def episode_page(site: Site, request: Request) -> Page:
     query = request.query_params
     record = episode_record(episode, query.get("anchor", ""), site.opened.slice_search)
     version = episode.version
-    raw = record.sample.provenance.get("raw_uri", "")
+    sample = record.sample
+    here = version_address(version.name, "s", sample.ordinal)
+    raw = sample.provenance.get("raw_uri", "")
     more = {
         "at_ns": _start(episode, record.anchor, query.get("t", ""), query.get("row", "")),
         "plays": {one.field: played_type(one.field) for one in record.cameras},
-        "raw": raw_shown(site, raw),
-        "thumb": neighbours_field(version, record.sample.neighbours),
+        "notices": (*excluded_notice(sample), MarksSection(sample.marks)),
+        "relations": (
+            *raw_fold(*raw_shown(site, raw), f"{here}/raw"),
+            slices_box(sample, version.name),
+            *alike_box(sample, version.name, neighbours_field(version, sample.neighbours)),
+            *edits_box(sample),
+        ),
     }
-    title = f"{clean(record.sample.key, 120)} of {version.name}"
+    title = f"{clean(sample.key, 120)} of {version.name}"
     return Page(template="episode", record=record, title=title, more=more)
 
 

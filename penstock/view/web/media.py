@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -22,7 +21,7 @@ from ..inspect.version_record import fields_of
 from ..kinds import kind_of
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET, decoded_bytes, pictured_field, read_bounded
-from ..raw_source import raw_object
+from ..raw_source import RawObjectRecord, raw_object
 from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from ..sample_relations import Neighbour
@@ -247,14 +246,16 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag
     return _part_response(data[part.start : part.stop], part, len(data), media_type, headers)
 
 
-def raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return a raw object's template values; empty without URI.
+def raw_shown(site: Site, uri: str) -> tuple[RawObjectRecord | None, str]:
+    """Return (raw object, media type with which a browser shows it); (None, "") without URI.
 
-    Objects that browsers can show get a media type. Others are fetched, up to 1 MiB.
+    Others are fetched, up to 1 MiB.
     """
     media_type = STORED_TYPES.get(last_word(uri), "")
     item = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_DESCRIBED_BYTES)
-    return {} if item is None else {"object": item, "type": "" if item.reason else media_type}
+    if item is None or item.reason:
+        media_type = ""
+    return item, media_type
 
 
 def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Response:

@@ -60,7 +60,7 @@ MOST_DIGITS = 18
 THREADS = 32
 """Pages made at the same time, and images. Static files have their own threads."""
 _HERE = Path(__file__).parent / "templates"
-COMMON_TEMPLATES = ("section_page", "layout", "sections", "parts")
+COMMON_TEMPLATES = ("section_page", "layout", "sections")
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
     VersionNotFound: 404,

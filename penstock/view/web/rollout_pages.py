@@ -8,9 +8,12 @@ import loader
 from ...text import clean
 from ..inspect.sample_record import check_ordinal
 from ..inspect.version_record import fields_of
+from ..page_address import version_address
 from ..rollouts.group_record import group_record
 from ..rollouts.open_rollout import OpenRollout, open_rollout
 from ..rollouts.rollout_record import MOST_LINKED_PAGES, PAGE, rollout_record
+from ..sections.relations import edits_box, excluded_notice, slices_box, trainings_box
+from ..sections.values import MarksSection
 from .episode_pages import SAMPLE, requested_version
 from .page import Page, Site, number, page_routes
 
@@ -32,7 +35,18 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
     search = site.opened.run_search(query.get("trainings"))
     first = number(request, "from", 0)
     record = rollout_record(rollout, query.get("by", ""), first, search, site.opened.slice_search)
-    more = {"page": PAGE, "most_pages": MOST_LINKED_PAGES}
+    sample = record.sample
+    here = version_address(version.name, "s", ordinal)
+    more = {
+        "page": PAGE,
+        "most_pages": MOST_LINKED_PAGES,
+        "notices": (*excluded_notice(sample), MarksSection(sample.marks), MarksSection(record.marks)),
+        "relations": (
+            *edits_box(sample),
+            slices_box(sample, version.name),
+            trainings_box(sample, here, query),
+        ),
+    }
     title = f"{clean(record.sample.key, 120)} of {version.name}"
     return Page(template="rollout", record=record, title=title, more=more)
 

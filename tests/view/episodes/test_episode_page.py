@@ -394,5 +394,5 @@ def test_page_names_its_slices(folder, keys, tmp_path):
             pages = [served.get(f"/v/rig/1/s/{ordinal}").text for ordinal in (0, 1)]
         finally:
             served.close()
-    assert ["<b>shaky</b>@1" in page for page in pages] == [False, True]
+    assert ["<b>shaky@1</b>" in page for page in pages] == [False, True]
     assert "the camera moves" in pages[1]

@@ -319,7 +319,7 @@ def test_page_names_its_slices_and_exclusion(root):
         other = served.get(f"/v/rl/1/s/{ordinal_of(version, '0/0/2')}").text
     finally:
         served.close()
-    assert "<b>odd</b>@1" in page
+    assert "<b>odd@1</b>" in page
     assert "short answers" in page
     assert "wrong &lt;grader&gt;" in page
-    assert "<b>odd</b>" not in other
+    assert "<b>odd@1</b>" not in other

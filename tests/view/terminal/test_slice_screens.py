@@ -116,6 +116,6 @@ def test_texts_of_a_slice_stay_in_their_line(look, root, tmp_path):
 
 
 def test_pages_that_a_terminal_lacks_have_no_address():
-    assert page_at("r/one/3/decision") is None
+    assert page_at("v/photos/1/map") is None
     assert page_at("v/photos/x") is None
     assert page_at("slices/photos/a%20b") == SlicePage(dataset="photos", name="a b")

@@ -38,25 +38,26 @@ from .curve_lines import curve_lines
 from .facet_lines import facet_lines
 from .section_line import LineTone, SectionLine
 from .spark_text import spark_text
+from .value_lines import value_lines
 
 MOST_CELL = 48
 """Most characters of a cell that has another one after it."""
 
 
+def page_sections(page: SectionPage) -> Iterator[Section]:
+    """Yield all of a page but its caption, in the order of a terminal."""
+    yield FactsSection(page.facts)
+    # The page itself is the strong tab.
+    others = [tab for tab in page.tabs if tab.style != "strong"]
+    yield FactsSection(tuple(others))
+    yield from (*page.notices, *page.top, *page.sections, *page.side, *page.folds, *page.actions)
+
+
 def page_lines(page: SectionPage, columns: int) -> list[SectionLine]:
     """Return all of a page but its caption. columns: width in characters, for drawings."""
     lines = []
-    if page.facts:
-        lines += _fact_lines(page.facts)
-    if page.tabs:
-        # The page itself is the strong one.
-        others = [tab for tab in page.tabs if tab.style != "strong"]
-        lines += _fact_lines(others)
-    for section in (*page.notices, *page.top, *page.sections, *page.side):
+    for section in page_sections(page):
         lines += section_lines(section, columns)
-    hints = [action.hint for action in page.actions]
-    if hints:
-        lines.append(SectionLine("  ".join(hints), tone="hint"))
     return lines
 
 
@@ -99,10 +100,14 @@ def section_lines(section: Section, columns: int) -> list[SectionLine]:
         case DatasetsSection():
             return _dataset_lines(section)
         case ActionsSection():
-            commands = [shlex.join(["penstock", *action.command]) for action in section.actions]
-            return [SectionLine(text, tone="quiet") for text in commands]
+            lines = []
+            for action in section.actions:
+                text = shlex.join(["penstock", *action.command])
+                lines.append(SectionLine(text, tone="quiet"))
+            return lines
         case BoxSection() | FoldSection() | ColumnsSection():
             return _inner_lines(section, columns)
+    return list(value_lines(section))
 
 
 def _inner_lines(section: BoxSection | FoldSection | ColumnsSection, columns: int) -> list[SectionLine]:
@@ -206,7 +211,7 @@ def _link_lines(section: LinksSection) -> list[SectionLine]:
     lines = []
     title = plain_text(section.title)
     if title:
-        lines.append(SectionLine(title, tone=_line_tone(section.tone)))
+        lines.append(_line(title, (section.title,), _line_tone(section.tone)))
     shown = section.links[: section.most]
     lines += [_line(f"  {link.text}", (link,)) for link in shown]
     n_more = section.n_more + len(section.links) - len(shown)

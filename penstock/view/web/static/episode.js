@@ -380,8 +380,6 @@ Object.assign(KEYS, {
   "-": () => axis.zoom(2),
   0: () => axis.whole(),
   n: normalise,
-  "[": () => go(at.before),
-  "]": () => go(at.after),
 });
 for (let n = 1; n <= 9; n++) KEYS[n] = () => fold(n - 1);
 addEventListener("click", (event) => {

@@ -20,7 +20,7 @@ export function go(address) {
 
 function walk(by) {
   const all = cards();
-  if (!all.length) return by === 1 ? go(at.after) : by === -1 ? go(at.before) : undefined;
+  if (!all.length) return Math.abs(by) === 1 ? follow(by > 0 ? "→" : "←") : undefined;
   const now = all.indexOf(document.activeElement);
   const next = now < 0 ? 0 : Math.min(all.length - 1, Math.max(0, now + by));
   all[next].focus();
@@ -39,7 +39,7 @@ function nextStage() {
   const next = stages[(stages.indexOf(at.stage ?? "") + 1) % stages.length];
   at.stage = next;
   for (const one of document.querySelectorAll(".stage")) one.hidden = next !== "" && one.dataset.stage !== next;
-  for (const one of document.querySelectorAll("details:has(.stage)")) one.open = next !== "";
+  for (const one of document.querySelectorAll("details.stage, details:has(.stage)")) one.open = next !== "";
   say(next || "all stages");
 }
 
@@ -110,7 +110,7 @@ function explain() {
 const SCROLLS = new Set(["ArrowDown", "ArrowUp"]);
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog[open]")) return;
-  const box = event.key === " " && event.target.closest("[role=checkbox], [data-walk] a[data-key]");
+  const box = event.key === " " ? event.target.closest("[role=checkbox], [data-walk] a[data-key]") : null;
   const act = box?.matches("[role=checkbox]") ? () => box.click() : KEYS[box ? "b" : event.key];
   if (!act || (SCROLLS.has(event.key) && !cards().length)) return;
   event.preventDefault();

@@ -171,9 +171,10 @@ soak: $(READY) ## an hour of arrivals, bad files, kills and releases with the bo
 	scripts/install-servers.sh
 	$(BIN)/python tests/soak --minutes $(or $(MINUTES),60) --postgres
 
-fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders, as many data sets in other formats through import and registration (CASES=500 for fewer)
+fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders, as many data sets in other formats through import and registration, and indexes through searches (CASES=500 for fewer)
 	$(BIN)/python -m fuzz --cases $(or $(CASES),10000)
 	$(BIN)/python -m fuzz --of formats --cases $(or $(CASES),10000)
+	$(BIN)/python -m fuzz --of indexes --cases $(or $(CASES),10000)
 
 bench: $(READY) ## the benchmarks, against peers in .peers; writes docs/benchmarks.md (35 minutes)
 	$(BIN)/python -m benchmarks.peers

@@ -1,6 +1,6 @@
 """`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and check the results.
 
-`--of formats` damages datasets in other formats instead.
+`--of formats` damages datasets in other formats instead, `--of indexes` indexes and maps of searches.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .campaign import Tally, campaign, save, table
 from .case import Case
+from .index_case import IndexCase, run_index_case, write_indexed
 from .place_case import PlaceCase, run_place_case
 from .places import write_places
 from .seeds import corpus_seeds, write_seeds
@@ -23,7 +24,9 @@ CASES, SEED, TIMEOUT_S = 10_000, 1, 60.0
 def main() -> int:
     """Run the campaign; return 0 if every promise held, else 1."""
     options = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    options.add_argument("--of", choices=["media", "formats"], default="media", help="what is damaged")
+    options.add_argument(
+        "--of", choices=["media", "formats", "indexes"], default="media", help="what is damaged"
+    )
     options.add_argument("--cases", type=int, default=CASES)
     options.add_argument("--first", type=int, default=0, help="number of the first case")
     options.add_argument("--seed", type=int, default=SEED)
@@ -42,7 +45,8 @@ def main() -> int:
         lines = [why for _, why in [*tally.broken, *tally.contained]]
     else:
         print(f"seed {arguments.seed}, {arguments.cases} cases from {arguments.first}", flush=True)
-        tally, lines = _run(arguments) if arguments.of == "media" else _run_places(arguments)
+        runs = {"media": _run, "formats": _run_places, "indexes": _run_indexes}
+        tally, lines = runs[arguments.of](arguments)
     seconds = time.perf_counter() - begun
     print(table(tally))
     print(f"{seconds:.0f} s, {tally.n_cases / seconds:.1f} cases/s")
@@ -85,6 +89,19 @@ def _run_places(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
         ]
         tally = campaign(
             cases, workers=arguments.workers, timeout_s=arguments.timeout, progress=_bar(), run=run_place_case
+        )
+        return tally, list(save(tally, arguments.failures))
+
+
+def _run_indexes(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
+    with tempfile.TemporaryDirectory(prefix="fuzz-indexes-") as folder:
+        write_indexed(Path(folder))
+        cases = [
+            IndexCase(number=number, seed=arguments.seed, folder=folder)
+            for number in range(arguments.first, arguments.first + arguments.cases)
+        ]
+        tally = campaign(
+            cases, workers=arguments.workers, timeout_s=arguments.timeout, progress=_bar(), run=run_index_case
         )
         return tally, list(save(tally, arguments.failures))
 

@@ -38,7 +38,7 @@ _ROW_BYTES = 256
 """Most uncompressed bytes of part and row, per row; part ids have at most 150."""
 _MOST_TEXT_BYTES = 2**20
 _READS_AT_ONCE = 16
-_AGAIN = "run penstock index again"
+_AGAIN = "run penstock index again, and penstock gc sweep deletes it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Cost of datasets for metrics: as `penstock usage --by dataset`, by records only, read once an hour."""
 
 import loader
+from loader.storage.mirror import primary_of
 
 from ..train.run_usage import recorded_starts
 from ..units import DAY_US
@@ -31,7 +32,8 @@ class CostReader:
         self._read_s = now_s
         until_us = round(now_s * 1e6)
         stored = stored_bytes(self._root.store, self._root.state)
-        recorded = recorded_starts(self._root.store, ())
+        # Mirrors have no records of runs.
+        recorded = recorded_starts(primary_of(self._root.store), ())
         self.rows = cost_by(
             "dataset",
             stored,

@@ -20,6 +20,7 @@ from ..json_record import JsonRecord
 from ..lru_cache import LruCache
 from ..run_goodputs import RunGoodputs
 from .attention import AttentionItem, attention_items
+from .cost_table import CostTable
 from .dataset_cards import DatasetCard, dataset_card
 from .training_lines import TrainingLine, run_briefs, training_line, with_goodput
 from .unpublished import UnpublishedDataset, unpublished_datasets
@@ -58,6 +59,8 @@ class HomeRecord(JsonRecord):
     """Datasets without a version, by name."""
     read_us: int
     """When the root was read, in UTC microseconds."""
+    cost: CostTable | None = None
+    """Cost of the datasets; None until a person opens its page."""
 
 
 class Board:

@@ -12,6 +12,8 @@ from ..board.training_lines import TrainingLine
 from ..board.unpublished import UnpublishedDataset
 from ..marks import counted
 from ..page_address import address, version_address
+from .cost import HOME as COST
+from .cost import cost_line
 from .run import MOST_WAITING
 from .run_states import state_text
 from .section import (
@@ -64,7 +66,7 @@ def home_sections(record: HomeRecord) -> SectionPage:
         facts=(n_datasets, n_runs, f"read at {minute(record.read_us)}"),
         caption=f"penstock {record.root}",
         location=(),
-        tabs=(link("Home", "", "strong"), link("Slices", "slices")),
+        tabs=(link("Home", "", "strong"), link("Slices", "slices"), link("Cost", COST)),
         sections=tuple(sections),
         command=("ls",),
         styles=("home.css",),
@@ -180,7 +182,8 @@ def _share(value: float) -> str:
 
 def _datasets(record: HomeRecord) -> Section:
     sections: list[Section] = []
-    tiles = [_tile(card) for card in record.cards]
+    costs = _cost_lines(record)
+    tiles = [_tile(card, costs.get(card.dataset, "")) for card in record.cards]
     tiles += [_unpublished_tile(dataset) for dataset in record.unpublished]
     if tiles:
         sections.append(DatasetsSection(tuple(tiles)))
@@ -196,7 +199,15 @@ def _datasets(record: HomeRecord) -> Section:
     )
 
 
-def _tile(card: DatasetCard) -> DatasetTile:
+def _cost_lines(record: HomeRecord) -> dict[str, str]:
+    """Return dataset -> its cost in one line; nothing until a person opens the page of the cost."""
+    table = record.cost
+    if table is None:
+        return {}
+    return {row.name: cost_line(row, table.days) for row in table.rows}
+
+
+def _tile(card: DatasetCard, cost: str) -> DatasetTile:
     page = address("v", card.dataset, card.number)
     state = None
     if card.error:
@@ -223,6 +234,7 @@ def _tile(card: DatasetCard) -> DatasetTile:
         growth=card.growth,
         growth_label=f"samples over {card.n_versions:,} versions",
         problems=tuple(problems),
+        cost=cost,
     )
 
 

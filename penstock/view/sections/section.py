@@ -249,6 +249,8 @@ class DatasetTile:
     growth_label: str
     problems: tuple[str, ...]
     """Why it has no version, or it cannot be read."""
+    cost: str = ""
+    """Its cost in one line; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,11 @@ class LineagePage(PageOfVersion):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostPage(PageAddress):
+    """Cost of all datasets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlicesPage(PageAddress):
     """All slices."""
 
@@ -211,6 +216,8 @@ def page_at(address: str) -> PageAddress | None:
     match [unquote(part) for part in path.split("/")]:
         case [""]:
             return RootPage()
+        case ["cost"]:
+            return CostPage()
         case ["slices"]:
             return SlicesPage()
         case ["slices", dataset, name]:

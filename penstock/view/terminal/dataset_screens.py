@@ -3,11 +3,12 @@
 from ..inspect.sample_record import sample_record, stored_sample
 from ..inspect.version_record import difference
 from ..sections.comparisons import difference_sections
+from ..sections.cost import cost_sections
 from ..sections.home import home_sections
 from ..sections.sample import SampleMedia, sample_sections
 from ..sections.section import SectionPage
 from ..shown_values import facts_of
-from .addresses import DifferencePage, RootPage, RunPage, SamplePage, StepPage, VersionPage
+from .addresses import CostPage, DifferencePage, RootPage, RunPage, SamplePage, StepPage, VersionPage
 from .record_screen import raw_of
 from .section_screen import SectionList, SectionScreen
 from .slot_screen import WHOLE_ROWS, ValuesScreen
@@ -34,6 +35,13 @@ class DifferenceScreen(SectionScreen):
         before = self.data.version(at.dataset, at.number)
         after = self.data.version(at.dataset, at.other)
         return difference_sections(difference(before, after))
+
+
+class CostScreen(SectionScreen):
+    page: CostPage
+
+    def load_record(self) -> SectionPage:
+        return cost_sections(self.data.cost())
 
 
 class SampleScreen(ValuesScreen):

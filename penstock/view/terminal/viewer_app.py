@@ -11,6 +11,7 @@ from ..open_data import OpenData
 from .addresses import (
     ComparisonPage,
     ContentsPage,
+    CostPage,
     DecisionPage,
     DecisionsPage,
     DifferencePage,
@@ -26,7 +27,7 @@ from .addresses import (
     VersionPage,
     WindowPage,
 )
-from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen
+from .dataset_screens import CostScreen, DifferenceScreen, RootScreen, SampleScreen
 from .record_screen import Viewer
 from .slice_screens import SliceScreen, SlicesScreen
 from .slot_screen import SlotScreen
@@ -61,6 +62,7 @@ class ViewerApp(Viewer):
         ContentsPage: ContentsScreen,
         LineagePage: LineageScreen,
         SlicesPage: SlicesScreen,
+        CostPage: CostScreen,
         SlicePage: SliceScreen,
     }
 

@@ -15,6 +15,7 @@ from ..board.dataset_cards import GROWTH_HEIGHT, GROWTH_WIDTH
 from ..inspect.version_record import fields_of
 from ..kinds.stored_bytes import pictured_field
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
+from ..sections.cost import cost_sections
 from ..sections.home import home_sections
 from .episode_pages import VERSION, requested_version
 from .media import media_response, media_route, sample_thumbnail
@@ -29,6 +30,7 @@ _CANDIDATES = 16
 def home_routes(site: Site) -> list[Route]:
     return [
         media_route(site, f"{VERSION}/strip/{{n:number}}", _strip_image),
+        *page_routes(site, "/cost", _cost),
         *page_routes(site, "/", _home),
     ]
 
@@ -42,6 +44,11 @@ def _home(site: Site, request: Request) -> Page:
     record = site.opened.home()
     page = section_page(record, home_sections(record))
     return replace(page, title="penstock", more={**(page.more or {}), **more})
+
+
+def _cost(site: Site, request: Request) -> Page:
+    table = site.opened.cost()
+    return section_page(table, cost_sections(table))
 
 
 def _strip_image(site: Site, request: Request) -> Response:

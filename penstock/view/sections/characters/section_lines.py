@@ -138,6 +138,8 @@ def _dataset_lines(section: DatasetsSection) -> list[SectionLine]:
         words += tile.problems
         if not tile.problems:
             words.append(f"{tile.n_samples} {tile.facts}")
+        if tile.cost:
+            words.append(tile.cost)
         line = SectionLine(
             "  ".join(words),
             page=tile.page,

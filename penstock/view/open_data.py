@@ -22,7 +22,7 @@ from loader.storage.requests import tried_once
 
 from ..upkeep.exclusion import exclude
 from . import open_items
-from .board.cost_table import CostTable, cost_table
+from .board.cost_table import DatasetCosts
 from .board.home_record import Board, HomeRecord
 from .facets.version_columns import VersionColumns
 from .inspect.run_overview import RunOverview, run_overview, unavailable_overview
@@ -52,8 +52,6 @@ IDLE_S = 600.0
 """Seconds until an unused version is released."""
 HOME_S = 5.0
 """Seconds until the first page's record is made again."""
-COST_S = 3600.0
-"""Seconds until the cost of datasets is read again: it takes all manifests and runs' records."""
 SWEEP_S = 60.0
 """Seconds between searches for unused versions."""
 RUNS_S = 60.0
@@ -121,8 +119,7 @@ class OpenData:
         self._goodputs = RunGoodputs()
         self._board = Board(self._goodputs)
         self._home = LruCache[HomeRecord](1)
-        self._costs = LruCache[CostTable](1)
-        self._known_cost: CostTable | None = None
+        self.costs = DatasetCosts()
         self._overviews = LruCache[tuple[float, RunOverview]](MOST_OPEN)
         self._closed, self._requested = Event(), Event()
         self._listed_runs: tuple[float, tuple[str, ...]] = -math.inf, ()
@@ -168,17 +165,7 @@ class OpenData:
             return time.time() - record.read_us / 1e6 < HOME_S
 
         home = self._home.get("/", lambda: self._primary.ask(lambda: self._board.record(self.root)), is_fresh)
-        return replace(home, cost=self._known_cost)
-
-    def cost(self) -> CostTable:
-        """Return the cost of the datasets, read at most an hour ago. Raises: PenstockError."""
-
-        def is_recent(table: CostTable) -> bool:
-            return time.time() - table.read_us / 1e6 < COST_S
-
-        cost = self._costs.get("/", lambda: self._primary.ask(lambda: cost_table(self.root)), is_recent)
-        self._known_cost = cost
-        return cost
+        return replace(home, cost=self.costs.known)
 
     def overview(self, training: Training) -> RunOverview:
         """Return a run's overview, read at most a few seconds ago; with the reason if the store does not answer."""

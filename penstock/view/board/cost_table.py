@@ -3,11 +3,12 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Lock
 
 import loader
 from loader.dataset.log.state import newest_live
 
-from ...metrics.cost_reader import SINCE_US, CostReader
+from ...metrics.cost_reader import EVERY_S, SINCE_US, CostReader
 from ...units import DAY_US
 from ...usage.cost import CostRow
 from ..json_record import JsonRecord
@@ -25,6 +26,24 @@ class CostTable(JsonRecord):
     """Runs' records that could not be read."""
     read_us: int
     """When the root was read, in UTC microseconds."""
+
+
+class DatasetCosts:
+    """Reads the cost of a root's datasets once an hour. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.known: CostTable | None = None
+        """The newest one; None until the first reading."""
+        self._lock = Lock()
+
+    def read(self, root: loader.Root) -> CostTable:
+        """Return the cost, read at most an hour ago. Raises: PenstockError."""
+        with self._lock:  # two requests at once read it once
+            known = self.known
+            if known is None or time.time() - known.read_us / 1e6 > EVERY_S:
+                known = cost_table(root)
+            self.known = known
+            return known
 
 
 def cost_table(root: loader.Root) -> CostTable:

@@ -41,7 +41,7 @@ class CostScreen(SectionScreen):
     page: CostPage
 
     def load_record(self) -> SectionPage:
-        return cost_sections(self.data.cost())
+        return cost_sections(self.data.costs.read(self.data.root))
 
 
 class SampleScreen(ValuesScreen):

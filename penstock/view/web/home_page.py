@@ -47,7 +47,7 @@ def _home(site: Site, request: Request) -> Page:
 
 
 def _cost(site: Site, request: Request) -> Page:
-    table = site.opened.cost()
+    table = site.opened.costs.read(site.opened.root)
     return section_page(table, cost_sections(table))
 
 

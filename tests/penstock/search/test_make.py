@@ -192,10 +192,11 @@ def test_segment_damaged_below_its_footer_is_made_again(tmp_path, ending):
     assert {info.key: root.store.get(info.key).data for info in root.store.list("search/")} == before
 
 
-def test_parts_of_a_damaged_merged_segment_are_indexed_again(tmp_path):
+def test_parts_of_a_damaged_merged_segment_are_indexed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.search.missing_parts.MERGE_AT", 3)
     root = loader.Root(tmp_path / "root")
-    vectors = SHAPES["clustered"](160, NUMBERS, np.random.default_rng(2))
-    for number in range(16):
+    vectors = SHAPES["clustered"](30, NUMBERS, np.random.default_rng(2))
+    for number in range(3):
         write_vectors(root, vectors[10 * number : 10 * number + 10], first=10 * number)
         make_index(root, "d", "embedding.npy")
     whole = codes_of(root.open("d"))
@@ -206,7 +207,7 @@ def test_parts_of_a_damaged_merged_segment_are_indexed_again(tmp_path):
     data = root.store.get(merged).data
     root.store.put(merged, data[:200] + bytes([data[200] ^ 1]) + data[201:])
     (index,) = make_index(root, "d", "embedding.npy").fields
-    assert (index.n_new, index.damaged) == (160, {merged: index.damaged[merged]})
+    assert (index.n_new, index.damaged) == (30, {merged: index.damaged[merged]})
     root.store.delete_many([merged])
     assert codes_of(root.open("d")) == whole
 

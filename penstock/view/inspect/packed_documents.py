@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loader
+from loader.api.explain import explain_slots
 from loader.dataset.versions.pack_columns import DocumentColumns
 from loader.order.slots import Slots
 from loader.order.sources.pack_table import DocumentPieces
@@ -19,6 +20,7 @@ from ...text import clean
 from ..json_record import JsonRecord
 from ..kinds.array_values import as_array
 from ..replays.replayed_values import SlotValues
+from ..replays.training import Training
 from ..shown_values import version_of
 
 MOST_DOCUMENTS = 500
@@ -78,17 +80,38 @@ class PackedSequence(JsonRecord):
 
 def packed_sequence(plan: "loader.Plan", values: SlotValues) -> PackedSequence | None:
     """Return a slot's documents, or None if the slot is no packed sequence."""
-    view = plan.sources[values.source].view
-    version = version_of(plan, values.source)
+    return _sequence(plan, values.source, values.address.ordinal, values.decoded)
+
+
+def planned_sequence(training: Training, step: int, slot: int) -> tuple[PackedSequence, str] | None:
+    """Return (a slot's documents, name of their version) without a value of them; None for a slot of samples."""
+    plan = training.plan(step)
+    slots = training.slots(step, slot, plan.batch_size(step))
+    (explained,) = explain_slots(plan, step, slots, np.arange(1), slot)
+    sequence = _sequence(plan, explained.source, explained.address.ordinal, {})
+    version = version_of(plan, explained.source)
+    if sequence is None or version is None:
+        return None
+    return sequence, version.name
+
+
+def _sequence(
+    plan: "loader.Plan",
+    source: str,
+    ordinal: int,
+    decoded: Mapping[str, Any],
+) -> PackedSequence | None:
+    view = plan.sources[source].view
+    version = version_of(plan, source)
     if not isinstance(view, PackedView) or version is None:
         return None
-    pieces = view.table.pieces(np.array([values.address.ordinal], np.int64))
+    pieces = view.table.pieces(np.array([ordinal], np.int64))
     n_shown = min(len(pieces), MOST_DOCUMENTS)
     keys = version.keys(pieces.document[:n_shown])
     described = _Described(
         view,
         pieces,
-        values.decoded,
+        decoded,
     )
     documents = [described.document(number, keys[number]) for number in range(n_shown)]
     return PackedSequence(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from ...text import clean
 from ...units import size
+from ..inspect.packed_documents import PackedSequence
 from ..inspect.sample_record import SampleRecord
 from ..inspect.slot_record import SlotRecord
 from ..marks import counted
@@ -28,7 +29,7 @@ from .texts import (
     quiet,
     strong,
 )
-from .values import AlikeSection, RawSection
+from .values import AlikeSection, DocumentsSection, RawSection
 
 MOST_NAMES = 12
 """Runs or slices that were not searched, listed by name."""
@@ -180,6 +181,19 @@ def _held(held: HeldSteps) -> Section:
         page = f"{run}/{slot.step}/{slot.slot}"
         links.append(link(text, page))
     return LinksSection(tuple(links), (name, quiet(words)))
+
+
+def packed_box(held: HeldSteps, sequence: PackedSequence, version: str, key: str) -> BoxSection:
+    """Return the sequence that a training packed a document into last. version: of the documents. key: its own."""
+    slot = held.slots[-1]
+    page = address("r", held.training, slot.step, slot.slot)
+    title = ("Packed into", link(f"slot {slot.slot} of step {slot.step:,}", page))
+    ribbon = DocumentsSection(
+        sequence,
+        version_address(version),
+        key,
+    )
+    return card(title, ribbon, anchor="packed")
 
 
 def edits_box(record: SampleRecord | SlotRecord) -> list[Section]:

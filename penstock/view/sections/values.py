@@ -100,6 +100,8 @@ class DocumentsSection:
     packed: PackedSequence
     version: str
     """Address of the version's page."""
+    own: str = ""
+    """Key of the document whose page it is, which has no table of the others; "" on other pages."""
     kind = "documents"
 
 

@@ -4,15 +4,18 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 import loader
+from loader.errors import PenstockError
 
 from ...text import clean
-from ..inspect.sample_record import check_ordinal
+from ..inspect.packed_documents import planned_sequence
+from ..inspect.sample_record import SampleRecord, check_ordinal
 from ..inspect.version_record import fields_of
 from ..page_address import version_address
 from ..rollouts.group_record import group_record
 from ..rollouts.open_rollout import OpenRollout, open_rollout
 from ..rollouts.rollout_record import MOST_LINKED_PAGES, PAGE, rollout_record
-from ..sections.relations import edits_box, excluded_notice, slices_box, trainings_box
+from ..sections.relations import edits_box, excluded_notice, packed_box, slices_box, trainings_box
+from ..sections.section import Section
 from ..sections.values import MarksSection
 from .episode_pages import SAMPLE, requested_version
 from .page import Page, Site, number, page_routes
@@ -41,6 +44,7 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
         "page": PAGE,
         "most_pages": MOST_LINKED_PAGES,
         "notices": (*excluded_notice(sample), MarksSection(sample.marks), MarksSection(record.marks)),
+        "packed": _packed(site, sample),
         "relations": (
             *edits_box(sample),
             slices_box(sample, version.name),
@@ -49,6 +53,21 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
     }
     title = f"{clean(record.sample.key, 120)} of {version.name}"
     return Page(template="rollout", record=record, title=title, more=more)
+
+
+def _packed(site: Site, sample: SampleRecord) -> list[Section]:
+    """Return the sequence that the newest training with this rollout packed it into, if it packs."""
+    held = next((held for held in sample.trainings if held.slots), None)
+    if held is None:
+        return []
+    slot = held.slots[-1]
+    try:
+        sequence = planned_sequence(site.opened.training(held.training), slot.step, slot.slot)
+    except PenstockError:  # the slot's own page shows the error
+        return []
+    if sequence is None:
+        return []
+    return [packed_box(held, *sequence, sample.key)]
 
 
 def _group(site: Site, request: Request) -> Page:

@@ -122,3 +122,25 @@ def test_pages_link_each_document_and_offer_no_exclusion_of_a_sequence(folder):
         assert "data-key" not in step.text
     finally:
         served.close()
+
+
+def test_rollout_page_shows_the_sequence_that_a_training_packed_it_into(folder):
+    served = Served(folder, recipe=None)
+    try:
+        document = served.get("/r/columns/1/1.json").json()["packed"]["documents"][-1]
+        path = f"/v/rl/2/s/{document['ordinal']}"
+        page = served.get(path).text
+        trainings = served.get(f"{path}.json").json()["sample"]["trainings"]
+        held = next(one for one in trainings if one["slots"])
+        last = held["slots"][-1]
+        at = f"/r/{held['training']}/{last['step']}/{last['slot']}"
+        packed = served.get(f"{at}.json").json()["packed"]
+        (ribbon,) = re.findall(r'<figure class="ribbon">.*?</figure>', page, re.DOTALL)
+        links = re.findall(r'href="[./]*v/rl/2/s/(\d+)"', ribbon)
+        assert list(map(int, links)) == [one["ordinal"] for one in packed["documents"]]
+        (current,) = re.findall(r's/(\d+)" aria-current="page"', ribbon)
+        assert int(current) == document["ordinal"]
+        assert f'href="../../../..{at}"' in page
+        assert 'class="documents"' not in page
+    finally:
+        served.close()

@@ -129,6 +129,8 @@ def _document_lines(section: DocumentsSection) -> Iterator[SectionLine]:
         f"{packed.n_documents:,} documents, {packed.n_tokens:,} of {packed.length:,} positions filled",
         tone="heading",
     )
+    if section.own:
+        return
     for document in packed.documents:
         page = f"{section.version}/s/{document.ordinal}"
         key = clean(document.key, 80)

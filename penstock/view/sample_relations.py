@@ -13,6 +13,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.order.occurrences import Occurrence
 
 from ..text import clean
+from .facets.version_searches import VersionSearches
 from .json_record import JsonRecord
 from .replays.replays import Replayer
 from .replays.training import Training
@@ -273,6 +274,38 @@ class Neighbour(JsonRecord):
     """Sample key."""
     distance: int
     """Differing bits of the hashes; the largest of several images."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilarSample(JsonRecord):
+    """A sample with a similar embedding."""
+
+    ordinal: int
+    """Index in the version."""
+    key: str
+    score: float
+    """Cosine, -1 to 1."""
+
+
+def similar_samples(
+    version: loader.Version,
+    ordinal: int,
+    key: str,
+    searches: VersionSearches | None,
+) -> tuple[SimilarSample, ...]:
+    """Return up to 12 samples with the most similar embeddings, the best first; () if a page would wait for them."""
+    if searches is None:
+        return ()
+    result = searches.look_alikes(version, ordinal, key)
+    if result is None:
+        return ()
+    rows = zip(
+        result.ordinals.tolist(),
+        result.keys(),
+        result.scores.tolist(),
+        strict=True,
+    )
+    return tuple(SimilarSample(ordinal=other, key=name, score=score) for other, name, score in rows)
 
 
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:

@@ -14,6 +14,7 @@ import pytest
 import loader
 from loader.dataset.search import similarity, text_index
 from loader.dataset.slices import slice_keys
+from loader.dataset.versions.sample_search import forget_searches
 from penstock.cli import main
 from penstock.search.make import make_index
 from penstock.search.map.stored_map import make_map
@@ -21,6 +22,7 @@ from penstock.search.map.version_map import read_map
 from penstock.view.facets import version_searches
 from tests.view.bad_sample import DATASET, train_on
 from tests.view.conftest import black, write_photos
+from tests.view.test_costs import Counted
 from tests.view.test_map_page import inside
 from tests.view.test_web import Served
 
@@ -362,6 +364,7 @@ def test_damaged_segments_are_left_out_and_named(root, tmp_path):
 
 def test_pages_open_few_indexes_and_those_that_do_not_search_open_none(root, monkeypatch):
     monkeypatch.setattr(version_searches, "MOST_SEARCHED", 1)
+    monkeypatch.setattr(version_searches, "MOST_COMPARED_NOW", 0)
     served = Served(loader.Root(root.url), recipe=None)
     try:
         for path in (
@@ -415,5 +418,46 @@ def test_bad_step_and_its_slot_lead_to_samples_like_theirs(tmp_path):
             answer = served.get(f"/v/{DATASET}/1.json?like={like}")
             assert answer.status_code == 400, answer.content
             assert error in answer.json()["message"]
+    finally:
+        served.close()
+
+
+def test_second_click_in_a_ranking_reads_nothing_from_the_store(root):
+    """Neither keys, nor texts, nor codes: the compared embeddings and the cards alone."""
+    opened = loader.Root(root.url)
+    store = Counted(opened.store)
+    opened._use(store)
+    served = Served(opened, recipe=None)
+    try:
+        first = "/v/cups/2?words=red&like=c/01"
+        served.get(first, hx_request="true")
+        store.requests.clear()
+        store.keys.clear()
+        label = quote("\"label\" = 'cat'")
+        served.get(f"{first}&t={label}", hx_request="true")
+        assert not [key for key in store.keys if key.startswith("search/") or "samples-" in key]
+    finally:
+        served.close()
+
+
+def test_sample_has_its_look_alikes_by_cosine_if_they_cost_little(root, samples, monkeypatch):
+    served = Served(loader.Root(root.url), recipe=None)
+    try:
+        (ordinal,) = [row[0] for row in samples if row[1] == "c/01"]
+        passing, scores = brute(samples, {"like": "c/01"})
+        expected = [one for one in passing if one != ordinal][:12]
+        record = json_of(served, f"/v/cups/2/s/{ordinal}.json")
+        assert [one["ordinal"] for one in record["similar"]] == expected
+        assert [one["score"] for one in record["similar"]] == pytest.approx(
+            [scores[one] for one in expected], abs=1e-6
+        )
+        html = served.get(f"/v/cups/2/s/{ordinal}").text
+        assert f"{scores[expected[0]]:.3f}" in html.partition("by cosine")[2]
+        (zero,) = [row[0] for row in samples if row[1] == "c/05"]
+        assert json_of(served, f"/v/cups/2/s/{zero}.json")["similar"] == []
+        monkeypatch.setattr(version_searches, "MOST_COMPARED_NOW", 87)
+        forget_searches(served.opened.version("cups", 2))
+        assert json_of(served, f"/v/cups/2/s/{ordinal}.json")["similar"] == []
+        assert "by cosine" not in served.get(f"/v/cups/2/s/{ordinal}").text
     finally:
         served.close()

@@ -81,6 +81,14 @@ class Similarity:
                 break
         return self._reader.width
 
+    @property
+    def n_uncoded(self) -> int:
+        """Embeddings without a code: each query compares them all."""
+        uncoded = self._has_field
+        if self._index is not None:
+            uncoded = self._has_field & ~self._index.has_code
+        return int(np.count_nonzero(uncoded))
+
     def close(self) -> None:
         self._reader.close()
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Like: TypeAlias = "str | Collection[str] | Collection[float] | np.ndarray[Any, Any]"
 """A key; keys, whose mean is compared; or a vector."""
 MOST_RESULTS = 10_000
+MOST_DIRECTIONS = 64
+"""Most keys whose directions a version keeps."""
 MOST_SAMPLES_OF_WORDS = 20_000_000
 """Most texts that a query searches: 6 s."""
 
@@ -203,7 +205,7 @@ def _search_like(
     """Return the most similar of the selected samples, bool [len(version)]."""
     version = state.version
     similarity = state.similarity(field_name)
-    query = _direction(similarity, version, like)
+    query = state.direction(similarity, like)
     nearest = similarity.nearest(query, k, selected)
     return SearchResult(
         version=version,
@@ -305,14 +307,29 @@ class _SearchState:
         self.lock = Lock()
         self.cache = cache
         self.version = version
-        self._similarities: dict[str, Similarity] = {}
+        self.similarities: dict[str, Similarity] = {}
+        self._directions: dict[tuple[str, str], np.ndarray] = {}
         self._texts: dict[str, TextIndex] = {}
 
     def similarity(self, field_name: str | None) -> Similarity:
         name = similarity_field(self.version, field_name)
-        if name not in self._similarities:
-            self._similarities[name] = Similarity(self.version, name, self.cache)
-        return self._similarities[name]
+        if name not in self.similarities:
+            self.similarities[name] = Similarity(self.version, name, self.cache)
+        return self.similarities[name]
+
+    def direction(self, similarity: Similarity, like: Any) -> np.ndarray:
+        """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
+        if not isinstance(like, str):
+            return _direction(similarity, self.version, like)
+        # A page asks again with each click. Without an index by key, a key costs a scan of all keys.
+        query = (similarity.field, like)
+        known = self._directions.get(query)
+        if known is None:
+            known = _direction(similarity, self.version, like)
+            if len(self._directions) >= MOST_DIRECTIONS:
+                self._directions.clear()
+            self._directions[query] = known
+        return known
 
     def text_indexes(self, words: str, field_name: str | None, n_samples: int) -> list[TextIndex]:
         parse_words(words)  # before anything is read
@@ -339,6 +356,14 @@ def _state_of(version: "Version", cache: str | os.PathLike[str] | None) -> _Sear
             state = _SearchState(version, cache)
             version.searches = state
         return state
+
+
+def open_similarity(version: "Version") -> Similarity | None:
+    """Return the open similarity search of a version's embedding; None before its first search."""
+    state = version.searches
+    if not isinstance(state, _SearchState):
+        return None
+    return state.similarities.get(similarity_field(version, None))
 
 
 def forget_searches(version: "Version") -> None:

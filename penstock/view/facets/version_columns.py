@@ -5,7 +5,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 import loader
 from loader.dataset.versions.samples_table import import_polars, live_columns, scan_samples
@@ -124,7 +123,7 @@ class VersionColumns:
                     if is_number or name in no_values:
                         self._values.put(key, series)
                 del series
-            _release_memory()
+            release_memory()
 
     def plan_ahead(self, version: "loader.Version", names: Sequence[str]) -> None:
         """Name the columns that `read_ahead` codes next: the ones that a filter of the page will count."""
@@ -260,7 +259,7 @@ class VersionColumns:
             self._members.put(key, bits)
             members[text] = bits
         del frame
-        _release_memory()
+        release_memory()
         return members
 
     def _read(
@@ -289,15 +288,8 @@ def _scan(version: "loader.Version", names: Sequence[str]) -> "polars.DataFrame"
         frame = spread_samples(version, names)
     else:
         frame = scan_samples(version, names).collect()
-    _release_memory()
-    return frame
-
-
-def _release_memory() -> None:
-    """Return the memory of columns that are no longer used to the system: Arrow's pool and glibc's heaps keep it."""
-    pool = pa.default_memory_pool()
-    pool.release_unused()
     release_memory()
+    return frame
 
 
 def _key(version: "loader.Version", text: str) -> Key:

@@ -3,7 +3,7 @@
 import hashlib
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -14,16 +14,29 @@ from loader.dataset.versions.sample_search import (
     SearchResult,
     forget_searches,
     match_words,
+    open_similarity,
     search_samples,
 )
-from loader.errors import InvalidRuntime, NotIndexed
+from loader.errors import (
+    FieldMismatch,
+    FieldNotFound,
+    InvalidRuntime,
+    MissingDependency,
+    NotIndexed,
+    SampleNotFound,
+)
+from loader.storage.store import disk_of
 
+from ..kinds.stored_bytes import release_memory
 from ..lru_cache import LruCache
 from .column_codes import Bools
 from .spread_rows import WHOLE_UP_TO, is_spread
 
 MOST_SEARCHED = 2
 """Versions whose indexes stay open: each takes 20 MB for a million samples, and codes and texts on a local disk."""
+MOST_LOOK_ALIKES = 12
+MOST_COMPARED_NOW = 2_000
+"""Most embeddings of a local disk that a sample's page compares: 15 ms."""
 WORDS_BYTES = 16 * 2**20
 """Cached results of words, a bit a sample, in bytes."""
 
@@ -66,6 +79,7 @@ class VersionSearches:
         def make() -> WordMembers:
             self._note(version)
             matches = match_words(version, words, members)
+            release_memory()
             return WordMembers(bits=np.packbits(matches.members), damaged=matches.damaged)
 
         try:
@@ -90,7 +104,7 @@ class VersionSearches:
         _check_size(version, f"penstock search {version.name} --like KEY --where SQL")
         self._note(version)
         try:
-            return search_samples(
+            result = search_samples(
                 version,
                 like=key,
                 k=k,
@@ -99,6 +113,43 @@ class VersionSearches:
         except NotIndexed:
             forget_searches(version)
             raise
+        release_memory()
+        return result
+
+    def look_alikes(
+        self,
+        version: "loader.Version",
+        ordinal: int,
+        key: str,
+    ) -> SearchResult | None:
+        """Return the samples most similar to one, which is not among them; None if a page would wait for them.
+
+        A page waits for no index to be opened, and for few embeddings to be compared.
+        """
+        most = 0
+        if disk_of(version.shard_store) is not None:
+            most = MOST_COMPARED_NOW
+        try:
+            similarity = open_similarity(version)
+            n_compared = len(version)
+            if similarity is not None:
+                n_compared = similarity.n_uncoded
+            if n_compared > most:
+                return None
+            result = self.ranked(
+                version,
+                key,
+                MOST_LOOK_ALIKES + 1,
+                None,
+            )
+        except (FieldNotFound, FieldMismatch, NotIndexed, InvalidRuntime, MissingDependency, SampleNotFound):
+            return None
+        others = np.flatnonzero(result.ordinals != ordinal)[:MOST_LOOK_ALIKES]
+        return replace(
+            result,
+            ordinals=result.ordinals[others],
+            scores=result.scores[others],
+        )
 
     def _note(self, version: "loader.Version") -> None:
         """Close the indexes of the version that was searched the longest time ago."""

@@ -16,11 +16,21 @@ from loader.modalities.video.request import is_run
 
 from ...text import clean
 from ...upkeep.excluded_since import ExcludedSince
+from ..facets.version_searches import VersionSearches
 from ..json_record import JsonRecord
 from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, mp4_of, read_bounded
 from ..kinds.video import length_marks
 from ..marks import StepMark, far_marks
-from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
+from ..sample_relations import (
+    ColumnEdit,
+    HeldSteps,
+    Neighbour,
+    RunSearch,
+    SimilarSample,
+    column_edits,
+    phash_neighbours,
+    similar_samples,
+)
 from ..shown_values import ShownValue, StoredField, facts_of, place_of, shown_value
 from .sample_slices import SampleSlice, SampleSlices, SliceSearch
 from .version_record import fields_of
@@ -93,6 +103,8 @@ class SampleRecord(JsonRecord):
     """By column, oldest first."""
     neighbours: tuple[Neighbour, ...]
     """Look-alikes by `phash`, nearest first."""
+    similar: tuple[SimilarSample, ...]
+    """Look-alikes by cosine, the most similar first; () without embeddings, or if a page would wait for them."""
     slices: tuple[SampleSlice, ...]
     """Slices that contain the sample, the newest first."""
     slice_problems: Mapping[str, str]
@@ -145,11 +157,12 @@ def sample_record(
     search: RunSearch | None = None,
     slices: SliceSearch | None = None,
     *,
+    searches: VersionSearches | None = None,
     decode: bool = True,
 ) -> SampleRecord:
     """Return a sample's record. Reads its bytes, unless `decode` is False, and the samples table.
 
-    search, slices: None looks into no run, and into no slice.
+    search, slices, searches: None looks into no run, into no slice, and for no similar sample.
     """
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
@@ -180,6 +193,7 @@ def sample_record(
         runs_error=search.error,
         edits=column_edits(version, ordinal),
         neighbours=phash_neighbours(version, ordinal),
+        similar=similar_samples(version, ordinal, address.key, searches),
         **decided.fields(),
     )
 

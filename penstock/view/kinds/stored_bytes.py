@@ -14,6 +14,7 @@ from threading import Condition, local
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from loader.errors import DecodeFailed, MissingDependency, PenstockError
 from loader.modalities import DECODERS, WITH_TABLES, decoder_for
@@ -36,6 +37,8 @@ RELEASED_FROM_BYTES = 64 * 2**20
 
 def release_memory() -> None:
     """Return freed memory to the system, if the C library can; takes milliseconds."""
+    # Of columns that were read: Arrow's pool keeps their memory.
+    pa.default_memory_pool().release_unused()
     # 256 photos and their tensors take 300 MiB, which glibc would keep in growing per-thread heaps.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:

@@ -29,7 +29,7 @@ from .texts import (
     quiet,
     strong,
 )
-from .values import AlikeSection, DocumentsSection, RawSection
+from .values import AlikeSection, DocumentsSection, LookAlike, RawSection
 
 MOST_NAMES = 12
 """Runs or slices that were not searched, listed by name."""
@@ -106,16 +106,51 @@ def _unsearched_slices(names: tuple[str, ...], version: str) -> Section:
 
 
 def alike_box(record: SampleRecord | SlotRecord, version: str, thumb: str) -> list[Section]:
-    """Return a sample's look-alikes, if there are some. thumb: field with their thumbnails, or ""."""
-    if not record.neighbours:
+    """Return a sample's look-alikes by hash, if there are some. thumb: field with their thumbnails, or ""."""
+    samples = []
+    for neighbour in record.neighbours:
+        text = counted(neighbour.distance, "bit")
+        samples.append(LookAlike(neighbour.ordinal, neighbour.key, text))
+    return _alike(
+        samples,
+        version,
+        thumb,
+        "by phash, bits apart",
+        "alike",
+    )
+
+
+def similar_box(record: SampleRecord, version: str, thumb: str) -> list[Section]:
+    """Return a sample's look-alikes by cosine, if there are some. thumb: field with their thumbnails, or ""."""
+    samples = []
+    for similar in record.similar:
+        text = f"{similar.score:.3f}"
+        samples.append(LookAlike(similar.ordinal, similar.key, text))
+    return _alike(
+        samples,
+        version,
+        thumb,
+        "by cosine",
+        "similar",
+    )
+
+
+def _alike(
+    samples: list[LookAlike],
+    version: str,
+    thumb: str,
+    measure: str,
+    anchor: str,
+) -> list[Section]:
+    if not samples:
         return []
     alike = AlikeSection(
-        record.neighbours,
+        tuple(samples),
         version_address(version),
         thumb,
     )
-    title = ("Look-alikes", quiet("by phash, bits apart"))
-    return [card(title, alike, anchor="alike")]
+    title = ("Look-alikes", quiet(measure))
+    return [card(title, alike, anchor=anchor)]
 
 
 def trainings_box(

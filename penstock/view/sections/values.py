@@ -1,6 +1,7 @@
 """Sections with values of samples: marks and proofs, the slots of a step, fields, look-alikes, raw objects."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..inspect.packed_documents import PackedSequence
 from ..inspect.proofs import Proof
@@ -8,7 +9,6 @@ from ..inspect.step_record import SlotRow
 from ..kinds.kind import Mark
 from ..marks import StepMark
 from ..raw_source import RawObjectRecord
-from ..sample_relations import Neighbour
 from ..shown_values import ShownValue
 
 MEDIA_KINDS = ("image", "video", "audio")
@@ -105,11 +105,19 @@ class DocumentsSection:
     kind = "documents"
 
 
+class LookAlike(NamedTuple):
+    ordinal: int
+    """Index in the version."""
+    key: str
+    text: str
+    """Similarity, such as `9 bits`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AlikeSection:
     """Look-alikes of a sample."""
 
-    neighbours: tuple[Neighbour, ...]
+    samples: tuple[LookAlike, ...]
     version: str
     """Address of the version's page."""
     thumb: str

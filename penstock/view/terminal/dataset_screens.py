@@ -51,7 +51,13 @@ class SampleScreen(ValuesScreen):
         at = self.page.version
         version = self.data.version(at.dataset, at.number)
         search = self.data.run_search(self.page.search_from)
-        record = sample_record(version, self.page.ordinal, search, self.data.slice_search)
+        record = sample_record(
+            version,
+            self.page.ordinal,
+            search,
+            self.data.slice_search,
+            searches=self.data.columns.searches,
+        )
         for field in record.fields:
             if field.decoded is not None:
                 data = stored_sample(version, record.ordinal, field.field)

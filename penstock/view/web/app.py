@@ -309,7 +309,13 @@ def _sample(site: Site, request: Request) -> Page:
     if is_episode(version, names):
         return episode_page(site, request)
     search = site.opened.run_search(request.query_params.get("trainings"))
-    record = sample_record(version, ordinal, search, site.opened.slice_search)
+    record = sample_record(
+        version,
+        ordinal,
+        search,
+        site.opened.slice_search,
+        searches=site.opened.columns.searches,
+    )
     images = {}
     for field in record.fields:
         if field.decoded is not None:
@@ -321,7 +327,7 @@ def _sample(site: Site, request: Request) -> Page:
         players={one.field: played_type(one.field) for one in record.fields},
         raw=raw,
         raw_type=raw_type,
-        thumb=neighbours_field(version, record.neighbours),
+        thumb=neighbours_field(version, [*record.neighbours, *record.similar]),
         like=like_page(version, record.key),
     )
     return section_page(record, sample_sections(record, shown, request.query_params))

@@ -24,7 +24,7 @@ from ..kinds.stored_bytes import BUDGET, decoded_bytes, pictured_field, read_bou
 from ..raw_source import RawObjectRecord, raw_object
 from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
-from ..sample_relations import Neighbour
+from ..sample_relations import Neighbour, SimilarSample
 from ..shown_values import facts_of, version_of
 from .page import Site, in_thread, retry_after, status_of
 
@@ -271,7 +271,10 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
     return bytes_response(data, uri, saved_as, request)
 
 
-def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
+def neighbours_field(
+    version: loader.Version | None,
+    neighbours: Sequence[Neighbour | SimilarSample],
+) -> str:
     """Return a thumbnail field of all neighbours, or ""."""
     if version is None or not neighbours:
         return ""

@@ -8,12 +8,12 @@ from ...inspect.packed_documents import PackedDocument
 from ...inspect.step_record import SlotRow
 from ...kinds.kind import Mark
 from ...marks import StepMark
-from ...sample_relations import Neighbour
 from ..values import (
     AlikeSection,
     DocumentsSection,
     FieldsSection,
     FieldValues,
+    LookAlike,
     MarksSection,
     ProofsSection,
     RawSection,
@@ -43,8 +43,8 @@ def value_lines(section: ValueSection) -> Iterator[SectionLine]:
         case DocumentsSection():
             yield from _document_lines(section)
         case AlikeSection():
-            for neighbour in section.neighbours:
-                yield _neighbour_line(section, neighbour)
+            for sample in section.samples:
+                yield _alike_line(section, sample)
         case RawSection():
             yield from _raw_lines(section)
 
@@ -110,14 +110,11 @@ def _bad_line(mark: StepMark | Mark) -> SectionLine:
     return SectionLine(mark_line(mark), tone="bad")
 
 
-def _neighbour_line(section: AlikeSection, neighbour: Neighbour) -> SectionLine:
-    noun = "bits"
-    if neighbour.distance == 1:
-        noun = "bit "
-    key = clean(neighbour.key, 200)
-    page = f"{section.version}/s/{neighbour.ordinal}"
+def _alike_line(section: AlikeSection, sample: LookAlike) -> SectionLine:
+    key = clean(sample.key, 200)
+    page = f"{section.version}/s/{sample.ordinal}"
     return SectionLine(
-        f"{neighbour.distance:>2} {noun}  {key}",
+        f"{sample.text:>7}  {key}",
         page,
         link=key,
     )

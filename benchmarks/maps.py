@@ -1,8 +1,11 @@
 """`python -m benchmarks.maps`: how long a map takes: to fit, to place samples, to draw, to select by a lasso."""
 
 import argparse
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +15,16 @@ from penstock.search.map.fit import SAMPLED, fit_map
 from penstock.search.map.lasso import MAP_UNITS, Places, in_lasso, lasso_grid
 from penstock.search.map.placement import place
 
-from .view.rows import Row
+from . import sections
+from .view.rows import Row, table_lines
 
+HEAD = """# Maps
+
+Made by `python -m benchmarks.maps` on {machine}. {note}
+
+Figures are processor time of vectors of 320 numbers in memory.
+
+"""
 WIDTH = 320
 N_CLUSTERS = 400
 PLACED = 20_000
@@ -113,9 +124,16 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.maps", description=__doc__)
     options.add_argument("--samples", type=int, default=1_000_000)
     options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--note", default="", help="a sentence for the section's head, about the machine")
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-pipeline.md")
     arguments = options.parse_args()
+    rows = []
     for row in maps(arguments.samples, arguments.rounds):
-        print(row)
+        print(row, flush=True)
+        rows.append(row)
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    lines = table_lines(HEAD, rows, machine=machine, note=arguments.note)
+    sections.write("benchmarks.maps", "\n".join(lines), arguments.out)
     return 0
 
 

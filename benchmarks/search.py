@@ -7,24 +7,39 @@ memory (2 GB per 1e6).
 
 import argparse
 import os
-import resource
+import platform
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import loader
-from penstock.search.make import make_index
+from loader.dataset.versions.sample_search import search_samples
+from penstock.search.make import drop_index, make_index
+
+from . import sections
+from .meter import memory_bytes
+from .view.rows import Row, table_lines
+
+HEAD = """# Search
+
+Made by `python -m benchmarks.search` on {machine}. {note}
+
+Embeddings of 512 float16 and captions, on disk. Figures are processor time of one process.
+
+"""
 
 NUMBERS = 512
 BLOCK = 10_000
 N_QUERIES = 20
 K = 10
 SEED = 7
+WATCH_S = 0.05
+"""Seconds between two looks at the memory."""
 
 
 def clustered(n: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -81,75 +96,91 @@ def vectors_in_order(version: loader.Version) -> np.ndarray:
     return rows
 
 
-def median_s(function: Callable[[int], Any], n: int) -> float:
-    """Return the median seconds of calls with 0, 1, ... n - 1."""
-    seconds = []
+class PeakMemory:
+    """A thread that looks at this process's anonymous memory while its block runs."""
+
+    def __enter__(self) -> "PeakMemory":
+        self.bytes = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(WATCH_S):
+            self.bytes = max(self.bytes, memory_bytes(os.getpid()))
+
+
+def processor_ms(function: Callable[[int], object], n: int = N_QUERIES) -> list[float]:
+    """Return the milliseconds of processor of calls with 0, 1, ... n - 1."""
+    milliseconds = []
     for number in range(n):
-        start = time.perf_counter()
+        begun = time.process_time()
         function(number)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+        milliseconds.append(1000 * (time.process_time() - begun))
+    return milliseconds
 
 
-def measure(folder: Path, shape: str, n: int) -> Iterator[str]:
-    """Yield a line per figure."""
+def measure(folder: Path, shape: str, n: int) -> Iterator[Row]:
+    """Yield the figures of a root with vectors of a shape."""
     import faiss
 
-    started = time.perf_counter()
     root = write_root(folder, shape, n)
-    yield f"{shape}, {n:,} samples written in {time.perf_counter() - started:.0f} s"
-    cpu = time.process_time()
-    report = make_index(root, "d")
-    for index in report.fields:
-        yield f"  index {index.field}: {index.nbytes / 2**20:.0f} MiB, {index.n_new:,} rows"
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    cpu_s = time.process_time() - cpu
-    yield f"  indexed in {report.seconds:.1f} s ({cpu_s:.1f} s of processor, peak {peak_mib:.0f} MiB)"
+    drop_index(root, "d")
+    before = memory_bytes(os.getpid())
+    begun = time.process_time()
+    with PeakMemory() as peak:
+        report = make_index(root, "d")
+    seconds = time.process_time() - begun
+    of_shape = f"{shape}, {n:,} samples"
+    yield Row(what=f"index of {of_shape}: processor", values=[seconds], unit="s", goal=8, digits=1)
+    nbytes = sum(index.nbytes for index in report.fields)
+    yield Row(what="its bytes", values=[nbytes / 1e9], unit="GB", goal=0.52)
+    memory = (peak.bytes - before) / 1e9
+    yield Row(what="anonymous memory that it took", values=[memory], unit="GB", goal=0.5)
 
     version = root.open("d")
     rows = vectors_in_order(version)
     queries = np.linspace(0, n - 1, N_QUERIES).astype(int)
-    start = time.perf_counter()
-    version.search(like=rows[0], k=60)
-    yield f"  first search, with its local files written: {time.perf_counter() - start:.2f} s"
+    first = processor_ms(lambda _: version.search(like=rows[0], k=60), 1)
+    yield Row(what="first query, with its local files written", values=first, unit="ms", digits=0)
     recalls = []
     for ordinal in queries.tolist():
         exact = set(np.argsort(-(rows @ rows[ordinal]), kind="stable")[:K].tolist())
         result = version.search(like=rows[ordinal], k=K)
         recalls.append(len(exact & set(result.ordinals.tolist())) / K)
-    yield f"  recall@{K}: {statistics.mean(recalls):.3f} of {N_QUERIES} samples"
-
-    def similar(number: int) -> None:
-        version.search(like=rows[queries[number]], k=60)
+    recall = statistics.mean(recalls)
+    yield Row(what=f"recall@{K}", values=[recall], unit="", goal=0.99, more_is_better=True, digits=3)
 
     members = np.arange(n) % 10 == 0
-    from loader.dataset.versions.sample_search import search_samples
-
-    def similar_in_a_tenth(number: int) -> None:
-        search_samples(version, like=rows[queries[number]], k=60, members=members)
-
     flat = faiss.IndexFlatIP(NUMBERS)
     flat.add(rows)
-
-    def by_flat(number: int) -> None:
-        flat.search(rows[queries[number]][None], 60)
-
-    def by_numpy(number: int) -> None:
-        scores = rows @ rows[queries[number]]
-        np.argpartition(-scores, 60)
-
-    ours = median_s(similar, N_QUERIES)
-    tenth = median_s(similar_in_a_tenth, N_QUERIES)
-    yield f"  similar, k = 60: {1000 * ours:.0f} ms; in a tenth of the samples {1000 * tenth:.0f} ms"
-    for name, function in (("faiss flat", by_flat), ("numpy", by_numpy)):
-        theirs = median_s(function, N_QUERIES)
-        yield f"  {name}, all float32 in memory: {1000 * theirs:.0f} ms, {theirs / ours:.1f} times ours"
-    start = time.perf_counter()
-    version.search("cup")
-    yield f"  first words, with the texts read and folded: {time.perf_counter() - start:.2f} s"
+    faiss.omp_set_num_threads(1)  # its idle threads spin
+    ours, tenth, by_faiss, by_numpy = [], [], [], []
+    for number in range(N_QUERIES):
+        row = rows[queries[number]]
+        ours += processor_ms(lambda _, row=row: version.search(like=row, k=60), 1)
+        tenth += processor_ms(
+            lambda _, row=row: search_samples(version, like=row, k=60, members=members),
+            1,
+        )
+        by_faiss += processor_ms(lambda _, row=row: flat.search(row[None], 60), 1)
+        by_numpy += processor_ms(lambda _, row=row: np.argpartition(-(rows @ row), 60), 1)
+    yield Row(what="similar, k = 60: processor", values=ours, unit="ms", goal=150, digits=0)
+    yield Row(what="in a tenth of the samples", values=tenth, unit="ms", goal=40, digits=0)
+    yield Row(
+        what="faiss without codes, by turns: all float32 in memory", values=by_faiss, unit="ms", digits=0
+    )
+    yield Row(what="numpy likewise", values=by_numpy, unit="ms", digits=0)
+    first = processor_ms(lambda _: version.search("cup"), 1)
+    yield Row(what="first words, with the texts read and folded", values=first, unit="ms", digits=0)
     for words in ("cup 77777", '"number 123" -cup', "table"):
-        words_s = median_s(lambda _, words=words: version.search(words), 3)
-        yield f"  words {words!r}: {1000 * words_s:.0f} ms"
+        times_ms = processor_ms(lambda _, words=words: version.search(words), 3)
+        yield Row(what=f"words `{words}`", values=times_ms, unit="ms", goal=500, digits=0)
 
 
 def main() -> int:
@@ -157,14 +188,21 @@ def main() -> int:
     options.add_argument("--samples", type=int, default=1_000_000)
     options.add_argument("--shapes", default=",".join(SHAPES))
     options.add_argument("--folder", type=Path, help="keep the roots here")
+    options.add_argument("--note", default="", help="a sentence for the section's head, about the machine")
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-pipeline.md")
     arguments = options.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory(prefix="penstock-search-") as temporary:
         parent = arguments.folder or Path(temporary)
         for shape in arguments.shapes.split(","):
             folder = parent / f"{shape}-{arguments.samples}"
             os.makedirs(folder, exist_ok=True)
-            for line in measure(folder, shape, arguments.samples):
-                print(line, flush=True)
+            for row in measure(folder, shape, arguments.samples):
+                print(row, flush=True)
+                rows.append(row)
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    lines = table_lines(HEAD, rows, machine=machine, note=arguments.note)
+    sections.write("benchmarks.search", "\n".join(lines), arguments.out)
     return 0
 
 

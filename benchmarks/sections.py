@@ -25,6 +25,8 @@ PAGES = {
     "benchmarks.text": PIPELINE,
     "benchmarks.rollouts": PIPELINE,
     "benchmarks.view": PIPELINE,
+    "benchmarks.search": PIPELINE,
+    "benchmarks.maps": PIPELINE,
     "benchmarks.fleet": PIPELINE,
     "benchmarks.fleet_week": PIPELINE,
 }

@@ -6,6 +6,8 @@ faiss scans 1e6 codes of 512 numbers in 85 ms, numpy 13 times slower. Signs (one
 size, but lose a third of the neighbours where embeddings have no clusters.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ STEPS = 255
 NUMPY_MOST_CODES = 200_000
 """Most codes that numpy scans: 0.3 s of 512 numbers."""
 _NUMPY_ROWS = 8192
+_ENCODED_ROWS = 256
 _MARGIN = 0.05
 """Share of a range that is added at each end, for embeddings of later versions."""
 _LEAST_SPAN = 1e-6
@@ -48,15 +51,21 @@ def code_ranges(vectors: Floats) -> tuple[Floats, Floats]:
 def encode(vectors: Floats, how: How) -> Codes:
     """Return uint8 [n, numbers]: codes of unit vectors, float32 [n, numbers]."""
     low, high = how.ranges
-    steps = (vectors - low) / (high - low)
-    steps *= STEPS
-    np.clip(
-        steps,
-        0,
-        STEPS,
-        out=steps,
-    )
-    codes: Codes = steps.astype(np.uint8)
+    span = high - low
+    codes = np.empty(vectors.shape, np.uint8)
+    # In pieces that stay in the processor's cache, as one pass after another over all rows takes half as long again.
+    for start in range(0, len(vectors), _ENCODED_ROWS):
+        piece = slice(start, start + _ENCODED_ROWS)
+        steps = vectors[piece] - low
+        steps /= span
+        steps *= STEPS
+        np.clip(
+            steps,
+            0,
+            STEPS,
+            out=steps,
+        )
+        codes[piece] = steps
     return codes
 
 
@@ -138,6 +147,21 @@ def _replace_count(
     head[at : at + 8] = after.to_bytes(8, "little")
 
 
+@contextmanager
+def _one_thread(faiss: Any) -> Iterator[None]:
+    """Let faiss use one thread inside: it splits queries among its threads, and the idle ones of one query spin.
+
+    They double the processor time of a scan, and delay it while the other cores are busy. The setting is the calling
+    thread's only.
+    """
+    n_threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(n_threads)
+
+
 def faiss_scan(
     faiss: Any,
     index: Any,
@@ -152,10 +176,11 @@ def faiss_scan(
     bits = np.packbits(selected, bitorder="little")
     selector = faiss.IDSelectorBitmap(bits)
     parameters = faiss.SearchParameters(sel=selector)
-    scores, rows = index.search(
-        query.astype(np.float32)[None],
-        n_best,
-        params=parameters,
-    )
+    with _one_thread(faiss):
+        scores, rows = index.search(
+            query.astype(np.float32)[None],
+            n_best,
+            params=parameters,
+        )
     is_present = rows[0] >= 0  # fewer than n_best were selected
     return rows[0][is_present], scores[0][is_present]

@@ -25,7 +25,7 @@ from ...errors import AlreadyExists
 from ...storage import Store
 from ...storage.store import ObjectInfo
 from ..log.entries import canonical
-from ..tables.parquet import SCHEMA_VERSION, Int64s, integers
+from ..tables.parquet import SCHEMA_VERSION, Int64s, integers, take_rows, texts
 
 if TYPE_CHECKING:
     from ..versions.version import Version
@@ -216,12 +216,13 @@ def transaction(source: str) -> str:
 def with_rows(parts: Sequence[SegmentPart], values: pa.Table) -> pa.Table:
     """Return a segment's table: part and row before the value columns."""
     n_rows = [part.n_rows for part in parts]
-    number = np.repeat(np.arange(len(parts)), n_rows).astype(np.int32)  # [rows]: number of the row's part
-    names = pa.array([part.part for part in parts], pa.string())
-    part_column = pa.DictionaryArray.from_arrays(pa.array(number), names).cast(pa.string())
+    number = np.repeat(np.arange(len(parts)), n_rows)  # int64 [rows]: number of the row's part
+    names = texts([part.part for part in parts])
+    rows = _rows_in_parts(parts)
+    row_column = pa.Int64Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
     columns = {
-        "part": part_column,
-        "row": pa.array(_rows_in_parts(parts)),
+        "part": take_rows(names, number),
+        "row": row_column,
     }
     for name in values.column_names:
         columns[name] = values[name]

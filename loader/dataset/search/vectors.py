@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 BLOCK_ROWS = 8192
 """Rows that are read together: 16 MiB of embeddings with 512 float32."""
+_ROWS_IN_CACHE = 256
+"""Rows of a piece: 512 KiB of embeddings with 512 float32."""
 _MOST_NUMBERS = 65_536
 _READS_AT_ONCE = 16
 
@@ -115,8 +117,7 @@ class VectorReader:
             others = self._read_each(places, numbers)
         for number, _, data in others:
             is_filled[number] = self._fill(stored[number], layout, data)
-        vectors = stored.view(layout.dtype).astype(np.float32)
-        return _unit_vectors(vectors, is_filled)
+        return _unit_vectors(stored.view(layout.dtype), is_filled)
 
     def _find_reading(self, version: int) -> Reading:
         return self._reading
@@ -194,18 +195,29 @@ def _layout_of(data: bytes) -> _EmbeddingLayout | None:
     return layout
 
 
-def _unit_vectors(vectors: Floats, is_filled: Bools) -> UnitVectors:
-    """Return vectors [n, width] divided by their lengths."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Scaled first: squares of large numbers overflow, squares of small ones vanish.
-        largest = np.abs(vectors).max(axis=1, initial=0)  # [n]
-        is_valid = is_filled & np.isfinite(largest) & (largest > 0)
-        scale = np.where(is_valid, largest, 1)
-        scaled = np.where(is_valid[:, None], vectors / scale[:, None], 0)
-        squares = np.einsum("ij,ij->i", scaled, scaled)  # [n]
-        length = np.sqrt(np.where(is_valid, squares, 1))
-    rows = scaled / length[:, None]
-    return UnitVectors(rows.astype(np.float32), is_valid)
+def _unit_vectors(stored: np.ndarray, is_filled: Bools) -> UnitVectors:
+    """Return vectors [n, width] of floats divided by their lengths."""
+    rows = np.empty(stored.shape, np.float32)
+    is_valid = np.zeros(len(rows), bool)
+    # In pieces that stay in the processor's cache: half the time of one pass after another over all rows.
+    for start in range(0, len(rows), _ROWS_IN_CACHE):
+        piece = slice(start, start + _ROWS_IN_CACHE)
+        vectors = rows[piece]
+        with np.errstate(over="ignore", invalid="ignore"):
+            vectors[:] = stored[piece]
+            # Scaled first: squares of large numbers overflow, squares of small ones vanish.
+            greatest = vectors.max(axis=1, initial=0)  # [rows of the piece]
+            least = vectors.min(axis=1, initial=0)
+            largest = np.maximum(greatest, -least)
+            is_usable = is_filled[piece] & np.isfinite(largest) & (largest > 0)
+            scale = np.where(is_usable, largest, 1)
+            vectors /= scale[:, None]
+        vectors[~is_usable] = 0
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        length = np.sqrt(np.where(is_usable, squares, 1))
+        vectors /= length[:, None]
+        is_valid[piece] = is_usable
+    return UnitVectors(rows, is_valid)
 
 
 def unit_vector(vector: object, width: int, field: str) -> np.ndarray:

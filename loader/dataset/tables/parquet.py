@@ -285,17 +285,19 @@ def get_tables(
     store: Store,
     files: Sequence[TableFile],
     columns: list[str] | None = None,
+    read: Callable[[Store, TableFile], pa.Table] | None = None,
 ) -> Iterator[pa.Table]:
-    read = partial(get_table, store, columns=columns)
+    """Yield the tables of some files. read: reads one; None is `get_table` with the columns."""
+    read_one = partial(read or partial(get_table, columns=columns), store)
     if len(files) < 2:
-        yield from map(read, files)  # starting a thread costs more than it saves
+        yield from map(read_one, files)  # starting a thread costs more than it saves
         return
     n_threads = min(len(files), READ_AHEAD)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-table") as pool:
         # `pool.map` over all files would fetch them all, however slowly the caller takes them.
         for start in range(0, len(files), READ_AHEAD):
             batch = files[start : start + READ_AHEAD]
-            yield from pool.map(read, batch)
+            yield from pool.map(read_one, batch)
 
 
 def parse_table(
@@ -306,8 +308,7 @@ def parse_table(
     """Return a table. columns: names, or a function that names them by the file's footer; None for all."""
     try:
         # Python's own BytesIO takes the interpreter's lock for each read.
-        file = pa.BufferReader(data)
-        reader = pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
+        reader = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
         footer = reader.metadata
         check_schema_version(pa.schema([], footer.metadata), name)  # 20 us faster than the whole schema
         names = columns(footer) if callable(columns) else columns

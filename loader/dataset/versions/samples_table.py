@@ -13,8 +13,8 @@ from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
 from ...keywords import did_you_mean
 from ..tables.annotations import read_edits, select_files, with_edits
-from ..tables.parquet import TableFile, get_table_bytes, get_tables, integers
-from ..tables.table_rows import get_rows
+from ..tables.parquet import TableFile, get_table_bytes, integers
+from ..tables.table_rows import get_rows, rows_of_keys
 from .expression import names_in, parse_expression
 
 if TYPE_CHECKING:
@@ -54,18 +54,14 @@ def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
 
 def _live_matches(version: "Version", keys: frozenset[str]) -> Iterator[tuple[pa.Table, Int64s]]:
     """Yield (part, row and key of the live rows with these keys; int64 [rows], live ordinals) of each keys table."""
-    import pyarrow.compute as pc  # 40 ms, saved at startup
-
     # A text with half a character is no key, and Arrow cannot hold it.
     texts = [key for key in keys if is_text(key)]
     if not texts:
         return
-    key_array = pa.array(texts, pa.string())
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
     files = [TableFile.from_json(entry) for entry in entries]
     parts = version.parts
-    for table in get_tables(version.store, files, ["part", "row", "key"]):
-        matching = table.filter(pc.is_in(table["key"], value_set=key_array))
+    for matching in rows_of_keys(version.store, files, texts):
         positions = parts.positions(matching["part"])
         rows = integers(matching["row"])
         ordinals = parts.live_ordinals(positions, rows)

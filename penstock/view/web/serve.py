@@ -12,6 +12,7 @@ import loader
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, MissingDependency
 
+from ..kinds.stored_bytes import limit_heaps
 from ..open_data import OpenData
 from ..raw_source import RawSource
 from ..replays.metrics_file import MetricsFile
@@ -45,6 +46,7 @@ def serve(
 
     Raises: InvalidRuntime if the port is unavailable or the prefix invalid; MissingDependency.
     """
+    limit_heaps()
     check_packages()
     preparing = Thread(target=_prepare, name="penstock-view-prepare", daemon=True)
     preparing.start()

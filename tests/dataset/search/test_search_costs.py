@@ -1,0 +1,117 @@
+"""Costs of a search that do not depend on the machine: threads, memory of embeddings, and decoded columns of keys."""
+
+import tracemalloc
+
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.dataset.search.codes import code_ranges, encode, faiss_scan
+from loader.dataset.search.vectors import _unit_vectors
+from loader.dataset.tables import parquet, table_rows
+from loader.dataset.versions.samples_table import live_ordinals
+from loader.dataset.writing import run_samples
+
+NUMBERS = 64
+
+
+class Ranges:
+    """The part of a `How` that `encode` reads."""
+
+    def __init__(self, vectors):
+        self.ranges = code_ranges(vectors)
+
+
+def embeddings(n):
+    """Stored embeddings; some of them have no direction, also at the ends of pieces."""
+    vectors = np.random.default_rng(n).normal(size=(n, NUMBERS)).astype(np.float16)
+    vectors[[0, 255]] = 0
+    vectors[256, 3] = np.nan
+    vectors[257, 5] = -np.inf
+    is_filled = np.arange(n) != n - 1
+    return vectors, is_filled
+
+
+@pytest.mark.parametrize("n", [300, 256, 1_000])
+def test_directions_and_codes_are_those_of_whole_arrays(n):
+    stored, is_filled = embeddings(max(n, 258))
+    vectors = _unit_vectors(stored, is_filled)
+    wide = stored.astype(np.float32)
+    largest = np.abs(wide).max(axis=1)
+    is_valid = is_filled & np.isfinite(largest) & (largest > 0)
+    assert vectors.is_valid.tolist() == is_valid.tolist()
+    scaled = wide[is_valid] / largest[is_valid, None]
+    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    assert np.array_equal(vectors.rows[is_valid], scaled / lengths[:, None])
+    assert not vectors.rows[~is_valid].any()
+    ranges = Ranges(vectors.rows[is_valid])
+    low, high = ranges.ranges
+    steps = (vectors.rows - low) / (high - low) * np.float32(255)
+    assert np.array_equal(encode(vectors.rows, ranges), np.clip(steps, 0, 255).astype(np.uint8))
+
+
+def test_embeddings_take_little_memory_beside_their_result():
+    for n in (2_048, 16_384):
+        stored, is_filled = embeddings(n)
+        tracemalloc.start()
+        vectors = _unit_vectors(stored, is_filled)
+        codes = encode(vectors.rows, Ranges(vectors.rows))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        results = vectors.rows.nbytes + vectors.is_valid.nbytes + codes.nbytes
+        assert peak - results < 2**20
+
+
+def test_scan_takes_one_thread_and_leaves_the_setting():
+    """faiss's other threads spin while one scans for a query: they double the processor time."""
+    index = faiss.IndexScalarQuantizer(NUMBERS, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    vectors = np.random.default_rng(0).normal(size=(50, NUMBERS)).astype(np.float32)
+    index.train(vectors)
+    index.add(vectors)
+    n_threads = []
+
+    class Watched:
+        def search(self, *arguments, **options):
+            n_threads.append(faiss.omp_get_max_threads())
+            return index.search(*arguments, **options)
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    try:
+        rows, _ = faiss_scan(faiss, Watched(), vectors[7], 1, np.ones(50, bool))
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        faiss.omp_set_num_threads(before)
+    assert rows.tolist() == [7]
+    assert n_threads == [1]
+
+
+def test_few_keys_are_found_by_decoding_the_keys(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_samples.put_rows, "__defaults__", (16,))
+    defaults = parquet.table_bytes.__kwdefaults__
+    monkeypatch.setattr(parquet.table_bytes, "__kwdefaults__", {**defaults, "row_group_rows": 16})
+    monkeypatch.setattr(parquet.put_table, "__defaults__", (16,))
+    n_decoded = {}
+    for n in (64, 512):
+        root = loader.Root(tmp_path / str(n))
+        with root.write("d") as writer:
+            for i in range(n):
+                writer.add(f"k{i}", {"a.txt": "x"})
+        version = root.exclude("d", ["k3"], reason="r")
+        keys = version.keys(np.arange(len(version)))
+        columns = []
+
+        class Watched(pq.ParquetFile):
+            def read_row_group(self, number, columns, use_threads, _columns=columns):
+                _columns.append(columns)
+                return super().read_row_group(number, columns=columns, use_threads=use_threads)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table_rows.pq, "ParquetFile", Watched)
+            ordinals = live_ordinals(version, ["k5", "missing", "k3", f"k{n - 1}"])
+        assert ordinals.tolist() == [keys.index("k5"), -1, -1, keys.index(f"k{n - 1}")]
+        assert columns.count(["key"]) == n // 16
+        n_decoded[n] = columns.count(["part", "row"])
+    assert max(n_decoded.values()) <= 3  # one for each key that is there

@@ -211,4 +211,4 @@ def test_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_p
 
 def test_slot_as_text_tells_that_other_runs_were_not_asked(many, root, capsys):
     assert main(["batch", "run-2@1", "--slot", "0", "--root", root.url]) == 0
-    assert "not searched for the sample: 6 other runs of the root" in capsys.readouterr().out
+    assert "6 other runs were not searched:" in capsys.readouterr().out

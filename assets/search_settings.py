@@ -1,6 +1,6 @@
 """Fields of a dataset that its pipeline indexes for search."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -11,16 +11,20 @@ class Search:
     like: tuple[str, ...] = ("embedding.npy",)
     """Embeddings to compare, such as `appearance.npy`."""
     words: tuple[str, ...] = ()
-    """Texts to search, such as `caption.txt`."""
+    """Texts to search, such as `caption.txt` or `turns.jsonl`."""
 
     def __post_init__(self) -> None:
+        # Most pipelines index nothing.
+        from loader.dataset.search.field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
+
         if not self.like and not self.words:
             raise ValueError("Search(like=(), words=()) indexes nothing: name a field, or leave search=None")
-        _check("like", self.like, ".npy")
+        _check("like", self.like, _is_array, "an array (.npy)")
         _check(
             "words",
             self.words,
-            ".txt",
+            is_text_field,
+            f"a text: .txt, {', '.join(LINE_FIELDS)} or {TASK_FIELD}",
         )
 
     @property
@@ -29,12 +33,21 @@ class Search:
         return (*self.like, *self.words)
 
 
-def _check(name: str, fields: Sequence[str], ending: str) -> None:
+def _is_array(field: str) -> bool:
+    return field.endswith(".npy")
+
+
+def _check(
+    name: str,
+    fields: Sequence[str],
+    is_accepted: Callable[[str], bool],
+    accepted: str,
+) -> None:
     if isinstance(fields, str):
         raise ValueError(f"Search({name}={fields!r}): pass a tuple of fields, such as ({fields!r},)")
     for field in fields:
-        if not isinstance(field, str) or not field.endswith(ending):
-            raise ValueError(f"Search({name}={fields!r}): {field!r} is no field that ends in {ending}")
+        if not isinstance(field, str) or not is_accepted(field):
+            raise ValueError(f"Search({name}={fields!r}): {field!r} is not {accepted}")
 
 
 def check_searchable(

@@ -18,6 +18,7 @@ from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ..log.entries import DAMAGED, canonical
 from ..names import check_dataset_name
+from .field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
 
 if TYPE_CHECKING:
     from ..versions.version import Version
@@ -34,7 +35,6 @@ MOST_NUMBERS = 65_536
 _WEIGHTS = "weights_sha256"
 _SIMILAR = ("embedding", "appearance")
 """Field names without `.npy` that are searched if no field is named, in this order."""
-_TEXT_ENDINGS = ("txt",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def similarity_field(version: "Version", field_name: str | None) -> str:
 
 def text_fields(version: "Version", field_name: str | None) -> tuple[str, ...]:
     """Return the text fields whose words are searched: the named one, or all. Raises: FieldNotFound."""
-    texts = tuple(name for name in version.fields if name.rpartition(".")[2] in _TEXT_ENDINGS)
+    texts = tuple(name for name in version.fields if is_text_field(name))
     if field_name is None and texts:
         return texts
     if field_name is not None and field_name in texts:
@@ -204,4 +204,5 @@ def text_fields(version: "Version", field_name: str | None) -> tuple[str, ...]:
     if field_name is not None:
         version.group_of(field_name)
         raise FieldNotFound(f"{field_name!r} of {version.name} is no text; its text fields are {listed}")
-    raise FieldNotFound(f"{version.name} has no text field (.txt) to search for words")
+    others = ", ".join((*LINE_FIELDS, TASK_FIELD))
+    raise FieldNotFound(f"{version.name} has no text field (.txt) and no {others} to search for words")

@@ -11,6 +11,7 @@ from ..reading.sample_places import SamplePlaces
 from ..reading.shard_read import Reading
 from ..reading.verified_bucket_reads import read_places
 from ..tables.parquet import Int64s
+from .field_texts import MOST_TEXT_CHARACTERS, searched_text
 from .how import How
 from .segments import SegmentKind
 from .vectors import BLOCK_ROWS, part_places
@@ -18,9 +19,9 @@ from .vectors import BLOCK_ROWS, part_places
 if TYPE_CHECKING:
     from ..versions.version import Version
 
-MOST_TEXT_CHARACTERS = 4096
-"""Characters of a text that are searched, from its beginning."""
 _READS_AT_ONCE = 16
+_MOST_BLOCK_BYTES = 32 * 2**20
+"""Most bytes of texts in memory at once, if no single one has more."""
 
 
 def text_kind(how: How) -> SegmentKind:
@@ -66,28 +67,19 @@ class TextReader:
 
     def _read(self, places: SamplePlaces) -> pa.Array:
         texts: list[str | None] = [None] * len(places)
-        numbers = np.arange(len(places))
-        reads = read_places(
-            self._find_reading,
-            places,
-            {self._field: numbers},
-            self._pool.map,
-        )
-        for number, _, data in reads:
-            if not isinstance(data, Corrupt):
-                texts[number] = _decoded(bytes(data))
+        nbytes = places.fields[self._field].nbytes
+        block = np.cumsum(nbytes) // _MOST_BLOCK_BYTES  # int64 [n]: number of each text's block
+        for start in np.unique(block):
+            reads = read_places(
+                self._find_reading,
+                places,
+                {self._field: np.flatnonzero(block == start)},
+                self._pool.map,
+            )
+            for number, _, data in reads:
+                if not isinstance(data, Corrupt):
+                    texts[number] = searched_text(self._field, bytes(data))
         return pa.array(texts, pa.string())
 
     def _find_reading(self, version: int) -> Reading:
         return self._reading
-
-
-def _decoded(data: bytes) -> str | None:
-    """Return the beginning of a text; None for other bytes, such as the zeros that a takedown leaves."""
-    try:
-        text = data[: 4 * MOST_TEXT_CHARACTERS].decode("utf-8", "ignore")
-    except ValueError:
-        return None
-    if not text.strip("\0"):
-        return None
-    return text[:MOST_TEXT_CHARACTERS]

@@ -80,8 +80,8 @@ def test_dataset_without_a_version_has_no_index(tmp_path, instance):
     [
         ({"like": (), "words": ()}, "indexes nothing"),
         ({"like": "embedding.npy"}, "pass a tuple of fields"),
-        ({"like": ("caption.txt",)}, r"no field that ends in \.npy"),
-        ({"words": ("embedding.npy",)}, r"no field that ends in \.txt"),
+        ({"like": ("caption.txt",)}, r"is not an array \(\.npy\)"),
+        ({"words": ("embedding.npy",)}, r"is not a text: \.txt, turns\.jsonl"),
     ],
 )
 def test_settings_that_are_refused(settings, what):

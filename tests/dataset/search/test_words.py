@@ -1,5 +1,6 @@
 """`version.search("words")` beside a search that reads every text character by character."""
 
+import json
 import random
 import unicodedata
 
@@ -8,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 import loader
+from loader.dataset.reading.verified_bucket_reads import read_places
+from loader.dataset.search.field_texts import MOST_FIELD_BYTES
 from loader.dataset.search.words import folded_texts, in_order, parse_words, term_matches
 from loader.errors import FieldNotFound, InvalidRuntime, NotIndexed
+from penstock.search.make import make_index
 
 TEXTS = {
     "a": "A red CUP on a table",
@@ -92,6 +96,66 @@ def test_versions_without_texts(tmp_path, version, monkeypatch):
     fresh = loader.Root(version.store.url).open("d")
     with pytest.raises(NotIndexed, match=r"11 samples .* Run penstock index d@1 --field caption.txt"):
         fresh.search("red")
+
+
+def test_turns_language_and_tasks_are_searched(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    turns = [{"role": "user", "text": "Fold the towel"}, {"role": "tool", "text": 7}, {"text": "done \u00e9"}]
+    lines = "\n".join(json.dumps(turn) for turn in turns)
+    episode = {"fps": 25, "tasks": [{"task": "lift the red cup", "start": 0, "stop": 9}, "odd", {"task": 3}]}
+    nothing = {"turns.jsonl": b"", "language.jsonl": b"", "episode.json": b"{}", "facts.json": b"{}"}
+    samples = {
+        "chat": {"turns.jsonl": lines.encode()},
+        "torn": {"turns.jsonl": b'{"text": "a towel"}\n{"text": "\xff\n[1]\n{"text": "late"}'},
+        "robot": {"episode.json": json.dumps(episode).encode()},
+        "spoken": {"language.jsonl": b'{"start_ns": 0, "text": "red towel"}\n'},
+        "other": {"episode.json": b'{"tasks": {"task": "cup"}}', "facts.json": b'{"text": "towel"}'},
+        "zeros": {"turns.jsonl": bytes(40)},
+    }
+    with root.write("d") as writer:
+        for key, fields in samples.items():
+            writer.add(key, nothing | fields)
+    version = root.open("d")
+    queries = {
+        "towel": ["chat", "torn", "spoken"],
+        '"fold the towel"': ["chat"],
+        "user": [],
+        "é": ["chat"],
+        "late": ["torn"],
+        "red": ["robot", "spoken"],
+        "cup": ["robot"],
+        "odd": [],
+    }
+    for query, keys in queries.items():
+        assert sorted(version.search(query).keys()) == sorted(keys), query
+    make_index(root, "d")
+    for query, keys in queries.items():
+        assert sorted(loader.Root(root.url).open("d").search(query).keys()) == sorted(keys), query
+
+
+def test_long_texts_are_read_in_bounded_blocks(tmp_path, monkeypatch):
+    root = loader.Root(tmp_path / "root")
+    filler = {"text": "x" * 3000}
+    with root.write("d") as writer:
+        for number in range(40):
+            lines = [{"text": f"word{number}"}, filler, filler, {"text": "beyond"}]
+            writer.add(f"k{number:02}", {"turns.jsonl": "\n".join(map(json.dumps, lines)).encode()})
+        writer.add("large", {"turns.jsonl": b'{"text": "large"}\n' + bytes(MOST_FIELD_BYTES)})
+    monkeypatch.setattr("loader.dataset.search.text_reads._MOST_BLOCK_BYTES", 20_000)
+    largest = []
+
+    def watched(*arguments):
+        reads = read_places(*arguments)
+        largest.append(sum(len(data) for _, _, data in reads[:-1]))
+        return reads
+
+    monkeypatch.setattr("loader.dataset.search.text_reads.read_places", watched)
+    version = root.open("d")
+    assert version.search("word7").keys() == ["k07"]
+    assert len(largest) > 5
+    assert max(largest) <= 20_000
+    assert len(version.search("beyond")) == 0
+    assert len(version.search("large")) == 0
 
 
 def test_sample_has_the_words_of_all_its_texts(tmp_path):

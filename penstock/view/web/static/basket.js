@@ -95,10 +95,12 @@ export const basket = {
   },
   // Opens the page whose first samples are most similar to the selected one; a version's page keeps its filter.
   more() {
-    const one = current(), rest = document.querySelector("#found")?.dataset.rest;
+    const one = current(), isVersion = document.querySelector("#found");
     if (!one) return say("no sample is selected: use the arrows");
-    const [dataset, n] = one.version.split("@"), like = `like=${encodeURIComponent(one.key)}`;
-    location.assign(rest ? `${rest}${rest.length > 1 ? "&" : ""}${like}` : `${up}v/${encodeURIComponent(dataset)}/${n}?${like}`);
+    const [dataset, n] = one.version.split("@"), query = new URLSearchParams(isVersion ? location.search : "");
+    for (const name of ["sort", "from"]) query.delete(name);
+    query.set("like", one.key);
+    location.assign(`${isVersion ? "" : `${up}v/${encodeURIComponent(dataset)}/${n}`}?${query}`);
   },
   exclude() {
     const one = current();

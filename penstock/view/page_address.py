@@ -2,6 +2,12 @@
 
 from urllib.parse import quote, urlencode
 
+from loader.errors import InvalidRuntime
+
+
+class WrongParameter(InvalidRuntime):
+    """A parameter of an address is not accepted."""
+
 
 def address(*parts: object, **query: object) -> str:
     """Return a relative path of quoted parts, with a query of the non-empty values; a list repeats its name."""

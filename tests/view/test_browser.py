@@ -51,6 +51,7 @@ PAGES = {
     "/v/photos/1/lineage": "No record of a gate",
     "/v/faces/1": "59 of 59 on the map",
     "/v/faces/1/map?colour=label&lasso=0,0;40000,0;0,40000": "inside the lasso",
+    "/v/faces/1/groups": "Clusters of the map",
     "/v/photos/1/map": "has no field embedding.npy",
     "/v/rl/1/s/2?from=1024&by=advantages.npy": "Policy versions",
     "/v/rl/1/s/2/group": "mean reward",

@@ -3,7 +3,7 @@
 import io
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -286,9 +286,15 @@ def check_names(version: "Version", predicate: str) -> None:
     )
 
 
-def expression_columns(version: "Version", text: str, what: str) -> set[str]:
+def expression_columns(
+    version: "Version",
+    text: str,
+    what: str,
+    extra: Collection[str] = (),
+) -> set[str]:
     """Return the columns that an SQL expression names. Reads no table. what: its purpose, for messages.
 
+    extra: names that it may use besides the samples table's.
     Raises: FieldNotFound for an unknown column or a malformed expression; MissingDependency without polars.
     """
     expression = _parsed(
@@ -296,6 +302,7 @@ def expression_columns(version: "Version", text: str, what: str) -> set[str]:
         version,
         text,
         what,
+        extra,
     )
     return set(expression.meta.root_names())
 
@@ -305,9 +312,10 @@ def _parsed(
     version: "Version",
     text: object,
     what: str,
+    extra: Collection[str] = (),
 ) -> "polars.Expr":
     expression = parse_expression(pl, text, what)
-    columns = _known(version)
+    columns = _known(version) | set(extra)
     unknown = sorted(set(expression.meta.root_names()) - columns)
     if unknown:
         hint = did_you_mean(unknown[0], columns) or ";"
@@ -327,11 +335,14 @@ def live_columns(
     queries: Sequence[tuple[str, str]],
     truths: int = 0,
     scan: "Scan | None" = None,
+    extra: Collection[str] = (),
 ) -> "polars.DataFrame":
     """Return the same as `live_values`, reading the tables once. queries: (expression, purpose) pairs.
 
     truths: number of leading columns to return as bools, null as False. scan: replaces `scan_samples`, for a caller
-    that has columns in memory, or only some rows. Raises: FieldNotFound as `live_where`.
+    that has columns in memory, or only some rows.
+    extra: names of columns that only `scan` has.
+    Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = []
@@ -342,6 +353,7 @@ def live_columns(
             version,
             text,
             purpose,
+            extra,
         )
         names.update(expression.meta.root_names())
         if number < truths:

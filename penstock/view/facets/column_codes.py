@@ -128,9 +128,17 @@ class _Coding:
     mean: float | None = None
 
 
-def coded_column(name: str, series: "polars.Series") -> CodedColumn:
-    """Return the codes of a column of live samples."""
-    coding = _coding(name, series)
+def coded_column(
+    name: str,
+    series: "polars.Series",
+    *,
+    has_categories: bool = False,
+) -> CodedColumn:
+    """Return the codes of a column of live samples. has_categories: True for whole numbers that name kinds."""
+    if has_categories:
+        coding = _whole_categories(series)
+    else:
+        coding = _coding(name, series)
     values = coding.values
     codes = coding.codes
     null_code = -1
@@ -234,7 +242,23 @@ def _texts(name: str, series: "polars.Series") -> _Coding:
     ):
         return _uncounted(IDENTIFIER, series)
     short = counts.filter(pl.col("value").str.len_chars() <= MOST_VALUE_CHARACTERS)
-    top = short.sort(["n", "value"], descending=[True, False]).head(MOST_VALUES)
+    return _categories(series, short, n_values)
+
+
+def _whole_categories(series: "polars.Series") -> _Coding:
+    counts = series.drop_nulls().alias("value").value_counts(name="n")
+    return _categories(series, counts, counts.height)
+
+
+def _categories(
+    series: "polars.Series",
+    counts: "polars.DataFrame",
+    n_values: int,
+) -> _Coding:
+    """Return the coding of the most frequent values. counts: value, n."""
+    import polars as pl
+
+    top = counts.sort(["n", "value"], descending=[True, False]).head(MOST_VALUES)
     values = top["value"].to_list()
     if not values:
         return _Coding(

@@ -1,13 +1,43 @@
 """SQL terms that facets write: each finds exactly the samples of one value or bin."""
 
 import math
+import re
 from typing import Any
 
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_KEYWORDS = frozenset(
+    {
+        "AND",
+        "CASE",
+        "CLUSTER",
+        "END",
+        "FROM",
+        "GROUP",
+        "LIMIT",
+        "NOT",
+        "OR",
+        "ORDER",
+        "SELECT",
+        "WHERE",
+    }
+)
+"""Names of columns that SQL takes for something else."""
 NAN, INFINITY = "CAST('nan' AS DOUBLE)", "CAST('inf' AS DOUBLE)"
 
 
 def quoted(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
+
+
+def column_order(column: str) -> str:
+    """Return a column as an order (`sort=`) names it."""
+    is_plain = _PLAIN_NAME.fullmatch(column)
+    if not is_plain:
+        return quoted(column)
+    word = column.upper()
+    if word in _KEYWORDS:
+        return quoted(column)
+    return column
 
 
 def value_term(column: str, value: Any) -> str:

@@ -11,11 +11,12 @@ from loader.dataset.tables.columns import SOURCE_COLUMNS
 
 from .facet_record import Facet, coded_facet, stored_facet, tells_apart, uncounted_facet
 from .filter_members import FilterMembers
+from .map_columns import MAP_TYPES, map_columns
 from .version_columns import VersionColumns
 from .version_filter import CheckedFilter, VersionFilter
 
 _IDENTITY = frozenset((*SOURCE_COLUMNS, "key")) - {"split", "subject"}
-FIRST_COLUMNS = ("label", "kind", "split", "language", "licence")
+FIRST_COLUMNS = ("label", "kind", "split", "language", "licence", *MAP_TYPES)
 """Columns whose facets come first, if present."""
 FACETS = 8
 """Facets that are counted at least; more if the version is small."""
@@ -24,8 +25,11 @@ MOST_CELLS = 4_000_000
 
 
 def facet_columns(version: "loader.Version", columns: VersionColumns) -> list[str]:
-    """Return the columns that have facets, in the order of the page."""
-    return sorted(columns.statistics(version).keys() - _IDENTITY, key=_place)
+    """Return the columns that have facets, in the order of the page: also the map's, once it was read."""
+    names = set(columns.statistics(version)) - _IDENTITY
+    if columns.has_places(version):
+        names.update(map_columns(version))
+    return sorted(names, key=_place)
 
 
 def facets_in_sight(version: "loader.Version", columns: VersionColumns) -> list[str]:
@@ -49,8 +53,7 @@ def drawn_columns(
     for name in facet_columns(version, columns):
         if len(drawn) == most:
             break
-        facet = stored_facet(name, statistics[name])
-        if tells_apart(facet):
+        if name not in statistics or tells_apart(stored_facet(name, statistics[name])):
             drawn.append(name)
     return drawn
 
@@ -65,7 +68,9 @@ def unread_columns(
     unread = []
     for name in names:
         # Stored statistics count excluded samples, which no filter finds.
-        is_stored = stored_facet(name, statistics[name]).is_counted and not version.parts.has_exclusions
+        is_stored = name in statistics and not version.parts.has_exclusions
+        if is_stored:
+            is_stored = stored_facet(name, statistics[name]).is_counted
         if not is_stored and not columns.has_codes(version, name):
             unread.append(name)
     return unread
@@ -81,6 +86,10 @@ def counted_columns(
 
     names: requested columns; "*" all; None the first ones, or none if stored statistics have all counts.
     """
+    of_map = frozenset(map_columns(version))
+    # A person who asks for a column of the map waits for the map.
+    if names is not None and ("*" in names or not of_map.isdisjoint(names)):
+        columns.map_error(version)
     ordered = facet_columns(version, columns)
     if names is None:
         names = []
@@ -105,10 +114,13 @@ def facets(
     is_stored = members.whole is None and not version.parts.has_exclusions
     out = []
     for name in facet_columns(version, columns):
-        type_name = statistics[name]["type"]
+        is_of_map = name not in statistics
+        type_name = MAP_TYPES.get(name, "")
+        if not is_of_map:
+            type_name = statistics[name]["type"]
         if name not in counted and not columns.has_codes(version, name):
             facet = uncounted_facet(name, type_name)
-            if is_stored:
+            if is_stored and not is_of_map:
                 facet = stored_facet(name, statistics[name])
             out.append(facet)
             continue

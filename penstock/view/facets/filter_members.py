@@ -1,7 +1,7 @@
 """The samples that satisfy a filter, as a whole and without the terms of one column."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -61,6 +61,7 @@ def filter_members(
     columns: VersionColumns,
 ) -> FilterMembers:
     """Evaluate a filter. Expressions that fail are dropped, with an error."""
+    checked = drop_unmapped(version, checked, columns)
     term_members: dict[str, Bools] = {}
     for term, column in checked.columns.items():
         code = columns.code_of(
@@ -109,6 +110,26 @@ def filter_members(
         whole=whole,
         damaged=damaged,
     )
+
+
+def drop_unmapped(
+    version: "loader.Version",
+    checked: CheckedFilter,
+    columns: VersionColumns,
+) -> CheckedFilter:
+    """Return the filter without terms and an order over columns of the map, if the map cannot be read."""
+    named = [text for text, names in checked.names.items() if names & checked.of_map]
+    valid = checked.filter
+    named = [text for text in named if text in (*valid.terms, valid.sort.removeprefix("-"))]
+    if not named:
+        return checked
+    error = columns.map_error(version)
+    if not error:
+        return checked
+    for text in named:
+        checked = checked.dropping(text, error)
+    errors = tuple(dict.fromkeys(checked.errors))
+    return replace(checked, errors=errors)
 
 
 def found_ordinals(

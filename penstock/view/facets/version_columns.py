@@ -8,12 +8,14 @@ import numpy as np
 
 import loader
 from loader.dataset.versions.samples_table import import_polars, live_columns, scan_samples
+from loader.errors import Corrupt, FieldNotFound, FormatTooNew, NotIndexed
 
 from ...search.map.version_map import VersionMap, read_map
 from ...upkeep.diff import column_statistics
 from ..kinds.stored_bytes import release_memory
 from ..lru_cache import LruCache
 from .column_codes import Bools, CodedColumn, Int64s, coded_column
+from .map_columns import CLUSTER, LABEL, SHARE, LabelCodes, coded_labels, map_column, map_columns, text_labels
 from .spread_rows import is_spread, spread_samples
 from .version_searches import VersionSearches
 
@@ -79,6 +81,26 @@ class VersionColumns:
         key = _key(version, "")
         return key in self._maps
 
+    def map_error(self, version: "loader.Version") -> str:
+        """Return why a version's map cannot be read; "" if it can."""
+        try:
+            self.places(version)
+        except (NotIndexed, FieldNotFound, Corrupt, FormatTooNew) as error:
+            return str(error)
+        return ""
+
+    def label_codes(self, version: "loader.Version") -> LabelCodes | None:
+        """Return the labels of the samples that are counted; None without a column of texts."""
+        if LABEL not in version.manifest["columns"]:
+            return None
+        # Not `codes`: a caller may hold the lock of reads.
+        key = _key(version, LABEL)
+        coded = self._codes.get(key, lambda: self._coded(version, LABEL))
+        labels = coded_labels(coded)
+        if labels is None:
+            labels = text_labels(self._series(version, LABEL))
+        return labels
+
     def has_codes(self, version: "loader.Version", name: str) -> bool:
         key = _key(version, name)
         return key in self._codes
@@ -116,7 +138,7 @@ class VersionColumns:
                 for name, series in self._read(version, names[first:stop]).items():
                     key = _key(version, name)
                     if name in no_codes:
-                        coding = coded_column(name, series)
+                        coding = _coded(version, name, series)
                         self._codes.put(key, coding)
                     # Numbers are filtered and sorted next. Texts take more memory, and have codes.
                     is_number = series.dtype.is_numeric() or series.dtype.is_temporal()
@@ -152,12 +174,12 @@ class VersionColumns:
         )
         key = _key(version, name)
 
-        def make() -> CodedColumn:
-            # Evicted a moment ago.
-            series = _scan(version, [name])[name]
-            return coded_column(name, series)
+        # Made again if it was evicted a moment ago.
+        return self._codes.get(key, lambda: self._coded(version, name))
 
-        return self._codes.get(key, make)
+    def _coded(self, version: "loader.Version", name: str) -> CodedColumn:
+        series = self._column(version, name)
+        return _coded(version, name, series)
 
     def code_of(
         self,
@@ -186,12 +208,23 @@ class VersionColumns:
     def _series(self, version: "loader.Version", name: str) -> "polars.Series":
         key = _key(version, name)
 
-        def make() -> "polars.Series":
-            # Evicted a moment ago, or too large for the cache.
-            return _scan(version, [name])[name]
-
-        series: polars.Series = self._values.get(key, make)
+        # Read again if it was evicted a moment ago, or is too large for the cache.
+        series: polars.Series = self._values.get(key, lambda: self._column(version, name))
         return series
+
+    def _column(self, version: "loader.Version", name: str) -> "polars.Series":
+        """Return a column of the samples that are counted, from the tables or from the map. Raises: NotIndexed."""
+        if name not in map_columns(version):
+            return _scan(version, [name])[name]
+        labels = None
+        if name == SHARE:
+            labels = self.label_codes(version)
+        return map_column(
+            name,
+            self.places(version),
+            self.ordinals(version),
+            labels,
+        )
 
     def scan(self, version: "loader.Version", names: Sequence[str]) -> "polars.LazyFrame":
         """Return ordinal and these columns, as `scan_samples` does, from cached values."""
@@ -250,6 +283,7 @@ class VersionColumns:
             queries,
             truths=len(queries),
             scan=self.scan,
+            extra=map_columns(version),
         )
         members = {}
         for number, (text, _) in enumerate(queries):
@@ -270,8 +304,9 @@ class VersionColumns:
         """Return column -> its values. Cached ones are not read."""
         columns = {}
         others = []
+        of_map = map_columns(version)
         for name in names:
-            if self.has_values(version, name):
+            if self.has_values(version, name) or name in of_map:
                 columns[name] = self._series(version, name)
             else:
                 others.append(name)
@@ -280,6 +315,16 @@ class VersionColumns:
             columns.update(frame.to_dict())
             columns.pop("ordinal", None)
         return columns
+
+
+def _coded(
+    version: "loader.Version",
+    name: str,
+    series: "polars.Series",
+) -> CodedColumn:
+    if name == CLUSTER and name in map_columns(version):
+        return coded_column(name, series, has_categories=True)
+    return coded_column(name, series)
 
 
 def _scan(version: "loader.Version", names: Sequence[str]) -> "polars.DataFrame":

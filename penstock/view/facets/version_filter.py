@@ -14,6 +14,7 @@ from loader.errors import FieldNotFound, InvalidRuntime
 
 from ...search.map.lasso import parse_lasso
 from ...text import clean
+from .map_columns import map_columns
 
 # Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
 # quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
@@ -130,6 +131,20 @@ class CheckedFilter:
     """Expression -> the columns that it names."""
     errors: tuple[str, ...] = ()
     """A sentence for each refused part."""
+    of_map: Set[str] = frozenset()
+    """Columns of the map, which are no columns of the samples table."""
+
+    @property
+    def map_terms(self) -> tuple[str, ...]:
+        """Return the terms over columns of the map."""
+        return tuple(term for term in self.filter.terms if self.columns.get(term) in self.of_map)
+
+    @property
+    def sql(self) -> str:
+        """Return `where` and all terms for `version.where()`, without the ones over columns of the map."""
+        of_map = self.map_terms
+        stored = tuple(term for term in self.filter.terms if term not in of_map)
+        return replace(self.filter, terms=stored).sql
 
     def dropping(self, text: str, error: str) -> "CheckedFilter":
         """Return the filter without an expression, and with its error."""
@@ -228,6 +243,7 @@ def check_filter(
             checked,
             columns=columns,
             names=names,
+            of_map=frozenset(map_columns(version)),
         ),
     )
 
@@ -322,11 +338,19 @@ def _columns(
     text: str,
 ) -> set[str]:
     check_limit(text, what)
+    of_map = map_columns(version)
     columns = expression_columns(
         version,
         text,
         f"{what} {clean(text, 200)!r}",
+        of_map,
     )
+    named = sorted(columns.intersection(of_map))
+    if named and what == "where":
+        raise FieldNotFound(
+            f"where {clean(text, 200)!r} names {named[0]}, a column of the map, which no SQL of a plan can. "
+            "Write it as a term (t=), or click its facet"
+        )
     if what == "term" and len(columns) != 1:
         names = ", ".join(sorted(columns)) or "none"
         raise FieldNotFound(
@@ -338,11 +362,11 @@ def _columns(
 
 def _shortened(version: "loader.Version", checked: CheckedFilter) -> CheckedFilter:
     """Return the filter without its last terms if all together exceed the limits of `version.where`."""
-    while checked.filter.terms:
+    while checked.sql and checked.filter.terms:
         try:
             expression_columns(
                 version,
-                checked.filter.sql,
+                checked.sql,
                 "the whole filter",
             )
         except FieldNotFound as error:

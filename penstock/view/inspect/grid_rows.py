@@ -13,6 +13,7 @@ from loader.errors import FieldNotFound, InvalidRuntime
 
 from ...text import clean
 from ..facets.column_codes import Bools
+from ..facets.map_columns import map_columns
 from ..facets.version_columns import VersionColumns
 from ..json_record import JsonRecord
 from ..kinds.field_sparks import FieldSpark, field_sparks
@@ -109,6 +110,7 @@ def grid_page(
         version,
         [query],
         scan=columns.scan,
+        extra=map_columns(version),
     ).to_series()
     if members is not None:
         values = values.gather(rows)
@@ -245,6 +247,7 @@ def grid_rows(
     if not len(ordinals):
         return ()
     texts = [dict[str, str]() for _ in ordinals]
+    of_map = map_columns(version)
     for name in names:
         for row, value in zip(
             texts,
@@ -257,7 +260,7 @@ def grid_rows(
             strict=True,
         ):
             if value is not None:
-                row[name] = clean(value, MOST_CHARACTERS)
+                row[name] = _cell(value, is_of_map=name in of_map)
     fields_of_rows = fields_of(version, ordinals.tolist())
     lines = rollout_lines(version, ordinals, fields_of_rows)
     sparks = [dict[str, FieldSpark]() for _ in ordinals]
@@ -286,6 +289,13 @@ def grid_rows(
             strict=True,
         )
     )
+
+
+def _cell(value: Any, *, is_of_map: bool) -> str:
+    if is_of_map and isinstance(value, float):
+        # The map has three digits.
+        return f"{value:.4f}"
+    return clean(value, MOST_CHARACTERS)
 
 
 def _values(

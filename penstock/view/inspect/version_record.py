@@ -13,7 +13,8 @@ from ...text import clean
 from ...upkeep.diff import Diff, diff
 from ..facets.facet_record import Facet
 from ..facets.facets import counted_columns, facets
-from ..facets.filter_members import FilterMembers, filter_members
+from ..facets.filter_members import FilterMembers, drop_unmapped, filter_members
+from ..facets.map_columns import map_columns
 from ..facets.spread_rows import is_spread
 from ..facets.version_columns import VersionColumns
 from ..facets.version_filter import CheckedFilter, VersionFilter, check_filter
@@ -72,8 +73,10 @@ class VersionPageRecord(JsonRecord):
     """SQL filter as it was written, or "". It does not apply if `error` names it."""
     terms: tuple[str, ...]
     """Valid terms of facets, SQL over one column each."""
+    map_terms: tuple[str, ...]
+    """Those over columns of the map, such as `cluster`; `sql` lacks them."""
     sql: str
-    """All of the filter that applies, for `version.where()`: `where` and all terms; "" for all samples."""
+    """`where` and all terms over stored columns, for `version.where()`; "" for all samples."""
     words: str
     """Words as they were written, or ""."""
     like: str
@@ -145,8 +148,8 @@ def version_record(
     _check_first(first)
     cache = cache or VersionColumns()
     address = address or VersionFilter()
-    checked = check_filter(version, address, most_bytes)
-    shown, column_error = _row_columns(version, columns)
+    checked = drop_unmapped(version, check_filter(version, address, most_bytes), cache)
+    shown, column_error = _row_columns(version, columns, cache)
     counted = counted_columns(version, checked, cache, facet_names)
     names = _shown_names(version, checked, counted, shown)
     needed = _needed_values(version, checked, counted, names, cache)
@@ -161,7 +164,7 @@ def version_record(
         raise FieldNotFound("; ".join(errors))
     return VersionPageRecord(
         **_version_facts(version),
-        **_filter_facts(members.checked.filter),
+        **_filter_facts(members.checked),
         facets=facets(version, members, cache, counted),
         where=address.where,
         words=address.words,
@@ -184,7 +187,8 @@ def _shown_names(
     shown: tuple[str, ...],
 ) -> tuple[str, ...]:
     """Return the columns that rows have. shown: columns and fields that the address asks for."""
-    columns = tuple(name for name in shown if name in version.manifest["columns"])
+    of_table = {*version.manifest["columns"], *map_columns(version)}
+    columns = tuple(name for name in shown if name in of_table)
     if columns or checked.filter == VersionFilter():
         return columns
     names = _grid_columns(version)
@@ -221,7 +225,8 @@ def _count(
     if members.whole is None or not is_spread(version):
         return {"n_found": page.n_found, "about": None}
     valid = members.checked.filter
-    if exact and not valid.lasso:
+    is_of_map = valid.lasso or members.checked.map_terms
+    if exact and not is_of_map:
         view = View(
             version,
             (),
@@ -236,10 +241,12 @@ def _count(
     return {"n_found": round(page.n_found / share), "about": share}
 
 
-def _filter_facts(valid: VersionFilter) -> dict[str, Any]:
+def _filter_facts(checked: CheckedFilter) -> dict[str, Any]:
+    valid = checked.filter
     return {
         "terms": valid.terms,
-        "sql": valid.sql,
+        "map_terms": checked.map_terms,
+        "sql": checked.sql,
         "within": valid.within,
         "without": valid.without,
         "lasso": valid.lasso,
@@ -326,9 +333,19 @@ def _check_first(first: int) -> None:
         raise InvalidRuntime(f"from = {first}; pass a number from 0")
 
 
-def _row_columns(version: "loader.Version", names: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return (columns of the version among these, an error that names the others)."""
-    columns = version.manifest["columns"]
+def _row_columns(
+    version: "loader.Version",
+    names: Sequence[str],
+    cache: VersionColumns,
+) -> tuple[tuple[str, ...], str]:
+    """Return (columns of the version and of its map among these, an error that names the others)."""
+    columns = set(version.manifest["columns"])
+    of_map = map_columns(version)
+    if not columns.issuperset(names) and not set(of_map).isdisjoint(names):
+        error = cache.map_error(version)
+        if error:
+            return tuple(name for name in names if name in columns)[:MOST_COLUMNS], error
+        columns.update(of_map)
     distinct = dict.fromkeys(names)
     # A field of arrays is shown as a line.
     accepted = {*columns, *filter(has_spark, version.fields)}

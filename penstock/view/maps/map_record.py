@@ -15,9 +15,11 @@ from ...search.map.lasso import MAP_UNITS, Places
 from ...text import clean
 from ..facets.column_codes import CATEGORY, Bools, CodedColumn
 from ..facets.filter_members import filter_members
+from ..facets.map_columns import map_columns
 from ..facets.version_columns import VersionColumns
 from ..facets.version_filter import VersionFilter, check_filter
 from ..json_record import JsonRecord
+from ..page_address import WrongParameter
 
 DEFAULT_COLOUR = "label"
 """Column that colours a map, if the address names none and the version has it."""
@@ -189,7 +191,7 @@ def map_record(
 
 def colour_column(version: "loader.Version", colour: str | None) -> str:
     """Return the column that colours a map, or "". colour: None for the default. Raises: FieldNotFound."""
-    names = version.manifest["columns"]
+    names = [*version.manifest["columns"], *map_columns(version)]
     if colour is None and DEFAULT_COLOUR in names:
         return DEFAULT_COLOUR
     if not colour:
@@ -285,9 +287,9 @@ def near_record(
     point: tuple[int, int],
     box: Box,
 ) -> NearRecord:
-    """Return the sample of a filter nearest to a point. Raises: InvalidRuntime; NotIndexed; FieldNotFound; Corrupt."""
+    """Return the sample of a filter nearest to a point. Raises: WrongParameter; NotIndexed; FieldNotFound; Corrupt."""
     if max(point) >= MAP_UNITS:
-        raise InvalidRuntime(
+        raise WrongParameter(
             f"the point {point[0]},{point[1]} is not on the map: pass x and y below {MAP_UNITS:,}"
         )
     view = map_view(

@@ -30,6 +30,7 @@ def version_tabs(dataset: str, number: int, current: str) -> tuple[TextPiece, ..
         "Samples": version_address(name),
         "Columns": version_address(name, "columns"),
         "Map": version_address(name, "map"),
+        "Groups": version_address(name, "groups"),
     }
     if number > 1:
         before = f"{dataset}@{number - 1}"

@@ -192,6 +192,14 @@ class CostPage(PageAddress):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsPage(PageOfVersion):
+    """A version's near-duplicates and clusters."""
+
+    cosine: str = ""
+    """Least cosine of near-duplicates, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlicesPage(PageAddress):
     """All slices."""
 
@@ -278,6 +286,8 @@ def _page_of_version(
             return ContentsPage(dataset=dataset, number=number)
         case ["lineage"]:
             return LineagePage(dataset=dataset, number=number)
+        case ["groups"]:
+            return GroupsPage(dataset=dataset, number=number, cosine=_word(parameters, "cosine"))
         case ["diff", other] if other.isdecimal():
             return DifferencePage(dataset=dataset, number=number, other=int(other))
     return None

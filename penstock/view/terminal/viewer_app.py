@@ -15,6 +15,7 @@ from .addresses import (
     DecisionPage,
     DecisionsPage,
     DifferencePage,
+    GroupsPage,
     LineagePage,
     PageAddress,
     RootPage,
@@ -40,7 +41,7 @@ from .training_screens import (
     WindowScreen,
 )
 from .version_screen import VersionScreen
-from .version_tab_screens import ContentsScreen, LineageScreen
+from .version_tab_screens import ContentsScreen, GroupsScreen, LineageScreen
 
 
 class ViewerApp(Viewer):
@@ -61,6 +62,7 @@ class ViewerApp(Viewer):
         DifferencePage: DifferenceScreen,
         ContentsPage: ContentsScreen,
         LineagePage: LineageScreen,
+        GroupsPage: GroupsScreen,
         SlicesPage: SlicesScreen,
         CostPage: CostScreen,
         SlicePage: SliceScreen,

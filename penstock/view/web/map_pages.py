@@ -1,5 +1,6 @@
 """The map of a version: its page, its image, and the sample at a point."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
@@ -11,19 +12,22 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 import loader
-from loader.errors import PenstockError, SampleNotFound
+from loader.errors import InvalidRuntime, PenstockError, SampleNotFound
 
 from ...search.map.drawing import DARK, LIGHT, Box, parse_box
 from ..facets.filter_address import filter_parameters, parse_filter
+from ..facets.map_columns import CLUSTER, COSINE, SHARE, map_columns
 from ..kinds.kind import Media
 from ..maps.map_record import NearRecord, map_image, map_record, near_record
 from ..maps.zoom import box_text, zoom_boxes
-from ..page_address import address, version_address
+from ..page_address import WrongParameter, address, version_address
 from ..sections.version_tabs import version_tabs
 from .episode_pages import VERSION, requested_version
 from .media import media_response, media_route
 from .page import Page, Site, error_response, is_fragment, number, page_routes
 
+ORDERS = {COSINE: "outliers first", SHARE: "odd labels first"}
+"""Column of the map -> name of its order."""
 COLOURS = 12
 """Columns of categories that the page offers for its colours."""
 ZOOMS = {
@@ -137,10 +141,26 @@ def map_values(
         "unzoomed": filter_query(query, **kept),
         "zooms": zooms,
         "whole": filter_query(query, colour="", box=box),
+        "orders": _orders(version, query, box, kept),
         "map_hidden": _hidden(query, box),
         "corners": record.lasso.replace(";", " "),
         "colours": _colours(site, version),
     }
+
+
+def _orders(
+    version: loader.Version,
+    query: QueryParams,
+    box: str,
+    kept: Mapping[str, str],
+) -> list[tuple[str, str]]:
+    """Return the (name, query) pairs of orders of the samples that the map has."""
+    of_map = map_columns(version)
+    orders = []
+    for column, name in ORDERS.items():
+        if column in of_map:
+            orders.append((name, filter_query(query, box=box, **{**kept, "sort": column})))
+    return orders
 
 
 def _page_parameters(query: QueryParams, is_beside: bool) -> dict[str, str]:
@@ -158,9 +178,9 @@ def _hidden(query: QueryParams, box: str) -> list[tuple[str, str]]:
 
 
 def _colours(site: Site, version: loader.Version) -> list[str]:
-    """Return columns of few values, of which stored statistics count the values."""
+    """Return columns of few values, of which stored statistics count the values, and the map's clusters."""
     statistics = site.opened.columns.statistics(version)
-    names = []
+    names = [name for name in map_columns(version) if name == CLUSTER]
     for name, column in sorted(statistics.items()):
         n_values = len(column.get("categories") or ())
         if 1 < n_values <= 300:
@@ -178,11 +198,18 @@ def _image(site: Site, request: Request) -> Response:
         version,
         parse_filter(query.getlist),
         site.opened.columns,
-        box=parse_box(query.get("box", "")),
+        box=_requested_box(query),
         colour=requested_colour(query),
         palette=palette,
     )
     return media_response(Media(type="image/png", data=png))
+
+
+def _requested_box(query: QueryParams) -> Box:
+    try:
+        return parse_box(query.get("box", ""))
+    except InvalidRuntime as error:
+        raise WrongParameter(str(error)) from error
 
 
 def _near_page(site: Site, request: Request) -> Page:
@@ -201,5 +228,5 @@ def _near(site: Site, request: Request) -> NearRecord:
         parse_filter(query.getlist),
         site.opened.columns,
         (number(request, "x"), number(request, "y")),
-        parse_box(query.get("box", "")),
+        _requested_box(query),
     )

@@ -43,7 +43,7 @@ from ..inspect.recorded_step import failure_record
 from ..json_record import plain
 from ..open_data import OpenData
 from ..outage import DOWN, OUTAGE_S
-from ..page_address import address
+from ..page_address import WrongParameter, address
 from ..sections.section import SectionPage
 from ..sections.texts import plain_text
 from .static_files import PATH
@@ -62,6 +62,7 @@ THREADS = 32
 _HERE = Path(__file__).parent / "templates"
 COMMON_TEMPLATES = ("section_page", "layout", "sections")
 _STATUS: Mapping[type[PenstockError], int] = {
+    WrongParameter: 400,
     RunNotFound: 404,
     VersionNotFound: 404,
     SampleNotFound: 404,

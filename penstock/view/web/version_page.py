@@ -13,8 +13,10 @@ from loader.errors import InvalidRuntime
 
 from ...search.map.drawing import parse_box
 from ..board.dataset_cards import gate_result
+from ..facets.facet_terms import column_order
 from ..facets.facets import drawn_columns, facets_in_sight, unread_columns
 from ..facets.filter_address import parse_filter
+from ..facets.map_columns import map_columns
 from ..facets.version_columns import VersionColumns
 from ..facets.version_filter import MOST_ADDRESS_BYTES, VersionFilter, has_texts
 from ..inspect.grid_rows import LABEL, GridRow
@@ -76,6 +78,7 @@ def version_page(site: Site, request: Request) -> Page:
         "histogram_height": HEIGHT,
         "spark": {"width": SPARK_WIDTH, "height": SPARK_HEIGHT},
         "filtered": partial(filter_query, record),
+        "column_order": column_order,
         "hidden": hidden_parameters(record),
     }
     if not is_json:
@@ -110,7 +113,7 @@ def _drawn(
         "facets": facet_sections(record, facet_names),
         "dots": label_colours(record),
         "facts": _facts(version),
-        "addable": _addable(version, record.columns),
+        "addable": _addable(version, record.columns, site.opened.columns),
         "sparks": _sparks(record.rows),
         "slice_actions": [slice_actions(version.name, name) for name in record.within],
         "save_command": command,
@@ -192,9 +195,15 @@ def _sparks(rows: Sequence[GridRow]) -> dict[int, dict[str, SparkPiece]]:
     return sparks
 
 
-def _addable(version: loader.Version, shown: Sequence[str]) -> list[str]:
+def _addable(
+    version: loader.Version,
+    shown: Sequence[str],
+    columns: VersionColumns,
+) -> list[str]:
     """Return the columns, and the fields with lines, that a table does not show yet."""
     names = [*version.manifest["columns"], *filter(has_spark, version.fields)]
+    if columns.has_places(version):
+        names += map_columns(version)
     return [name for name in names if name not in {*shown, "key"}]
 
 

@@ -25,16 +25,16 @@ def version_map(cluster, cosine, has_place=None):
 
 def test_cluster_has_its_label_words_and_example():
     places = version_map([0, 0, 0, 2, 2, 2], [0.5, 0.75, 0.25, 0.5, 0.5, 1], [True] * 5 + [False])
-    labels = ["cat", "cat", "dog", "owl", None, "owl"]
-    texts = ["a grey cat sits", "The CAT runs", "a dog", "an owl flies", "an owl", None]
-    first, second = clusters(places, labels, texts)
-    assert (first.number, first.n, first.label, first.label_share) == (0, 3, "cat", pytest.approx(2 / 3))
+    labels = np.array([7, 7, 3, 1, -1, 1])
+    texts = ["a grey cat sits", "The CAT runs", "a dog", "an owl flies", "an owl"]
+    first, second = clusters(places, labels, dict(enumerate(texts)))
+    assert (first.number, first.n, first.label, first.label_share) == (0, 3, 7, pytest.approx(2 / 3))
     assert first.words == ("cat",)
     assert (first.cosine, first.example, first.x, first.y) == (0.5, 1, 10, 1)
-    assert (second.number, second.n, second.label, second.label_share) == (2, 2, "owl", 0.5)
+    assert (second.number, second.n, second.label, second.label_share) == (2, 2, 1, 0.5)
     assert second.words == ("owl",)
     (bare, _) = clusters(places)
-    assert (bare.label, bare.label_share, bare.words) == ("", 0, ())
+    assert (bare.label, bare.label_share, bare.words) == (-1, 0, ())
 
 
 def test_odd_label_has_the_smallest_share():
@@ -57,6 +57,11 @@ def test_groups_are_components_of_near_pairs(seed):
     for _ in range(7):
         reach = (reach.astype(int) @ reach.astype(int)) > 0
     assert np.array_equal(groups, reach.argmax(axis=1))
+
+
+def test_thousands_of_equal_vectors_are_one_group():
+    vectors = unit_rows(np.ones((1_500, 8), np.float32))
+    assert not near_duplicate_groups(vectors, 0.99).any()
 
 
 def test_copies_are_grouped_by_their_original():

@@ -3,8 +3,9 @@
 import pytest
 
 import loader
-from penstock.view.terminal.addresses import ContentsPage, LineagePage, VersionPage, page_at
+from penstock.view.terminal.addresses import ContentsPage, GroupsPage, LineagePage, VersionPage, page_at
 from tests.view.conftest import write_photos
+from tests.view.test_groups_page import write_copies
 from tests.view.test_web import Served
 
 MARKUP = "<b>bold</b> \u202egnat"
@@ -47,7 +48,7 @@ def test_markup_in_names_and_values_stays_text(served, tab):
     assert "\u202e" not in text
 
 
-@pytest.mark.parametrize("tab", ["columns", "lineage"])
+@pytest.mark.parametrize("tab", ["columns", "lineage", "groups"])
 def test_tab_of_a_missing_version_is_not_found(served, tab):
     assert served.get(f"/v/photos/9/{tab}").status_code == 404
 
@@ -75,7 +76,19 @@ def test_terminal_tells_the_lineage(look, root, tmp_path):
     look(test, LineagePage(dataset="photos", number=2), root=tmp_path / "root", size=(140, 40))
 
 
+def test_terminal_lists_groups(look, root, tmp_path):
+    write_copies(root)
+
+    async def test(terminal):
+        assert terminal.lines[0].startswith("faces@1: 2 groups of near-duplicates, 0 clusters")
+        assert "run penstock index faces@1 --map" in terminal.text
+        assert all(f"f/{number}" in terminal.text for number in ("03", 30, 31, 32))
+
+    look(test, GroupsPage(dataset="faces", number=1), root=tmp_path / "root", size=(140, 40))
+
+
 def test_addresses_are_those_of_the_browser():
+    assert page_at("v/photos/2/groups?cosine=0.9") == GroupsPage(dataset="photos", number=2, cosine="0.9")
     assert page_at("v/photos/2/columns") == ContentsPage(dataset="photos", number=2)
     assert page_at("v/photos/2/lineage") == LineagePage(dataset="photos", number=2)
     assert LineagePage(dataset="photos", number=2).parent == VersionPage(dataset="photos", number=2)

@@ -50,3 +50,10 @@ def memory_bytes(pid: int) -> int:
                 if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
                     total += int(line.split()[1]) * 1024
     return total
+
+
+def own_anonymous_bytes() -> int:
+    """Return the anonymous memory of this process; cheap enough to ask twenty times a second."""
+    status = Path("/proc/self/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024

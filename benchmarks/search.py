@@ -22,7 +22,7 @@ from loader.dataset.versions.sample_search import search_samples
 from penstock.search.make import drop_index, make_index
 
 from . import sections
-from .meter import memory_bytes
+from .meter import own_anonymous_bytes
 from .view.rows import Row, table_lines
 
 HEAD = """# Search
@@ -112,7 +112,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._end.wait(WATCH_S):
-            self.bytes = max(self.bytes, memory_bytes(os.getpid()))
+            self.bytes = max(self.bytes, own_anonymous_bytes())
 
 
 def processor_ms(function: Callable[[int], object], n: int = N_QUERIES) -> list[float]:
@@ -131,7 +131,7 @@ def measure(folder: Path, shape: str, n: int) -> Iterator[Row]:
 
     root = write_root(folder, shape, n)
     drop_index(root, "d")
-    before = memory_bytes(os.getpid())
+    before = own_anonymous_bytes()
     begun = time.process_time()
     with PeakMemory() as peak:
         report = make_index(root, "d")

@@ -144,6 +144,7 @@ class Shots:
         if not self._wanted("view-home", "view-version", "view-run", "view-step", "view-exclude"):
             return
         root = self._into / "planted" / "root"
+        run(["penstock", "index", "demo@1", "--map", "--root", str(root)])
         command = ["view", "planted", "--root", root, "--recipe", RECIPE, "--allow-writes", "--port", 0]
         with server(["penstock", *map(str, command)], {}) as lines:
             url = next(word for line in lines for word in line.split() if word.startswith("http"))

@@ -268,7 +268,9 @@ def test_version_without_a_map_names_the_command(root, tmp_path):
     write_faces(other := loader.Root(tmp_path / "root"))
     served = Served(other, recipe=None)
     try:
-        assert "run penstock index faces@1 --map" in served.get("/v/faces/1/map").text
+        page = served.get("/v/faces/1/map").text
+        assert "run penstock index faces@1 --map" in page
+        assert 'role="alert"' not in page, "it is a hint"
         assert served.get("/v/faces/1/map.png").status_code == 404
         page = served.get("/v/faces/1?lasso=1,1;2,2;3,1").text
         assert "60 found" in page

@@ -47,6 +47,8 @@ class MapRecord(JsonRecord):
     field: str
     """Field whose vectors were laid out; "" if the version has none."""
     has_map: bool
+    is_missing: bool
+    """True if nobody has laid out its samples yet: `error` names the command."""
     n_samples: int
     """Live samples."""
     n_placed: int
@@ -149,6 +151,7 @@ def map_record(
     n_placed = 0
     n_found = 0
     has_map = False
+    is_missing = False
     name = ""
     try:
         name = similarity_field(version, None)
@@ -163,7 +166,10 @@ def map_record(
         if view.selected is not None:
             n_found = int(np.count_nonzero(view.selected))
         errors.append(view.error)
-    except (NotIndexed, FieldNotFound, Corrupt, FormatTooNew) as error:
+    except NotIndexed as error:
+        is_missing = True
+        errors.append(str(error))
+    except (FieldNotFound, Corrupt, FormatTooNew) as error:
         errors.append(str(error))
     column = ""
     categories: tuple[MapCategory, ...] = ()
@@ -178,6 +184,7 @@ def map_record(
         number=version.number,
         field=name,
         has_map=has_map,
+        is_missing=is_missing,
         n_samples=len(version),
         n_placed=n_placed,
         n_found=n_found,

@@ -48,7 +48,7 @@ class MapRecord(JsonRecord):
     """Field whose vectors were laid out; "" if the version has none."""
     has_map: bool
     is_missing: bool
-    """True if nobody has laid out its samples yet: `error` names the command."""
+    """True if its samples were not laid out yet: `error` names the command."""
     n_samples: int
     """Live samples."""
     n_placed: int
@@ -142,12 +142,8 @@ def map_record(
     colour: str | None = None,
 ) -> MapRecord:
     """Return the facts of a map's page. A version without a map, or a wrong address, has an `error`."""
-    errors = []
-    part = parse_box("")
-    try:
-        part = parse_box(box)
-    except InvalidRuntime as error:
-        errors.append(str(error))
+    part, wrong_box = _parsed_box(box)
+    errors = [wrong_box]
     n_placed = 0
     n_found = 0
     has_map = False
@@ -194,6 +190,14 @@ def map_record(
         categories=categories,
         error="\n".join(error for error in errors if error),
     )
+
+
+def _parsed_box(text: str) -> tuple[Box, str]:
+    """Return (part of the map, ""), or (all of it, why the text is no part)."""
+    try:
+        return parse_box(text), ""
+    except InvalidRuntime as error:
+        return parse_box(""), str(error)
 
 
 def colour_column(version: "loader.Version", colour: str | None) -> str:

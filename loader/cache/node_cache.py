@@ -19,7 +19,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..dataset.reading.read_faults import add_fault
-from ..dataset.search.how import CODE_FOLDER
+from ..dataset.search import CODE_FOLDER
 from ..errors import PenstockError
 from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, file_mode, make_place, write_whole
 from .spec import PAGES_MIN, NodeCache

@@ -27,8 +27,9 @@ from ...storage.disk.scratch import HeldFolder, on_scratch
 from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
+from . import CODE_FOLDER
 from .codes import code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
-from .how import CODE_FOLDER, How
+from .how import How
 from .segment_reads import read_segment
 from .segments import SegmentPart, StoredSegment, part_starts, segment_name
 from .vectors import Floats

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FOLDER = "search/"
-CODE_FOLDER = "search"
-"""Folder in a node cache with local files of codes."""
 TEXTS = 0
 """Code number of texts, which have no ranges."""
 SQ8 = 1

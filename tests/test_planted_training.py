@@ -67,7 +67,7 @@ def bad_step(demo: Path, copies: set[str]) -> tuple[str, str]:
         (explained,) = json.loads(penstock(demo, "explain", f"planted@{step}", "--slot", slot, "--json"))
         if explained["key"] in copies:
             return step, slot
-    raise AssertionError("no step of a copy is among those that the trail shows")
+    raise AssertionError("the trail shows no step with a copy")
 
 
 @pytest.mark.server  # processes of Dagster

@@ -152,13 +152,7 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
     Raises: RunTaken for a file of another run under the name. Conflict if a person stopped it, or if another launcher
     starts it. InvalidSpec. EngineUnreachable. NotARoot or StoreError if its checkpoints or record cannot be written.
     """
-    sized(spec, nodes)
-    check_without_secrets(spec, spec.run)
-    check_places(spec)
-    changes(spec)  # a file that is refused must leave no new root
-    create_places(spec)
-    folder = RunFolder(Root(spec.record).store, spec.run)
-    key = folder.put_spec(spec, user_name())
+    folder, key = _stored(spec, nodes)
     if folder.is_to_stop():
         raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume continues it")
     claimed = ""
@@ -177,13 +171,7 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
 
     Raises: as `submit`; Conflict while its last start is still ending.
     """
-    sized(spec, nodes)
-    check_without_secrets(spec, spec.run)
-    check_places(spec)
-    changes(spec)  # a file that is refused must leave no new root
-    create_places(spec)
-    folder = RunFolder(Root(spec.record).store, spec.run)
-    key = folder.put_spec(spec, user_name())
+    folder, key = _stored(spec, nodes)
     claimed = ""
     try:
         status = launcher.status(spec.run)
@@ -197,6 +185,17 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
         if key:
             folder.withdraw_spec(key)
         raise
+
+
+def _stored(spec: RunSpec, nodes: int | None) -> tuple[RunFolder, str]:
+    """Check a run's file, make its places, and store it; return (the run's folder, key of a changed file or "")."""
+    sized(spec, nodes)
+    check_without_secrets(spec, spec.run)
+    check_places(spec)
+    changes(spec)  # a file that is refused must leave no new root
+    create_places(spec)
+    folder = RunFolder(Root(spec.record).store, spec.run)
+    return folder, folder.put_spec(spec, user_name())
 
 
 def stop(folder: RunFolder, launcher: Launcher | None = None) -> str:

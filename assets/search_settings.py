@@ -12,10 +12,13 @@ class Search:
     """Embeddings to compare, such as `appearance.npy`."""
     words: tuple[str, ...] = ()
     """Texts to search, such as `caption.txt` or `turns.jsonl`."""
+    map: bool = False
+    """Also make the map of the version's embedding, as `penstock index REF --map` does."""
 
     def __post_init__(self) -> None:
         # Most pipelines index nothing.
         from loader.dataset.search.field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
+        from loader.dataset.search.how import first_similar
 
         if not self.like and not self.words:
             raise ValueError("Search(like=(), words=()) indexes nothing: name a field, or leave search=None")
@@ -26,6 +29,12 @@ class Search:
             is_text_field,
             f"a text: .txt, {', '.join(LINE_FIELDS)} or {TASK_FIELD}",
         )
+        # The viewer and --lasso read one map of a version: no other field's would be used.
+        if self.map and first_similar(self.like) is None:
+            raise ValueError(
+                f"Search(map=True, like={self.like!r}): a map shows a field that ends in embedding.npy or "
+                "appearance.npy; name one in like=, or leave map=False"
+            )
 
     @property
     def fields(self) -> tuple[str, ...]:

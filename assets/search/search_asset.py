@@ -1,4 +1,4 @@
-"""The asset `search`: indexes the newest version. It blocks nothing, and fails no run."""
+"""The asset `search`: indexes the newest version, and makes its map. It blocks nothing, and fails no run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,8 +7,9 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.errors import FieldMismatch, FieldNotFound, PenstockError
+from loader.errors import Corrupt, FieldMismatch, FieldNotFound, PenstockError
 from penstock.search.make import make_index
+from penstock.search.map.stored_map import make_map
 from penstock.search.recall import measured_recall
 from resources.storage import RootResource
 
@@ -32,17 +33,23 @@ class IndexedVersion:
     version: str
     """Version name, such as `photos@7`; "" if the dataset has none."""
     nbytes: int
-    """Bytes of the indexes."""
+    """Bytes of the indexes and the map."""
     seconds: float
     """Seconds that indexing took."""
     recall: dict[str, float] = field(default_factory=dict)
     """Compared field -> recall, 0 to 1."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Field that was not indexed -> reason."""
+    """Field that was not indexed, or `map` -> reason."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Path of a segment that is left out -> what is wrong with it."""
+    n_mapped: int | None = None
+    """Samples of the version with a place on the map; None without a map."""
 
     @property
     def passed(self) -> bool:
-        return not self.left_out and min(self.recall.values(), default=1.0) >= LEAST_RECALL
+        if self.left_out or self.damaged:
+            return False
+        return min(self.recall.values(), default=1.0) >= LEAST_RECALL
 
     def metadata(self) -> dict[str, Any]:
         """Return Dagster metadata."""
@@ -55,14 +62,18 @@ class IndexedVersion:
             shown[f"recall of {name}"] = dg.MetadataValue.float(round(recall, 4))
         for name, reason in self.left_out.items():
             shown[f"not indexed: {name}"] = dg.MetadataValue.text(reason)
+        for path, problem in self.damaged.items():
+            shown[f"left out: {path}"] = dg.MetadataValue.text(problem)
+        if self.n_mapped is not None:
+            shown["samples on the map"] = dg.MetadataValue.int(self.n_mapped)
         return shown
 
 
 def index_newest(root: loader.Root, dataset: str, search: Search) -> IndexedVersion:
-    """Index the fields of a dataset's newest version, and measure the recall of its embeddings.
+    """Index the fields of a dataset's newest version, measure the recall of its embeddings, and make its map.
 
-    A field that the version lacks, or that cannot be compared, is left out with the reason. Raises: StoreError;
-    Corrupt.
+    A field that the version lacks, or that cannot be compared, is left out with the reason. So is a map whose fit is
+    damaged. Raises: StoreError; Corrupt.
     """
     newest = root.state.newest(dataset)
     if newest is None:
@@ -72,22 +83,38 @@ def index_newest(root: loader.Root, dataset: str, search: Search) -> IndexedVers
     seconds = 0.0
     recall: dict[str, float] = {}
     left_out: dict[str, str] = {}
+    damaged: dict[str, str] = {}
+    n_mapped = None
     for name in search.fields:
         try:
             report = make_index(root, version.name, name)
         except (FieldNotFound, FieldMismatch) as error:
             left_out[name] = str(error)
             continue
-        nbytes += sum(index.nbytes for index in report.fields)
+        for index in report.fields:
+            nbytes += index.nbytes
+            damaged |= index.damaged
         seconds += report.seconds
         if name in search.like:
             recall[name] = measured_recall(version, name)
+    if search.map:
+        try:
+            placed = make_map(root, version.name)
+        except (FieldNotFound, FieldMismatch, Corrupt) as error:
+            left_out["map"] = str(error)
+        else:
+            nbytes += placed.nbytes
+            seconds += placed.seconds
+            damaged |= placed.damaged
+            n_mapped = placed.n_samples
     return IndexedVersion(
         version=version.name,
         nbytes=nbytes,
         seconds=seconds,
         recall=recall,
         left_out=left_out,
+        damaged=damaged,
+        n_mapped=n_mapped,
     )
 
 
@@ -106,7 +133,7 @@ def search_asset(spec: DatasetSpec, search: Search) -> dg.AssetsDefinition:
         deps=[dg.AssetKey([spec.name, VERSION])],
         kinds={"parquet"},
         check_specs=[check],
-        description="Codes of embeddings and texts of the newest version, for penstock search.",
+        description="Codes of embeddings, texts and the map of the newest version, for penstock search.",
     )
     def search_index(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[SearchEvent]:
         with root.opened() as opened:

@@ -7,6 +7,7 @@ has the same folder. The first index decides the ranges, so that later segments 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -174,16 +175,25 @@ def _numbers(body: dict[str, Any], name: str) -> tuple[float, ...]:
     return tuple(numbers)
 
 
+def first_similar(fields: Iterable[str]) -> str | None:
+    """Return the field to compare if none is named; None if no field has such a name."""
+    fields = tuple(fields)
+    for ending in _SIMILAR:
+        for name in fields:
+            if name.endswith(f"{ending}.npy"):
+                return name
+    return None
+
+
 def similarity_field(version: "Version", field_name: str | None) -> str:
     """Return the field to compare: the named one, or the version's embedding. Raises: FieldNotFound."""
     if field_name is not None:
         version.group_of(field_name)
         return field_name
+    similar = first_similar(version.fields)
+    if similar is not None:
+        return similar
     arrays = [name for name in version.fields if name.endswith(".npy")]
-    for ending in _SIMILAR:
-        for name in arrays:
-            if name.removesuffix(".npy").endswith(ending):
-                return name
     listed = ", ".join(arrays) or "none"
     raise FieldNotFound(
         f"{version.name} has no field embedding.npy or appearance.npy to compare; its arrays are {listed}. Name one "

@@ -9,6 +9,7 @@ from assets.search import search_asset as module
 from assets.search.search_asset import index_newest, search_asset
 from assets.search_settings import Search
 from assets.spec import DatasetSpec, Feature
+from penstock.search.map.version_map import read_map
 from resources.storage import RootResource
 from tests.dataset.search.vectors import SHAPES, write_vectors
 
@@ -67,6 +68,37 @@ def test_field_that_the_version_lacks_is_named(root, instance):
     assert index_newest(root, "d", SEARCH).recall == {}
 
 
+def test_map_is_made_after_each_version_on_the_same_fit(root, instance):
+    search = Search(like=("embedding.npy",), map=True)
+    check = materialized(root, search, instance)
+    assert check.passed
+    assert check.metadata["samples on the map"].value == 400
+    fit = [info.key for info in root.store.list("maps/") if info.key.endswith("/fit.parquet")]
+    stored = root.store.get(fit[0]).data
+    write_vectors(root, SHAPES["clustered"](50, 12, np.random.default_rng(2)), first=400)
+    assert index_newest(root, "d", search).n_mapped == 450
+    assert read_map(root.open("d")).has_place.all()
+    assert root.store.get(fit[0]).data == stored
+
+
+def test_no_map_is_made_unless_the_spec_asks_for_one(root, instance):
+    check = materialized(root, Search(like=("embedding.npy",)), instance)
+    assert "samples on the map" not in check.metadata
+    assert not list(root.store.list("maps/"))
+
+
+def test_damaged_fit_is_named_and_the_fields_are_indexed(root):
+    search = Search(like=("embedding.npy",), map=True)
+    index_newest(root, "d", search)
+    (fit,) = [info.key for info in root.store.list("maps/") if info.key.endswith("/fit.parquet")]
+    root.store.put(fit, b"no table")
+    indexed = index_newest(root, "d", search)
+    assert not indexed.passed
+    assert fit in indexed.left_out["map"]
+    assert indexed.recall["embedding.npy"] >= 0.99
+    assert indexed.n_mapped is None
+
+
 def test_dataset_without_a_version_has_no_index(tmp_path, instance):
     root = loader.Root(tmp_path / "root")
     root.create()
@@ -81,6 +113,10 @@ def test_dataset_without_a_version_has_no_index(tmp_path, instance):
         ({"like": (), "words": ()}, "indexes nothing"),
         ({"like": "embedding.npy"}, "pass a tuple of fields"),
         ({"like": ("caption.txt",)}, r"is not an array \(\.npy\)"),
+        (
+            {"like": ("dino.npy",), "map": True},
+            r"a map shows a field that ends in embedding\.npy or appearance\.npy",
+        ),
         ({"words": ("embedding.npy",)}, r"is not a text: \.txt, turns\.jsonl"),
     ],
 )

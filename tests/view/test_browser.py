@@ -57,6 +57,7 @@ PAGES = {
     "/v/rl/1/s/2/group": "mean reward",
     "/r/on/decisions": "in small groups",
     "/r/on/1/decision": "Cursor",
+    "/cost": "Cost of datasets",
     "/nowhere": "InvalidRuntime",
 }
 WITHOUT_SCRIPT = ("/", "/r/one", "/r/one/2", "/r/one/2/3", "/v/photos/1", "/v/photos/1/s/3", "/slices")
@@ -97,6 +98,10 @@ _OUTSIDE = f"""[...document.querySelectorAll('[href], [src], form')]
     .filter((one) => !one.startsWith(`${{location.origin}}{PREFIX}/`))"""
 """Links, files and forms that lead out of the prefix."""
 _FITS = "document.documentElement.scrollWidth <= innerWidth"
+_SIDEWAYS = """[...document.querySelectorAll('main table, .wide-table')]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1)
+    .map((one) => one.innerText.slice(0, 80))"""
+"""Tables that scroll sideways."""
 
 
 class Viewer:
@@ -204,6 +209,7 @@ def test_every_page_is_readable_accessible_and_silent(viewer: Viewer, folder: Pa
         assert viewer.page.value_of(_FOCUS) == "solid", path
         viewer.page.resize(390, 844)
         viewer.page.wait_until(f"{path} fits", lambda: viewer.page.value_of(_FITS))
+        assert viewer.page.value_of(_SIDEWAYS) == [], path
         viewer.page.ask("Emulation.clearDeviceMetricsOverride")
         expected = [one for one in viewer.page.problems if "404" in one] if path == "/nowhere" else []
         assert viewer.page.problems == expected

@@ -24,6 +24,7 @@ from loader.dataset.search.segments import (
 )
 from loader.dataset.search.text_reads import TextReader, text_kind
 from loader.dataset.search.vectors import UnitVectors, VectorReader, ordinals_with
+from loader.dataset.tables.arrow_values import booleans
 from loader.dataset.versions.sample_search import forget_searches
 from loader.errors import AlreadyExists, FieldMismatch, FieldNotFound
 
@@ -266,23 +267,23 @@ def _code_table(
     is_coded: np.ndarray,
 ) -> pa.Table:
     """Return the codes of a part's rows, null where `is_coded`, bool [rows], is False or an embedding is unusable."""
-    pieces = []
-    validity = []
+    n = len(is_coded)
+    codes = np.zeros((n, how.numbers), np.uint8)
+    is_valid = np.zeros(n, bool)
+    start = 0
     for vectors in blocks:
+        rows = slice(start, start + len(vectors.rows))
+        start = rows.stop
         # A block has another width if none of its embeddings is readable.
         if vectors.rows.shape[1] == how.numbers:
-            pieces.append(encode(vectors.rows, how))
-            validity.append(vectors.is_valid)
-        else:
-            pieces.append(np.zeros((len(vectors.rows), how.numbers), np.uint8))
-            validity.append(np.zeros(len(vectors.rows), bool))
-    codes = np.concatenate([np.zeros((0, how.numbers), np.uint8), *pieces])
-    is_valid = np.concatenate([np.zeros(0, bool), *validity]) & is_coded
+            encode(vectors.rows, how, codes[rows])
+            is_valid[rows] = vectors.is_valid
+    is_valid &= is_coded
     codes[~is_valid] = 0  # equal bytes for equal codes, whatever an unusable embedding had
     bits = np.packbits(is_valid, bitorder="little")
     array = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(how.numbers),
-        len(codes),
+        n,
         [pa.py_buffer(bits), pa.py_buffer(codes)],
     )
     return pa.table({"code": array})
@@ -296,8 +297,8 @@ def _index_texts(version: Version, field: str) -> FieldIndex:
 
         def values(part: VersionPart, is_coded: np.ndarray) -> pa.Table:
             texts = reader.part(part.position).combine_chunks()
-            nothing = pa.scalar(None, pa.string())
-            return pa.table({"text": pa.compute.if_else(pa.array(is_coded), texts, nothing)})
+            (nothing,) = pa.nulls(1, pa.string())
+            return pa.table({"text": pa.compute.if_else(booleans(is_coded), texts, nothing)})
 
         return _index(version, how, text_kind(how), values)
     finally:

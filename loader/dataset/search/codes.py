@@ -48,11 +48,14 @@ def code_ranges(vectors: Floats) -> tuple[Floats, Floats]:
     return (low - margin).astype(np.float32), (high + margin).astype(np.float32)
 
 
-def encode(vectors: Floats, how: How) -> Codes:
-    """Return uint8 [n, numbers]: codes of unit vectors, float32 [n, numbers]."""
+def encode(
+    vectors: Floats,
+    how: How,
+    codes: Codes,
+) -> None:
+    """Write the codes of unit vectors, float32 [n, numbers], to uint8 [n, numbers]."""
     low, high = how.ranges
     span = high - low
-    codes = np.empty(vectors.shape, np.uint8)
     # In pieces that stay in the processor's cache, as one pass after another over all rows takes half as long again.
     for start in range(0, len(vectors), _ENCODED_ROWS):
         piece = slice(start, start + _ENCODED_ROWS)
@@ -66,7 +69,6 @@ def encode(vectors: Floats, how: How) -> Codes:
             out=steps,
         )
         codes[piece] = steps
-    return codes
 
 
 def numpy_scan(

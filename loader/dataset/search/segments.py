@@ -10,7 +10,6 @@ that differs from its digest, name, parts or rows is `Corrupt`. Readers leave it
 """
 
 import hashlib
-import io
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from ...errors import AlreadyExists
 from ...storage import Store
 from ...storage.store import ObjectInfo
 from ..log.entries import canonical
+from ..tables.arrow_values import without_nulls
 from ..tables.parquet import SCHEMA_VERSION, Int64s, integers, take_rows, texts
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def version_parts(version: "Version", field: str) -> list[VersionPart]:
     if len(parts.groups) > 1:
         import pyarrow.compute as pc  # 40 ms, saved at startup
 
-        is_of_group = pc.equal(table["group"], pa.scalar(group))
+        (name,) = texts([group])
+        is_of_group = pc.equal(table["group"], name)
         table = table.filter(is_of_group)
     positions = parts.positions(table["part"])
     rows = zip(
@@ -169,7 +170,7 @@ def segment_bytes(
     for field in kind.columns:
         if pa.types.is_fixed_size_binary(field.type):
             compression[field.name] = "NONE"
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()  # without a copy of each page as Python's bytes
     pq.write_table(
         table.replace_schema_metadata(metadata),
         sink,
@@ -179,7 +180,7 @@ def segment_bytes(
         write_page_checksum=True,
         store_schema=True,
     )
-    return path, sink.getvalue()
+    return path, sink.getvalue().to_pybytes()
 
 
 def put_segment(
@@ -256,17 +257,17 @@ def _raw_columns(column: pa.Array) -> Iterator[Any]:
     yield integers(column.is_valid().cast(pa.int8())).astype(np.int8).tobytes()
     kind = column.type
     if pa.types.is_fixed_size_binary(kind):
-        filled = _filled(column, bytes(kind.byte_width))
+        filled = without_nulls(column)
         first = filled.offset * kind.byte_width
         yield filled.buffers()[1][first : first + len(filled) * kind.byte_width]
         return
     if pa.types.is_string(kind):
-        filled = _filled(column, "")
+        filled = without_nulls(column)
         lengths = integers(pc.binary_length(filled))
         yield lengths.tobytes()
         yield _text_data(filled)
         return
-    filled = _filled(column, 0)
+    filled = without_nulls(column)
     first = filled.offset * kind.byte_width
     yield filled.buffers()[1][first : first + len(filled) * kind.byte_width]
 
@@ -279,14 +280,6 @@ def _text_data(texts: pa.Array) -> Any:
     first = int(offsets[texts.offset])
     end = int(offsets[texts.offset + len(texts)])
     return data[first:end]
-
-
-def _filled(column: pa.Array, value: Any) -> pa.Array:
-    if not column.null_count:
-        return column
-    import pyarrow.compute as pc  # 40 ms, saved at startup
-
-    return pc.fill_null(column, pa.scalar(value, column.type))
 
 
 class SegmentName(NamedTuple):

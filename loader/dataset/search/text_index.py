@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ...errors import Corrupt, FormatTooNew, NotIndexed, ObjectNotFound
 from ..shards.bitmap import Bools
-from ..tables.parquet import Int64s
+from ..tables.parquet import Int64s, take_rows
 from .how import TEXTS, how_of_field
 from .segment_reads import coverage, read_segment
 from .segments import SegmentPart, StoredSegment, VersionPart, part_starts, version_parts
@@ -135,7 +135,7 @@ class TextIndex:
                     continue
                 searched = pa.chunked_array([chunk])
                 if len(rows) < len(chunk):
-                    searched = searched.take(pa.array(rows))
+                    searched = take_rows(searched, rows)
                 is_match = term_matches(searched, term)
                 has_words[own[rows[is_match]]] = True
         return has_words

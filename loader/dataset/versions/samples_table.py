@@ -13,7 +13,7 @@ from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
 from ...keywords import did_you_mean
 from ..tables.annotations import read_edits, select_files, with_edits
-from ..tables.parquet import TableFile, get_table_bytes, integers
+from ..tables.parquet import TableFile, get_table_bytes, integers, take_rows
 from ..tables.table_rows import get_rows, rows_of_keys
 from .expression import names_in, parse_expression
 
@@ -66,7 +66,7 @@ def _live_matches(version: "Version", keys: frozenset[str]) -> Iterator[tuple[pa
         rows = integers(matching["row"])
         ordinals = parts.live_ordinals(positions, rows)
         is_live = ordinals >= 0
-        yield matching.filter(pa.array(is_live)), ordinals[is_live]
+        yield take_rows(matching, np.flatnonzero(is_live)), ordinals[is_live]
 
 
 def import_polars() -> Any:

@@ -1,5 +1,8 @@
 """Costs of a search that do not depend on the machine: threads, memory of embeddings, and decoded columns of keys."""
 
+import os
+import subprocess
+import sys
 import tracemalloc
 
 import faiss
@@ -49,7 +52,19 @@ def test_directions_and_codes_are_those_of_whole_arrays(n):
     ranges = Ranges(vectors.rows[is_valid])
     low, high = ranges.ranges
     steps = (vectors.rows - low) / (high - low) * np.float32(255)
-    assert np.array_equal(encode(vectors.rows, ranges), np.clip(steps, 0, 255).astype(np.uint8))
+    codes = np.empty(vectors.rows.shape, np.uint8)
+    encode(vectors.rows, ranges, codes)
+    assert np.array_equal(codes, np.clip(steps, 0, 255).astype(np.uint8))
+
+
+def test_every_float16_has_the_direction_of_its_float32():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    rows = np.stack([halves, np.ones_like(halves)], axis=1)
+    narrow = _unit_vectors(rows, np.ones(len(rows), bool))
+    wide = _unit_vectors(rows.astype(np.float32), np.ones(len(rows), bool))
+    assert np.array_equal(narrow.is_valid, np.isfinite(halves))
+    assert np.array_equal(narrow.is_valid, wide.is_valid)
+    assert np.array_equal(narrow.rows.view(np.uint32), wide.rows.view(np.uint32))
 
 
 def test_embeddings_take_little_memory_beside_their_result():
@@ -57,7 +72,8 @@ def test_embeddings_take_little_memory_beside_their_result():
         stored, is_filled = embeddings(n)
         tracemalloc.start()
         vectors = _unit_vectors(stored, is_filled)
-        codes = encode(vectors.rows, Ranges(vectors.rows))
+        codes = np.empty(vectors.rows.shape, np.uint8)
+        encode(vectors.rows, Ranges(vectors.rows), codes)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         results = vectors.rows.nbytes + vectors.is_valid.nbytes + codes.nbytes
@@ -115,3 +131,24 @@ def test_few_keys_are_found_by_decoding_the_keys(tmp_path, monkeypatch):
         assert columns.count(["key"]) == n // 16
         n_decoded[n] = columns.count(["part", "row"])
     assert max(n_decoded.values()) <= 3  # one for each key that is there
+
+
+def test_search_imports_no_pandas(tmp_path):
+    """pyarrow imports it for Python's values and for masks, which takes a server's first search 0.4 s."""
+    (tmp_path / "pandas.py").touch()
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        for i in range(3):
+            writer.add(
+                f"k{i}", {"embedding.npy": np.arange(4.0) + i, "caption.txt": f"red cup {i}"}, {"w": i}
+            )
+    root.exclude("d", ["k2"], reason="blurred")
+    code = (
+        "import sys, loader; version = loader.Root(sys.argv[1]).open('d');"
+        "assert version.search(like='k1', where='w > 0').keys() == ['k1'];"
+        "assert len(version.search('red cup')) == 2; print('pandas' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", code, root.url]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert output == "False\n"

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import loader
-from loader.dataset.reading.verified_bucket_reads import read_places
-from loader.dataset.search.field_texts import MOST_FIELD_BYTES
+from loader.dataset.reading.verified_gathers import gather_bytes
+from loader.dataset.search.field_texts import MOST_FIELD_BYTES, searched_text
+from loader.dataset.search.text_reads import TextReader
 from loader.dataset.search.words import folded_texts, in_order, parse_words, term_matches
 from loader.errors import FieldNotFound, InvalidRuntime, NotIndexed
 from penstock.search.make import make_index
@@ -145,17 +146,43 @@ def test_long_texts_are_read_in_bounded_blocks(tmp_path, monkeypatch):
     largest = []
 
     def watched(*arguments):
-        reads = read_places(*arguments)
-        largest.append(sum(len(data) for _, _, data in reads[:-1]))
-        return reads
+        gathered, others = gather_bytes(*arguments)
+        largest.append(gathered.sizes[:-1].sum())
+        return gathered, others
 
-    monkeypatch.setattr("loader.dataset.search.text_reads.read_places", watched)
+    monkeypatch.setattr("loader.dataset.search.text_reads.gather_bytes", watched)
     version = root.open("d")
     assert version.search("word7").keys() == ["k07"]
     assert len(largest) > 5
     assert max(largest) <= 20_000
     assert len(version.search("beyond")) == 0
     assert len(version.search("large")) == 0
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_texts_read_at_once_are_these_read_one_by_one(tmp_path, monkeypatch, is_on_disk):
+    stored = [b"red", b"", b"\0\0", b"\0cup", "\u00e9".encode(), b"\xff", b"a\xffb", b"damaged", b"x" * 4096]
+    stored += ["\u00e9".encode() * 4000, b"y" * 20_000, b"line\nfeed\0"]
+    if not is_on_disk:
+        monkeypatch.setattr("loader.dataset.search.vectors.disk_of", lambda store: None)
+    for number, data in enumerate([[b"", b""], stored, [each for each in stored if b"\xff" not in each]]):
+        root = loader.Root(tmp_path / str(number))
+        with root.write("d") as writer:
+            for each, text in enumerate(data):
+                writer.add(f"k{each:02}", {"caption.txt": text, "label.cls": 0})
+        version = root.open("d")
+        expected = [searched_text("caption.txt", text) for text in data]
+        if b"damaged" in data:
+            (path,) = (tmp_path / str(number)).rglob("*.tar")
+            path.write_bytes(path.read_bytes().replace(b"damaged", b"damages"))
+            expected[data.index(b"damaged")] = None
+        reader = TextReader(version, "caption.txt")
+        part = reader.part(0).to_pylist()
+        samples = reader.samples(np.arange(len(version))[::-2]).to_pylist()
+        reader.close()
+        by_key = dict(zip(version.keys(np.arange(len(version))), part, strict=True))
+        assert [by_key[key] for key in sorted(by_key)] == expected
+        assert samples == part[::-2]
 
 
 def test_sample_has_the_words_of_all_its_texts(tmp_path):

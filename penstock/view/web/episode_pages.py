@@ -24,6 +24,7 @@ from ..json_record import plain
 from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
+from ..liked_key import like_page
 from ..page_address import address, version_address
 from ..sections.relations import alike_box, edits_box, excluded_notice, raw_fold, slices_box
 from ..sections.values import MarksSection
@@ -70,6 +71,7 @@ def episode_page(site: Site, request: Request) -> Page:
     more = {
         "at_ns": _start(episode, record.anchor, query.get("t", ""), query.get("row", "")),
         "plays": {one.field: played_type(one.field) for one in record.cameras},
+        "like": like_page(version, sample.key),
         "notices": (*excluded_notice(sample), MarksSection(sample.marks)),
         "relations": (
             *raw_fold(*raw_shown(site, raw), f"{here}/raw"),

@@ -10,6 +10,7 @@ from ...text import clean
 from ..inspect.packed_documents import planned_sequence
 from ..inspect.sample_record import SampleRecord, check_ordinal
 from ..inspect.version_record import fields_of
+from ..liked_key import like_page
 from ..page_address import version_address
 from ..rollouts.group_record import group_record
 from ..rollouts.open_rollout import OpenRollout, open_rollout
@@ -42,6 +43,7 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
     here = version_address(version.name, "s", ordinal)
     more = {
         "page": PAGE,
+        "like": like_page(version, sample.key),
         "most_pages": MOST_LINKED_PAGES,
         "notices": (*excluded_notice(sample), MarksSection(sample.marks), MarksSection(record.marks)),
         "packed": _packed(site, sample),

@@ -61,6 +61,10 @@ def folder(tmp_path_factory):
             del usual["cam.left.mp4.packets"]
             clock = np.arange(75, dtype=np.int64) * 40 * 10**6
             writer.add("ep", {**usual, "depth.npy": raw, "depth.ns.npy": clock})
+        with root.write("near") as writer:
+            for number in range(2):
+                vector = np.array([1, number], np.float16)
+                writer.add(f"ep/{number}", rig_fields(1, {}, **{"embedding.npy": vector}))
     return folder
 
 
@@ -248,6 +252,18 @@ def test_page_is_readable_in_both_themes_and_narrow(viewer, theme):
         assert viewer.page.value_of(_FOREIGN) == []
         assert viewer.page.problems == []
     viewer.page.ask("Emulation.clearDeviceMetricsOverride")
+
+
+def test_key_and_button_lead_to_episodes_like_it(viewer):
+    opened(viewer, "/v/near/1/s/1")
+    key = viewer.page.value_of("decodeURIComponent(document.body.dataset.key)")
+    viewer.press("m")
+    viewer.page.wait_for(f"like {key}", "2 found", "1.0000")
+    opened(viewer, "/v/near/1/s/1")
+    viewer.page.value_of("document.querySelector('.actions a').click()")
+    viewer.page.wait_for(f"like {key}", "2 found", "1.0000")
+    # A vector of a whole episode has no clock, so it has no lane beside streams that have one.
+    assert [one for one in viewer.page.problems if "/lane/embedding.npy" not in one] == []
 
 
 def test_requests_of_a_page_are_few(viewer):

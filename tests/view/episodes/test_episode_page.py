@@ -4,7 +4,7 @@ import json
 import re
 import struct
 from itertools import pairwise
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from penstock.view.episodes.trained_windows import trained_windows
 from penstock.view.inspect.version_record import fields_of
 from tests.run.numbered_video import numbers_in
 from tests.view.conftest import write_photos
+from tests.view.episodes.rig import fields_of as fields_of_rig
 from tests.view.episodes.rig import windows_of, write_rig
 from tests.view.test_web import Served
 
@@ -396,3 +397,19 @@ def test_page_names_its_slices(folder, keys, tmp_path):
             served.close()
     assert ["<b>shaky@1</b>" in page for page in pages] == [False, True]
     assert "the camera moves" in pages[1]
+
+
+def test_page_leads_to_episodes_like_it(served, tmp_path):
+    with loader.Root(tmp_path / "root") as root, root.write("near") as writer:
+        for number in range(2):
+            vector = np.array([1, number], np.float16)
+            writer.add(f"ep/{number}", fields_of_rig(1, {}, **{"embedding.npy": vector}))
+    own = Served(tmp_path / "root", recipe=None)
+    try:
+        page = own.get("/v/near/1/s/0").text
+    finally:
+        own.close()
+    with loader.Root(tmp_path / "root") as root:
+        (key,) = root.open("near").keys([0])
+    assert f'<a class="button" href="../../../../v/near/1?like={quote(key, "")}">More like this' in page
+    assert "More like this" not in served.get(RIG).text, "its version has nothing to compare"

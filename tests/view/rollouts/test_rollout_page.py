@@ -323,3 +323,20 @@ def test_page_names_its_slices_and_exclusion(root):
     assert "short answers" in page
     assert "wrong &lt;grader&gt;" in page
     assert "<b>odd@1</b>" not in other
+
+
+def test_page_leads_to_rollouts_like_it(root, served, long):
+    with root.write("near") as writer:
+        for number in range(2):
+            key, fields, columns = rollout(0, 0, number)
+            writer.add(key, fields | {"embedding.npy": np.array([1, number], np.float16)}, columns)
+    ordinal = ordinal_of(root.open("near"), "0/0/0")
+    own = Served(root, recipe=None)
+    try:
+        page = own.get(f"/v/near/1/s/{ordinal}").text
+        ranked = own.get("/v/near/1.json?like=0/0/0").json()
+    finally:
+        own.close()
+    assert '<a class="button" href="../../../../v/near/1?like=0%2F0%2F0">More like this' in page
+    assert ranked["rows"][0]["key"] == "0/0/0"
+    assert "More like this" not in served.get(long).text, "its version has nothing to compare"

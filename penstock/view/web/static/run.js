@@ -22,6 +22,8 @@ const [record, ...others] = await Promise.all(addresses.map(rows)).catch((error)
 });
 const { struck, not_finite: bad, substituted } = record;
 const { step, ...metrics } = record.chart;
+// Of a long run only some steps are drawn.
+const isThinned = step.length < record.n_steps;
 // A struck step may lie outside of the points, such as the last one of a run that diverged.
 const first = Math.min(...step.slice(0, 1), ...struck);
 const last = () => Math.max(first + 1, ...struck, ...[record, ...others].flatMap(({ chart }) => chart.step.slice(-1)));
@@ -57,10 +59,16 @@ function nearest(numbers, at) {
   return before >= 0 && at - numbers[before] < numbers[after] - at ? before : after;
 }
 
+// The drawn step that a click means, or the one under the pointer if none is drawn near it.
+function chosen(at) {
+  const drawn = step[nearest(step, at)];
+  return isThinned && Math.abs(drawn - at) > (axis.to - axis.from) / 400 ? Math.round(at) : drawn;
+}
+
 const plot = (canvas, options) => new Plot(canvas, axis, {
   whole: true,
   hover: true,
-  pick: (at) => go(`${place.dataset.step}${step[nearest(step, at)]}`),
+  pick: (at) => go(`${place.dataset.step}${chosen(at)}`),
   ...options,
 });
 const ticks = (steps, top, tall, look) => steps.map((at) => ({ from: at, to: at, top, tall, ...look }));
@@ -71,8 +79,9 @@ function metric(figure) {
   const here = figure.querySelector(".here");
   let line = null;
   axis.moved.push((at) => {
-    const i = nearest(line.x, at);
-    here.textContent = i < 0 ? "" : `step ${line.x[i].toLocaleString("en-US")}: ${number(line.low[i])}, median ${number(line.smooth[i])}`;
+    const i = nearest(line.x, at), [drawn, own] = [line.x[i] ?? at, at].map((one) => one.toLocaleString("en-US"));
+    const name = isThinned && own !== drawn ? `step ${own}, nearest drawn ${drawn}` : `step ${drawn}`;
+    here.textContent = i < 0 ? "" : `${name}: ${number(line.low[i])}, median ${number(line.smooth[i])}`;
     Object.assign(canvas, { ariaValueMin: axis.first, ariaValueMax: axis.last, ariaValueNow: at, ariaValueText: here.textContent });
   });
   return () => {
@@ -126,15 +135,20 @@ async function follow() {
   document.querySelector(".tile b").textContent = news.last_step.toLocaleString("en-US");
 }
 
-// With a chart focused, arrows, Home and End move the cursor from step to step, and Enter opens the step.
-const MOVES = { ArrowLeft: (i) => i - 1, ArrowRight: (i) => i + 1, Home: () => 0, End: () => step.length - 1 };
+// With a chart focused, arrows, Home and End move the cursor from step to step, page keys to the next one that is drawn,
+// and Enter opens the step.
+const before = (at) => step.findLast((one) => one < at), after = (at) => step.find((one) => one > at);
+const MOVES = {
+  ArrowLeft: (at) => (isThinned ? at - 1 : before(at)), ArrowRight: (at) => (isThinned ? at + 1 : after(at)),
+  PageUp: before, PageDown: after, Home: () => step[0], End: () => step.at(-1),
+};
 place.addEventListener("keydown", (event) => {
-  const i = nearest(step, axis.at), move = MOVES[event.key];
+  const move = MOVES[event.key];
   if (!event.target.matches("[role=slider]") || !(move || event.key === "Enter")) return;
   event.preventDefault();
   event.stopPropagation();
-  if (!move) return go(`${place.dataset.step}${step[i]}`);
-  axis.seek(step[Math.max(0, Math.min(step.length - 1, move(i)))]);
+  if (!move) return go(`${place.dataset.step}${isThinned ? axis.at : step[nearest(step, axis.at)]}`);
+  axis.seek(move(axis.at) ?? axis.at);
   axis.zoom(1); // a range that lacks the cursor moves
 });
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -240,6 +241,7 @@ def test_pages_work_without_script(viewer: Viewer) -> None:
         for path in WITHOUT_SCRIPT:
             viewer.page.open(f"{viewer.base}{path}", PAGES[path])
             assert viewer.page.value_of("document.body.dataset.keys") is None
+            assert not viewer.page.value_of("document.querySelector('.choice')?.getClientRects().length")
         viewer.page.open(f"{viewer.base}/v/photos/1", "14 found")
         viewer.page.click("n1\n7")
         viewer.page.wait_for("7 found")
@@ -451,6 +453,43 @@ def test_keys_move_the_cursor_of_a_focused_chart_and_open_its_step(viewer: Viewe
     viewer.at("/r/one/4")
 
 
+def test_keys_walk_the_steps_between_the_drawn_ones_of_a_long_run(viewer: Viewer, folder: Path) -> None:
+    """Of 3,001 steps about half are drawn. Page keys go from one drawn step to the next."""
+    with loader.Root(folder) as root:
+        items = loader.plan({"rows": loader.items(range(40))}, seed=3, global_batch=BATCH)
+        train(root, items, "long", recipe=plain, steps=1)
+        (start,) = loader.read_trail(root, "long").starts
+        rows = [
+            StepRow(
+                step=step,
+                at_us=start.at_us + step,
+                digest=step,
+                substituted=0,
+                wait_us=step * 7919 % 3000,
+                notes={"loss": float(step * 7919 % 3001)},
+            )
+            for step in range(1, 3001)
+        ]
+        data = table_bytes(rows_table(rows, start.id), "trail")
+        root.store.put(f"trails/long/0-of-1/{1:019d}-{1:016x}.parquet", data)
+    viewer.open("/r/long", "Starts")
+    viewer.page.wait_until("the chart is drawn", lambda: viewer.page.value_of(_LOSS) != "")
+    record = viewer.page.value_of("fetch('long.json').then((one) => one.json())")
+    steps = record["chart"]["step"]
+    missing = next(first + 1 for first, second in pairwise(steps) if second > first + 3)
+    chart = "document.querySelector('[data-metric=loss] canvas')"
+    viewer.page.value_of(f"{chart}.focus()")
+    viewer.press("Home")
+    while viewer.page.value_of(f"{chart}.ariaValueNow") != str(missing - 1):
+        viewer.press("PageDown")
+    viewer.press("ArrowRight")
+    before = viewer.page.value_of(_LOSS)
+    assert before.startswith(f"step {missing}, nearest drawn {missing - 1}: ")
+    viewer.press("ArrowRight", "ArrowRight", "ArrowLeft")
+    viewer.press("Enter")
+    viewer.at(f"/r/long/{missing + 1}")
+
+
 _PANELS = """[...document.querySelectorAll('[data-metric]')].map((one) => [
     one.dataset.metric, one.querySelector('b').textContent, one.getAttribute('aria-label'),
 ])"""
@@ -543,6 +582,22 @@ def test_cards_are_ticked_by_their_box_and_by_space(viewer: Viewer) -> None:
     viewer.page.wait_until(
         "it is empty", lambda: viewer.page.value_of("document.querySelector('#tray').hidden")
     )
+    boxes = "[...document.querySelectorAll('.samples [type=checkbox]')]"
+    named = f"{boxes}.map((one) => one.ariaLabel)"
+    keys = "[...document.querySelectorAll('.samples [data-key] code')].map((one) => one.textContent)"
+    for layout in ("", "?as=table"):
+        viewer.open(f"/v/photos/1{layout}", "14 found")
+        assert viewer.page.value_of(named) == viewer.page.value_of(keys)
+        viewer.page.value_of(f"{boxes}[3].focus()")
+        viewer.press(" ")
+        viewer.page.wait_for("1 in the basket")
+        viewer.press("ArrowRight", "b")
+        viewer.page.wait_for("2 in the basket")
+        assert viewer.page.value_of(f"{boxes}.map((one) => one.checked)")[2:6] == [False, True, True, False]
+        viewer.press("b", "ArrowLeft", "Tab")
+        viewer.page.value_of(f"{boxes}[3].click()")
+        assert viewer.page.value_of("document.querySelector('#tray').hidden")
+    viewer.open("/v/photos/1", "14 found")
     viewer.page.value_of(
         "(() => { const size = document.querySelector('#thumb-size'); size.value = '240';"
         " size.dispatchEvent(new Event('input', { bubbles: true })); })()"

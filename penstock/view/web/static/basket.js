@@ -26,12 +26,19 @@ function show(samples) {
   document.querySelector("#basket").textContent = `${samples.length} in the basket`;
   const picked = new Set(samples.map((one) => `${one.version}\n${one.key}`));
   for (const card of document.querySelectorAll("[data-key]")) {
-    card.classList.toggle("picked", picked.has(`${versionOf(card)}\n${keyOf(card)}`));
+    const isPicked = picked.has(`${versionOf(card)}\n${keyOf(card)}`), box = card.previousElementSibling;
+    card.classList.toggle("picked", isPicked);
+    if (box?.matches(".choice")) box.checked = isPicked;
   }
 }
 
-function current() {
-  const card = document.activeElement?.closest?.("[data-key]") ?? document.body;
+// The link that has the focus, or whose box has it.
+export function focused() {
+  const place = document.activeElement;
+  return place.matches(".choice") ? place.nextElementSibling : place;
+}
+
+function current(card = focused().closest("[data-key]") ?? document.body) {
   return card.dataset.key === undefined ? null : { version: versionOf(card), key: keyOf(card) };
 }
 
@@ -85,8 +92,8 @@ export const basket = {
     say = report;
     show(read());
   },
-  toggle() {
-    const one = current();
+  toggle(card) {
+    const one = current(card);
     if (!one) return say("no sample is selected: use the arrows");
     const samples = read(), there = samples.findIndex((it) => it.version === one.version && it.key === one.key);
     if (there < 0) samples.push(one);

@@ -119,7 +119,7 @@ const cornersOf = ([x0, y0, x1, y1]) => [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 addEventListener("keydown", (event) => {
   const plane = document.querySelector(".plane");
-  if (!plane || event.target.matches?.("input, select, textarea") || event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
+  if (!plane || event.target.matches?.("input:not(.choice), select, textarea") || event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
   const part = shown(plane);
   if (event.key === "l") {
     plane.focus();

@@ -1,5 +1,5 @@
 // Keys and the basket. Pages work without this file; the address is the state.
-import { basket } from "./basket.js";
+import { basket, focused } from "./basket.js";
 
 const body = document.body, at = body.dataset;
 const cards = () => [...document.querySelectorAll("[data-walk] a")];
@@ -21,14 +21,14 @@ export function go(address) {
 function walk(by) {
   const all = cards();
   if (!all.length) return Math.abs(by) === 1 ? follow(by > 0 ? "→" : "←") : undefined;
-  const now = all.indexOf(document.activeElement);
+  const now = all.indexOf(focused());
   const next = now < 0 ? 0 : Math.min(all.length - 1, Math.max(0, now + by));
   all[next].focus();
 }
 
 function across() {
-  const all = cards();
-  const below = all.findIndex((one) => one.offsetTop > all[0].offsetTop);
+  const all = cards(), top = (one) => one.getBoundingClientRect().top;
+  const below = all.findIndex((one) => top(one) > top(all[0]));
   return below < 0 ? all.length : below;
 }
 
@@ -104,12 +104,13 @@ function askStep() {
 function explain() {
   const there = document.querySelector("#explain");
   if (there) there.toggleAttribute("open", true), there.scrollIntoView();
-  else if (document.activeElement?.dataset.key !== undefined) go(`${document.activeElement.href}#explain`);
+  else if (focused().dataset.key !== undefined) go(`${focused().href}#explain`);
 }
 
 const SCROLLS = new Set(["ArrowDown", "ArrowUp"]);
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input:not(.choice), textarea, select, dialog[open]")) return;
+  if (event.key === " " && event.target.matches(".choice")) return; // the browser ticks it
   const box = event.key === " " ? event.target.closest("[role=checkbox], [data-walk] a[data-key]") : null;
   const act = box?.matches("[role=checkbox]") ? () => box.click() : KEYS[box ? "b" : event.key];
   if (!act || (SCROLLS.has(event.key) && !cards().length)) return;
@@ -117,16 +118,7 @@ addEventListener("keydown", (event) => {
   act();
 });
 
-// The box of a card, in its corner: a click there ticks it, and opens nothing.
-const BOX_PX = 30;
-addEventListener("click", (event) => {
-  const card = event.target.closest?.(".samples .card"), place = card?.getBoundingClientRect();
-  if (!card || event.clientX > place.left + BOX_PX || event.clientY > place.top + BOX_PX || !event.detail) return;
-  event.preventDefault();
-  event.stopImmediatePropagation();
-  card.focus();
-  basket.toggle();
-}, true);
+addEventListener("change", ({ target }) => target.matches(".choice") && basket.toggle(target.nextElementSibling));
 
 // Parts of a page are swapped: their buttons are heard here.
 addEventListener("click", (event) => {

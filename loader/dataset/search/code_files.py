@@ -28,7 +28,7 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
 from . import CODE_FOLDER
-from .codes import code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
+from .codes import GATHERED_SHARE, code_kind, code_weights, faiss_head, faiss_scan, import_faiss, numpy_scan
 from .how import How
 from .segment_reads import read_segment
 from .segments import SegmentPart, StoredSegment, part_starts, segment_name
@@ -60,15 +60,14 @@ class CodeFile:
         self._codes = np.zeros((0, how.numbers), np.uint8)
         if not len(is_valid):
             return
-        if self._faiss is None:
-            self._codes = np.memmap(
-                path,
-                np.uint8,
-                "r",
-                len(head),
-                (len(is_valid), how.numbers),
-            )
-        else:
+        self._codes = np.memmap(
+            path,
+            np.uint8,
+            "r",
+            len(head),
+            (len(is_valid), how.numbers),
+        )
+        if self._faiss is not None:
             self._index = self._faiss.read_index(path, self._faiss.IO_FLAG_MMAP_IFC)
 
     @property
@@ -82,22 +81,26 @@ class CodeFile:
         n_best: int,
         selected: Bools,
     ) -> tuple[Int64s, Floats]:
-        """Return (rows, scores) of the codes most similar to a query, in any order. selected: bool [rows]."""
-        if self._index is not None:
-            return faiss_scan(
-                self._faiss,
-                self._index,
-                query,
-                n_best,
-                selected,
-            )
+        """Return (rows, scores) of the codes most similar to a query, in any order. selected: bool [rows].
+
+        Thread-safe. Scores of all files of a field compare.
+        """
+        weights = code_weights(query, self._how)
         rows = np.flatnonzero(selected)
-        return numpy_scan(
-            self._codes,
-            self._how,
-            query,
+        is_few = len(rows) < GATHERED_SHARE * len(selected)
+        if self._index is None or is_few:
+            return numpy_scan(
+                self._codes,
+                weights,
+                n_best,
+                rows,
+            )
+        return faiss_scan(
+            self._faiss,
+            self._index,
+            weights,
             n_best,
-            rows,
+            selected,
         )
 
 

@@ -31,7 +31,7 @@ from . import CODE_FOLDER
 from .codes import GATHERED_SHARE, code_kind, code_weights, faiss_head, faiss_scan, import_faiss, numpy_scan
 from .how import How
 from .segment_reads import read_segment
-from .segments import SegmentPart, StoredSegment, part_starts, segment_name
+from .segments import SegmentPart, StoredSegment, part_starts
 from .vectors import Floats
 
 _scratch_lock = threading.Lock()
@@ -131,10 +131,8 @@ class CodeFiles:
         Raises: Corrupt; FormatTooNew; ObjectNotFound; StoreError if the disk is full.
         """
         kind = code_kind(how)
-        name = segment_name(path, kind)
-        assert name is not None  # `coverage` returns no other paths
         faiss = import_faiss()
-        stem = f"{how.name}-{name.digest}"
+        stem = _stem(path)
         rows_path = self._folder / f"{stem}.json"
         codes_path = self._folder / f"{stem}.codes"
         if faiss is not None:
@@ -204,15 +202,32 @@ class CodeFiles:
             _write(rows_path, [canonical(body)])
 
 
-def files_derived_from(folder: str | os.PathLike[str], sources: Collection[str]) -> list[str]:
-    """Return the paths of code files in a cache folder with a part of these sources. Unreadable ones are among them."""
+def files_derived_from(
+    folder: str | os.PathLike[str],
+    sources: Collection[str],
+    segments: Collection[str] = (),
+) -> list[str]:
+    """Return the paths of code files in a cache folder with a part of these sources, or of these segments.
+
+    Unreadable ones are among them.
+    """
+    stems = {_stem(path) for path in segments}
     paths: list[str] = []
     for rows_path in sorted(Path(folder, CODE_FOLDER).glob("*.json")):
         rows = _read_rows(rows_path)
-        if rows is not None and not any(part.source in sources for part in rows[0]):
-            continue
-        paths += [str(path) for path in sorted(rows_path.parent.glob(f"{rows_path.stem}.*"))]
+        is_derived = rows is None or rows_path.stem in stems
+        if rows is not None and not is_derived:
+            is_derived = any(part.source in sources for part in rows[0])
+        if is_derived:
+            paths += [str(path) for path in sorted(rows_path.parent.glob(f"{rows_path.stem}.*"))]
     return paths
+
+
+def _stem(path: str) -> str:
+    """Return the name without its ending that the files of a segment have."""
+    _, how_name, name = path.split("/")
+    digest = name.partition(".")[0].rpartition("-")[2]
+    return f"{how_name}-{digest}"
 
 
 def scratch_folder() -> Path:

@@ -278,7 +278,7 @@ class Decisions:
         )
         self._check_world(new_plan.global_batch, record, is_stored=False)
         with self._may_create(step):
-            new_plan.save(self._root)
+            new_plan.save_content(self._root)
         stored = self._records.create(record)
         if stored is record:
             return OpenDecision(record=record, plan=new_plan)
@@ -358,7 +358,7 @@ class Decisions:
                 new_plan, n_sequences = self._plan(
                     version, _ordinals(rows, choice), record.step, record.steps
                 )
-                plan_hash = new_plan.save(self._root)
+                plan_hash = new_plan.save_content(self._root)
         new = replace(record, plan=plan_hash, counts=count_choice(rows, choice, n_sequences))
         _log.warning(
             "the plan of step %d of run %r is gone: its rollouts that are left are decided again",

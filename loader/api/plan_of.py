@@ -8,6 +8,7 @@ from typing import Any
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
+from ..dataset.start_notes import START_SUFFIX
 from ..errors import Corrupt, InvalidName, NotRecorded, PlanMismatch, RunNotFound, VersionRetired
 from ..json_text import parse_json_object
 from ..order.plan import Plan
@@ -208,7 +209,7 @@ def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
 
 def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
     """Yield (object, JSON) for each plan under a root, in order of hash; skip other objects."""
-    infos = list(store.list("plans/"))
+    infos = [info for info in store.list("plans/") if not info.key.endswith(START_SUFFIX)]
     with Together(store, [info.key for info in infos]) as coming:
         for info in infos:
             data = coming.get(info.key).data

@@ -130,7 +130,17 @@ def open_plan(
     takedown covers samples of a retired version.
     """
     open_version = partial(opened_anyway, root) if retired else root.open
-    return plan_over(root, plan_hash, open_version, items or {})
+    from ..dataset.planned_versions import ahead_of_plan  # only for saved plans
+
+    with ahead_of_plan(root, plan_hash) as open_planned:
+        body = _plan_body(root, plan_hash)
+        opened = open_planned(body)
+
+    def open_early(ref: str) -> Version:
+        version = opened.get(ref)
+        return open_version(ref) if version is None else version
+
+    return _plan_over(root, plan_hash, body, open_early, items or {})
 
 
 def plan_over(
@@ -140,16 +150,29 @@ def plan_over(
     items: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plan:
     """Return a saved plan over the versions that a function opens. Raises: as `open_plan`; the function's errors."""
+    return _plan_over(root, plan_hash, _plan_body(root, plan_hash), open_version, items)
+
+
+def _plan_body(root: Root, plan_hash: str) -> Any:
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
     except ObjectNotFound as error:
         raise InvalidPlan(f"{root.url} has no plan {plan_hash!r}; plan.save(root) stores one") from error
     try:
-        body = parse_json(data)
+        return parse_json(data)
     except DamagedJson as error:
         raise Corrupt(
             f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file"
         ) from error
+
+
+def _plan_over(
+    root: Root,
+    plan_hash: str,
+    body: Any,
+    open_version: Callable[[str], Version],
+    items: Mapping[str, Any],
+) -> Plan:
     from ..order.from_json import plan_from_json
 
     open_once = cache(open_version)  # for all buckets and views

@@ -206,6 +206,7 @@ class Lease:
     def _forget(self) -> None:
         """Claim nothing, under a name that the next claim chooses."""
         self._versions: dict[str, None] = {}
+        self._proposed: dict[str, int] = {}  # version that no `add` claims yet -> threads that propose it
         self._holder = ""
         self._count = 0
         self.active = False
@@ -217,7 +218,7 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim another version by one request; False if already claimed.
+        """Claim another version by one request; False if already claimed. If True, read the log again.
 
         Raises: RuntimeError if no thread can be started; the next call tries again.
         """
@@ -229,22 +230,69 @@ class Lease:
                 self._holder = self._holder or new_holder()
                 self._versions[version_id] = None
                 self.beat()
+            elif version_id in self._proposed:
+                # Stored, perhaps a moment ago: the caller reads the log again, as after a claim of its own.
+                is_new = True
+            self._proposed.pop(version_id, None)
             if not self._read_only:
                 renew_in_background(self)
             return is_new
 
-    def keep(self, version_ids: Collection[str]) -> None:
-        """Release all versions but these, by one request; none if that changes nothing."""
+    def propose(self, version_ids: Collection[str]) -> bool:
+        """Claim versions that a stored plan names, by one request; False if all are claimed already.
+
+        If True, read the log, then `confirm` the versions that it has and `withdraw` the others. Raises: as `add`.
+        """
         with self._lock:
-            released = [version for version in self._versions if version not in version_ids]
-            if not released:
-                return
-            for version in released:
-                del self._versions[version]
-            if self._versions:
+            is_stored = self.active or self._read_only
+            unclaimed = [version for version in version_ids if version not in self._versions]
+            pending = [version for version in version_ids if version in self._proposed]
+            if is_stored and not unclaimed and not pending:
+                return False
+            for version in (*unclaimed, *pending):
+                # Counted: another thread may propose the same version, and withdraw it.
+                self._proposed[version] = self._proposed.get(version, 0) + 1
+                self._versions[version] = None
+            if unclaimed or not is_stored:
+                self._holder = self._holder or new_holder()
                 self.beat()
-            else:
-                self.close()
+            if not self._read_only:
+                renew_in_background(self)
+            return True
+
+    def confirm(self, version_ids: Collection[str]) -> None:
+        """Make proposed versions ordinary claims. No request."""
+        with self._lock:
+            for version in version_ids:
+                self._proposed.pop(version, None)
+
+    def withdraw(self, version_ids: Collection[str]) -> None:
+        """Release proposed versions that no other thread proposes, by one request; none if that changes nothing."""
+        released: list[str] = []
+        with self._lock:
+            for version in version_ids:
+                n_proposals = self._proposed.pop(version, 0)
+                if n_proposals > 1:
+                    self._proposed[version] = n_proposals - 1
+                elif n_proposals == 1:
+                    released.append(version)
+            self._release(released)
+
+    def keep(self, version_ids: Collection[str]) -> None:
+        """Release all versions but these and proposed ones, by one request; none if that changes nothing."""
+        with self._lock:
+            kept = {*version_ids, *self._proposed}
+            self._release([version for version in self._versions if version not in kept])
+
+    def _release(self, version_ids: Collection[str]) -> None:
+        if not version_ids:
+            return
+        for version in version_ids:
+            del self._versions[version]
+        if self._versions:
+            self.beat()
+        else:
+            self.close()
 
     def beat(self) -> bool:
         """Write the next beat with one request; False if there is nothing to claim or the store rejects it."""

@@ -127,7 +127,7 @@ class Root:
         """
         record = self.record(ref, retired=retired)
         # Objects read while the lease is written are checked against their sha256, and returned once it holds.
-        with in_background(_read, self, record) as reading:
+        with in_background(self._read, record) as reading:
             if self._lease.add(record.id):  # only the first of several threads writes it
                 # A lease protects only from later retirements: read the log again.
                 resolve(self.state, record.id, retired=retired)
@@ -152,18 +152,19 @@ class Root:
     def create(self) -> None:
         """Make an empty location a root now. Repeating it changes nothing.
 
-        Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if create-only writes overwrite
-        objects.
+        Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if creates overwrite objects.
         """
         self._marker.create()
 
     def create_if_empty(self) -> None:
-        """Make an empty location a root; leave any other location as it is.
-
-        Everything that a training writes before its first checkpoint calls it: plans, trails, ledgers, records. One
-        request, once.
-        """
+        """Make an empty location a root, for a training's first record; leave others as they are. One request, once."""
         self._marker.create_if_empty()
+
+    def save_start(self, plan: str, body: Mapping[str, Any]) -> None:
+        """Store what a start with this plan requests first: `loader.dataset.start_notes.write_start`."""
+        from .start_notes import write_start
+
+        write_start(self.store, self._log.known, plan, body)
 
     def write(
         self,
@@ -424,6 +425,12 @@ class Root:
         """Renew the lease on the opened versions now. A background thread also renews it."""
         self._lease.beat()
 
+    def _read(self, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
+        version = self._verifying(open_record(self.store, record, manifest))
+        version.shards_files = self.shards_files  # a step's version has nearly all files of the one before
+        version.prepare()
+        return version
+
     def _verifying(self, version: Version) -> Version:
         version.verify = self.verify
         return version
@@ -441,10 +448,3 @@ def root_over(store: Store, verify: Verify = "crc32c", like: Root | None = None)
     root = Root.__new__(Root)
     root._use(store, verify, like)
     return root
-
-
-def _read(root: Root, record: VersionRecord) -> Version:
-    version = root._verifying(open_record(root.store, record))
-    version.shards_files = root.shards_files  # a step's version has nearly all files of the one before
-    version.prepare()
-    return version

@@ -47,6 +47,8 @@ class PlanRoot(Protocol):
 
     def create_if_empty(self) -> None: ...
 
+    def save_start(self, plan: str, body: Mapping[str, Any]) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan(PlanContent):
@@ -130,14 +132,7 @@ class Plan(PlanContent):
         """
         from .occurrences import occurrences  # not needed to start a training run
 
-        return occurrences(
-            self,
-            source,
-            key,
-            before,
-            ordinal,
-            substitutions,
-        )
+        return occurrences(self, source, key, before, ordinal, substitutions)
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state to save once batch step - 1 was delivered: a few hundred bytes of JSON."""
@@ -148,7 +143,16 @@ class Plan(PlanContent):
         return check_state(self, state)
 
     def save(self, root: PlanRoot) -> str:
-        """Store the plan's canonical JSON as `plans/<hash>.json` unless that exists; return the hash."""
+        """Store the plan's canonical JSON as `plans/<hash>.json` unless that exists; return the hash.
+
+        Also stores, beside it, what spares `open_plan` a round of requests.
+        """
+        self.save_content(root)
+        root.save_start(self.hash, self.to_json())
+        return self.hash
+
+    def save_content(self, root: PlanRoot) -> str:
+        """Do the same as `save` with one request, for a plan that rarely starts a training."""
         root.create_if_empty()
         # All ranks save the same bytes: the first one's stay.
         data = plan_json(self.to_json())
@@ -224,11 +228,7 @@ class Plan(PlanContent):
         """Return the plan's expected sizes and rates, without reading."""
         from .plan_facts import plan_facts
 
-        return plan_facts(
-            self,
-            world_size=world_size,
-            steps_per_s=steps_per_s,
-        )
+        return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(
         self,

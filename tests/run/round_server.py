@@ -19,6 +19,8 @@ def kind_of(method, path):
     # (tables of merged runs are named after their content too)
     kinds = {
         r"penstock\.json$": "marker",
+        r"/plans/.*\.start\.json$": "notes",
+        "/plans/": "plan",
         r"\.index\.parquet$": "index",
         r"/shards(-\w+)?\.parquet$": "parts",
         r"\.tar$": "samples",

@@ -19,7 +19,7 @@ from .entries import Entry, entry_key, find_edited
 from .fold import fold_all
 from .marker import check_primary
 from .rules import CommitBody, Done
-from .snapshots import HINT_EVERY, list_log, load_newest_hint, matches_log, write_hint
+from .snapshots import HINT_EVERY, LogListing, list_log, load_newest_hint, matches_log, write_hint
 from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
 
 _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory and the number of mapping copies
@@ -43,6 +43,7 @@ class Log:
         self._lock = lock()
         self._known: State | None = None  # the newest state folded so far
         self._earlier: State | None = None  # from `resume`, tried once
+        self._listing: LogListing | None = None  # from `list_ahead`, used once
 
     @property
     def known(self) -> State | None:
@@ -55,6 +56,17 @@ class Log:
         The state is used only if the stored last entry still has the bytes that it was folded from.
         """
         self._earlier = earlier
+
+    def list_ahead(self) -> None:
+        """Check and list the log now: the first `refresh` then begins with the entries. No request after that.
+
+        Raises: as `check_readable`.
+        """
+        if self._known is not None or self._listing is not None:
+            return
+        with in_background(list_log, self._store) as future:
+            self._check_readable()
+            self._listing = future.result()
 
     @property
     def state(self) -> State:
@@ -94,10 +106,11 @@ class Log:
                 state, _ = self._follow(earlier)
                 return state, None
 
-        # 1. List. Only an estimate of what to request at once: a listing may be incomplete, so it proves no end.
-        with in_background(list_log, self._store) as future:
-            self._check_readable()
-            listing = future.result()
+        # 1. List. Only an estimate of what to request at once: a listing may be incomplete or old, so it proves no end.
+        self.list_ahead()
+        listing = self._listing
+        self._listing = None  # a second try lists again
+        assert listing is not None
 
         # 2. Request the newest hint and all entries after it together, and fold them from the newest valid hint on.
         with Together(self._store, listing.keys) as store:

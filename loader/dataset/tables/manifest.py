@@ -16,6 +16,7 @@ from typing import Any
 from ...errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew
 from ...storage import Store
 from ...storage.requests import retry_corrupt
+from ...storage.store import Objects
 from ..log.entries import entry_key
 from ..log.state import VersionRecord
 from .columns import fits, is_annotation
@@ -306,7 +307,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 
 def read_manifest(
-    store: Store,
+    store: Objects,
     path: str,
     sha256: str,
 ) -> dict[str, Any]:
@@ -321,7 +322,7 @@ def read_manifest(
     return body
 
 
-def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
+def manifest_of(store: Objects, record: VersionRecord) -> dict[str, Any]:
     """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt if the two disagree."""
     manifest = read_manifest(
         store,
@@ -349,7 +350,7 @@ def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]
 
 
 def _manifest_bytes(
-    store: Store,
+    store: Objects,
     path: str,
     sha256: str,
 ) -> bytes:

@@ -44,22 +44,31 @@ def read_lean_trail(
         base = known
     if known is not None and listed.objects == known.objects:
         return known
+    new = list["pl.DataFrame"]()
+    largest = [base.largest]
+    step_ranges = dict(base.step_ranges)
     objects = RowObjects(store, trail_folder(run))
-    new = lean_rows(objects.batches(listed.new))
+    for batch in objects.parsed(listed.new, lean_rows):
+        new += batch.frames
+        largest += batch.largest
+        step_ranges |= batch.step_ranges
+    named = set[str]()
+    for frame in new:
+        named.update(frame["start"].unique())
     starts = log_starts(
         store,
         run,
-        new.starts,
+        named,
         listed,
         known,
     )
     return LeanTrail(
         run=run,
         starts=starts,
-        steps=arranged_rows([base.steps], new.frames),
+        steps=arranged_rows([base.steps], new),
         objects=listed.objects,
-        largest=candidates([base.largest, *new.largest]),
-        step_ranges={**base.step_ranges, **new.step_ranges},
+        largest=candidates(largest),
+        step_ranges=step_ranges,
     )
 
 

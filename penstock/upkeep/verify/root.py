@@ -21,6 +21,7 @@ from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.norm import parse_norm
 from loader.dataset.shards.seals import parse_seal
 from loader.dataset.shards.shard import crc32c
+from loader.dataset.start_notes import START_SUFFIX, parse_start_notes
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
@@ -77,12 +78,22 @@ def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
         yield Problem(address=key, what=what)
 
 
-def _plan(key: str, data: bytes, _: State) -> str:
+def _plan(key: str, data: bytes, state: State) -> str:
+    if key.endswith(START_SUFFIX):
+        return _start_notes(data, state)
     id = f"p-{hashlib.sha256(data).hexdigest()}"
     if key != f"plans/{id}.json":
         return (
             f"its content belongs to plans/{id}.json: it was edited or renamed; restore it, or save it again"
         )
+    return ""
+
+
+def _start_notes(data: bytes, state: State) -> str:
+    for id, path in parse_start_notes(data).items():
+        record = state.by_id(id)
+        if record is not None and record.manifest != path:
+            return f"it states {path} for {record.name}, the log {record.manifest}: delete it; starts go on without"
     return ""
 
 

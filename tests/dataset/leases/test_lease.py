@@ -466,3 +466,52 @@ def test_lease_keeps_the_named_versions_only(store, lease):
     assert claimed(store) == []
     assert lease.add(IDS[3])
     assert [versions for versions, _ in claimed(store)] == [(IDS[3],)]
+
+
+def test_proposed_versions_are_one_request_and_become_claims(store, lease):
+    assert lease.propose(IDS[:3])
+    assert store.puts == 1
+    assert claimed(store) == [(tuple(IDS[:3]), 1)]
+    lease.confirm(IDS[:2])
+    lease.withdraw(IDS[:3])
+    assert claimed(store) == [(tuple(IDS[:2]), 2)]
+    assert not lease.propose(IDS[:2])
+    lease.withdraw(IDS[:2])
+    assert store.puts == 2
+
+
+def test_withdrawn_proposal_without_other_claims_removes_the_lease(store, lease):
+    lease.propose(IDS[:2])
+    lease.withdraw(IDS[:2])
+    assert claimed(store) == []
+    assert renewing() == []
+
+
+def test_version_that_two_threads_propose_stays_for_the_second(store, lease):
+    """Whatever the first one does; and who adds it meanwhile reads the log again."""
+    assert lease.propose(IDS[:1])
+    assert lease.propose(IDS[:1])
+    assert store.puts == 1
+    lease.withdraw(IDS[:1])
+    assert claimed(store) == [((IDS[0],), 1)]
+    assert lease.add(IDS[0])
+    assert store.puts == 1
+    lease.withdraw(IDS[:1])
+    assert claimed(store) == [((IDS[0],), 1)]
+
+
+def test_proposed_versions_are_not_released_by_who_keeps_others(store, lease):
+    lease.add(IDS[0])
+    lease.add(IDS[1])
+    lease.propose(IDS[2:3])
+    lease.keep(IDS[:1])
+    assert claimed(store)[0][0] == (IDS[0], IDS[2])
+
+
+def test_proposal_that_the_store_does_not_take_is_tried_again(store, lease):
+    store.error = Transient
+    assert lease.propose(IDS[:1])
+    lease.confirm(IDS[:1])
+    store.error = None
+    assert lease.propose(IDS[:1])
+    assert claimed(store) == [((IDS[0],), 2)]

@@ -45,6 +45,16 @@ def expected(root, step):
     ]
 
 
+def expected_of_a_plan(root, step, notes=True):
+    """The same for a saved plan: it names the version, so the lease, and with notes the manifest, wait for no log."""
+    rounds = expected(root, step)
+    head = rounds[0] | {"plan": 1, "notes": 1}
+    if notes:
+        return [head, {"log": root.state.n + 1, "lease": 1, "manifest": 1}, *rounds[3:]]
+    parts = {"parts": rounds[3]["parts"]}
+    return [head, {"log": root.state.n + 1, "lease": 1}, {"log": 1, "manifest": 1}, parts, *rounds[4:]]
+
+
 def plan_of(version):
     return loader.plan({"large": version.select("bin")}, seed=5, global_batch=BATCH)
 
@@ -65,20 +75,14 @@ def served():
         server.close()
 
 
-@pytest.mark.parametrize(
-    ("publishes", "shards_each", "step"), [(1, 4, 0), (1, 4, 10**6), (25, 2, 7), (25, 2, 10**6)]
-)
-def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, served):
-    """However many publishes and shards there are, and wherever it begins: six."""
-    write(memory_root, publishes, shards_each)
-    rounds = expected(memory_root, step)
-    server = served(memory_root)
+def check_rounds(server, rounds, step, opened):
+    """Compare the requests up to the first batch with these rounds. opened: function from the root to the plan."""
     server.rounds.lock_step()
     got = []
 
     def first_batch():
         with loader.Root("s3://bucket/r", options={**server.options, "retry_deadline_s": 0}) as root:
-            plan = plan_of(root.open("large@latest"))
+            plan = opened(root)
             with loader.Loader(plan, 0, 1, workers=2, framework="numpy", decode=False) as batches:
                 batches.load_state_dict(plan.state(step))
                 got.append(next(batches))
@@ -92,8 +96,54 @@ def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, se
     finally:
         server.rounds.free()
         reader.join()
-    assert len(rounds) == 6
     assert [len(data) for data in got[0]["bin"]] == [ROW_BYTES] * BATCH
+
+
+@pytest.mark.parametrize(("publishes", "shards_each", "step"), [(1, 4, 0), (1, 4, 10**6), (25, 2, 10**6)])
+def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, served):
+    """However many publishes and shards there are, and wherever it begins: five before the samples."""
+    write(memory_root, publishes, shards_each)
+    rounds = expected(memory_root, step)
+    assert len(rounds) == 5 + 1
+    check_rounds(served(memory_root), rounds, step, lambda root: plan_of(root.open("large@latest")))
+
+
+@pytest.mark.parametrize(("publishes", "shards_each", "step"), [(1, 4, 0), (25, 2, 7)])
+def test_rounds_to_the_first_batch_of_a_saved_plan(publishes, shards_each, step, memory_root, served):
+    """Four before the samples."""
+    write(memory_root, publishes, shards_each)
+    saved = plan_of(memory_root.open("large@latest")).save(memory_root)
+    rounds = expected_of_a_plan(memory_root, step)
+    assert len(rounds) == 4 + 1
+    check_rounds(served(memory_root), rounds, step, lambda root: loader.open_plan(root, saved))
+
+
+def test_rounds_of_a_plan_that_an_earlier_release_saved(memory_root, served):
+    """It has no start notes."""
+    write(memory_root, 1, 4)
+    saved = plan_of(memory_root.open("large@latest")).save_content(memory_root)
+    rounds = expected_of_a_plan(memory_root, 0, notes=False)
+    check_rounds(served(memory_root), rounds, 0, lambda root: loader.open_plan(root, saved))
+
+
+def test_rounds_of_a_saved_mixture(memory_root, served):
+    """All versions are opened together."""
+    names = ("large", "small", "third")
+    for name in names:
+        with memory_root.write(name) as writer:
+            for i in range(64):
+                writer.add(f"{i:05d}", {"bin": bytes([i % 251]) * ROW_BYTES})
+    views = {name: memory_root.open(name).select("bin") for name in names}
+    saved = loader.plan(views, seed=5, global_batch=BATCH).save(memory_root)
+    n = len(names)
+    entries = memory_root.state.n + 1
+    rounds = [
+        {"marker": 1, "listing": 1, "plan": 1, "notes": 1},
+        {"log": entries, "lease": 1, "manifest": n},
+        {"log": 1, "parts": n},
+        {"index": n},
+    ]
+    check_rounds(served(memory_root), rounds, 0, lambda root: loader.open_plan(root, saved))
 
 
 FIRST_BATCH = """

@@ -80,7 +80,7 @@ def test_takedown_removes_plans_lists_and_packs_of_versions_that_held_the_docume
     n = deny(root)
     kit.take_down(root, n)
     kit.sweep(root)
-    assert names(root, "plans/") == [plans[0]]
+    assert names(root, "plans/") == [plans[0], f"{plans[0]}.start"]
     assert names(root, "lists/") == [kept_list]
     assert len(names(root, "packs/")) == 1
     assert len(names(root, "follows/")) == 3, "decisions stay: the run goes on by their positions"
@@ -92,7 +92,8 @@ def test_takedown_removes_plans_lists_and_packs_of_versions_that_held_the_docume
     following = decide(root, 3, plans[-1])
     assert loader.open_plan(root, following).hash == following
     kit.take_down(root, n)
-    assert names(root, "plans/") == sorted([plans[0], following])
+    kept = [plans[0], following]
+    assert names(root, "plans/") == sorted([*kept, *(f"{plan}.start" for plan in kept)])
     assert kit.prove(root, n)["result"] == "complete"
 
 

@@ -88,15 +88,15 @@ def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
     mirror = tmp_path / "mirror"
     shutil.copytree(tmp_path / "root", mirror)
     store = open_store(str(mirror), None)
-    assert len(small(store)) == 4  # a plan, its view, the table and its checksums
+    assert len(small(store)) == 5  # a plan, its start notes and view, the table and its checksums
     n = kit.deny(root)
     kit.take_down(root, n)
     kit.sweep(root)
     followed(root, store)
     assert small(root.store) == []
     (left,) = unclean(kit.prove(root, n, mirrors=[str(mirror)]))
-    assert left["why"].startswith("1 objects are still there, such as plans/")
-    assert purge_mirror(str(mirror), read_record(root.store, n), root.store) == 4
+    assert left["why"].startswith("2 objects are still there, such as plans/")
+    assert purge_mirror(str(mirror), read_record(root.store, n), root.store) == 5
     assert small(store) == []
     assert kit.prove(root, n, mirrors=[str(mirror)])["result"] == "complete"
 

@@ -538,7 +538,7 @@ def test_what_is_collected_meanwhile(root, monkeypatch, cli):
 
 
 def test_what_is_listed_and_cannot_be_read(root, monkeypatch):
-    (info,) = root.store.list("plans/")
+    info, _ = root.store.list("plans/")  # the plan, its start notes
     get = root.store.get
     monkeypatch.setattr(root.store, "get", lambda key: get("plans/none" if key == info.key else key))
     ((address, what),) = ((one.address, one.what) for one in verify_root(root).problems)
@@ -549,9 +549,23 @@ def test_what_is_listed_and_cannot_be_read(root, monkeypatch):
 
 
 def test_plan_edited_by_hand(root):
-    (info,) = root.store.list("plans/")
+    info, _ = root.store.list("plans/")  # the plan, its start notes
     change(root, info.key, lambda data: data.replace(b'"seed":1', b'"seed":2'))
     only(root, info.key, "it was edited or renamed")
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda data: data.replace(b"/manifest-", b"0/manifest-"), r"it states data/.*, the log data/"),
+        (lambda data: data.replace(b"/manifest-", b"/manifest-0"), "is no path of the manifest of"),
+        (lambda data: data[:-1], "it cannot be read: DamagedJson"),
+    ],
+)
+def test_start_notes_that_were_edited(root, edit, problem):
+    _, info = root.store.list("plans/")
+    change(root, info.key, edit)
+    only(root, info.key, problem)
 
 
 def test_view_with_a_flipped_bit(root):

@@ -1,0 +1,106 @@
+"""Open the versions that a stored plan names in two rounds of requests. A plan has ids, so nothing waits for the log.
+
+    1. the log's entries; the lease; the manifests, at the paths of the start notes
+    2. the log's end; the tables of shards, at the paths in the manifests
+
+Round 2 reads the log after the lease is stored, as `Root.open` does. A version that this log has and does not retire is
+opened from the path in its record, and the id is the hash of those bytes. So the notes only decide what comes early.
+Rejected: reading indexes beside round 2. It saves a round more, and gives a reader a version that is retired.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+
+from ..errors import PenstockError
+from ..storage.threads import DaemonPool, Together, in_background
+from .log.refs import resolve
+from .log.state import State
+from .start_notes import planned_ids, read_start
+from .tables.manifest import manifest_of
+from .versions.version import Version
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from .root import Root
+
+
+@contextmanager
+def ahead_of_plan(root: "Root", plan: str) -> Iterator[Callable[[object], dict[str, Version]]]:
+    """Request the marker, the log's listing and the start notes; yield a function that opens a plan's versions.
+
+    It returns version id -> version, as `root.open` returns it, for the plan's JSON; an id that `root.open` refuses is
+    left out. It raises errors of the whole root: as `root.state`.
+    """
+    with (
+        in_background(root._log.list_ahead) as listing,
+        in_background(read_start, root.store, plan) as notes,
+    ):
+
+        def open_planned(body: object) -> dict[str, Version]:
+            ids = planned_ids(body)
+            if not ids:  # a plan of other data may lie in a location that is not a root
+                return {}
+            listing.result()  # before the lease: only a root gets one
+            return _open_together(root, ids, notes.result())
+
+        yield open_planned
+
+
+def _open_together(
+    root: "Root",
+    ids: Sequence[str],
+    paths: Mapping[str, str],
+) -> dict[str, Version]:
+    """Return id -> version, without ids that cannot be opened. paths: id -> path of its manifest; may be wrong."""
+    lease = root._lease
+    manifest_paths = [paths[id] for id in ids if id in paths]
+    opened: dict[str, Version] = {}
+    with Together(root.store, manifest_paths) as store, in_background(lease.propose, ids) as claim:
+        try:
+            state = root.state
+            is_new = claim.result()
+            with _reads(root, store, state, ids) as reading:
+                if is_new:
+                    # A lease protects only from later retirements: read the log again.
+                    state = root.state
+                for id, future in reading.items():
+                    with suppress(PenstockError):  # `root.open` raises it
+                        resolve(state, id)
+                        opened[id] = future.result()
+            lease.confirm(opened)
+        finally:
+            claim.exception()  # a claim that is being written is withdrawn after that
+            lease.withdraw(ids)
+    for version in opened.values():
+        version.reader = root  # keeps the lease while the root or a version is alive
+    return opened
+
+
+@contextmanager
+def _reads(
+    root: "Root",
+    store: Together,
+    state: State,
+    ids: Sequence[str],
+) -> "Iterator[dict[str, Future[Version]]]":
+    """Yield id -> future of the version with its small tables. Leaving the block does not wait."""
+    pool = DaemonPool(len(ids), "penstock-planned")
+    try:
+        yield {id: pool.submit(copy_context().run, _read, root, store, state, id) for id in ids}
+    finally:
+        pool.dismiss()
+
+
+def _read(
+    root: "Root",
+    store: Together,
+    state: State,
+    id: str,
+) -> Version:
+    """Return a version of the log with its small tables. store: has some manifests already."""
+    record = resolve(state, id)
+    manifest = manifest_of(store, record)
+    return root._read(record, manifest)

@@ -244,6 +244,7 @@ def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
             how,
             low=tuple(low.astype(float).tolist()),
             high=tuple(high.astype(float).tolist()),
+            version=version.id,
         ),
     )
 

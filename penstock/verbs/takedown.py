@@ -120,7 +120,7 @@ def run(arguments: Namespace) -> Answer:
         pages = old = mirrored = 0
         if arguments.apply:
             record = read_record(root.store, n)
-            pages = sum(purge_cache(folder, record) for folder in arguments.cache)
+            pages = sum(purge_cache(folder, record, root) for folder in arguments.cache)
             old = delete_noncurrent(root.store, record.paths)
             mirrored = sum(purge_mirror(url, record, root.store) for url in arguments.mirror)
         body.append({**ran.to_json(), "pages": pages, "noncurrent": old, "mirrored": mirrored})

@@ -1,5 +1,7 @@
 """Costs of a run's page: bytes do not grow with its steps, and a live answer reads new objects only."""
 
+import gc
+import itertools
 import sys
 import threading
 from collections import Counter
@@ -7,10 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import uvicorn
 
 import loader
 from loader.dataset.tables.parquet import table_bytes
+from loader.errors import Corrupt
 from loader.run.trail import lean_rows
 from loader.run.trail.lean_trail import read_lean_trail
 from loader.run.trail.read_trail import read_starts
@@ -23,6 +28,7 @@ from penstock.view.open_data import OpenData
 from penstock.view.replays.training import Training
 from penstock.view.runs import log_facts
 from penstock.view.runs.log_facts import MOST_LARGEST
+from penstock.view.web.serve import serve
 from tests.view.conftest import train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_costs import Counted
@@ -257,6 +263,83 @@ def test_calls_of_a_runs_record_do_not_grow_with_its_steps(runs):
             opened.close()
     assert n_calls["long"] < 1.3 * n_calls["short"]
     assert n_calls["long"] < 30_000
+
+
+def test_reading_a_run_log_leaves_no_work_for_the_garbage_collector(runs):
+    """A footer and its schema refer to each other: once for a log, not once for each object."""
+    n_garbage = {}
+    with loader.Root(runs) as root:
+        read_lean_trail(root, "short")  # imports
+        for run in SIZES:
+            gc.collect()
+            gc.disable()
+            read_lean_trail(root, run)
+            n_garbage[run] = gc.collect()
+            gc.enable()
+    assert n_garbage["long"] == n_garbage["short"]
+
+
+def test_server_spares_the_garbage_collector_its_modules(runs, monkeypatch):
+    n_frozen = []
+
+    def run(server, sockets):
+        n_frozen.append(gc.get_freeze_count())
+        sockets[0].close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    before = gc.get_freeze_count()
+    with loader.Root(runs) as root:
+        serve(root, port=0, announce=str)
+    assert n_frozen[0] > before
+
+
+def test_run_log_on_disk_is_read_without_a_thread(runs, monkeypatch):
+    begun = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: begun.append(self.name) or start(self))
+    with loader.Root(runs) as root:
+        read_lean_trail(root, "long")
+    assert not [name for name in begun if name.startswith("penstock-trail")]
+
+
+class Waiting(Counted):
+    """A store whose first 8 reads wait for each other."""
+
+    is_local = False
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.together = threading.Barrier(8, timeout=20)
+        self.reads = itertools.count()
+
+    def get(self, key):
+        if key.endswith(".parquet") and next(self.reads) < self.together.parties:
+            self.together.wait()
+        return self.store.get(key)
+
+
+def test_run_log_of_a_store_that_lets_readers_wait_is_read_ahead(runs):
+    with loader.Root(runs) as root:
+        steps = read_lean_trail(root, "long").steps
+        root._use(Waiting(root.store))
+        waited = read_lean_trail(root, "long").steps
+    assert waited.equals(steps)
+
+
+def test_object_whose_rows_lack_a_value_is_named(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        view = write_photos(root).select("jpg", "cls")
+        train(root, loader.plan({"photos": view}, seed=3, global_batch=6), "run", recipe=plain, steps=1)
+        for first in (1, 11, 21):
+            put_rows(root, "run", first, 10)
+        (name,) = (info.key for info in root.store.list(trail_folder("run")) if f"/{11:019d}" in info.key)
+        table = pq.read_table(pa.BufferReader(root.store.get(name).data))
+        waits = pa.array([None, *range(9)], pa.int64())
+        number = table.column_names.index("wait_us")
+        root.store.put(name, table_bytes(table.set_column(number, "wait_us", waits), "trail"))
+        with pytest.raises(Corrupt, match="wait_us lack values") as error:
+            read_lean_trail(root, "run")
+    assert name in str(error.value)
 
 
 def test_live_answer_reads_one_new_object_without_a_thread(runs, monkeypatch):

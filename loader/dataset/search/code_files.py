@@ -28,10 +28,10 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
 from . import CODE_FOLDER
-from .codes import code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
+from .codes import GATHERED_SHARE, code_kind, code_weights, faiss_head, faiss_scan, import_faiss, numpy_scan
 from .how import How
 from .segment_reads import read_segment
-from .segments import SegmentPart, StoredSegment, part_starts, segment_name
+from .segments import SegmentPart, StoredSegment, part_starts
 from .vectors import Floats
 
 _scratch_lock = threading.Lock()
@@ -60,15 +60,14 @@ class CodeFile:
         self._codes = np.zeros((0, how.numbers), np.uint8)
         if not len(is_valid):
             return
-        if self._faiss is None:
-            self._codes = np.memmap(
-                path,
-                np.uint8,
-                "r",
-                len(head),
-                (len(is_valid), how.numbers),
-            )
-        else:
+        self._codes = np.memmap(
+            path,
+            np.uint8,
+            "r",
+            len(head),
+            (len(is_valid), how.numbers),
+        )
+        if self._faiss is not None:
             self._index = self._faiss.read_index(path, self._faiss.IO_FLAG_MMAP_IFC)
 
     @property
@@ -82,22 +81,26 @@ class CodeFile:
         n_best: int,
         selected: Bools,
     ) -> tuple[Int64s, Floats]:
-        """Return (rows, scores) of the codes most similar to a query, in any order. selected: bool [rows]."""
-        if self._index is not None:
-            return faiss_scan(
-                self._faiss,
-                self._index,
-                query,
-                n_best,
-                selected,
-            )
+        """Return (rows, scores) of the codes most similar to a query, in any order. selected: bool [rows].
+
+        Thread-safe. Scores of all files of a field compare.
+        """
+        weights = code_weights(query, self._how)
         rows = np.flatnonzero(selected)
-        return numpy_scan(
-            self._codes,
-            self._how,
-            query,
+        is_few = len(rows) < GATHERED_SHARE * len(selected)
+        if self._index is None or is_few:
+            return numpy_scan(
+                self._codes,
+                weights,
+                n_best,
+                rows,
+            )
+        return faiss_scan(
+            self._faiss,
+            self._index,
+            weights,
             n_best,
-            rows,
+            selected,
         )
 
 
@@ -128,10 +131,8 @@ class CodeFiles:
         Raises: Corrupt; FormatTooNew; ObjectNotFound; StoreError if the disk is full.
         """
         kind = code_kind(how)
-        name = segment_name(path, kind)
-        assert name is not None  # `coverage` returns no other paths
         faiss = import_faiss()
-        stem = f"{how.name}-{name.digest}"
+        stem = _stem(path)
         rows_path = self._folder / f"{stem}.json"
         codes_path = self._folder / f"{stem}.codes"
         if faiss is not None:
@@ -201,15 +202,32 @@ class CodeFiles:
             _write(rows_path, [canonical(body)])
 
 
-def files_derived_from(folder: str | os.PathLike[str], sources: Collection[str]) -> list[str]:
-    """Return the paths of code files in a cache folder with a part of these sources. Unreadable ones are among them."""
+def files_derived_from(
+    folder: str | os.PathLike[str],
+    sources: Collection[str],
+    segments: Collection[str] = (),
+) -> list[str]:
+    """Return the paths of code files in a cache folder with a part of these sources, or of these segments.
+
+    Unreadable ones are among them.
+    """
+    stems = {_stem(path) for path in segments}
     paths: list[str] = []
     for rows_path in sorted(Path(folder, CODE_FOLDER).glob("*.json")):
         rows = _read_rows(rows_path)
-        if rows is not None and not any(part.source in sources for part in rows[0]):
-            continue
-        paths += [str(path) for path in sorted(rows_path.parent.glob(f"{rows_path.stem}.*"))]
+        is_derived = rows is None or rows_path.stem in stems
+        if rows is not None and not is_derived:
+            is_derived = any(part.source in sources for part in rows[0])
+        if is_derived:
+            paths += [str(path) for path in sorted(rows_path.parent.glob(f"{rows_path.stem}.*"))]
     return paths
+
+
+def _stem(path: str) -> str:
+    """Return the name without its ending that the files of a segment have."""
+    _, how_name, name = path.split("/")
+    digest = name.partition(".")[0].rpartition("-")[2]
+    return f"{how_name}-{digest}"
 
 
 def scratch_folder() -> Path:

@@ -1,10 +1,13 @@
 """The indexed codes of a version's field: which samples have codes, and which are the most similar to a query."""
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...cores import n_cores
 from ...errors import Corrupt, FormatTooNew, MissingDependency, NotIndexed, ObjectNotFound
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
@@ -13,13 +16,19 @@ from .codes import NUMPY_MOST_CODES, code_kind, import_faiss
 from .how import How
 from .segment_reads import coverage
 from .segments import SegmentPart, VersionPart, version_parts
+from .vectors import Floats
 
 if TYPE_CHECKING:
     from ..versions.version import Version
 
 MOST_CODES = 20_000_000
 """Most codes that a query scans: 2 s."""
+MOST_THREADS = 4
+"""Most threads of a query: more wait for the memory."""
 _NO_SAMPLE = -1
+
+_Selection = tuple[CodeFile, Int64s, Bools]
+"""A file, int64 [rows]: live ordinals of its rows, and bool [rows]: rows to scan."""
 
 
 class CodeMatches(NamedTuple):
@@ -109,7 +118,7 @@ class CodeIndex:
         Raises: NotIndexed above `MOST_CODES`; MissingDependency above what numpy scans.
         """
         # A scan of each file: a file without selected rows costs nothing.
-        selections = []
+        selections: list[_Selection] = []
         n_scanned = 0
         for file, ordinals in self._files:
             # As a position, _NO_SAMPLE is the last sample's.
@@ -120,18 +129,35 @@ class CodeIndex:
             if n_selected:
                 selections.append((file, ordinals, selected))
         self._check_size(n_scanned)
-        ordinals_of_files = [np.zeros(0, np.int64)]
-        scores_of_files = [np.zeros(0, np.float32)]
-        for file, ordinals, selected in selections:
-            rows, scores = file.scan(query, n_best, selected)
-            ordinals_of_files.append(ordinals[rows])
-            scores_of_files.append(scores)
-        ordinals = np.concatenate(ordinals_of_files)
-        scores = np.concatenate(scores_of_files)
+        ordinals, scores = self._scan(query, n_best, selections)
         if len(ordinals) > n_best:
             best = np.argpartition(-scores, n_best)[:n_best]
             ordinals = ordinals[best]
         return CodeMatches(ordinals, n_scanned)
+
+    def _scan(
+        self,
+        query: np.ndarray,
+        n_best: int,
+        selections: Sequence[_Selection],
+    ) -> tuple[Int64s, Floats]:
+        """Return (ordinals, scores) of the `n_best` of each file, in any order."""
+
+        def scan(selection: _Selection) -> tuple[Int64s, Floats]:
+            file, ordinals, selected = selection
+            rows, scores = file.scan(query, n_best, selected)
+            return ordinals[rows], scores
+
+        # Neither faiss nor numpy holds the interpreter's lock while it scans.
+        n_threads = min(n_cores(), MOST_THREADS, len(selections))
+        if n_threads > 1:
+            with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-codes") as pool:
+                matches = list(pool.map(scan, selections))
+        else:
+            matches = [scan(selection) for selection in selections]
+        ordinals = np.concatenate([np.zeros(0, np.int64), *[one[0] for one in matches]])
+        scores = np.concatenate([np.zeros(0, np.float32), *[one[1] for one in matches]])
+        return ordinals, scores
 
     def _check_size(self, n_codes: int) -> None:
         if n_codes > MOST_CODES:

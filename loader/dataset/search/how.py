@@ -54,6 +54,8 @@ class How:
     """Smallest value of each number, of embeddings of length 1."""
     high: tuple[float, ...] = dataclasses.field(default=(), repr=False)
     """Largest value of each number."""
+    version: str = dataclasses.field(default="", compare=False)
+    """ID of the version whose embeddings decided the ranges; "" for texts, and for records of earlier releases."""
 
     @property
     def name(self) -> str:
@@ -80,6 +82,8 @@ class How:
             "low": list(self.low),
             "high": list(self.high),
         }
+        if self.version:
+            body["version"] = self.version
         # No canonical JSON, which has no fractions.
         return json.dumps(body, allow_nan=False).encode()
 
@@ -138,6 +142,7 @@ def parse_how(data: bytes, path: str) -> How:
             numbers=integer_member(body, "numbers", 0, MOST_NUMBERS),
             low=_numbers(body, "low"),
             high=_numbers(body, "high"),
+            version=text_member(body, "version") if "version" in body else "",
         )
         _check(how, path)
     except FormatTooNew:

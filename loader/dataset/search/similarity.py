@@ -1,6 +1,6 @@
 """The samples most similar to a query: all embeddings compared, or the best codes compared again.
 
-With codes, the best 4k + 100 by code are compared with their stored embeddings. At least 0.99 of the ten nearest
+With codes, the best 2k + 100 by code are compared with their stored embeddings. At least 0.99 of the ten nearest
 neighbours are among them, for clustered vectors, vectors in one cone and vectors without structure.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 100_000
 """Most embeddings that a query compares without an index: 0.7 s of 512 numbers."""
-RESCORED_PER_RESULT = 4
+RESCORED_PER_RESULT = 2
 RESCORED = 100
-"""CodeMatches beside `RESCORED_PER_RESULT` for each result."""
+"""Candidates beside `RESCORED_PER_RESULT` for each result."""
 _ROWS_PER_S = 125_000
 """Embeddings of 512 numbers that one core indexes in a second."""
 

@@ -4,12 +4,14 @@ Checksums of fields are not decoded, nor are columns whose footer shows one valu
 stay in memory, not all samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from ...dataset.tables.parquet import integers, parse_table
 from .row_objects import StoredRows, joined_tables, rows_of_rank
@@ -24,12 +26,13 @@ START_CHARACTERS = 16
 """Length of a start's id. Writers may shorten longer texts in a footer's statistics."""
 _START = "start"
 _LARGEST = "largest"
+_SAMPLED = ["step", "at_us", _LARGEST]
 _SAMPLE = ("step", "rank", "at_us", "note", "slot", "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeanRows:
-    """Rows of a batch of objects."""
+    """Rows of some objects."""
 
     frames: "list[pl.DataFrame]" = field(default_factory=list)
     """Without samples and checksums."""
@@ -37,66 +40,108 @@ class LeanRows:
     """Candidates for the largest samples."""
     step_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Object -> its first and its last step."""
+    starts: set[str] = field(default_factory=set)
+    """Ids of the rows' starts."""
 
 
-def lean_rows(objects: Sequence[StoredRows]) -> LeanRows:
-    """Return the rows of some objects. Raises: Corrupt; FormatTooNew."""
+_Rank = tuple[int, int]
+"""Rank and world size."""
+_Place = tuple[int, int, str]
+"""Rank, world size, and the start of all rows of an object; "" if its table has the column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlaceRows:
+    """Tables of the objects of one place."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    """By the object's full name."""
+    n_rows: dict[str, int] = field(default_factory=dict)
+    """Object -> its rows."""
+
+
+def lean_rows(batches: Iterable[Sequence[StoredRows]]) -> LeanRows:
+    """Return the rows of some objects. Raises: Corrupt; FormatTooNew; as `batches`."""
     footers = _Footers()
-    tables: dict[tuple[int, int, str], dict[str, pa.Table]] = {}
-    batch = LeanRows()
-    known = SCHEMA
-    for stored in objects:
-        table = parse_table(
-            stored.data,
-            stored.where,
-            footers.columns,
-        )
-        if not table.schema.equals(known):  # most objects of a run have the same columns
-            table = typed_rows(
-                table,
-                stored.where,
-                footers.left_out,
+    rows = LeanRows()
+    places: dict[_Place, _PlaceRows] = {}
+    for batch in batches:
+        samples: dict[_Rank, dict[str, pa.Table]] = {}
+        for stored in batch:
+            table = footers.table(stored)
+            rank = (stored.rank, stored.world_size)
+            if _LARGEST in table.column_names:
+                of_rank = samples.setdefault(rank, {})
+                of_rank[stored.where] = table.select(_SAMPLED)
+                table = table.drop_columns(_LARGEST)
+            place = (*rank, footers.start)
+            of_place = places.setdefault(
+                place,
+                _PlaceRows(),
             )
-            known = table.schema
-        place = (stored.rank, stored.world_size, footers.start)
-        of_place = tables.setdefault(place, {})
-        of_place[stored.where] = table
-        steps = table["step"]
-        if len(steps) and not steps.null_count:
-            numbers = integers(steps)
-            first = int(numbers.min())
-            last = int(numbers.max())
-            batch.step_ranges[stored.name] = (first, last)
-    samples = [no_samples()]
-    for (rank, world_size, start), of_place in tables.items():
-        rows = joined_tables(of_place)
-        names = [name for name in rows.column_names if name != _LARGEST]
-        frame = rows_of_rank(
-            rows.select(names),
-            rank,
-            world_size,
-            start,
-        )
-        batch.frames.append(frame)
-        if _LARGEST in rows.column_names:
-            samples.append(_samples(rows, rank, world_size))
-    if len(samples) > 1:
-        batch.largest.append(candidates(samples))
-    return batch
+            of_place.tables[stored.where] = table
+            of_place.n_rows[stored.name] = table.num_rows
+        if samples:
+            largest = _batch_candidates(samples)
+            rows.largest.append(largest)
+    # The tables of a place are joined once, here: the rows of joined batches would be copied again.
+    for place, of_place in places.items():
+        _add_place(rows, place, of_place)
+    return rows
 
 
-def _samples(
-    rows: pa.Table,
-    rank: int,
-    world_size: int,
-) -> "pl.DataFrame":
-    """Return the samples of all rows."""
-    columns = rows.select(["step", "at_us", _LARGEST])
-    frame = rows_of_rank(columns, rank, world_size)
-    n_samples = frame[_LARGEST].list.len()
-    listed = frame.filter(n_samples > 0)
-    samples = listed.explode(_LARGEST)
-    return samples.unnest(_LARGEST).select(_SAMPLE)
+def _add_place(
+    rows: LeanRows,
+    place: _Place,
+    of_place: _PlaceRows,
+) -> None:
+    joined = joined_tables(of_place.tables)
+    steps = integers(joined["step"])
+    ranges = _step_ranges(of_place.n_rows, steps)
+    rows.step_ranges.update(ranges)
+    frame = rows_of_rank(joined, *place)
+    rows.frames.append(frame)
+    start = place[-1]
+    if start:
+        rows.starts.add(start)
+    else:
+        starts = frame["start"].unique()
+        rows.starts.update(starts)
+
+
+def _step_ranges(
+    n_rows: Mapping[str, int],
+    steps: NDArray[np.int64],
+) -> dict[str, tuple[int, int]]:
+    """Return object -> its first and its last step.
+
+    n_rows: object -> its rows. steps: int64 [rows of all objects], in their order.
+    """
+    ranges: dict[str, tuple[int, int]] = {}
+    begin = 0
+    for name, n in n_rows.items():
+        end = begin + n
+        if n:
+            of_object = steps[begin:end]
+            first = of_object.min()
+            last = of_object.max()
+            ranges[name] = (int(first), int(last))
+        begin = end
+    return ranges
+
+
+def _batch_candidates(samples: Mapping[_Rank, dict[str, pa.Table]]) -> "pl.DataFrame":
+    """Return the candidates of a batch. samples: rank -> object -> its samples."""
+    frames = [no_samples()]
+    for rank, tables in samples.items():
+        joined = joined_tables(tables)
+        frame = rows_of_rank(joined, *rank)
+        n_samples = frame[_LARGEST].list.len()
+        listed = frame.filter(n_samples > 0)
+        exploded = listed.explode(_LARGEST)
+        of_rank = exploded.unnest(_LARGEST)
+        frames.append(of_rank.select(_SAMPLE))
+    return candidates(frames)
 
 
 def no_samples() -> "pl.DataFrame":
@@ -160,15 +205,36 @@ class _Footers:
     """Columns of `SCHEMA` that were not chosen."""
 
     def __init__(self) -> None:
-        self._schema: pq.ParquetSchema | None = None
+        self._known = SCHEMA
+        self._written: tuple[bytes, int] = b"", 0
         self._names = list[str]()
         self._leaves = dict[str, int]()
 
+    def table(self, stored: StoredRows) -> pa.Table:
+        """Return the rows of an object. Raises: Corrupt; FormatTooNew."""
+        table = parse_table(
+            stored.data,
+            stored.where,
+            self.columns,
+        )
+        if not table.schema.equals(self._known):  # most objects of a run have the same columns
+            table = typed_rows(
+                table,
+                stored.where,
+                self.left_out,
+            )
+            self._known = table.schema
+        return table
+
     def columns(self, footer: pq.FileMetaData) -> list[str]:
         """Return the columns to decode. The footer is as trustworthy as the values, which have no checksum of ours."""
-        schema = footer.schema
-        if self._schema is None or not schema.equals(self._schema):
-            self._set_schema(schema)
+        # A footer and its `schema` refer to each other: only the garbage collector frees them, at 40 us each.
+        facts = footer.metadata or {}
+        arrow_schema = facts.get(b"ARROW:schema", b"")
+        written = (arrow_schema, footer.num_columns)
+        if not arrow_schema or written != self._written:
+            self._set_schema(footer.schema)
+            self._written = written
         numbers = range(footer.num_row_groups)
         groups = [footer.row_group(number) for number in numbers]
         left_out = []
@@ -178,15 +244,14 @@ class _Footers:
         if self.start:
             left_out.append(_START)
         if _LARGEST in self._leaves:
-            is_empty = _is_empty(groups, self._leaves[_LARGEST])
-            if is_empty:
+            leaf = self._leaves[_LARGEST]
+            if _is_empty(groups, leaf):
                 left_out.append(_LARGEST)
         self.left_out = tuple(left_out)
         return [name for name in self._names if name not in left_out]
 
     def _set_schema(self, schema: pq.ParquetSchema) -> None:
         """Find the columns of a schema."""
-        self._schema = schema
         self._names = []
         for name in schema.to_arrow_schema().names:
             if name in SCHEMA.names or name.startswith(NOTE):

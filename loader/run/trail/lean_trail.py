@@ -44,31 +44,22 @@ def read_lean_trail(
         base = known
     if known is not None and listed.objects == known.objects:
         return known
-    new = list["pl.DataFrame"]()
-    largest = [base.largest]
-    step_ranges = dict(base.step_ranges)
     objects = RowObjects(store, trail_folder(run))
-    for batch in objects.parsed(listed.new, lean_rows):
-        new += batch.frames
-        largest += batch.largest
-        step_ranges |= batch.step_ranges
-    named = set[str]()
-    for frame in new:
-        named.update(frame["start"].unique())
+    new = lean_rows(objects.batches(listed.new))
     starts = log_starts(
         store,
         run,
-        named,
+        new.starts,
         listed,
         known,
     )
     return LeanTrail(
         run=run,
         starts=starts,
-        steps=arranged_rows([base.steps], new),
+        steps=arranged_rows([base.steps], new.frames),
         objects=listed.objects,
-        largest=candidates(largest),
-        step_ranges=step_ranges,
+        largest=candidates([base.largest, *new.largest]),
+        step_ranges={**base.step_ranges, **new.step_ranges},
     )
 
 

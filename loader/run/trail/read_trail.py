@@ -375,7 +375,8 @@ def arranged_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl
     """
     import polars as pl
 
-    parts = [*known, *new]
+    parts = [frame for frame in (*known, *new) if len(frame)]
+    parts = parts or [*known, *new]
     is_ordered = _follow_each_other(known, new)
     most_chunks = MOST_GROWN_CHUNKS if any(map(len, known)) else MOST_CHUNKS
     new.clear()  # they share the buffers

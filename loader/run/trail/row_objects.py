@@ -1,11 +1,12 @@
-"""Read a run log's objects into frames: several are fetched together, and two threads parse them."""
+"""Read a run log's objects into frames: several are fetched together, and the caller's thread parses them."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,14 +20,10 @@ from .step_rows import SCHEMA, empty_columns, typed_rows
 if TYPE_CHECKING:
     import polars as pl
 
-T = TypeVar("T")
-
 AT_ONCE = 64
-"""Objects of a batch: each parser holds one in memory."""
-LOCAL_READERS = 2
-"""Threads that read files of a local disk: 64 take four times the processor time of the reads."""
-PARSERS = 2
-"""Threads that parse batches: three quarters of the time is pyarrow's, without the interpreter's lock."""
+"""Objects of a batch."""
+BATCHES_AHEAD = 2
+"""Batches that are requested before an earlier one is parsed."""
 ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/([0-9]{19})-[0-9a-f]{16}\.parquet")
 
 
@@ -52,52 +49,44 @@ class RowObjects:
 
     def frames(self, names: Sequence[str]) -> "Iterator[pl.DataFrame]":
         """Yield the objects' rows, batch by batch in order. Raises: Corrupt; FormatTooNew; StoreError."""
-        yield from self.parsed(names, rows_frame)
+        for objects in self.batches(names):
+            yield rows_frame(objects)
 
-    def parsed(
-        self,
-        names: Sequence[str],
-        parse: Callable[[Sequence[StoredRows]], T],
-    ) -> Iterator[T]:
-        """Yield the result of `parse` for each batch of objects, in order. Raises: StoreError; as `parse`."""
-        if len(names) < 2:
-            for name in names:
-                blob = self._store.get(self._folder + name)
-                yield parse([stored_object(self._store, self._folder, name, blob)])
-            return  # starting a thread takes longer
-        reads_at_once = AT_ONCE
-        if is_local(self._store) and not is_on_network(self._store):
-            reads_at_once = LOCAL_READERS
-        readers = DaemonPool(reads_at_once, "penstock-trail-read")
-        parsers = DaemonPool(PARSERS, "penstock-trail")
-        results = list[Future[T]]()
+    def batches(self, names: Sequence[str]) -> Iterator[list[StoredRows]]:
+        """Yield the objects in order, batch by batch. A store that lets readers wait is asked ahead.
+
+        Raises: StoreError.
+        """
+        firsts = range(0, len(names), AT_ONCE)
+        batches = [names[first : first + AT_ONCE] for first in firsts]
+        is_on_disk = is_local(self._store) and not is_on_network(self._store)
+        if is_on_disk or len(names) < 2:
+            # A file is read in 25 us. Threads that read it take longer, and the interpreter's lock from the parser.
+            for batch in batches:
+                yield [self._read(name) for name in batch]
+            return
+        yield from self._read_ahead(batches)
+
+    def _read_ahead(self, batches: Sequence[Sequence[str]]) -> Iterator[list[StoredRows]]:
+        readers = DaemonPool(AT_ONCE, "penstock-trail-read")
+
+        def request(batch: Sequence[str]) -> list[Future[StoredRows]]:
+            return [readers.submit(copy_context().run, self._read, name) for name in batch]
+
+        coming = deque[list[Future[StoredRows]]]()
         try:
-            for first in range(0, len(names), AT_ONCE):
-                batch = names[first : first + AT_ONCE]
-                result = parsers.submit(copy_context().run, self._read_batch, readers, batch, parse)
-                results.append(result)
-            for result in results:
-                yield result.result()
+            for batch in batches:
+                coming.append(request(batch))
+                if len(coming) > BATCHES_AHEAD:
+                    yield [future.result() for future in coming.popleft()]
+            while coming:
+                yield [future.result() for future in coming.popleft()]
         finally:
-            parsers.dismiss()
             readers.dismiss()
 
-    def _read_batch(
-        self,
-        readers: DaemonPool,
-        names: Sequence[str],
-        parse: Callable[[Sequence[StoredRows]], T],
-    ) -> T:
-        coming = list[Future[Blob]]()
-        for name in names:
-            key = self._folder + name
-            blob = readers.submit(copy_context().run, self._store.get, key)
-            coming.append(blob)
-        objects = [
-            stored_object(self._store, self._folder, name, blob.result())
-            for name, blob in zip(names, coming, strict=True)
-        ]
-        return parse(objects)
+    def _read(self, name: str) -> StoredRows:
+        blob = self._store.get(self._folder + name)
+        return stored_object(self._store, self._folder, name, blob)
 
 
 def stored_object(
@@ -138,22 +127,32 @@ def rows_frame(objects: Sequence[StoredRows]) -> "pl.DataFrame":
     return pl.concat(frames, how="diagonal")
 
 
-def joined_tables(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the rows of some tables, each column in one buffer. tables: by the object's name, for messages.
+def joined_tables(tables: dict[str, pa.Table]) -> pa.Table:
+    """Return the rows of some tables, each column in one buffer, and empty `tables`.
 
     polars takes 0.3 ms for each table, and many small buffers take up to twice the memory of their values.
-    Raises: Corrupt if a row lacks one of its columns.
+    tables: by the object's name, for messages. Raises: Corrupt if a row lacks one of its columns.
     """
+    n_rows = {where: table.num_rows for where, table in tables.items()}
     rows = pa.concat_tables(tables.values(), promote_options="default")
-    if empty_columns(rows):
-        _raise_for_empty(tables)
-    return rows.combine_chunks()
+    tables.clear()
+    schema = rows.schema
+    columns = list[pa.ChunkedArray]()
+    while rows.num_columns:  # by column, as a second copy of all would double the memory
+        columns.append(rows.column(0).combine_chunks())
+        rows = rows.remove_column(0)
+    joined = pa.Table.from_arrays(columns, schema=schema)
+    if empty_columns(joined):
+        _raise_for_empty(joined, n_rows)
+    return joined
 
 
-def _raise_for_empty(tables: Mapping[str, pa.Table]) -> None:
-    """Raise Corrupt for the first table with a column that lacks values. tables: by the object's name."""
-    for where, table in tables.items():
-        empty = empty_columns(table)
+def _raise_for_empty(rows: pa.Table, n_rows: Mapping[str, int]) -> None:
+    """Raise Corrupt for the first object with a column that lacks values. n_rows: by the object's name, in order."""
+    first = 0
+    for where, n in n_rows.items():
+        empty = empty_columns(rows.slice(first, n))
+        first += n
         if empty:
             raise Corrupt(
                 f"{where} is no table of a trail: {', '.join(empty)} lack values; restore or delete it"

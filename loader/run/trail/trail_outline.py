@@ -234,9 +234,10 @@ def _following_steps(
             is_same = is_same.fill_null(value=False)
             is_same_as_before = is_same.to_numpy()
             follows &= is_same_as_before[1:]
-    took_us = took_us[follows]
     wait_us = wait_us[1:]
-    wait_us = wait_us[follows]
+    if not follows.all():
+        took_us = took_us[follows]
+        wait_us = wait_us[follows]
     return took_us, wait_us
 
 
@@ -244,13 +245,12 @@ def _is_one_rank_in_order(steps: "pl.DataFrame") -> bool:
     """Return whether rows are of one start and rank, by time: sorting 1e6 rows takes 80 ms."""
     if not len(steps):
         return True
-    rank = steps["rank"]
-    start = steps["start"]
-    first_start = start[0]
-    is_first_start = start.eq_missing(first_start)
-    is_one_rank = rank.min() == rank.max()
-    is_one_start = bool(is_first_start.all())
-    return is_one_rank and is_one_start and steps["at_us"].is_sorted()
+    import polars as pl
+
+    places = pl.col("rank", "start")
+    # polars stores a column of one value as that value: `steps["start"]` would write it 1e6 times.
+    n_values = steps.select(places.n_unique()).row(0)
+    return n_values == (1, 1) and steps["at_us"].is_sorted()
 
 
 def _line(

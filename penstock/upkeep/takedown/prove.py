@@ -77,7 +77,7 @@ def prove(
             if place["check"] not in NOT_LOOKED_AT
         ),
         *scanned(root, record, marks, verdicts),
-        *cache_places(record, caches),
+        *cache_places(record, caches, root),
         *mirror_places(root, record, mirrors, keeps_nothing),
         *noncurrent(root.store, record.paths, s3, stated=root.url in keeps_nothing),
         *_checkpoints(root.store, record),

@@ -26,7 +26,7 @@ from ...denied.record import Place, TakedownRecord
 from ...places import azure_endpoint
 from ..doctor.azure_container import azure_credential
 from ..gc.derived_segments import FOLDERS as DERIVED
-from .segment_edits import denied_sources
+from .segment_edits import deleted_codes, denied_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,22 +252,26 @@ PAGE_SIZES = tuple(2**power for power in range(12, 27))
 """Page sizes to search for, in bytes, besides those found in the folder."""
 
 
-def purge_cache(folder: str, record: TakedownRecord) -> int:
-    """Delete a takedown's shard pages, and codes of their samples; return their number.
+def purge_cache(folder: str, record: TakedownRecord, root: Root) -> int:
+    """Delete a takedown's shard pages, and codes of their samples or with their ranges; return their number.
 
     Raises: InvalidRuntime if there is no node cache.
     """
-    pages = _pages(folder, record) + files_derived_from(folder, denied_sources(record))
+    pages = _pages(folder, record) + _code_files(folder, record, root)
     for path in pages:
         os.unlink(path)
     return len(pages)
 
 
-def cache_places(record: TakedownRecord, folders: Sequence[str]) -> Iterator[Place]:
+def _code_files(folder: str, record: TakedownRecord, root: Root) -> list[str]:
+    return files_derived_from(folder, denied_sources(record), deleted_codes(root, record))
+
+
+def cache_places(record: TakedownRecord, folders: Sequence[str], root: Root) -> Iterator[Place]:
     """Yield a check result per folder."""
     for folder in folders:
         place = {"check": "cache", "what": "a node cache", "path": folder}
-        if pages := _pages(folder, record) + files_derived_from(folder, denied_sources(record)):
+        if pages := _pages(folder, record) + _code_files(folder, record, root):
             yield {
                 **place,
                 "clean": False,

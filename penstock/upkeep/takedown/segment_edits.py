@@ -5,16 +5,19 @@ the indexes from which it was derived. So a segment that names a recorded path m
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection
 
 import pyarrow as pa
 
-from loader import Root
-from loader.dataset.search.how import FOLDER, How, parse_how
+from loader import Root, Version
+from loader.dataset.search.field_texts import is_text_field
+from loader.dataset.search.how import FOLDER, SQ8, TEXTS, How, how_of_field, parse_how
 from loader.dataset.search.segment_reads import read_segment, read_segment_parts
 from loader.dataset.search.segments import SegmentKind, SegmentPart, segment_bytes
+from loader.dataset.search.vectors import VectorReader, ordinals_with
 from loader.errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew, ObjectNotFound
-from loader.storage import Store
+from loader.storage import Store, is_there
 
 from ...denied.record import TakedownRecord
 from ...search.make import kind_of, make_index
@@ -25,6 +28,8 @@ from ..gc.derived_segments import FOLDERS, is_record, segment_kind
 from .derived import Edits
 
 logger = logging.getLogger(__name__)
+_FIRST_READS = 16
+"""Samples of a field of which one should be a readable vector."""
 
 
 def denied_sources(record: TakedownRecord) -> frozenset[str]:
@@ -33,10 +38,10 @@ def denied_sources(record: TakedownRecord) -> frozenset[str]:
 
 
 def segment_edits(root: Root, record: TakedownRecord) -> Edits:
-    """Return the edits that leave no value of a denied sample in a segment. Reads the footer of each, and each fit.
+    """Return the edits that leave no value of a denied sample in a segment. Reads the footer of each, and each record.
 
-    Segments of embeddings and texts keep their other parts. Unreadable ones go whole, and so does a map: the anchors of
-    its fit may be the vectors of denied samples.
+    Segments of texts keep their other parts. Unreadable ones go whole. Codes go with their ranges, and maps with their
+    fit: the ranges' ends are numbers of single samples, and anchors may be whole vectors of them.
     """
     store = root.store
     sources = denied_sources(record)
@@ -45,31 +50,52 @@ def segment_edits(root: Root, record: TakedownRecord) -> Edits:
     deletes: list[str] = []
     remade: list[str] = []
     for prefix in FOLDERS:
+        paths_by_folder: dict[str, list[str]] = defaultdict(list)
         for info in store.list(prefix):
-            kind = segment_kind(info.key)
-            try:
-                is_denied = segment_is_denied(root, record, info.key)
-            except ObjectNotFound:
-                continue
-            except (Corrupt, FormatTooNew):
-                remade.append(info.key)
-                continue
-            if not is_denied:
-                continue
             folder, _, _ = info.key.rpartition("/")
-            if prefix == MAPS:
-                remade += [each.key for each in store.list(f"{folder}/")]
+            paths_by_folder[f"{folder}/"].append(info.key)
+        for folder, paths in paths_by_folder.items():
+            denied, unreadable = _denied_members(root, record, paths)
+            has_record = any(is_record(path) for path in paths)
+            has_damaged_record = any(is_record(path) for path in (*denied, *unreadable))
+            if not has_record or has_damaged_record or (prefix == MAPS and denied):
+                # The record last: a new one must not find segments of the old one after a kill.
+                remade += sorted(paths, key=is_record)
                 continue
-            deletes.append(info.key)
-            how = hows.get(f"{folder}/")
-            if how is not None and kind is not None:
-                puts |= _without(store, info.key, how, kind_of(how), sources)
+            remade += unreadable
+            deletes += denied
+            how = hows.get(folder)
+            if how is None:
+                continue
+            for path in denied:
+                puts |= _without(store, path, how, kind_of(how), sources)
     # The next index may make an unreadable one or a fit again, at the same path.
     return Edits(
         puts=puts,
         deletes=tuple(deletes),
         remade=tuple(dict.fromkeys(remade)),
     )
+
+
+def _denied_members(
+    root: Root,
+    record: TakedownRecord,
+    paths: Collection[str],
+) -> tuple[list[str], list[str]]:
+    """Return (objects of a folder with values of denied samples, objects that cannot be read)."""
+    denied: list[str] = []
+    unreadable: list[str] = []
+    for path in paths:
+        try:
+            is_denied = segment_is_denied(root, record, path)
+        except ObjectNotFound:
+            continue
+        except (Corrupt, FormatTooNew):
+            unreadable.append(path)
+            continue
+        if is_denied:
+            denied.append(path)
+    return denied, unreadable
 
 
 def names_source(parts: Collection[SegmentPart], sources: Collection[str]) -> bool:
@@ -88,24 +114,28 @@ def segment_is_denied(
     if kind is not None:
         parts = read_segment_parts(store, store.head(path), kind)
         return names_source(parts, denied_sources(record))
-    if not is_map(path):
-        return False  # ranges of codes, which name no sample
-    return _fit_is_denied(root, record, path)
-
-
-def _fit_is_denied(
-    root: Root,
-    record: TakedownRecord,
-    path: str,
-) -> bool:
-    """Return whether the anchors of a fit may be vectors of denied samples, because its version is not redacted."""
-    version_id = fitted_version(root.store.get(path).data, path)
+    data = root.store.get(path).data
+    # A version that was collected before the takedown has no findings, so its dataset counts.
+    datasets = {place["of"] for place in record.having("retired")}
+    if is_map(path):
+        version_id = fitted_version(data, path)
+    else:
+        how = parse_how(data, path)
+        if how.code == TEXTS:
+            return False
+        version_id = how.version
+        if not version_id:  # of an earlier release
+            return how.dataset in datasets
     version = root.state.by_id(version_id)
     if version is None:
         return True
-    # A version that was collected before the takedown has no findings, so its dataset counts.
-    datasets = {place["of"] for place in record.having("retired")}
     return version.dataset in datasets and version.denies < record.n
+
+
+def deleted_codes(root: Root, record: TakedownRecord) -> frozenset[str]:
+    """Return the paths of code segments that went with their ranges, and were not made again."""
+    paths = [place["path"] for place in record.having("remade") if place["path"].startswith(FOLDER)]
+    return frozenset(path for path in paths if not is_record(path) and not is_there(root.store, path))
 
 
 def _hows(store: Store) -> dict[str, How]:
@@ -166,21 +196,57 @@ def index_again(
     if newest is None or newest.retired is not None:
         return []
     # Of a killed run too, whose record names what it deleted.
-    deleted_maps = {place["path"].split("/")[1] for place in record.having("remade") if is_map(place["path"])}
-    fields = []
+    deleted = [place["path"] for place in record.having("remade") if is_record(place["path"])]
+    maps = {_how_name(path) for path in deleted if is_map(path)}
+    indexes = {_how_name(path) for path in deleted if not is_map(path)}
+    names: dict[str, set[str]] = defaultdict(set)  # field -> names that its index and its map have
     for how in _hows(root.store).values():
-        if how.dataset != dataset:
-            continue
+        if how.dataset == dataset:
+            names[how.field].add(how.name)
+            indexes.add(how.name)
+    if not (maps | indexes) <= set().union(*names.values()):
+        for field, name in _field_names(root.open(newest.name)).items():
+            names[field].add(name)
+    fields = []
+    for field, own in names.items():
+        has_index = not own.isdisjoint(indexes)
+        has_map = not own.isdisjoint(maps)
         try:
-            make_index(root, newest.name, how.field)
-            if how.name in deleted_maps:
-                # The verb and the asset make an index with each map, of the same name.
-                make_map(root, newest.name, how.field)
+            if has_index:
+                make_index(root, newest.name, field)
+            if has_map:
+                make_map(root, newest.name, field)
         except (FieldNotFound, FieldMismatch, Corrupt) as error:
-            logger.warning("%s was not indexed again: %s", how.field, error)
+            logger.warning("%s was not indexed again: %s", field, error)
             continue
-        fields.append(how.field)
+        if has_index or has_map:
+            fields.append(field)
     return fields
+
+
+def _field_names(version: Version) -> dict[str, str]:
+    """Return field -> name that its index and its map have. Reads 16 samples of each array at most.
+
+    A deleted record is known by its path only, which is a hash of the field and its width.
+    """
+    names: dict[str, str] = {}
+    for field in version.fields:
+        if is_text_field(field):
+            names[field] = how_of_field(version, field, TEXTS).name
+        elif field.endswith(".npy"):
+            reader = VectorReader(version, field)
+            try:
+                first = ordinals_with(version, field)[:_FIRST_READS]
+                reader.samples(first)
+                how = how_of_field(version, field, SQ8, reader.width)
+            finally:
+                reader.close()
+            names[field] = how.name
+    return names
+
+
+def _how_name(path: str) -> str:
+    return path.split("/")[1]
 
 
 def is_map(path: str) -> bool:

@@ -17,6 +17,7 @@ from loader.dataset.search.how import SQ8, TEXTS, how_of_field, read_how
 from loader.dataset.search.segment_reads import coverage, read_segment
 from loader.dataset.search.segments import put_segment, version_parts
 from loader.dataset.search.text_reads import text_kind
+from loader.dataset.versions.sample_search import search_samples
 from loader.errors import Conflict, FieldMismatch, FieldNotFound, MissingDependency, NotIndexed
 from loader.storage import open_store
 from penstock.search.make import drop_index, make_index
@@ -100,6 +101,35 @@ def test_codes_rank_and_stored_embeddings_score(tmp_path, with_and_without_faiss
         assert result.ordinals.tolist() == expected
         assert result.scores == pytest.approx(scores, abs=1e-6)
         assert result.n_searched == members.sum()
+
+
+def test_few_selected_codes_are_gathered_and_many_are_scanned(tmp_path, monkeypatch):
+    root = root_of(tmp_path)
+    make_index(root, "d", "embedding.npy")
+    version = root.open("d")
+    vectors = stored_vectors(version)
+    scans = []
+
+    def watched(scan, kind):
+        def call(*arguments):
+            scans.append(kind)
+            return scan(*arguments)
+
+        return call
+
+    monkeypatch.setattr("loader.dataset.search.similarity.RESCORED_PER_RESULT", 1)
+    monkeypatch.setattr("loader.dataset.search.similarity.RESCORED", 10)
+    monkeypatch.setattr(code_files, "faiss_scan", watched(code_files.faiss_scan, "faiss"))
+    monkeypatch.setattr(code_files, "numpy_scan", watched(code_files.numpy_scan, "numpy"))
+    by_share = {2: {"faiss"}, 10: {"numpy"}}
+    for step, expected_scans in by_share.items():
+        members = np.arange(600) % step == 1
+        scans.clear()
+        result = search_samples(version, like=vectors[5], k=20, members=members)
+        expected, _ = nearest(vectors, vectors[5], 20, members)
+        assert result.ordinals.tolist() == expected
+        assert set(scans) == expected_scans
+        assert len(scans) == 3  # a file for each batch
 
 
 def test_only_new_parts_are_coded_and_the_index_equals_one_made_at_once(tmp_path):

@@ -219,15 +219,15 @@ def test_pages_in_node_caches_are_purged(kit, tmp_path, s3):
         n = kit.deny(root)
         kit.take_down(root, n)
         record = read_record(root.store, n)
-        (place,) = cache_places(record, [str(folder)])
+        (place,) = cache_places(record, [str(folder)], root)
         assert not place["clean"]
-        purged = purge_cache(str(folder), record)
+        purged = purge_cache(str(folder), record, root)
         assert purged == 20  # of 81,000 bytes
         assert len(pages()) == len(before) - purged > 0
-        (place,) = cache_places(record, [str(folder)])
+        (place,) = cache_places(record, [str(folder)], root)
         assert place["clean"]
         with pytest.raises(InvalidRuntime, match="no node cache"):
-            purge_cache(str(tmp_path), record)
+            purge_cache(str(tmp_path), record, root)
 
 
 @pytest.mark.server

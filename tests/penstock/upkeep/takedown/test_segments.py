@@ -9,6 +9,7 @@ import pytest
 
 import loader
 from loader.cache.pages import make_place
+from loader.dataset.search.how import parse_how
 from loader.dataset.search.segment_reads import merged_segments, read_segment
 from loader.errors import SampleNotFound
 from loader.storage import open_store
@@ -135,10 +136,134 @@ def test_local_codes_of_the_sample_go_from_a_node_cache(kit, root, tmp_path):
     n = kit.deny(root)
     kit.take_down(root, n)
     record = read_record(root.store, n)
-    assert purge_cache(str(folder), record) == 2
+    assert purge_cache(str(folder), record, root) == 2
     assert len(before - set((folder / "search").iterdir())) == 2
-    assert all(place["clean"] for place in cache_places(record, [str(folder)]))
+    assert all(place["clean"] for place in cache_places(record, [str(folder)], root))
     assert root.open("photos").search(like="k1", cache=folder).ordinals[0] >= 0
+
+
+@pytest.fixture
+def extreme(tmp_path):
+    """A root whose denied sample alone has the largest first number, as the end of a range shows."""
+    root = loader.Root(tmp_path / "extreme")
+    rng = np.random.default_rng(4)
+    for first in (0, 8):
+        with root.write("photos", part_samples=4) as writer:
+            for i in range(first, first + 8):
+                vector = rng.normal(size=6)
+                vector[0] = 100 if i == 5 else -abs(vector[0])
+                fields = {"embedding.npy": vector.astype(np.float32)}
+                writer.add(f"k{i}", fields, {}, {"subject": SECRET if i == 5 else "bob"})
+    make_index(root, "photos")
+    return root
+
+
+def record_of_index(root):
+    (path,) = [info.key for info in root.store.list("search/") if info.key.endswith("/how.json")]
+    return parse_how(root.store.get(path).data, path)
+
+
+def indexed_objects(root):
+    return {info.key: root.store.get(info.key).data for info in root.store.list("search/")}
+
+
+def unclean(proof):
+    return [one["path"] for one in proof["places"] if not one["clean"]]
+
+
+def test_ranges_are_made_again_because_their_ends_are_numbers_of_samples(kit, extreme):
+    before = record_of_index(extreme)
+    stored = extreme.store.get(before.path).data
+    assert before.high[0] > 0.99
+    n = kit.deny(extreme)
+    kit.take_down(extreme, n)
+    kit.sweep(extreme)
+    after = record_of_index(extreme)
+    assert after.high[0] < 0.1
+    assert after.version == extreme.open("photos").id
+    assert kit.prove(extreme, n)["result"] == "complete"
+    made = indexed_objects(extreme)
+    make.drop_index(extreme, "photos")
+    make_index(extreme, "photos")
+    assert indexed_objects(extreme) == made, "an index made anew is the same"
+    extreme.store.put(before.path, stored)
+    assert unclean(kit.prove(extreme, n)) == [before.path]
+    kit.take_down(extreme, n)
+    assert kit.prove(extreme, n)["result"] == "complete"
+    assert indexed_objects(extreme) == made
+
+
+def test_ranges_of_an_earlier_release_name_no_version_and_are_made_again(kit, extreme):
+    how = record_of_index(extreme)
+    stored = replace(how, version="").to_bytes()
+    assert b"version" not in stored
+    n = kit.deny(extreme)
+    kit.take_down(extreme, n)
+    kit.sweep(extreme)
+    extreme.store.put(how.path, stored)
+    assert unclean(kit.prove(extreme, n)) == [how.path]
+    kit.take_down(extreme, n)
+    assert record_of_index(extreme).high[0] < 0.1
+
+
+def test_index_of_another_dataset_stays(kit, extreme):
+    with extreme.write("other") as writer:
+        writer.add("a", {"embedding.npy": np.arange(6, dtype=np.float32)})
+    make_index(extreme, "other")
+    before = indexed_objects(extreme)
+    n = kit.deny(extreme)
+    kit.take_down(extreme, n)
+    kept = [path for path, data in indexed_objects(extreme).items() if before.get(path) == data]
+    assert len(kept) == 2
+
+
+@pytest.mark.parametrize("n_deleted", range(4))
+def test_killed_takedown_leaves_no_codes_under_other_ranges(kit, extreme, monkeypatch, n_deleted):
+    n = kit.deny(extreme)
+    delete_many = type(extreme.store).delete_many
+
+    def killed(store, paths):
+        if not any(path.startswith("search/") for path in paths):
+            return delete_many(store, paths)
+        delete_many(store, paths[:n_deleted])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(extreme.store), "delete_many", killed)
+        with pytest.raises(KeyboardInterrupt):
+            kit.take_down(extreme, n)
+    kit.take_down(extreme, n)
+    after = indexed_objects(extreme)
+    assert record_of_index(extreme).high[0] < 0.1
+    make.drop_index(extreme, "photos")
+    make_index(extreme, "photos")
+    assert indexed_objects(extreme) == after
+
+
+def test_local_codes_go_with_their_ranges(kit, extreme, tmp_path):
+    folder = tmp_path / "cache"
+    make_place(str(folder))
+    extreme.open("photos").search(like="k1", cache=folder)
+    n = kit.deny(extreme)
+    kit.take_down(extreme, n)
+    record = read_record(extreme.store, n)
+    assert [place["clean"] for place in cache_places(record, [str(folder)], extreme)] == [False]
+    purge_cache(str(folder), record, extreme)
+    assert not list((folder / "search").iterdir())
+    extreme.open("photos").search(like="k1", cache=folder)
+    assert list((folder / "search").iterdir())
+    assert [place["clean"] for place in cache_places(record, [str(folder)], extreme)] == [True]
+
+
+def test_map_without_an_index_is_made_again(kit, root):
+    make_map(root, "photos")
+    make.drop_index(root, "photos")
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert read_map(root.open("photos")).has_place.tolist() == [True] * 15
+    assert not list(root.store.list("search/"))
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == "complete"
 
 
 def unit_vector(version, key):

@@ -25,7 +25,8 @@ _MOST_VECTOR_BYTES = 2**20
 WORDS = argument("words WORDS", 'words, "phrases" and -words, e.g. "red cup -empty"', nargs="?")
 LIKE = (
     repeated(
-        "--like KEY|FILE.npy|RUN@STEP", "a sample, a vector, or the worst sample of a step of a training"
+        "--like KEY,...|FILE.npy|RUN@STEP",
+        "samples, a vector, or the worst sample of a step of a training",
     ),
     argument("--slot N", "with RUN@STEP: slot of the global batch (default: the worst)", type=int),
 )
@@ -120,18 +121,20 @@ def _like(
         return _text_vector(version, arguments)
     if arguments.weights is not None:
         raise InvalidRuntime("--weights is of a text: pass --text with it")
-    return liked(root, version.dataset, arguments)
+    return liked(root, version, arguments)
 
 
 def liked(
     root: "loader.Root",
-    dataset: str,
+    version: "loader.Version",
     arguments: Namespace,
 ) -> "list[str] | np.ndarray | None":
-    """Return the keys or the vector of --like and --slot; None without them. dataset: the one that is searched.
+    """Return the keys or the vector of --like and --slot; None without them. version: the one that is searched.
 
     Raises: InvalidRuntime; FieldMismatch.
     """
+    from loader.dataset.versions.sample_search import named_keys
+
     if not arguments.like:
         if arguments.slot is not None:
             raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
@@ -141,13 +144,16 @@ def liked(
         return _vector(Path(likes[0]))
     keys = []
     n_steps = 0
+    names: list[str] = []
     for like in likes:
+        names += named_keys(version, like)
+    for like in names:
         step = _run_and_step(root, like)
         if step is None:
             keys.append(like)
             continue
         n_steps += 1
-        keys.append(_worst_key(root, dataset, step, arguments.slot))
+        keys.append(_worst_key(root, version.dataset, step, arguments.slot))
     if arguments.slot is not None and not n_steps:
         raise InvalidRuntime("--slot is of a step: pass --like RUN@STEP with it")
     return keys

@@ -83,7 +83,7 @@ def _searched(root: "loader.Root", arguments: Namespace) -> "Samples":
     from ..search.sample_filter import allowed_members
 
     version = root.open(arguments.ref)
-    like = liked(root, version.dataset, arguments)
+    like = liked(root, version, arguments)
     if (like is None) != (arguments.k is None):
         raise InvalidRuntime("--like ranks all samples, and --k N saves the first N: pass both")
     return search_ordinals(

@@ -1,6 +1,7 @@
-"""The sample that a version's page ranks by, and the address of such a page."""
+"""The samples that a version's page ranks by, and the address of such a page."""
 
 import loader
+from loader.dataset.versions.sample_search import named_keys
 
 from .maps.map_record import has_vectors
 from .open_data import OpenData
@@ -8,12 +9,20 @@ from .page_address import version_address
 from .runs.worst_sample import run_and_step, worst_key
 
 
-def liked_key(opened: OpenData, dataset: str, like: str) -> str:
-    """Return the key that `like=` names: its text, or for `RUN@STEP` of a recorded run that step's worst sample.
+def liked_keys(opened: OpenData, version: "loader.Version", like: str) -> tuple[str, ...]:
+    """Return the keys that `like=` names, with commas between them.
 
-    dataset: the one that is searched. Raises: InvalidRuntime for a step without per-sample metrics, and for a sample of
-    another dataset; errors from opening the run.
+    `RUN@STEP` of a recorded run names that step's worst sample. version: the one that is searched. Raises:
+    InvalidRuntime for a step without per-sample metrics, and for a sample of another dataset; errors from opening the
+    run.
     """
+    # Without an index by key, it costs a scan of all keys whether a text with a comma is one.
+    cached_as = ("named", version.id, like)
+    names: list[str] = opened.cached(opened.media, cached_as, lambda: named_keys(version, like))
+    return tuple(_liked_key(opened, version.dataset, name) for name in names)
+
+
+def _liked_key(opened: OpenData, dataset: str, like: str) -> str:
     at = run_and_step(like)
     if at is None or at[0] not in opened.run_names():
         return like

@@ -15,6 +15,7 @@ import loader
 from loader.dataset.search import similarity, text_index
 from loader.dataset.slices import slice_keys
 from loader.dataset.versions.sample_search import forget_searches
+from loader.errors import SampleNotFound
 from penstock.cli import main
 from penstock.search.make import make_index
 from penstock.search.map.stored_map import make_map
@@ -90,7 +91,7 @@ def random_query(rng, keys):
         corners = [(rng.randrange(LAST), rng.randrange(LAST)) for _ in range(rng.randint(3, 7))]
         query["lasso"] = ";".join(f"{x},{y}" for x, y in corners)
     if rng.random() < 0.6:
-        query["like"] = rng.choice(keys)
+        query["like"] = ",".join(rng.sample(keys, rng.randint(1, 3)))
     return query
 
 
@@ -122,7 +123,7 @@ def samples(root):
 
 
 def brute(samples, query):
-    """Return (ordinals that pass, in the order of a page; ordinal -> cosine with the sample of `like`)."""
+    """Return (ordinals that pass, in the order of a page; ordinal -> cosine with the mean of the samples of `like`)."""
     lasso = [tuple(map(int, corner.split(","))) for corner in query.get("lasso", "").split(";") if corner]
     passing = []
     scores = {}
@@ -137,7 +138,9 @@ def brute(samples, query):
         if all(tests[name] for name in tests.keys() & query.keys()):
             passing.append(ordinal)
         if "like" in query and unit is not None:
-            (own,) = [one[-1] for one in samples if one[1] == query["like"]]
+            keys = query["like"].split(",")
+            mean = np.mean([one[-1] for one in samples if one[1] in keys], axis=0)
+            own = mean / np.linalg.norm(mean)
             scores[ordinal] = round(float(unit @ own), 6)
     passing.sort(key=lambda one: (-scores.get(one, -2), one))
     return passing, scores
@@ -190,6 +193,37 @@ def test_page_json_commands_and_python_agree_with_brute_force(root, served, samp
                     query.get("words"), like=query.get("like"), where=query.get("where"), k=60
                 )
                 assert result.ordinals.tolist() == ordinals[:n_ranked]
+
+
+def test_keys_with_commas_between_rank_by_their_mean(root, served, samples, capsys):
+    passing, _ = brute(samples, {"like": "c/01,c/12,c/23"})
+    rows = json_of(served, "/v/cups/2.json?like=c/01,+c/12,c/23")["rows"]
+    assert [row["ordinal"] for row in rows] == passing[:60]
+    version = root.open("cups@2")
+    for like in ("c/01,c/12,c/23", '"c/01", "c/12","c/23"', ["c/01", "c/12", "c/23"]):
+        assert version.search(like=like).ordinals.tolist()[:9] == passing[:9], like
+    saved = ["slice", "save", "--root", root.url, "--json", "--like=c/01,c/12,c/23", "--k=9", "--by=ann"]
+    assert main([*saved, "--why=alike", "--", "cups@2", "three"]) == 0
+    capsys.readouterr()
+    _, saved_keys = slice_keys(version, "three")
+    assert saved_keys == version.keys(sorted(passing[:9]))
+    missing = served.get("/v/cups/2.json?like=c/01,c/06")
+    assert missing.status_code == 400
+    assert "has no live sample 'c/06'" in missing.json()["message"]
+
+
+def test_key_with_a_comma_is_one_key(tmp_path):
+    with loader.Root(tmp_path / "root") as root, root.write("d") as writer:
+        for number, key in enumerate(["a", "b", "a,b", "a,b,c"]):
+            writer.add(key, {"embedding.npy": np.array([1, number, number**2], np.float32)})
+    version = root.open("d")
+    assert version.search(like="a,b").keys()[0] == "a,b"
+    both = version.search(like='"a,b",b')
+    assert both.ordinals.tolist() == version.search(like=["a,b", "b"]).ordinals.tolist()
+    assert version.search(like="b,a").scores.tolist() == version.search(like=["a", "b"]).scores.tolist()
+    for unclosed in ('a,"b', '"a,b'):
+        with pytest.raises(SampleNotFound):
+            version.search(like=unclosed)
 
 
 def test_pages_of_a_ranking_follow_one_order(served, samples):
@@ -408,6 +442,9 @@ def test_bad_step_and_its_slot_lead_to_samples_like_theirs(tmp_path):
         assert f"{page.replace('../../', '../../../')} " in served.get(f"/r/old/{step}/{slot}").text
         key_order = json_of(served, f"/v/{DATASET}/1.json?like=p/0")["rows"]
         record = json_of(served, f"/v/{DATASET}/1.json?like=old@{step}")
+        two = json_of(served, f"/v/{DATASET}/1.json?like=old@{step},p/5")
+        by_keys = json_of(served, f"/v/{DATASET}/1.json?like=p/0,p/5")
+        assert two["rows"] == by_keys["rows"] != key_order
         assert (record["like"], record["rows"]) == (f"old@{step}", key_order)
         assert key_order[0]["key"] == "p/0"
         for like, error in (

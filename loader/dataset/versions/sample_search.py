@@ -1,5 +1,6 @@
 """Search a version's samples by similarity and by words: `version.search`."""
 
+import csv
 import dataclasses
 import math
 import os
@@ -97,7 +98,8 @@ def search_samples(
     Args:
         words: a sample matches with every word and "phrase", and without any -word. They filter. Without `like`, the
             result is in version order.
-        like: a key, keys (their mean), or a vector. The samples themselves are in the result.
+        like: a key, keys (the mean of their embeddings, each of length 1), or a vector. A text may name several keys,
+            with commas between them. The samples themselves are in the result.
         k: most samples to return, up to 10,000.
         where: SQL expression over the samples table.
         members: bool [len(version)], the only samples to search; None for all. Without words and `like` the result is
@@ -280,10 +282,26 @@ def _check_count(k: object) -> None:
         raise InvalidRuntime(f"k = {k!r}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
 
 
+def named_keys(version: "Version", text: str) -> list[str]:
+    """Return the keys that a text names: one key, or keys with commas between them.
+
+    A text that is the key of a live sample names that sample. Otherwise a key that has a comma stands in double quotes.
+    """
+    if "," not in text or live_ordinals(version, [text])[0] >= 0:
+        return [text]
+    try:
+        (row,) = csv.reader([text], skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError):
+        return [text]
+    keys = [key for key in row if key]
+    return keys or [text]
+
+
 def _direction(similarity: Similarity, version: "Version", like: Any) -> np.ndarray:
     """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
-    keys = [like]
-    if not isinstance(like, str):
+    if isinstance(like, str):
+        keys = named_keys(version, like)
+    else:
         keys = []
         if not isinstance(like, np.ndarray):
             keys = list(like)
@@ -300,6 +318,10 @@ def _direction(similarity: Similarity, version: "Version", like: Any) -> np.ndar
     return similarity.mean_of(ordinals, keys)
 
 
+def _are_keys(like: Any) -> bool:
+    return isinstance(like, tuple) and all(isinstance(key, str) for key in like)
+
+
 class _SearchState:
     """Open indexes of one version, which its searches share."""
 
@@ -308,7 +330,7 @@ class _SearchState:
         self.cache = cache
         self.version = version
         self.similarities: dict[str, Similarity] = {}
-        self._directions: dict[tuple[str, str], np.ndarray] = {}
+        self._directions: dict[tuple[str, str | tuple[str, ...]], np.ndarray] = {}
         self._texts: dict[str, TextIndex] = {}
 
     def similarity(self, field_name: str | None) -> Similarity:
@@ -319,7 +341,7 @@ class _SearchState:
 
     def direction(self, similarity: Similarity, like: Any) -> np.ndarray:
         """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
-        if not isinstance(like, str):
+        if not isinstance(like, str) and not _are_keys(like):
             return _direction(similarity, self.version, like)
         # A page asks again with each click. Without an index by key, a key costs a scan of all keys.
         query = (similarity.field, like)

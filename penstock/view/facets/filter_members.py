@@ -137,7 +137,7 @@ def found_ordinals(
     address: VersionFilter,
     columns: VersionColumns,
     k: int | None = None,
-    liked: Callable[[str], str] | None = None,
+    liked: Callable[[str], Sequence[str]] | None = None,
 ) -> Int64s:
     """Return the int64 live ordinals that a page with this filter finds, ascending; of a ranking the first `k`.
 
@@ -161,12 +161,12 @@ def found_ordinals(
             raise InvalidRuntime(
                 "like= ranks all samples: pass k, the number of the most similar ones to save"
             )
-        key = address.like
+        keys: str | Sequence[str] = address.like
         if liked is not None:
-            key = liked(key)
+            keys = liked(address.like)
         ranked = columns.searches.ranked(
             version,
-            key,
+            keys,
             k,
             members.whole,
         )

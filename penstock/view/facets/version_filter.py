@@ -90,7 +90,7 @@ class VersionFilter:
     words: str = ""
     """Words that the sample's texts must have, such as `red cup -empty`."""
     like: str = ""
-    """Key of the sample by whose similarity the others are ranked, or RUN@STEP; "" for no ranking."""
+    """Keys or RUN@STEP, with commas between: samples whose mean the others are compared with; "" for no ranking."""
     sort: str = ""
     """SQL expression, prefixed with `-` for descending; "" for the version's order."""
     within: tuple[str, ...] = ()

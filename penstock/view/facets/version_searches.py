@@ -2,7 +2,7 @@
 
 import hashlib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -93,11 +93,11 @@ class VersionSearches:
     def ranked(
         self,
         version: "loader.Version",
-        key: str,
+        keys: str | Sequence[str],
         k: int,
         members: Bools | None,
     ) -> SearchResult:
-        """Return the `k` members most similar to a sample, the best first. members: bool [live samples]; None for all.
+        """Return the `k` members most similar to samples, the best first. members: bool [live samples]; None for all.
 
         Raises: SampleNotFound; FieldMismatch; FieldNotFound; NotIndexed; MissingDependency; InvalidRuntime.
         """
@@ -106,7 +106,7 @@ class VersionSearches:
         try:
             result = search_samples(
                 version,
-                like=key,
+                like=keys,
                 k=k,
                 members=members,
             )

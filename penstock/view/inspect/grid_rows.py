@@ -45,7 +45,7 @@ class GridRow(JsonRecord):
     columns: Mapping[str, str]
     """Texts of the requested columns, else GRID_COLUMNS'; of an unfiltered page `label`'s, if it is read already."""
     score: float | None
-    """Cosine with the sample of `like=`, or the value of the sort expression, if it is a number."""
+    """Cosine with the mean of the samples of `like=`, or the value of the sort expression, if it is a number."""
     place: tuple[float, float] | None = None
     """Place on the map; None without one."""
     line: str = ""
@@ -130,7 +130,7 @@ def grid_page(
 def similar_page(
     version: "loader.Version",
     members: Bools | None,
-    key: str,
+    keys: str | Sequence[str],
     first: int,
     columns: VersionColumns,
 ) -> GridPage:
@@ -149,7 +149,7 @@ def similar_page(
     stop = min(first + PAGE, n_found, MOST_RESULTS)
     result = columns.searches.ranked(
         version,
-        key,
+        keys,
         max(1, stop),
         members,
     )

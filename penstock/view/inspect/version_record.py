@@ -135,14 +135,14 @@ def version_record(
     cache: VersionColumns | None = None,
     keep_page: bool = False,
     most_bytes: int | None = None,
-    liked: Callable[[str], str] | None = None,
+    liked: Callable[[str], Sequence[str]] | None = None,
 ) -> VersionPageRecord:
     """Return a version's page. address: its filter and order; None shows all samples.
 
     facet_names: columns to count, besides those with terms: "*" all; None the first ones, or none if stored statistics
     have all counts. exact: counts all matches of a large version. cache: the viewer's.
     keep_page: shows the page without a wrong part of the filter, and its `error`. most_bytes: as in `check_filter`.
-    liked: returns the key that the address's `like` names; None takes it for a key.
+    liked: returns the keys that the address's `like` names; None takes it for keys.
     Raises: FieldNotFound for a rejected part of the filter, unless `keep_page`; InvalidRuntime.
     """
     _check_first(first)
@@ -290,19 +290,19 @@ def _ordered_page(
     members: FilterMembers,
     first: int,
     cache: VersionColumns,
-    liked: Callable[[str], str] | None,
+    liked: Callable[[str], Sequence[str]] | None,
 ) -> tuple[GridPage, str]:
     """Return (the page, the error of its order). After an error the page has the version's order."""
     valid = members.checked.filter
     try:
         if valid.like:
-            key = valid.like
+            keys: str | Sequence[str] = valid.like
             if liked is not None:
-                key = liked(key)
+                keys = liked(valid.like)
             page = similar_page(
                 version,
                 members.whole,
-                key,
+                keys,
                 first,
                 cache,
             )

@@ -17,7 +17,7 @@ from ..inspect.sample_record import stored_sample
 from ..inspect.version_record import GridRow, VersionPageRecord, version_record
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import pictured_field
-from ..liked_key import liked_key
+from ..liked_key import liked_keys
 from ..marks import counted
 from ..sections.characters.section_lines import section_lines
 from ..sections.facets import facet_sections, filter_sections
@@ -60,7 +60,7 @@ class VersionScreen(RecordScreen):
             facet_names=facet_names,
             cache=self.data.columns,
             keep_page=True,
-            liked=partial(liked_key, self.data, version.dataset),
+            liked=partial(liked_keys, self.data, version),
         )
         # Cards of a terminal are larger than a browser's, and each image is decoded for its cells.
         shown = record.rows[:CARDS]

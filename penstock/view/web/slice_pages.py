@@ -22,7 +22,7 @@ from ..facets.filter_members import found_ordinals
 from ..facets.slice_samples import check_rule
 from ..facets.version_filter import VersionFilter, check_limit
 from ..inspect.slices_record import slices_record
-from ..liked_key import liked_key
+from ..liked_key import liked_keys
 from ..sections.slices import slice_sections, slices_sections
 from .page import MOST_DIGITS, Page, Site, number, page_routes, section_page
 
@@ -156,12 +156,13 @@ def _samples(site: Site, request: Mapping[str, Any]) -> Samples:
         check_limit(asked.sql, "where")
         return asked.sql
     dataset, _, version_number = request["version"].partition("@")
+    version = site.opened.version(dataset, int(version_number))
     return found_ordinals(
-        site.opened.version(dataset, int(version_number)),
+        version,
         asked,
         site.opened.columns,
         request.get("k"),
-        partial(liked_key, site.opened, dataset),
+        partial(liked_keys, site.opened, version),
     )
 
 

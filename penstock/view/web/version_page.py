@@ -23,7 +23,7 @@ from ..inspect.grid_rows import LABEL, GridRow
 from ..inspect.version_record import PAGE, VersionPageRecord, version_record
 from ..kinds.field_sparks import has_spark
 from ..kinds.stored_bytes import pictured_field
-from ..liked_key import liked_key
+from ..liked_key import liked_keys
 from ..maps.map_record import has_vectors
 from ..maps.zoom import box_text
 from ..polyline import SPARK_HEIGHT, SPARK_WIDTH
@@ -70,7 +70,7 @@ def version_page(site: Site, request: Request) -> Page:
         cache=columns,
         keep_page=not is_json,
         most_bytes=MOST_ADDRESS_BYTES,
-        liked=partial(liked_key, site.opened, version.dataset),
+        liked=partial(liked_keys, site.opened, version),
     )
     record = replace(record, box=_box(query))
     more: dict[str, Any] = {

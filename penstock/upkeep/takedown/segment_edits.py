@@ -134,8 +134,13 @@ def segment_is_denied(
 
 def deleted_codes(root: Root, record: TakedownRecord) -> frozenset[str]:
     """Return the paths of code segments that went with their ranges, and were not made again."""
-    paths = [place["path"] for place in record.having("remade") if place["path"].startswith(FOLDER)]
-    return frozenset(path for path in paths if not is_record(path) and not is_there(root.store, path))
+    deleted = set()
+    for place in record.having("remade"):
+        path = place["path"]
+        is_segment = path.startswith(FOLDER) and not is_record(path)
+        if is_segment and not is_there(root.store, path):
+            deleted.add(path)
+    return frozenset(deleted)
 
 
 def _hows(store: Store) -> dict[str, How]:
@@ -196,9 +201,14 @@ def index_again(
     if newest is None or newest.retired is not None:
         return []
     # Of a killed run too, whose record names what it deleted.
-    deleted = [place["path"] for place in record.having("remade") if is_record(place["path"])]
-    maps = {_how_name(path) for path in deleted if is_map(path)}
-    indexes = {_how_name(path) for path in deleted if not is_map(path)}
+    maps: set[str] = set()
+    indexes: set[str] = set()
+    for place in record.having("remade"):
+        path = place["path"]
+        if is_map(path):
+            maps.add(_how_name(path))
+        elif is_record(path):
+            indexes.add(_how_name(path))
     names: dict[str, set[str]] = defaultdict(set)  # field -> names that its index and its map have
     for how in _hows(root.store).values():
         if how.dataset == dataset:

@@ -28,7 +28,7 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
 from . import CODE_FOLDER
-from .codes import GATHERED_SHARE, code_kind, code_weights, faiss_head, faiss_scan, import_faiss, numpy_scan
+from .codes import GATHERED_SHARE, code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
 from .how import How
 from .segment_reads import read_segment
 from .segments import SegmentPart, StoredSegment, part_starts
@@ -54,19 +54,21 @@ class CodeFile:
         """Parts, in the order of their rows."""
         self.is_valid = is_valid
         """bool [rows]: False for a row without a code."""
-        self._how = how
         self._faiss = import_faiss()
         self._index: Any = None
         self._codes = np.zeros((0, how.numbers), np.uint8)
         if not len(is_valid):
             return
-        self._codes = np.memmap(
+        mapped = np.memmap(
             path,
             np.uint8,
             "r",
             len(head),
             (len(is_valid), how.numbers),
         )
+        self._codes = np.asarray(
+            mapped
+        )  # each piece of a memmap is one, too, which takes longer than its numbers
         if self._faiss is not None:
             self._index = self._faiss.read_index(path, self._faiss.IO_FLAG_MMAP_IFC)
 
@@ -77,15 +79,14 @@ class CodeFile:
 
     def scan(
         self,
-        query: np.ndarray,
+        weights: Floats,
         n_best: int,
         selected: Bools,
     ) -> tuple[Int64s, Floats]:
-        """Return (rows, scores) of the codes most similar to a query, in any order. selected: bool [rows].
+        """Return (rows, scores) of the codes most similar to a query, in any order. Thread-safe.
 
-        Thread-safe. Scores of all files of a field compare.
+        weights: the query's `code_weights`. selected: bool [rows].
         """
-        weights = code_weights(query, self._how)
         rows = np.flatnonzero(selected)
         is_few = len(rows) < GATHERED_SHARE * len(selected)
         if self._index is None or is_few:

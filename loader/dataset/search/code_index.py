@@ -12,7 +12,7 @@ from ...errors import Corrupt, FormatTooNew, MissingDependency, NotIndexed, Obje
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
 from .code_files import CodeFile, CodeFiles
-from .codes import NUMPY_MOST_CODES, code_kind, import_faiss
+from .codes import NUMPY_MOST_CODES, code_kind, code_weights, import_faiss
 from .how import How
 from .segment_reads import coverage
 from .segments import SegmentPart, VersionPart, version_parts
@@ -51,6 +51,7 @@ class CodeIndex:
     ) -> None:
         """how: with ranges. cache: folder for local files; None is one of this process."""
         self._version = version
+        self._how = how
         self._files: list[
             tuple[CodeFile, Int64s]
         ] = []  # with int64 [rows]: live ordinal of each, or _NO_SAMPLE
@@ -143,9 +144,11 @@ class CodeIndex:
     ) -> tuple[Int64s, Floats]:
         """Return (ordinals, scores) of the `n_best` of each file, in any order."""
 
+        weights = code_weights(query, self._how)
+
         def scan(selection: _Selection) -> tuple[Int64s, Floats]:
             file, ordinals, selected = selection
-            rows, scores = file.scan(query, n_best, selected)
+            rows, scores = file.scan(weights, n_best, selected)
             return ordinals[rows], scores
 
         # Neither faiss nor numpy holds the interpreter's lock while it scans.

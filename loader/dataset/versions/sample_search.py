@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ...errors import InvalidRuntime, SampleNotFound
+from ...json_text import is_text
 from ..search.how import similarity_field, text_fields
+from ..search.key_hashes import MOST_KEYS, KeyHashes
 from ..search.similarity import Similarity
 from ..search.text_index import TextIndex, word_members
 from ..search.words import parse_words
 from ..shards.bitmap import Bools
-from .samples_table import Int64s, live_ordinals, live_where
+from .samples_table import Int64s, key_files, live_ordinals, live_where, ordinals_in_tables
 
 if TYPE_CHECKING:
     from .version import Version
@@ -297,8 +299,9 @@ def named_keys(version: "Version", text: str) -> list[str]:
     return keys or [text]
 
 
-def _direction(similarity: Similarity, version: "Version", like: Any) -> np.ndarray:
+def _direction(state: "_SearchState", similarity: Similarity, like: Any) -> np.ndarray:
     """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
+    version = state.version
     if isinstance(like, str):
         keys = named_keys(version, like)
     else:
@@ -307,7 +310,7 @@ def _direction(similarity: Similarity, version: "Version", like: Any) -> np.ndar
             keys = list(like)
         if not keys or not all(isinstance(key, str) for key in keys):
             return similarity.direction(like)
-    ordinals = live_ordinals(version, keys)
+    ordinals = state.ordinals(keys)
     missing = np.flatnonzero(ordinals < 0)
     if len(missing):
         key = keys[int(missing[0])]
@@ -332,6 +335,8 @@ class _SearchState:
         self.similarities: dict[str, Similarity] = {}
         self._directions: dict[tuple[str, str | tuple[str, ...]], np.ndarray] = {}
         self._texts: dict[str, TextIndex] = {}
+        self._key_hashes: KeyHashes | None = None
+        self._has_looked_up = False
 
     def similarity(self, field_name: str | None) -> Similarity:
         name = similarity_field(self.version, field_name)
@@ -342,16 +347,29 @@ class _SearchState:
     def direction(self, similarity: Similarity, like: Any) -> np.ndarray:
         """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
         if not isinstance(like, str) and not _are_keys(like):
-            return _direction(similarity, self.version, like)
-        # A page asks again with each click. Without an index by key, a key costs a scan of all keys.
+            return _direction(self, similarity, like)
+        # A page asks again with each click.
         query = (similarity.field, like)
         known = self._directions.get(query)
         if known is None:
-            known = _direction(similarity, self.version, like)
+            known = _direction(self, similarity, like)
             if len(self._directions) >= MOST_DIRECTIONS:
                 self._directions.clear()
             self._directions[query] = known
         return known
+
+    def ordinals(self, keys: list[str]) -> Int64s:
+        """Return each key's int64 live ordinal, -1 if it is not live."""
+        version = self.version
+        is_first = not self._has_looked_up
+        self._has_looked_up = True
+        n_keys = int(version.manifest["n_rows"])
+        # A command looks up once: for it, hashes would take longer than they save.
+        if is_first or n_keys > MOST_KEYS or not all(is_text(key) for key in keys):
+            return live_ordinals(version, keys)
+        if self._key_hashes is None:
+            self._key_hashes = KeyHashes(version.store, key_files(version))
+        return ordinals_in_tables(version, self._key_hashes.rows(keys), keys)
 
     def text_indexes(self, words: str, field_name: str | None, n_samples: int) -> list[TextIndex]:
         parse_words(words)  # before anything is read

@@ -3,7 +3,7 @@
 import io
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ Scan = Callable[["Version", Sequence[str]], "polars.LazyFrame"]
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Return part id -> row -> key for the live ones among these keys. Reads every run's key column."""
     rows: dict[str, dict[int, str]] = {}
-    for live, _ in _live_matches(version, keys):
+    for live, _ in _live_matches(version, _stored_rows(version, keys)):
         for sample in live.to_pylist():
             part_rows = rows.setdefault(sample["part"], {})
             part_rows[sample["row"]] = sample["key"]
@@ -45,23 +45,45 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
     """Return each key's int64 live ordinal, -1 if it is not live. Costs as much as `live_rows`."""
+    return ordinals_in_tables(version, _stored_rows(version, frozenset(keys)), keys)
+
+
+def ordinals_in_tables(
+    version: "Version",
+    tables: Iterable[pa.Table],
+    keys: Sequence[str],
+) -> Int64s:
+    """Return each key's int64 live ordinal, -1 if it is not live.
+
+    tables: part, row and key of all rows with these keys.
+    """
     ordinal_by_key: dict[str, int] = {}
-    for live, ordinals in _live_matches(version, frozenset(keys)):
+    for live, ordinals in _live_matches(version, tables):
         live_keys = live["key"].to_pylist()
         ordinal_by_key.update(zip(live_keys, ordinals.tolist(), strict=True))
     return np.array([ordinal_by_key.get(key, -1) for key in keys], np.int64)
 
 
-def _live_matches(version: "Version", keys: frozenset[str]) -> Iterator[tuple[pa.Table, Int64s]]:
-    """Yield (part, row and key of the live rows with these keys; int64 [rows], live ordinals) of each keys table."""
+def _stored_rows(version: "Version", keys: frozenset[str]) -> Iterator[pa.Table]:
+    """Yield part, row and key of the rows with these keys, a table per file."""
     # A text with half a character is no key, and Arrow cannot hold it.
     texts = [key for key in keys if is_text(key)]
     if not texts:
         return
-    entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    files = [TableFile.from_json(entry) for entry in entries]
+    files = key_files(version)
+    yield from rows_of_keys(version.store, files, texts)
+
+
+def key_files(version: "Version") -> list[TableFile]:
+    """Return the tables with a version's keys."""
+    entries = version.manifest["samples"]
+    return [TableFile.from_json(entry) for entry in entries if entry["group"] == "keys"]
+
+
+def _live_matches(version: "Version", tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, Int64s]]:
+    """Yield (part, row and key of the live rows; int64 [rows], live ordinals) of each table."""
     parts = version.parts
-    for matching in rows_of_keys(version.store, files, texts):
+    for matching in tables:
         positions = parts.positions(matching["part"])
         rows = integers(matching["row"])
         ordinals = parts.live_ordinals(positions, rows)

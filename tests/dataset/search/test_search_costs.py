@@ -11,11 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.names import hashes_of
+from loader.dataset.search import key_hashes
 from loader.dataset.search.codes import code_ranges, encode, faiss_scan
 from loader.dataset.search.vectors import _unit_vectors
 from loader.dataset.tables import parquet, table_rows
+from loader.dataset.versions import sample_search
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.dataset.writing import run_samples
+from loader.errors import SampleNotFound
 
 NUMBERS = 64
 
@@ -145,6 +149,7 @@ def test_search_imports_no_pandas(tmp_path):
     root.exclude("d", ["k2"], reason="blurred")
     code = (
         "import sys, loader; version = loader.Root(sys.argv[1]).open('d');"
+        "assert version.search(like='k0').keys();"
         "assert version.search(like='k1', where='w > 0').keys() == ['k1'];"
         "assert len(version.search('red cup')) == 2; print('pandas' in sys.modules)"
     )
@@ -152,3 +157,31 @@ def test_search_imports_no_pandas(tmp_path):
     command = [sys.executable, "-c", code, root.url]
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     assert output == "False\n"
+
+
+def test_second_key_reads_its_rows_only(tmp_path, monkeypatch):
+    root = loader.Root(tmp_path / "root")
+    for batch in range(2):
+        with root.write("d") as writer:
+            for i in range(20):
+                writer.add(f"k{batch}-{i}", {"embedding.npy": np.arange(4.0) + i})
+    version = root.exclude("d", ["k0-3"], reason="r")
+    n_scans = []
+
+    def watched(version, keys, live_ordinals=live_ordinals):
+        n_scans.append(len(keys))
+        return live_ordinals(version, keys)
+
+    monkeypatch.setattr(sample_search, "live_ordinals", watched)
+    monkeypatch.setattr(
+        key_hashes, "hashes_of", lambda keys: hashes_of(keys) // 2**61
+    )  # most keys share a hash
+    keys = version.keys(np.arange(len(version)))
+    for key in ("k1-7", "k0-0", "k1-19", "k0-0"):
+        assert key in version.keys(version.search(like=key, k=3).ordinals)
+    together = version.search(like=["k0-1", "k1-1"], k=3)
+    assert together.ordinals[0] in (keys.index("k0-1"), keys.index("k1-1"))
+    for key in ("k0-3", "missing", "\ud800"):
+        with pytest.raises(SampleNotFound, match="no live sample"):
+            version.search(like=key)
+    assert n_scans == [1, 1]  # the first lookup, and the text that is no key

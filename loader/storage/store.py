@@ -323,6 +323,19 @@ class Refusals:
         return [*shown, f"  ... and {self.n - len(shown)} more"] if self.n > len(shown) else shown
 
 
+class _ListsKeys(Protocol):
+    def list_keys(self, prefix: str) -> Iterator[str]: ...
+
+
+def list_keys(store: Store, prefix: str = "") -> Iterator[str]:
+    """Yield the keys of the objects that `Store.list` yields. Faster than that on a disk."""
+    if hasattr(type(store), "list_keys"):
+        yield from cast(_ListsKeys, store).list_keys(prefix)
+        return
+    for info in store.list(prefix):
+        yield info.key
+
+
 class _ListsPlaces(Protocol):
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool, outside: bool

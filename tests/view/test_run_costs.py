@@ -22,6 +22,7 @@ from loader.run.trail.read_trail import read_starts
 from loader.run.trail.row_objects import ROWS
 from loader.run.trail.step_rows import PerSample, StepRow, rows_bytes, rows_table
 from loader.run.trail.trail import trail_folder
+from loader.storage.disk.store import LocalStore
 from penstock.view import open_items
 from penstock.view.inspect.run_record import run_record
 from penstock.view.open_data import OpenData
@@ -340,6 +341,14 @@ def test_object_whose_rows_lack_a_value_is_named(tmp_path):
         with pytest.raises(Corrupt, match="wait_us lack values") as error:
             read_lean_trail(root, "run")
     assert name in str(error.value)
+
+
+def test_live_answer_looks_at_no_file_that_it_knows(runs, monkeypatch):
+    with loader.Root(runs) as root:
+        opened = Training(root, "long")
+        monkeypatch.setattr(LocalStore, "list", None)  # it looks at each file
+        assert opened.refreshed() is opened
+        opened.close()
 
 
 def test_live_answer_reads_one_new_object_without_a_thread(runs, monkeypatch):

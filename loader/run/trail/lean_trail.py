@@ -39,11 +39,11 @@ def read_lean_trail(
     """Return the run log of a run. Costs, raises, and uses `known`, as `read_trail`."""
     store = primary_of(root.store)
     listed = listed_log(store, run, known)
-    base = no_lean_trail(run)
-    if known is not None and listed.is_grown:
-        base = known
     if known is not None and listed.objects == known.objects:
         return known
+    base = known
+    if base is None or not listed.is_grown:
+        base = no_lean_trail(run)
     objects = RowObjects(store, trail_folder(run))
     new = lean_rows(objects.batches(listed.new))
     starts = log_starts(

@@ -13,6 +13,7 @@ from ...dataset.root import Root
 from ...errors import Corrupt, MissingDependency, RunNotFound
 from ...storage import Store
 from ...storage.mirror import primary_of
+from ...storage.store import list_keys
 from ...storage.threads import Together
 from .row_numbers import MOST_OBJECT_BYTES, row_numbers
 from .row_objects import ROWS, RowObjects, no_rows, rows_of_rank
@@ -156,7 +157,7 @@ class ListedLog:
 def listed_log(store: Store, run: str, known: RunTrail | None) -> ListedLog:
     """List a run log. Raises: RunNotFound; InvalidName; StoreError."""
     folder = trail_folder(check_run_name(run))
-    keys = [info.key.removeprefix(folder) for info in store.list(folder)]
+    keys = [key.removeprefix(folder) for key in list_keys(store, folder)]
     is_grown = known is not None and known.objects.issubset(keys)
     earlier = known.objects if known is not None and is_grown else frozenset[str]()
     later = [key for key in keys if key not in earlier]
@@ -343,7 +344,7 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
     """
     folder = trail_folder(run)
     if names is None:
-        names = [info.key.removeprefix(folder) for info in store.list(f"{folder}start-")]
+        names = [key.removeprefix(folder) for key in list_keys(store, f"{folder}start-")]
     keys = [folder + name for name in names if START.fullmatch(name)]
     with Together(store, keys) as coming:
         starts = [parse_start(coming.get(key).data, f"{store.url}/{key}") for key in keys]
@@ -352,7 +353,7 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
 
 def trail_runs(store: Store) -> list[str]:
     """Return the runs with a run log under a root, sorted. Costs a listing of all run logs."""
-    names = (info.key.removeprefix("trails/").partition("/") for info in store.list("trails/"))
+    names = (key.removeprefix("trails/").partition("/") for key in list_keys(store, "trails/"))
     return sorted(
         {
             run

@@ -213,7 +213,37 @@ def walk(
     top: str | None = None,
     inside: bool = False,
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield keys below `base` (ends in '/') that start with `prefix` and sort after `start_after`, with stats.
+    """Yield the keys of `walk_entries` with the stats of their files. Arguments and errors are the same."""
+    entries = walk_entries(
+        base,
+        prefix,
+        start_after,
+        refuse,
+        unfinished=unfinished,
+        top=top,
+        inside=inside,
+    )
+    follows = top is None
+    for key, entry in entries:
+        try:
+            yield key, entry.stat(follow_symlinks=follows)
+        except FileNotFoundError:
+            continue  # deleted since the directory was read
+        except OSError as error:
+            raise disk_error("list", base + key, error) from error
+
+
+def walk_entries(
+    base: str,
+    prefix: str,
+    start_after: str | None,
+    refuse: Refuse,
+    *,
+    unfinished: bool = False,
+    top: str | None = None,
+    inside: bool = False,
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield keys below `base` (ends in '/') that start with `prefix` and sort after `start_after`, with entries.
 
     Keys are ordered as whole strings: 'a.b' < 'a/b'.
 
@@ -266,7 +296,7 @@ class _Tree:
     def holds(self, real: str) -> bool:
         return os.path.join(real, "").startswith(self.extent)
 
-    def files(self, folder: str, chain: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result]]:
+    def files(self, folder: str, chain: tuple[str, ...]) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Yield the files below a folder. chain: real paths of the folder and its parents, if links are judged."""
         prefix, after = self.prefix, self.start_after
         for key, entry in self._entries(folder):
@@ -281,12 +311,7 @@ class _Tree:
                 if self.extent and entry.is_symlink() and not self.holds(os.path.realpath(self.base + key)):
                     self.refuse(key, _OUTSIDE)
                     continue
-                try:
-                    yield key, entry.stat(follow_symlinks=self.follows)
-                except FileNotFoundError:
-                    continue  # deleted since the directory was read
-                except OSError as error:
-                    raise disk_error("list", self.base + key, error) from error
+                yield key, entry
 
     def _chain_of(self, key: str, entry: os.DirEntry[str], chain: tuple[str, ...]) -> tuple[str, ...] | None:
         if not self.extent:

@@ -24,6 +24,7 @@ from loader.storage.disk.unlisted_files import (
     list_in_place,
     list_with_unfinished,
 )
+from loader.storage.store import list_keys
 from tests.servers.patience import PATIENCE_S
 
 
@@ -52,6 +53,7 @@ def test_walk_is_the_sorted_filtered_set_of_keys(tmp_path_factory, wishes, prefi
     wanted = sorted(k for k in keys if k.startswith(prefix) and (start_after is None or k > start_after))
     try:
         assert [info.key for info in store.list(prefix, start_after)] == wanted
+        assert list(list_keys(store, prefix)) == sorted(key for key in keys if key.startswith(prefix))
     except InvalidStore:
         assert prefix.startswith("/") or any(s in ("", ".", "..") for s in prefix.split("/")[:-1])
 
@@ -86,6 +88,7 @@ def test_what_was_not_finished_is_listed_and_deleted_by_its_own_verbs(tmp_path):
     assert [info.key for info in list_with_unfinished(store, "")] == every
     assert [info.key for info in list_with_unfinished(store, "data/a/")] == ["data/a/.tmp-1", "data/a/x.tar"]
     assert [info.key for info in store.list()] == ["data/a/x.tar", "data/b.tar", "log/1"]
+    assert list(list_keys(store)) == ["data/a/x.tar", "data/b.tar", "log/1"]
     assert {info.nbytes for info in list_with_unfinished(store, "") if is_unfinished(info.key)} == {4}
     for wrong in ("../b.tar", "../.tmp-1", "/.tmp-1", "/data/b.tar", "data/../b.tar"):
         with pytest.raises(InvalidStore):
@@ -124,6 +127,7 @@ def test_what_lies_behind_links_is_read_and_not_listed_in_place(tmp_path):
         "data/u.tar",
     ]
     assert [info.key for info in store.list()] == every
+    assert list(list_keys(store)) == every
     here = {"data/t/b/z.tar": False, "data/u.tar": False}
     links = {"data/t/a": True, "data/t/b/gone.tar": True, "data/t/b/y.tar": True}
     found = [(info.key, link) for info, link in list_in_place(store, "data/")]

@@ -6,9 +6,10 @@ precede the rows.
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ from .address import UNKNOWN_CRC
 from .index_rows import COLUMNS, IndexRows, field_names, index_rows
 from .seals import Crcs, read_seal, seal_path
 from .shard import PAGE_BYTES, PageHashes, crc32c
+
+if TYPE_CHECKING:
+    from .early_rows import EarlyBytes
 
 ROW_GROUP_ROWS = 2048
 
@@ -95,9 +99,14 @@ class IndexPlace:
     """Bytes of page hashes before the rows; 0 in earlier releases."""
     seal: str = ""
     """Path of the seal of registered bytes, which may be missing, or ""."""
+    n_rows: int = 0
+    """Rows; 0 if unknown."""
+    n_columns: int = 0
+    """Columns; 0 if unknown."""
 
     @staticmethod
-    def of(shard: Mapping[str, Any]) -> "IndexPlace":
+    def of(shard: Mapping[str, Any], n_fields: int = 0) -> "IndexPlace":
+        """Return the place in a row of a shards table. n_fields: number of the shard's fields, if known."""
         footer_sha256 = shard.get("index_footer_sha256")
         return IndexPlace(
             path=shard["index_path"],
@@ -107,14 +116,12 @@ class IndexPlace:
             footer_sha256=footer_sha256 or "",
             pages_nbytes=shard.get("index_pages_nbytes") or 0,
             seal=seal_path(shard["path"], footer_sha256),
+            n_rows=shard.get("n_rows") or 0,
+            n_columns=1 + len(COLUMNS) * n_fields if n_fields else 0,
         )
 
     @staticmethod
-    def measure(
-        path: str,
-        data: bytes,
-        pages_nbytes: int = 0,
-    ) -> "IndexPlace":
+    def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
         """Return the place of an index that will be stored at `path`, with its checksums. data: the whole index."""
         footer_start = len(data) - footer_nbytes(data)
         footer = data[footer_start:]
@@ -224,8 +231,14 @@ class IndexFile:
         """Return one row group, with checksums. Raises: Corrupt if a page fails its checksum twice."""
         return self.with_checksums(self.read_rows(group))
 
-    def read_rows(self, group: int) -> IndexRows:
-        """Return one row group as it is stored: checksums that only a seal has are unknown. Raises: Corrupt."""
+    def read_rows(self, group: int, early: "EarlyBytes | None" = None) -> IndexRows:
+        """Return one row group as it is stored: checksums that only a seal has are unknown. Raises: Corrupt.
+
+        early: bytes that were requested together with the footer, and may have the row group.
+        """
+        if early is not None:
+            with suppress(Corrupt):  # read again below
+                return self._read_unchecked(group, early)
         return retry_corrupt(partial(self._read_unchecked, group))
 
     def with_checksums(self, rows: IndexRows) -> IndexRows:
@@ -282,18 +295,9 @@ class IndexFile:
         )
         return retry_corrupt(read)
 
-    def _read_page_hashes(
-        self,
-        hashes: PartHashes,
-        shard_nbytes: int,
-    ) -> PageHashes:
+    def _read_page_hashes(self, hashes: PartHashes, shard_nbytes: int) -> PageHashes:
         data = self._read(MAGIC_BYTES, hashes.front_nbytes)
-        self._check_sha256(
-            "its hashes of pages have",
-            data,
-            expected=hashes.front,
-            source="its footer",
-        )
+        self._check_sha256("its hashes of pages have", data, expected=hashes.front, source="its footer")
         page_bytes = int(self._facts[b"penstock.page_bytes"])
         return PageHashes.of(
             digests=data,
@@ -302,14 +306,17 @@ class IndexFile:
             name=self.url,
         )
 
-    def _read_unchecked(self, group: int) -> IndexRows:
+    def _read_unchecked(self, group: int, early: "EarlyBytes | None" = None) -> IndexRows:
         """Return one row group, whose unknown checksums are not from the seal yet. Raises: Corrupt."""
         if self._data:
             start = self._place.start
             data = self._data
         else:
             start, end = row_group_extent(self._metadata, group)
-            data = self._read(start, end - start)
+            data = b""
+            if early is not None and early.etag == self._etag:
+                data = early.between(start, end)
+            data = data or self._read(start, end - start)
             self._check_row_group(self._hashes, group, data)
 
         first_row = int(self._first_row[group])
@@ -395,12 +402,8 @@ class IndexFile:
     ) -> None:
         # Earlier releases have none: there, Parquet checks the CRC of each page.
         if hashes is not None:
-            self._check_sha256(
-                f"row group {group} has",
-                data,
-                expected=hashes.row_groups[group],
-                source="its footer",
-            )
+            expected = hashes.row_groups[group]
+            self._check_sha256(f"row group {group} has", data, expected=expected, source="its footer")
 
     def _check_sha256(
         self,

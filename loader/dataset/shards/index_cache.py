@@ -1,12 +1,20 @@
 """Keep open indexes and decoded row groups in memory, up to a bound in bytes."""
 
 from collections import OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from ...storage import Store
-from ...storage.threads import ByteLru, lock
+from ...errors import StoreError
+from ...storage import ByteRange, Store, is_local
+from ...storage.threads import ByteLru, in_background, lock
+from ..tables.parquet import MAGIC_BYTES
+from ..tables.parquet_ranges import WHOLE_BELOW_BYTES
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace
 from .index_rows import IndexRows
 from .shard import PageHashes
+
+if TYPE_CHECKING:
+    from .early_rows import EarlyBytes
 
 MAX_OPEN_FILES = 4096
 CACHED_INDEX_BYTES = 256 * 2**20
@@ -44,7 +52,7 @@ class IndexCache:
         with self._groups.turns.of(key):
             group = self.held(place, row)  # another thread may have read it meanwhile
             if group is None:
-                file = self._file(place)
+                file, early = self._file_and_rows(place, number)
                 unsealed_key = (
                     place.path,
                     number,
@@ -52,7 +60,7 @@ class IndexCache:
                 )
                 unsealed = self._groups.get(unsealed_key)
                 if unsealed is None:
-                    unsealed = file.read_rows(number)
+                    unsealed = file.read_rows(number, early)
                 group = file.with_checksums(unsealed)
                 self._put(key, group)
         return group
@@ -75,8 +83,8 @@ class IndexCache:
         with self._groups.turns.of(key):
             group = self._groups.get(unsealed_key)
             if group is None:
-                file = self._file(place)
-                group = file.read_rows(number)
+                file, early = self._file_and_rows(place, number)
+                group = file.read_rows(number, early)
                 self._put(unsealed_key, group)
         return group.keys
 
@@ -94,6 +102,30 @@ class IndexCache:
         """Return the page hashes of the index's shard (`IndexFile.page_hashes`)."""
         file = self._file(place)
         return file.page_hashes(shard_nbytes)
+
+    def _file_and_rows(
+        self,
+        place: IndexPlace,
+        number: int,
+    ) -> "tuple[IndexFile, EarlyBytes | None]":
+        """Return (open index, bytes that may have a row group). If the index has to be opened, both come together."""
+        with self._lock:
+            file = self._files.get(place.path)
+        if file is not None:
+            return file, None
+        likely = None
+        if not is_local(self._store):  # there, a second read costs less than a thread
+            likely = _likely_range(place, number)
+        if likely is None:
+            return self._file(place), None
+        from .early_rows import EarlyBytes  # only for large indexes of a bucket
+
+        with in_background(self._file, place) as opening:
+            early = None
+            with suppress(StoreError):  # reading the footer raises it
+                blob = self._store.get_range(place.path, likely.offset, likely.nbytes)
+                early = EarlyBytes(likely.offset, blob.data, blob.etag)
+            return opening.result(), early
 
     def _file(self, place: IndexPlace) -> IndexFile:
         """Return the open index. Threads that want the same one wait for one of them to open it."""
@@ -115,3 +147,19 @@ class IndexCache:
         while len(self._files) > MAX_OPEN_FILES or self._file_bytes > most_file_bytes:
             _, oldest = self._files.popitem(last=False)
             self._file_bytes -= oldest.held_bytes
+
+
+def _likely_range(place: IndexPlace, number: int) -> ByteRange | None:
+    """Return the range that probably has a row group; None if it comes with the footer, or nothing is known."""
+    if place.nbytes - place.start <= WHOLE_BELOW_BYTES or not place.n_rows or not place.n_columns:
+        return None
+    from .early_rows import likely_range
+
+    return likely_range(
+        rows_start=MAGIC_BYTES + place.pages_nbytes,
+        nbytes=place.nbytes,
+        n_rows=place.n_rows,
+        n_columns=place.n_columns,
+        group_rows=ROW_GROUP_ROWS,
+        group=number,
+    )

@@ -417,7 +417,8 @@ class Version:
         shard_place = self._shards.get((group, part))
         if shard_place is None:
             shard = self.parts.shard(group, part)
-            shard_place = IndexPlace.of(shard), shard["path"]
+            n_fields = len(self.manifest["groups"][group]["field_nbytes"])
+            shard_place = IndexPlace.of(shard, n_fields), shard["path"]
             if len(self._shards) >= KEPT_SHARDS:
                 self._shards.clear()
             self._shards[group, part] = shard_place

@@ -72,6 +72,19 @@ def local_ranks(environ: Mapping[str, str] | None = None, root: Path = Path("/")
     return min(count, world_size) if world_size else count
 
 
+def node_count(environ: Mapping[str, str] | None = None) -> int:
+    """Return the number of this training's machines; 1 if the launcher does not state it. Reads no processes."""
+    environ = os.environ if environ is None else environ
+    nodes = _nodes(environ)
+    if nodes:
+        return nodes
+    for name in (*STATED_BY_PARENT, *STATED_BY_CLUSTER):
+        stated = _stated(name, environ)
+        if stated:
+            return max(1, -(-_world_size(environ) // stated))
+    return 1
+
+
 def _stated(name: str, environ: Mapping[str, str]) -> int:
     """Return the number of ranks that a variable states for this machine; 0 without one."""
     counts = _slurm_counts(environ.get(name, ""))

@@ -1,56 +1,21 @@
 """A store whose objects are read through pages, in memory or on a local disk."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from enum import Enum
 from itertools import islice
-from typing import NamedTuple, Protocol, Unpack
+from typing import NamedTuple, Unpack
 
 from ..errors import Changed, Corrupt
 from ..storage import Blob, ByteRange, RangeReader, ReadLimits
+from .answers import Absence, Answer, Buffer, Grant, PageCache
 from .pages import page_name
-
-Buffer = bytes | memoryview
 
 FETCH_BYTES = 16 * 2**20
 """Most bytes of pages that one thread fetches together, which bounds its memory."""
-
-
-class PageCache(Protocol):
-    """A cache of pages by name (`pages.page_name`)."""
-
-    page_bytes: int
-    count: Callable[[str, int], None]
-    """(counter name, amount) -> None: counts hits, misses and so on."""
-
-    @property
-    def takes_pages(self) -> bool:
-        """True if a fetched page is likely to be kept."""
-
-    def read(self, name: str, cuts: Sequence[slice]) -> Sequence[Buffer] | None:
-        """Return a page's bytes, one buffer per cut; None if the page is missing. The bytes never change."""
-
-    def has(self, name: str) -> bool:
-        """Return whether a page exists; it may be evicted right after."""
-
-    def claim(self, name: str, nbytes: int) -> bool:
-        """Claim a page; return whether the caller should fetch it and may keep it."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Store a claimed page."""
-
-    def release(self, name: str) -> None:
-        """Release a claim."""
-
-    def is_coming(self, name: str) -> bool:
-        """Return whether another reader is fetching a page that it claimed."""
-
-    def wait(self, name: str) -> None:
-        """Wait until another reader has fetched its claimed page or given up."""
-
-    def discard(self, name: str) -> None:
-        """Delete a page."""
+WAIT_S = 0.3
+"""Longest time that one call waits for the pages that other processes fetch; then it reads the ranges."""
 
 
 class Content(NamedTuple):
@@ -69,7 +34,7 @@ _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Do not wait for pages in this context, so that a first batch reads only the bytes that it needs."""
+    """Claim no page and wait for none in this context, so that a first batch reads only the bytes that it needs."""
     token = _waits.set(False)
     try:
         yield
@@ -77,23 +42,24 @@ def waiting_for_no_page() -> Iterator[None]:
         _waits.reset(token)
 
 
-class Claim(Enum):
-    GRANTED = "it is the caller's to fetch"
-    NEEDLESS = "it is there, or another reader fetches it"
-    NO_ROOM = "it would not be kept"
-
-
 class CachedStore:
     """Reads ranges from cached pages, and the rest from the origin.
 
     content_of: key -> content; an object with None is read only from the origin. A cached object's change token is its
     SHA-256; the origin's token is pinned at the first read.
+
+    fraction: a read of at least this fraction of a page claims the page; 0 if nothing else brings pages.
     """
 
     def __init__(
-        self, origin: RangeReader, cache: PageCache, content_of: Callable[[str], Content | None]
+        self,
+        origin: RangeReader,
+        cache: PageCache,
+        content_of: Callable[[str], Content | None],
+        fraction: float = 0.5,
     ) -> None:
         self._origin, self._cache, self._content_of = origin, cache, content_of
+        self._fraction = fraction
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
 
@@ -118,8 +84,8 @@ class CachedStore:
     ) -> list[Blob]:
         """Return the ranges, like every store. Raises: as the origin.
 
-        A missing page is fetched whole and kept if at least half of it is requested. Otherwise only the requested bytes
-        are read, unless the page is being fetched. O(pages touched).
+        A missing page is fetched whole if the cache keeps it and enough of it is requested. Otherwise only the
+        requested bytes are read, unless the page is being fetched. O(pages touched).
         """
         content = self._content(key)
         if content is None:
@@ -156,54 +122,67 @@ class CachedStore:
             raise Corrupt(
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
             )
-        missing = [number for number in page_cuts.cuts if not self._from_page(content, number, page_cuts)]
+        missing: dict[int, Absence] = {}
+        for number in page_cuts.cuts:
+            answer = self._read_page(content, number, page_cuts)
+            if isinstance(answer, Absence):
+                missing[number] = answer
         if not missing:
             return page_cuts.joined()
-        pages = [number for number in missing if self._is_worth_a_page(content, number, page_cuts)]
-        at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
-        for start in range(0, len(pages), at_once):
-            self._fetch_pages(key, content, pages[start : start + at_once], page_cuts)
-        rest = sorted(set(missing) - set(pages))
-        waits = _waits.get()
-        coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
-        # A page that arrived between the two checks exists now.
-        alone = [n for n in rest if n not in coming and not self._from_page(content, n, page_cuts)]
+        is_patient = _waits.get()
+        if is_patient:
+            self._fetch_pages(key, content, missing, page_cuts)
+        coming = []
+        alone = []
+        for number, absence in missing.items():
+            if is_patient and absence is Absence.COMING:
+                coming.append(number)
+            else:
+                alone.append(number)
         self._read_alone(key, alone, page_cuts, limits)
-        for number in coming:  # last: they arrive meanwhile
-            self._cache.wait(self._name(content, number))
-        missed = [number for number in coming if not self._from_page(content, number, page_cuts)]
-        self._read_alone(key, missed, page_cuts, limits)
+        # Last: they arrive meanwhile. This thread has no claims by now, so that no reader waits for it.
+        until_s = time.monotonic() + WAIT_S
+        late = []
+        for number in coming:
+            wait_s = max(0.0, until_s - time.monotonic())
+            answer = self._read_page(content, number, page_cuts, wait_s=wait_s)
+            if isinstance(answer, Absence):
+                late.append(number)
+        self._read_alone(key, late, page_cuts, limits)
         return page_cuts.joined()
 
-    def claim(self, key: str, number: int) -> Claim:
-        """Claim a page to read ahead, and return the result. If granted, call `keep` or `give_back`."""
+    def claim(self, key: str, number: int) -> Answer:
+        """Claim a page to read ahead; with a grant, call `keep` or `give_back`. The answer is empty if it is here."""
         content = self._content(key)
         if content is None:
-            return Claim.NEEDLESS
-        name = self._name(content, number)
-        if self._cache.has(name) or self._cache.is_coming(name):
-            return Claim.NEEDLESS
-        if self._cache.takes_pages and self._cache.claim(name, self._page(content, number).nbytes):
-            return Claim.GRANTED
-        return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
+            return []
+        page = self._page(content, number)
+        return self._cache.read(self._name(content, number), (), claim=page.nbytes)
 
-    def keep(self, key: str, number: int) -> int:
-        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim is always released."""
+    def is_here(self, key: str, number: int) -> bool:
+        """Return whether a page is in the cache, or another reader is fetching it."""
+        content = self._content(key)
+        if content is None:
+            return True
+        answer = self._cache.read(self._name(content, number), ())
+        return answer is not Absence.NOT_KEPT
+
+    def keep(self, key: str, number: int, nonce: Hashable) -> int:
+        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim always ends."""
         content = self._certain(key)
-        name, page = self._name(content, number), self._page(content, number)
+        name = self._name(content, number)
+        page = self._page(content, number)
         try:
-            if self._cache.has(name):  # another reader finished between our check and our claim
-                return 0
             self._cache.count("cache_misses", 1)
             (blob,) = self._origin.get_ranges(key, [page], etag=self._pins.get(key))
             self._pin(key, blob.etag)
-            self._cache.write(name, blob.data)
+            self._cache.put(name, nonce, blob.data)
         finally:
-            self._cache.release(name)
+            self._cache.release(name, nonce)
         return page.nbytes
 
-    def give_back(self, key: str, number: int) -> None:
-        self._cache.release(self.page_name(key, number))
+    def give_back(self, key: str, number: int, nonce: Hashable) -> None:
+        self._cache.release(self.page_name(key, number), nonce)
 
     def has_pages(self, key: str) -> bool:
         return self._content(key) is not None
@@ -230,50 +209,57 @@ class CachedStore:
         return ByteRange(start, min(self._cache.page_bytes, content.nbytes - start))
 
     def _is_worth_a_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
-        if not self._cache.takes_pages:
-            return False
         asked: int = sum(cut.stop - cut.start for _, cut in page_cuts.cuts[number])
-        return 2 * asked >= self._page(content, number).nbytes
+        return asked >= self._fraction * self._page(content, number).nbytes
 
-    def _from_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
-        cuts = page_cuts.cuts[number]
-        pieces = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
-        if pieces is None:
-            return False
-        page_cuts.take(number, pieces)
-        return True
+    def _read_page(
+        self,
+        content: Content,
+        number: int,
+        page_cuts: "_PageCuts",
+        *,
+        claim: int | None = None,
+        wait_s: float | None = None,
+    ) -> Answer:
+        """Take the cuts of a page from the cache if it has the page; return its answer."""
+        cuts = [cut for _, cut in page_cuts.cuts[number]]
+        answer = self._cache.read(self._name(content, number), cuts, claim=claim, wait_s=wait_s)
+        if not isinstance(answer, Grant | Absence):
+            page_cuts.take(number, answer)
+        return answer
 
     def _fetch_pages(
-        self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts"
+        self, key: str, content: Content, missing: dict[int, Absence], page_cuts: "_PageCuts"
     ) -> None:
-        names = {number: self._name(content, number) for number in numbers}
-        claimed = [
-            number
-            for number in numbers
-            if self._cache.claim(names[number], self._page(content, number).nbytes)
-        ]
-        try:
-            # Another reader may have finished between our check and our claim.
-            self._fetch(
-                key, content, [n for n in claimed if not self._from_page(content, n, page_cuts)], page_cuts
-            )
-        finally:
-            for number in claimed:
-                self._cache.release(names[number])
-        for number in sorted(set(numbers) - set(claimed)):  # holding no claims: no reader waits for us
-            self._cache.wait(names[number])
-            if not self._from_page(content, number, page_cuts):
-                self._fetch(key, content, [number], page_cuts)
+        """Fetch the missing pages that the cache keeps, a few at a time; drop from `missing` what is read."""
+        worth = [number for number in missing if self._is_worth_a_page(content, number, page_cuts)]
+        at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
+        for start in range(0, len(worth), at_once):
+            grants: dict[int, Hashable] = {}
+            try:
+                for number in worth[start : start + at_once]:
+                    page = self._page(content, number)
+                    answer = self._read_page(content, number, page_cuts, claim=page.nbytes)
+                    if isinstance(answer, Absence):
+                        missing[number] = answer
+                        continue
+                    del missing[number]
+                    if isinstance(answer, Grant):
+                        grants[number] = answer.nonce
+                self._fetch(key, content, grants, page_cuts)
+            finally:
+                for number, nonce in grants.items():
+                    self._cache.release(self._name(content, number), nonce)
 
-    def _fetch(self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts") -> None:
-        if not numbers:
+    def _fetch(self, key: str, content: Content, grants: dict[int, Hashable], page_cuts: "_PageCuts") -> None:
+        if not grants:
             return
-        self._cache.count("cache_misses", len(numbers))
-        spans = [self._page(content, number) for number in numbers]
+        self._cache.count("cache_misses", len(grants))
+        spans = [self._page(content, number) for number in grants]
         blobs = self._origin.get_ranges(key, spans, etag=self._pins.get(key), max_gap=0, max_span=FETCH_BYTES)
-        for number, blob in zip(numbers, blobs, strict=True):
+        for (number, nonce), blob in zip(grants.items(), blobs, strict=True):
             self._pin(key, blob.etag)
-            self._cache.write(self._name(content, number), blob.data)
+            self._cache.put(self._name(content, number), nonce, blob.data)
             page = memoryview(blob.data)
             page_cuts.take(number, [page[cut] for _, cut in page_cuts.cuts[number]])
 

@@ -1,10 +1,14 @@
 """Cache pages of remote objects in memory, for a loader without a cache folder."""
 
 import heapq
+import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import Condition
 
+from .answers import Absence, Answer, Grant
+from .fixed_share import FixedShare, page_rank
+from .object_sets import ObjectSet, pages_bytes, union
 from .spec import PageMemory
 
 
@@ -80,71 +84,99 @@ class NextUses:
 
 
 Count = Callable[[str, int], None]
+Sets = Callable[[], Sequence[ObjectSet]]
 
-WAIT_S = 60.0
+OWN_WAIT_S = 60.0
+"""Longest wait for a page that another thread is fetching."""
 
 
 class MemoryPages:
     """One loader's pages. Thread-safe. Keeps at most `limit_bytes`, including pages being fetched.
 
+    A fixed share of the pages stays (`keep_share`). In the room that is left, if `by_need`, pages whose next use is
+    known take the place of pages with a later use.
+
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes and cache_evicted (pages).
     """
-
-    takes_pages = True
 
     def __init__(self, spec: PageMemory, count: Count) -> None:
         self.page_bytes, self.limit_bytes, self.count = spec.page_bytes, spec.limit_bytes, count
         self._pages: dict[str, memoryview] = {}
-        self._coming: dict[str, int] = {}  # page -> bytes reserved for it
+        self._coming: dict[str, tuple[int, int]] = {}  # page -> (nonce, bytes reserved for it)
         self._taken_bytes = 0
         self._uses = NextUses()
         self._changed = Condition()
+        self._nonces = itertools.count()
+        self._by_need = True
+        self._sets: Sets = tuple
+        self._has_share = True  # False until it is known
+        self._share = FixedShare()
+        self._share_bytes = 0
+        self._share_taken_bytes = 0
+        self._in_share: set[str] = set()  # pages, also those being fetched
 
     @property
     def taken_bytes(self) -> int:
         return self._taken_bytes
 
-    def read(self, name: str, cuts: Sequence[slice]) -> list[memoryview] | None:
-        """Return a page's bytes, one uncopied view per cut; None if the page is missing or too short."""
+    def keep_share(self, nbytes: int, sets: Sets, *, by_need: bool) -> None:
+        """Keep a fixed share of the pages of these objects, `nbytes` in all.
+
+        by_need: other pages are kept for their next use; otherwise not at all.
+        """
+        self._share_bytes = nbytes
+        self._sets = sets
+        self._has_share = False
+        self._by_need = by_need
+
+    def read(
+        self,
+        name: str,
+        cuts: Sequence[slice],
+        *,
+        claim: int | None = None,
+        wait_s: float | None = None,
+    ) -> Answer:
+        """Return a page's bytes, one uncopied view per cut, or a claim, or why there is neither."""
         data = self._pages.get(name)
-        if data is None or (len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts)):
-            return None
+        if data is None and not (claim is None and wait_s is None):
+            answer = self._wait_or_claim(name, claim, wait_s)
+            if answer is not None:
+                return answer
+            data = self._pages.get(name)
+        if data is None:
+            return Absence.COMING if name in self._coming else Absence.NOT_KEPT
+        if not cuts:
+            return []
+        if len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts):
+            return Absence.NOT_KEPT  # too short
         self.count("cache_hits", 1)
         return [data[cut] for cut in cuts]
 
-    def has(self, name: str) -> bool:
-        return name in self._pages
-
-    def claim(self, name: str, nbytes: int) -> bool:
-        """Reserve room for a page, evicting pages needed later; False if it is being fetched or does not fit."""
+    def put(self, name: str, nonce: Hashable, data: bytes) -> None:
         with self._changed:
-            if name in self._coming or not self._make_room(name, nbytes):
-                return False
-            self._coming[name] = nbytes
-            self._taken_bytes += nbytes
-            return True
-
-    def write(self, name: str, data: bytes) -> None:
-        with self._changed:
-            if name not in self._coming:
+            reserved = self._coming.get(name)
+            if reserved is None or reserved[0] != nonce:
                 return
-            self._taken_bytes += len(data) - self._coming.pop(name)
+            del self._coming[name]
+            unused_bytes = reserved[1] - len(data)
+            self._taken_bytes -= unused_bytes
+            if name in self._in_share:
+                self._share_taken_bytes -= unused_bytes
             self._pages[name] = memoryview(data)
-            self._uses.hold(name)
+            if name not in self._in_share:
+                self._uses.hold(name)
             self._changed.notify_all()
         self.count("cache_written_bytes", len(data))
 
-    def release(self, name: str) -> None:
+    def release(self, name: str, nonce: Hashable) -> None:
         with self._changed:
-            self._taken_bytes -= self._coming.pop(name, 0)
+            reserved = self._coming.get(name)
+            if reserved is None or reserved[0] != nonce:
+                return
+            del self._coming[name]
+            self._free(name, reserved[1])
             self._changed.notify_all()
-
-    def is_coming(self, name: str) -> bool:
-        return name in self._coming
-
-    def wait(self, name: str) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
 
     def discard(self, name: str) -> None:
         with self._changed:
@@ -166,12 +198,61 @@ class MemoryPages:
         with self._changed:
             self._uses.forget()
 
+    def beat(self) -> None: ...
+
+    def begin_epoch(self) -> None: ...
+
     def close(self) -> None:
         with self._changed:
             for name in list(self._pages):
                 self._drop(name)
 
-    def _make_room(self, name: str, nbytes: int) -> bool:
+    def _wait_or_claim(self, name: str, claim: int | None, wait_s: float | None) -> Answer | None:
+        """Wait for a page that is coming, or claim it; None if it came meanwhile."""
+        if claim is not None:
+            self._load_share()
+        with self._changed:
+            if name in self._coming:
+                if wait_s is None:
+                    return Absence.COMING
+                self._changed.wait_for(lambda: name not in self._coming, OWN_WAIT_S)
+            if name in self._pages or claim is None:
+                return None
+            if name in self._coming:
+                return Absence.COMING
+            absence = self._make_room(name, claim)
+            if absence is not None:
+                return absence
+            nonce = next(self._nonces)
+            self._coming[name] = (nonce, claim)
+            self._taken_bytes += claim
+            return Grant(nonce)
+
+    def _load_share(self) -> None:
+        """Set the share before the first claim."""
+        if self._has_share:
+            return
+        with self._changed:
+            if not self._has_share:
+                objects = union(one.sizes() for one in self._sets())
+                self._share.set_share(self._share_bytes, pages_bytes(objects, self.page_bytes, 0))
+            self._has_share = True
+
+    def _make_room(self, name: str, nbytes: int) -> Absence | None:
+        """Make room for a page; None if there is room."""
+        has_share = self._share_taken_bytes + nbytes <= self._share_bytes
+        if has_share and self._share.takes(page_rank(name)):
+            # Pages that are kept for their next use may be in the way.
+            if self._evict(name, nbytes):
+                self._in_share.add(name)
+                self._share_taken_bytes += nbytes
+                return None
+            return Absence.NO_ROOM
+        if not self._by_need:
+            return Absence.NOT_KEPT
+        return None if self._evict(name, nbytes) else Absence.NO_ROOM
+
+    def _evict(self, name: str, nbytes: int) -> bool:
         next_use = self._uses.next(name)
         while self._taken_bytes + nbytes > self.limit_bytes:
             last = self._uses.last()
@@ -182,5 +263,13 @@ class MemoryPages:
         return True
 
     def _drop(self, name: str) -> None:
-        self._taken_bytes -= len(self._pages.pop(name, b""))
-        self._uses.drop(name)
+        data = self._pages.pop(name, None)
+        if data is not None:
+            self._free(name, len(data))
+            self._uses.drop(name)
+
+    def _free(self, name: str, nbytes: int) -> None:
+        self._taken_bytes -= nbytes
+        if name in self._in_share:
+            self._in_share.discard(name)
+            self._share_taken_bytes -= nbytes

@@ -1,242 +1,89 @@
 """Open a node cache: claims, eviction and page access. Disk faults never reach a batch.
 
-Eviction removes pages without a known need first, least recently used first, then the pages needed last. Each running
-loader writes its needs to a hint: one small file of page names (20 bytes each), by next use. A killed owner's claim
+The folder keeps a fixed share of the pages that the node's loaders read (`fixed_share.py`). A killed owner's claim
 costs a wait, and fetching a page twice is harmless.
 """
 
 import logging
 import os
-import re
-import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from heapq import nsmallest
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from ..dataset.reading.read_faults import add_fault
-from ..dataset.search import CODE_FOLDER
 from ..errors import PenstockError
-from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, file_mode, make_place, write_whole
-from .spec import PAGES_MIN, NodeCache
-
-ABANDONED_S = 60.0
-"""Age in seconds at which files in `writing/` or `claims/` are abandoned."""
-VICTIMS_AT_ONCE = 2**16
-_UNFINISHED = re.compile(r"\.[0-9a-f]{8}$")
-HINT_PAGES = 4096
-"""Most names in a hint: 80 KiB, 4 GiB of pages."""
-BEAT_S = 10.0
-DEAD_S = 60.0
-"""Age in seconds at which a hint expires."""
-
-
-class PageFile(NamedTuple):
-    """One file in `pages/`, or a file of codes in `search/`, as scanned."""
-
-    name: str
-    path: str
-    nbytes: int
-    """File size."""
-    used_ns: int
-    """Time of last use, in ns since 1970."""
-
-
-class CacheSweep(NamedTuple):
-    held_bytes: int
-    """Bytes that remain after the sweep."""
-    evicted: int
-    """Pages deleted."""
-    refused: int
-    """Files that could not be deleted."""
-
-
-def held_bytes(folder: str) -> int:
-    """Return the total bytes of a cache's pages, codes and unfinished files. O(pages)."""
-    unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
-    return unfinished + sum(page.nbytes for page in scan(folder))
-
-
-def scan(folder: str) -> Iterator[PageFile]:
-    pages = os.path.join(folder, "pages")
-    for shelf in sorted(os.listdir(pages)):
-        for entry, status in _files(os.path.join(pages, shelf)):
-            yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
-    with suppress(FileNotFoundError):  # without a search
-        for entry, status in _files(os.path.join(folder, CODE_FOLDER)):
-            # A search writes a file under another name first, in less time.
-            is_unfinished = time.time() - status.st_mtime < ABANDONED_S and _UNFINISHED.search(entry.name)
-            if not is_unfinished:
-                yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
-
-
-def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> CacheSweep:
-    """Reduce a cache above `high_bytes` to `low_bytes`. needed: page -> rank of its next use.
-
-    Abandoned files are always deleted. O(pages) per round, usually one. Raises: OSError.
-    """
-    for sub in ("writing", "claims"):
-        _remove_abandoned(os.path.join(folder, sub))
-    held, evicted, refused = held_bytes(folder), 0, 0
-    if held <= high_bytes:
-        return CacheSweep(held, 0, 0)
-
-    def order(page: PageFile) -> tuple[bool, int]:
-        soon = needed.get(page.name)
-        return (False, page.used_ns) if soon is None else (True, -soon)
-
-    while held > low_bytes:
-        before = held
-        for page in nsmallest(VICTIMS_AT_ONCE, scan(folder), key=order):
-            if held <= low_bytes:
-                break
-            try:
-                os.unlink(page.path)
-                evicted += 1
-            except FileNotFoundError:
-                pass  # another sweeping process deleted it
-            except OSError:
-                refused += 1
-                continue
-            held -= page.nbytes
-        if held == before:
-            break
-    return CacheSweep(held_bytes(folder), evicted, refused)
-
-
-def _files(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                yield entry, entry.stat(follow_symlinks=False)
-
-
-def _remove_abandoned(folder: str) -> None:
-    now_s = time.time()
-    for entry, status in list(_files(folder)):
-        # A file of the future was written before the clock was set back.
-        if abs(now_s - status.st_mtime) > ABANDONED_S:
-            with suppress(OSError):
-                os.unlink(entry.path)
-
-
-class Hints:
-    """One loader's hint, and access to other loaders' hints. Methods raise OSError."""
-
-    def __init__(self, folder: str, *, shared: bool = False) -> None:
-        self._mode = file_mode(shared)
-        self._folder, self._writing = os.path.join(folder, "hints"), os.path.join(folder, "writing")
-        self._own = os.path.join(self._folder, secrets.token_hex(8))
-
-    def write(self, names: Iterable[str]) -> None:
-        """Write the pages needed next, soonest first. No names: only shows that the loader runs."""
-        write_whole(
-            self._writing, self._own, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
-        )
-
-    def withdraw(self) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self._own)
-
-    def read(self) -> tuple[int, dict[str, int]]:
-        alive, needed = 0, dict[str, int]()
-        now_s = time.time()
-        for entry in list(os.scandir(self._folder)):
-            with suppress(FileNotFoundError):
-                # A file of the future was written before the clock was set back.
-                age_s = abs(now_s - entry.stat().st_mtime)
-                if age_s > DEAD_S:
-                    os.unlink(entry.path)
-                    continue
-                with open(entry.path, "rb") as file:
-                    names = file.read(HINT_PAGES * NAME_BYTES).hex()
-                alive += 1
-                for soon, at in enumerate(range(0, len(names), 2 * NAME_BYTES)):
-                    name = names[at : at + 2 * NAME_BYTES]
-                    needed[name] = min(soon, needed.get(name, soon))
-        return alive, needed
-
-
-CLAIM_S = 5.0
-"""Seconds for which a claim is valid: far longer than a range read."""
-POLL_S = 0.005
-
-
-class Claims:
-    """The claims of one cache folder. Methods raise OSError."""
-
-    def __init__(self, folder: str, *, shared: bool = False) -> None:
-        self._mode = file_mode(shared)
-        self._folder = os.path.join(folder, "claims")
-
-    def take(self, name: str) -> bool:
-        path = os.path.join(self._folder, name)
-        for _ in range(2):
-            with suppress(FileExistsError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode))
-                return True
-            age_s = self._age_s(name)
-            if age_s is None:
-                continue
-            if 0 <= age_s < CLAIM_S:
-                return False
-            self.release(name)
-        return False
-
-    def is_taken(self, name: str) -> bool:
-        age_s = self._age_s(name)
-        return age_s is not None and 0 <= age_s < CLAIM_S
-
-    def release(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._folder, name))
-
-    def wait(self, name: str, arrived: Callable[[], bool]) -> None:
-        """Wait until the page has arrived, or its claim is released or expired."""
-        path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
-        while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
-
-    def _age_s(self, name: str) -> float | None:
-        try:
-            return time.time() - os.stat(os.path.join(self._folder, name)).st_mtime
-        except FileNotFoundError:
-            return None
-
+from .answers import Absence, Answer, Grant
+from .claims import ClaimFile, Claims
+from .fixed_share import FixedShare, page_rank
+from .object_sets import ObjectSet, ObjectSets, pages_bytes, union
+from .pages import HEADER_BYTES, BadPage, Identity, Pages, make_place
+from .room import FolderRoom, held_bytes
+from .running_loaders import BEAT_S, RunningLoader, RunningLoaders
+from .spec import NodeCache
 
 logger = logging.getLogger(__name__)
 
 VERIFIED_PAGES = 2**16
-
 PAUSE_S = 30.0
 """Seconds without writes after a failed one: whole pages could not be kept."""
+POLL_S = 0.005
+OWN_WAIT_S = 60.0
+"""Longest wait for a page that a thread of this process is fetching."""
+TOUCH_S = 60.0
+"""Age in seconds of a set's file at which a loader touches it."""
+SLACK_PAGES = 2
+"""Pages that the capacity leaves free for each running loader."""
+ENDED_NS = 2**63 - 1
+"""Begin of the epoch of a loader that has ended."""
 
 Count = Callable[[str, int], None]
+Sets = Callable[[], Sequence[ObjectSet]]
+"""() -> the sets of objects that a loader reads. Called once, before the first claim."""
 
 
 class OpenCache:
     """One loader's access to a node cache. Thread-safe. Pages are named by `pages.page_name`.
 
-    count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
-    cache_corrupt (pages with wrong bytes) and cache_failed (disk faults). Raises: InvalidRuntime if the folder may not
-    be a cache.
+    sets: the objects that this loader reads. Pages of objects that no loader reads go first.
+
+    count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (files),
+    cache_corrupt (pages with wrong bytes) and cache_failed (disk faults).
+
+    Raises: InvalidRuntime if the folder may not be a cache.
     """
 
-    def __init__(self, spec: NodeCache, count: Count) -> None:
+    def __init__(self, spec: NodeCache, count: Count, sets: Sets = tuple) -> None:
         folder = str(spec.path)
-        self.page_bytes, self._folder, self.count = spec.page_bytes, folder, count
         shared = spec.shared
-        self._pages, self._claims = Pages(folder, shared=shared), Claims(folder, shared=shared)
-        self._hints = Hints(folder, shared=shared)
+        self.page_bytes = spec.page_bytes
+        self.limit_bytes = spec.limit_bytes
+        self.count = count
+        self.share = FixedShare()
+        self._folder = folder
+        self._load_sets = sets
+        self._own_sets: Sequence[ObjectSet] = ()  # loaded before the first claim
+        self._is_declared = False
+        self._pages = Pages(folder, shared=shared)
+        self._claims = Claims(folder, shared=shared)
+        self._sets = ObjectSets(folder, shared=shared)
+        self._loaders = RunningLoaders(folder, shared=shared)
+        self._room = FolderRoom(folder, spec.page_bytes, self._epochs, count, shared=shared)
         self._verified: OrderedDict[str, Identity] = OrderedDict()
-        self._lock, self._sweeping = threading.Lock(), threading.Lock()
+        self._granted: dict[str, tuple[ClaimFile, int]] = {}  # page -> (claim, reserved bytes)
+        self._lock = threading.Lock()
+        self._beating = threading.Lock()
         self._warned: set[str] = set()
-        self.limit_bytes, self._may_write = spec.limit_bytes, 0
-        self._pressed, self._next_beat_s, self._paused_until_s = False, 0.0, 0.0
+        self._read_sets: Mapping[
+            str, Mapping[str, int]
+        ] = {}  # id -> sizes, of the sets that any loader reads
+        self._running: Sequence[RunningLoader] = ()
+        self._demand_bytes = 0
+        self._capacity_bytes = 0
+        self._next_beat_s = 0.0
+        self._next_touch_s = 0.0
+        self._paused_until_s = 0.0
         try:
             make_place(folder, shared=shared)
         except OSError as error:
@@ -244,16 +91,96 @@ class OpenCache:
         if self.limit_bytes is None:
             with self._contained("open"):
                 self.limit_bytes = _half_of_free(folder)
-        self.beat(tuple)
-        with self._contained("evict"):
-            self._sweep()
+        with self._contained("open"):
+            self._loaders.write(self.limit_bytes or 0, ())
+            self._look_at_folder()
+            self._room.trim(self._capacity_bytes)
+        self._warn_of_refused()
+
+    def read(
+        self,
+        name: str,
+        cuts: Sequence[slice],
+        *,
+        claim: int | None = None,
+        wait_s: float | None = None,
+    ) -> Answer:
+        """Return a page's bytes, one object per cut, or a claim, or why there is neither (`PageCache.read`)."""
+        until_s = None
+        while True:
+            pieces = self._read_page(name, cuts)
+            if pieces is not None:
+                return pieces
+            answer: Answer = Absence.COMING
+            if not self._is_coming(name):
+                answer = self._claim(name, cuts, claim)
+            if answer is not Absence.COMING or wait_s is None:
+                return answer
+            now_s = time.monotonic()
+            if until_s is None:
+                longest_s = OWN_WAIT_S if name in self._granted else wait_s
+                until_s = now_s + longest_s
+            if now_s >= until_s:
+                return answer
+            time.sleep(POLL_S)
+
+    def put(self, name: str, nonce: Hashable, data: bytes) -> None:
+        reserved = self._end(name, nonce)
+        if reserved is None:
+            return
+        claim, reserved_bytes = reserved
+        nbytes = 0
+        with self._contained("write"):
+            if self._claims.is_current(name, claim):  # else another reader has it by now, and writes the page
+                self._pages.write(name, data)
+                nbytes = HEADER_BYTES + len(data)
+                self.count("cache_written_bytes", nbytes)
+        self._give_up(name, claim, reserved_bytes - nbytes)
+
+    def release(self, name: str, nonce: Hashable) -> None:
+        reserved = self._end(name, nonce)
+        if reserved is not None:
+            self._give_up(name, *reserved)
+
+    def discard(self, name: str) -> None:
+        with self._contained("discard"):
+            self._room.change(-self._pages.discard(name))
 
     @property
-    def takes_pages(self) -> bool:
-        return time.monotonic() >= self._paused_until_s
+    def is_whole(self) -> bool:
+        """True if there is room for every page that the node's loaders read."""
+        if not self._is_declared:
+            self._declare()
+        return self.share.is_whole and not self._is_paused()
 
-    def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """Return a page's bytes, one object per cut; None if the page is missing or corrupt."""
+    def beat(self) -> None:
+        """Show every `BEAT_S` seconds that this loader runs, and look at what the others do."""
+        now_s = time.monotonic()
+        if now_s < self._next_beat_s or not self._beating.acquire(blocking=False):
+            return
+        try:
+            self._next_beat_s = now_s + BEAT_S
+            with self._contained("beat"):
+                self._loaders.beat()
+                self._look_at_folder()
+        finally:
+            self._beating.release()
+
+    def begin_epoch(self) -> None:
+        """Note that the order begins again: from here on each page costs the same, read or refused."""
+        self.share.begin_epoch()
+        self._room.outdate()
+        with self._contained("beat"):
+            self._loaders.begin_epoch()
+
+    def close(self) -> None:
+        with self._contained("beat"):
+            self._loaders.withdraw()
+
+    def _read_page(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
+        """Return a page's bytes; None if the page is missing or corrupt."""
+        if not cuts:
+            return [] if self._pages.exists(name) else None
         with self._lock:
             verified = self._verified.get(name)
         try:
@@ -277,103 +204,141 @@ class OpenCache:
         self.count("cache_hits", 1)
         return page[0]
 
-    def write(self, name: str, data: bytes) -> None:
-        with self._contained("write"):
-            nbytes = HEADER_BYTES + len(data)
-            if self._has_room(nbytes):
-                self._pages.write(name, data)
-                self.count("cache_written_bytes", nbytes)
-
-    def discard(self, name: str) -> None:
-        with self._contained("discard"):
-            self._pages.discard(name)
-
-    def has(self, name: str) -> bool:
-        return self._pages.exists(name)
-
-    def claim(self, name: str, nbytes: int) -> bool:
-        """Claim a page; return whether the caller should fetch it. False if another reader has claimed it."""
-        try:
-            return self._claims.take(name)
-        except OSError as error:
-            self._failed("claim", error)
-            return True
-
-    def release(self, name: str) -> None:
-        with self._contained("claim"):
-            self._claims.release(name)
-
-    def is_coming(self, name: str) -> bool:
+    def _is_coming(self, name: str) -> bool:
         try:
             return self._claims.is_taken(name)
         except OSError as error:
             self._failed("claim", error)
             return False
 
-    def wait(self, name: str) -> None:
+    def _claim(self, name: str, cuts: Sequence[slice], nbytes: int | None) -> Answer:
+        """Claim a page of so many bytes; None claims nothing."""
+        if nbytes is None or self._is_paused():
+            return Absence.NOT_KEPT
+        if not self._is_declared:
+            self._declare()
+        self.beat()
+        rank = page_rank(name)
+        if not self.share.takes(rank):
+            return Absence.NOT_KEPT
+        file_bytes = HEADER_BYTES + nbytes
         with self._contained("claim"):
-            self._claims.wait(name, lambda: self._pages.exists(name))
+            claim = self._claims.take(name)
+            if claim is None:
+                return Absence.COMING
+            has_room = False
+            try:
+                # Another reader may have written the page between our read and our claim.
+                pieces = self._read_page(name, cuts)
+                if pieces is None:
+                    has_room = self._room.reserve(rank, file_bytes, self._capacity_bytes)
+            finally:
+                if not has_room:
+                    self._claims.release(name, claim)
+            if pieces is not None:
+                return pieces
+            if has_room:
+                with self._lock:
+                    self._granted[name] = (claim, file_bytes)
+                return Grant(claim)
+            self.share.refuse(rank)
+        self._warn_of_refused()
+        return Absence.NOT_KEPT
 
-    def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Write a hint every `BEAT_S` seconds, which shows that this loader runs.
-
-        needed: returns the next pages, soonest first.
-        """
-        now_s = time.monotonic()
+    def _end(self, name: str, nonce: Hashable) -> tuple[ClaimFile, int] | None:
+        """Return and forget the claim of a page, if it is this one."""
         with self._lock:
-            if now_s < self._next_beat_s:
-                return
-            self._next_beat_s = now_s + BEAT_S
-        with self._contained("hint"):
-            self._hints.write(needed() if self._pressed else ())
+            reserved = self._granted.get(name)
+            if reserved is None or reserved[0] != nonce:
+                return None
+            return self._granted.pop(name)
 
-    def close(self) -> None:
-        with self._contained("hint"):
-            self._hints.withdraw()
+    def _give_up(self, name: str, claim: ClaimFile, unused_bytes: int) -> None:
+        """Release a claim, and the room that it did not need."""
+        with self._contained("claim"):
+            self._claims.release(name, claim)
+        if unused_bytes:
+            with self._contained("claim"):
+                self._room.change(-unused_bytes)
 
-    def _has_room(self, nbytes: int) -> bool:
-        with self._sweeping:  # other threads wait: otherwise their writes meanwhile would be unlimited
-            if nbytes > self._may_write:
-                self._sweep()
-            if nbytes > self._may_write:
-                self._pause()
-                return False
-            self._may_write -= nbytes
-            return True
+    def _declare(self) -> None:
+        """Tell the others which objects this loader reads."""
+        with self._beating:
+            if not self._is_declared:
+                with self._contained("declare"):
+                    self._own_sets = [objects for objects in self._load_sets() if objects.body]
+                    self._loaders.write(self.limit_bytes or 0, [objects.id for objects in self._own_sets])
+                    self._look_at_folder()
+                self.share.begin_epoch()
+            self._is_declared = True
 
-    def _pause(self) -> None:
-        self._paused_until_s = time.monotonic() + PAUSE_S
-
-    def _sweep(self) -> None:
-        """Evict if all running loaders could exceed the limit, and set how much this loader may write."""
-        if self.limit_bytes is None:
-            return  # free space is unknown
-        alive, needed = self._hints.read()
-        eighth = self.limit_bytes // PAGES_MIN
-        share = max(eighth // max(alive, 1), self.page_bytes + HEADER_BYTES)
-        high = max(0, self.limit_bytes - share * max(alive, 1))
-        swept = sweep(self._folder, high, max(0, high - eighth), needed)
-        self.count("cache_evicted", swept.evicted)
-        self._may_write = min(max(0, self.limit_bytes - swept.held_bytes), share)
-        self._pressed = 2 * swept.held_bytes > self.limit_bytes
-        if swept.refused:
-            self.count("cache_failed", swept.refused)
+    def _look_at_folder(self) -> None:
+        """Set the share from the sets and the running loaders in the folder. Raises: OSError."""
+        now_s = time.monotonic()
+        own_sets = self._own_sets
+        if own_sets and now_s >= self._next_touch_s:
+            self._next_touch_s = now_s + TOUCH_S
+            for objects in own_sets:
+                self._sets.touch(objects)
+        sets = self._sets.read()
+        for objects in own_sets:
+            if objects.id not in sets:
+                sets[objects.id] = objects.sizes()
+        for name in self._sets.damaged:
             self._warn(
-                "evict", f"{swept.refused} pages cannot be deleted (another user's?); they count, and stay"
+                f"wanted {name}",
+                f"wanted/{name} is forged or cut, and does not count. Delete it",
             )
+        self._sets.damaged.clear()
+        running = self._loaders.read()
+        limits = [one.limit_bytes for one in running]
+        limit = min([*limits, self.limit_bytes or 0])
+        slack = SLACK_PAGES * (self.page_bytes + HEADER_BYTES) * max(len(running), 1)
+        self._capacity_bytes = max(0, limit - slack)
+        has_changed = sets.keys() != self._read_sets.keys() or running != self._running
+        self._running = running
+        if sets.keys() != self._read_sets.keys():
+            self._read_sets = sets
+            self._demand_bytes = pages_bytes(union(sets.values()), self.page_bytes, HEADER_BYTES)
+        if has_changed:
+            self._room.outdate()
+        self.share.set_share(self._capacity_bytes, self._demand_bytes)
+
+    def _epochs(self) -> dict[str, int]:
+        """Return prefix of the page names of each object that is read -> begin of its readers' epoch."""
+        begins: dict[str, int] = {}
+        for loader in self._running:
+            for id in loader.sets:
+                begins[id] = min(loader.epoch_ns, begins.get(id, ENDED_NS))
+        epochs: dict[str, int] = {}
+        for id, sizes in self._read_sets.items():
+            epoch_ns = begins.get(id, ENDED_NS)
+            for prefix in sizes:
+                epochs[prefix] = min(epoch_ns, epochs.get(prefix, ENDED_NS))
+        return epochs
+
+    def _is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until_s
 
     @contextmanager
     def _contained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, PenstockError) as error:  # PenstockError: from computing the next needs
+        except (OSError, PenstockError) as error:  # PenstockError: from loading the sets
             self._failed(what, error)
 
     def _failed(self, what: str, error: Exception) -> None:
         self.count("cache_failed", 1)
-        if what in ("open", "write", "evict"):
-            self._pause()
+        if what in ("open", "write", "claim"):
+            self._paused_until_s = time.monotonic() + PAUSE_S
         self._warn(what, f"cannot {what}: {error}; reads go to the origin. Check the disk and its space")
+
+    def _warn_of_refused(self) -> None:
+        refused = self._room.refused
+        if refused:
+            self._room.refused = 0
+            self.count("cache_failed", refused)
+            self._warn("evict", f"{refused} files cannot be deleted (another user's?); they count, and stay")
 
     def _warn(self, what: str, text: str) -> None:
         with self._lock:

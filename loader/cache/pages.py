@@ -3,18 +3,24 @@
 The folder must be empty or a node cache already. It belongs to one user, mode 700, unless shared explicitly.
 
 - `penstock-cache.json`: marker, created first
-- `pages/<2 hex>/<name>`: whole pages
-- `writing/<random>`: pages and hints being written
+- `pages/<last 2 hex>/<name>`: whole pages
+- `writing/<random>`: files being written
 - `claims/<name>`: empty file: a process is fetching this page
-- `hints/<random>`: pages that one running loader needs next
+- `wanted/<id>`: a set of objects that loaders read (`object_sets.py`)
+- `loaders/<random>`: sign of a running loader (`running_loaders.py`)
+- `held`: the bytes that all this takes (`room.py`)
 
-A page is bytes [i * page_bytes, (i + 1) * page_bytes) of one object. Its name is a hash of the object's SHA-256, so
-every root, mirror and URL shares it. The file is a header of 16 bytes (magic, length, CRC-32C of name and data;
-little-endian) and the data.
+A page is bytes [i * page_bytes, (i + 1) * page_bytes) of one object. The first 16 digits of its name are a hash of the
+object's identity, its SHA-256, so every root, mirror and URL shares it. The other 24 are a hash of the identity, the
+page size and i; the last 8 are the page's rank. The file is a header of 16 bytes (magic, length, CRC-32C of name and
+data; little-endian) and the data.
+
+Pages of format 1, whose names are one hash, belong to no object that is read, and go first.
 """
 
 import hashlib
 import os
+import re
 import secrets
 import stat
 import struct
@@ -29,11 +35,15 @@ from ..errors import InvalidRuntime
 from ..storage.disk.folder_files import write_all
 
 MARKER = "penstock-cache.json"
-FORMAT = b'{"format": 1}\n'
+NEWEST_FORMAT = 2
+_FORMAT_NUMBER = re.compile(rb'"format": ?([0-9]{1,9})')
+FORMAT = b'{"format": 2}\n'
 ROOT_MARKER = "penstock.json"
 LANDING_MARKER = "_origins.json"
 """File that a landing location may contain besides its objects."""
-FOLDERS = ("pages", "writing", "claims", "hints")
+FOLDERS = ("pages", "writing", "claims", "wanted", "loaders")
+FORMER_HINTS = "hints"
+"""Folder of format 1."""
 
 
 def make_place(path: str, *, shared: bool = False) -> None:
@@ -61,6 +71,29 @@ def make_place(path: str, *, shared: bool = False) -> None:
     for folder in FOLDERS:
         with suppress(FileExistsError):
             os.mkdir(os.path.join(path, folder), mode)
+    if there:
+        _upgrade(path, file_mode(shared))
+
+
+def _upgrade(path: str, mode: int) -> None:
+    """Make a folder of an earlier format one of this format. Raises: InvalidRuntime for a later format; OSError."""
+    marker = os.path.join(path, MARKER)
+    with open(marker, "rb") as file:
+        text = file.read(1024)
+    if text == FORMAT:
+        return
+    stated = _FORMAT_NUMBER.search(text)
+    number = int(stated[1]) if stated else 1  # a process was killed before it wrote the marker
+    if number > NEWEST_FORMAT:
+        raise InvalidRuntime(
+            f"the cache folder {path} has format {number}, and this penstock reads formats up to {NEWEST_FORMAT}: use "
+            "another folder, or the newer penstock"
+        )
+    with suppress(OSError):
+        for entry in list(os.scandir(os.path.join(path, FORMER_HINTS))):
+            os.unlink(entry.path)
+        os.rmdir(os.path.join(path, FORMER_HINTS))
+    write_whole(os.path.join(path, "writing"), marker, mode, FORMAT)
 
 
 def file_mode(shared: bool) -> int:
@@ -112,7 +145,9 @@ def _refuse_sources(path: str) -> None:
         folder = above
 
 
-NAME_BYTES = 20
+OBJECT_DIGITS = 16
+"""First hex digits of a page's name, which all pages of one object share."""
+PAGE_DIGITS = 24
 _MAGIC = b"penstck1"
 _HEADER = struct.Struct("<8sII")
 HEADER_BYTES = _HEADER.size
@@ -146,7 +181,7 @@ class Pages:
         self._mode, self._user = file_mode(shared), None if shared else os.geteuid()
 
     def path(self, name: str) -> str:
-        return os.path.join(self._pages, name[:2], name)
+        return os.path.join(self._pages, name[-2:], name)
 
     def read(
         self, name: str, cuts: Sequence[slice], verified: Identity | None
@@ -186,16 +221,35 @@ class Pages:
     def exists(self, name: str) -> bool:
         return os.path.exists(self.path(name))
 
-    def discard(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self.path(name))
+    def discard(self, name: str) -> int:
+        """Delete a page; return the bytes that this frees."""
+        path = self.path(name)
+        try:
+            nbytes = os.stat(path, follow_symlinks=False).st_size
+            os.unlink(path)
+        except FileNotFoundError:
+            return 0
+        return nbytes
 
 
 @lru_cache(maxsize=2**14)
-def page_name(sha256: str, page_bytes: int, number: int) -> str:
-    """Return the name, 40 hex digits, of page `number` of the object with this SHA-256."""
+def object_prefix(identity: str) -> str:
+    """Return the 16 hex digits that begin the names of an object's pages."""
+    return hashlib.blake2b(identity.encode(), digest_size=OBJECT_DIGITS // 2).hexdigest()
+
+
+@lru_cache(maxsize=2**14)
+def page_name(identity: str, page_bytes: int, number: int) -> str:
+    """Return the name, 40 hex digits, of page `number` of an object."""
+    text = f"{identity} {page_bytes} {number}"
+    page = hashlib.blake2b(text.encode(), digest_size=PAGE_DIGITS // 2).hexdigest()
+    return object_prefix(identity) + page
+
+
+def former_page_name(sha256: str, page_bytes: int, number: int) -> str:
+    """Return the name of a page in a folder of format 1."""
     text = f"{sha256} {page_bytes} {number}"
-    return hashlib.blake2b(text.encode(), digest_size=NAME_BYTES).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:

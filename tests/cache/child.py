@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from origin import Origin, body, keep
+from origin import Origin, body, keep, put
 
 from loader.cache import pages
 from loader.cache.cached_store import CachedStore
@@ -29,9 +29,9 @@ def count(name, amount):
 def opened():
     """(cache, store through it)"""
     limit = given["limit_pages"] * page
-    cache = OpenCache(NodeCache(path=given["folder"], limit_bytes=limit, page_bytes=page), count)
     before = (lambda: time.sleep(given["slow_s"])) if "slow_s" in given else (lambda: None)
     origin = Origin(open_store(given["objects"]), sizes, given["log"], before)
+    cache = OpenCache(NodeCache(path=given["folder"], limit_bytes=limit, page_bytes=page), count, origin.sets)
     return cache, CachedStore(origin, cache, origin.content)
 
 
@@ -78,5 +78,5 @@ elif what == "write for ever":
     number = 0
     while True:
         data = body(str(number % 50), page)
-        cache.write(pages.page_name("0" * 64, page, number % 50), data)
+        put(cache, pages.page_name("0" * 64, page, number % 50), data)
         number += 1

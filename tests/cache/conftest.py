@@ -32,6 +32,12 @@ def body():
 
 
 @pytest.fixture(scope="session")
+def put():
+    """(cache, name, data) -> whether the cache took the page."""
+    return _origin.put
+
+
+@pytest.fixture(scope="session")
 def make_origin():
     """sizes -> a counted origin in memory."""
 
@@ -51,7 +57,7 @@ class Reader:
     def __init__(self, origin, path, limit_pages=64, page_bytes=PAGE, whole_pages=True):
         self.counts = Counter()
         spec = NodeCache(path=path, limit_bytes=limit_pages * page_bytes, page_bytes=page_bytes)
-        self.cache = OpenCache(spec, self._count)
+        self.cache = OpenCache(spec, self._count, origin.sets)
         self.store = CachedStore(origin, self.cache, origin.content)
         self.whole_pages, self.page_bytes, self.origin = whole_pages, page_bytes, origin
 

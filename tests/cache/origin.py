@@ -4,7 +4,9 @@ import hashlib
 import os
 import random
 
-from loader.cache.cached_store import Claim, Content
+from loader.cache.answers import Grant
+from loader.cache.cached_store import Content
+from loader.cache.object_sets import ObjectSet
 
 
 def body(key, nbytes):
@@ -30,6 +32,10 @@ class Origin:
         data = body(key, self.sizes[key])
         return Content(hashlib.sha256(data).hexdigest(), len(data))
 
+    def sets(self):
+        """What a loader of all objects reads."""
+        return [ObjectSet.of(self.content(key) for key in self.sizes)]
+
     def get_range(self, key, offset, nbytes, etag=None):
         self._note(key, offset, nbytes)
         return self.inner.get_range(key, offset, nbytes, etag)
@@ -52,5 +58,15 @@ def keep(store, key, spans, page_bytes):
     """Fetch and keep the pages of these spans that nobody else does."""
     ends = [(low // page_bytes, (low + n - 1) // page_bytes) for low, n in spans if n]
     for number in sorted({number for first, last in ends for number in range(first, last + 1)}):
-        if store.claim(key, number) is Claim.GRANTED:
-            store.keep(key, number)
+        answer = store.claim(key, number)
+        if isinstance(answer, Grant):
+            store.keep(key, number, answer.nonce)
+
+
+def put(cache, name, data):
+    """Claim and store a page; whether the cache took it."""
+    answer = cache.read(name, (), claim=len(data))
+    if not isinstance(answer, Grant):
+        return False
+    cache.put(name, answer.nonce, data)
+    return True

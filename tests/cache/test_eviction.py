@@ -1,120 +1,236 @@
-"""What is thrown away when the limit is reached, and where a cache may not be."""
+"""What a cache keeps when its limit is reached, and where a cache may not be."""
 
+import json
+import logging
 import os
 import time
 
 import pytest
 
 import loader
-from loader.cache.node_cache import DEAD_S, OpenCache
-from loader.cache.pages import HEADER_BYTES, page_name
+from loader.cache.fixed_share import page_rank
+from loader.cache.node_cache import SLACK_PAGES, OpenCache
+from loader.cache.object_sets import EXPIRES_S, ObjectSet
+from loader.cache.pages import FORMAT, HEADER_BYTES, former_page_name, make_place, object_prefix, page_name
+from loader.cache.running_loaders import DEAD_S
 from loader.cache.spec import NodeCache
 from loader.errors import InvalidRuntime
 
 PAGE = 4096
-SHA = "5" * 64
+FILE = PAGE + HEADER_BYTES
+SHA, OTHER = "5" * 64, "6" * 64
 
 
-def name(number):
-    return page_name(SHA, PAGE, number)
+@pytest.fixture(autouse=True)
+def _count_at_once(monkeypatch):
+    monkeypatch.setattr("loader.cache.room.COUNT_PAUSE", 0)
 
 
-def numbers(page_files, among=200):
+def name(number, sha=SHA):
+    return page_name(sha, PAGE, number)
+
+
+def objects(count, sha=SHA):
+    return ObjectSet.of([(sha, count * PAGE)])
+
+
+def by_rank(count, sha=SHA):
+    """Pages 0 to count - 1, those of the lowest rank first."""
+    return sorted(range(count), key=lambda number: page_rank(name(number, sha)))
+
+
+def numbers(page_files, among=400, sha=SHA):
     """Which pages are there."""
-    known = {name(number): number for number in range(among)}
-    return {known[path.name] for path in page_files()}
+    known = {name(number, sha): number for number in range(among)}
+    return {known[path.name] for path in page_files() if path.name in known}
 
 
-def fill(cache, count):
+def fill(put, cache, count):
     """Pages 0 to count - 1, used in that order, long ago."""
     for number in range(count):
-        cache.write(name(number), bytes(PAGE))
+        assert put(cache, name(number), bytes(PAGE))
         then = time.time() - 10_000 + number
         os.utime(cache._pages.path(name(number)), (then, then))
 
 
-def opened(folder, limit_pages, counts=None):
-    limit = limit_pages * (PAGE + HEADER_BYTES)
+def opened(folder, room_pages, *sets, loaders=1, counts=None):
+    """A cache with room for so many pages, if so many loaders run."""
+    limit = (room_pages + SLACK_PAGES * loaders) * FILE
     spec = NodeCache(path=folder, limit_bytes=limit, page_bytes=PAGE)
     counts = {} if counts is None else counts
-    return OpenCache(spec, lambda what, n: counts.update({what: counts.get(what, 0) + n}))
+    return OpenCache(spec, lambda what, n: counts.update({what: counts.get(what, 0) + n}), lambda: sets)
 
 
-def test_limit_is_never_passed(folder, page_files):
+def look_again(*caches):
+    """As after ten seconds."""
+    for cache in caches:
+        cache._next_beat_s = 0.0
+        cache.beat()
+
+
+def test_pages_of_the_lowest_ranks_stay(folder, page_files, put):
+    """Whatever the order in which they are read: within an epoch at most those below the share, later just those."""
+    cache = opened(folder, 40, objects(100))
+    for _ in range(3):
+        cache.begin_epoch()
+        for number in range(100):
+            put(cache, name(number), bytes(PAGE))
+            assert len(page_files()) <= 40
+    below = [number for number in by_rank(100) if page_rank(name(number)) < cache.share.share]
+    assert numbers(page_files) == set(below[:40])
+
+
+def test_nothing_is_written_once_the_share_is_there(folder, page_files, put):
+    cache = opened(folder, 40, objects(100))
+    for _ in range(2):
+        cache.begin_epoch()
+        for number in range(100):
+            put(cache, name(number), bytes(PAGE))
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert before.keys() > set(page_files())
+    cache.begin_epoch()
+    taken = [put(cache, name(number), bytes(PAGE)) for number in range(100)]
+    assert not any(taken)
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    changed = {path for path in after if before.get(path) != after[path]}
+    # The sign's time is the begin of the epoch. The count of the files may be renewed.
+    assert {path.parent.name for path in changed} <= {"loaders", "cache"}
+    assert before.keys() == after.keys()
+
+
+def test_page_that_was_refused_waits_for_the_next_epoch(folder, put):
+    """Otherwise its first samples would be read twice in an epoch."""
+    cache, other = (
+        opened(folder, 50, objects(100), loaders=2),
+        opened(folder, 50, objects(100, OTHER), loaders=2),
+    )
+    low, middle = by_rank(100)[0], by_rank(100)[40]
+    assert put(
+        other, name(by_rank(100, OTHER)[0], OTHER), bytes(PAGE)
+    )  # 200 pages are read: the share is a fourth
+    assert not put(cache, name(middle), bytes(PAGE))
+    other.close()
+    for path in (folder / "wanted").iterdir():
+        if path.name == objects(100, OTHER).id:
+            os.utime(path, (0, time.time() - EXPIRES_S - 1))
+    look_again(cache)
+    assert cache.share.share > 0.49
+    assert not put(cache, name(middle), bytes(PAGE))
+    assert put(cache, name(low), bytes(PAGE))
+    cache.begin_epoch()
+    assert put(cache, name(middle), bytes(PAGE))
+
+
+def test_page_stays_for_the_epoch_that_wrote_it(folder, page_files, put):
+    """A job that begins takes room from pages that have paid for themselves, not from those of this epoch."""
+    cache = opened(folder, 96, objects(100), loaders=2)
+    for number in by_rank(100)[:90]:
+        assert put(cache, name(number), bytes(PAGE))
+    other = opened(folder, 96, objects(100, OTHER), loaders=2)
+    low = by_rank(100, OTHER)[:20]
+    assert [put(other, name(number, OTHER), bytes(PAGE)) for number in low] == [True] * 6 + [False] * 14
+    assert len(numbers(page_files)) == 90
+    look_again(cache)
+    cache.begin_epoch()
+    other.begin_epoch()
+    look_again(other)
+    assert [put(other, name(number, OTHER), bytes(PAGE)) for number in low] == [False] * 6 + [True] * 14
+    assert numbers(page_files) == set(by_rank(100)[:76])
+    assert len(page_files()) == 96
+
+
+def test_pages_that_nobody_reads_go_first(folder, page_files, put):
+    """Also those of a lower rank; oldest use first."""
+    old = opened(folder, 60)
+    fill(put, old, 60)
+    old.close()
+    counts = {}
+    cache = opened(folder, 60, objects(100, OTHER), counts=counts)
+    low = by_rank(100, OTHER)[:20]
+    assert all(put(cache, name(number, OTHER), bytes(PAGE)) for number in low)
+    assert numbers(page_files) == set(range(20, 60))
+    assert numbers(page_files, sha=OTHER) == set(low)
+    assert counts["cache_evicted"] == 20
+
+
+def test_limit_is_never_passed(folder, page_files, put):
     cache = opened(folder, 32)
     for number in range(150):
-        cache.write(name(number), bytes(PAGE))
+        put(cache, name(number), bytes(PAGE))
         assert len(page_files()) <= 32
-    assert len(page_files()) >= 20
-    assert 149 in numbers(page_files)
+    assert len(page_files()) == 32
 
 
-def test_what_is_being_written_counts(folder, page_files):
+def test_what_is_being_written_counts(folder, page_files, put):
+    make_place(str(folder))
+    (folder / "writing" / "somebody").write_bytes(bytes(20 * FILE))
     cache = opened(folder, 32)
-    (folder / "writing" / "somebody").write_bytes(bytes(20 * PAGE))
     for number in range(60):
-        cache.write(name(number), bytes(PAGE))
-        assert len(page_files()) <= 12 + 4  # four may be written before the folder is looked at again
+        put(cache, name(number), bytes(PAGE))
+        assert len(page_files()) <= 12
 
 
-def test_codes_of_searches_count_and_go_before_needed_pages(folder, page_files):
-    cache = opened(folder, 32)
+def test_codes_of_searches_count_and_go_before_pages_that_are_read(folder, page_files, put):
+    make_place(str(folder))
     codes = folder / "search"
     codes.mkdir()
     for number, suffix in enumerate((".faiss", ".json", ".faiss.0123abcd")):
-        (codes / f"segment{suffix}").write_bytes(bytes(8 * PAGE))
+        (codes / f"segment{suffix}").write_bytes(bytes(8 * FILE))
         then = time.time() - 20_000 + number
         os.utime(codes / f"segment{suffix}", (then, time.time()))
-    fill(cache, 10)
-    assert sum(path.stat().st_size for path in codes.iterdir()) == 24 * PAGE
-    # A page past the limit: the codes were used the longest ago, and one of them is being written.
-    for number in range(10, 30):
-        cache.write(name(number), bytes(PAGE))
+    cache = opened(folder, 32, objects(32))
+    for number in range(32):
+        assert put(cache, name(number), bytes(PAGE))
+    # One of them is being written, and is no part of the cache yet.
     assert [path.name for path in codes.iterdir()] == ["segment.faiss.0123abcd"]
-    assert len(page_files()) >= 20
-    then = time.time() - 20_000
-    os.utime(codes / "segment.faiss.0123abcd", (then, then))
-    for number in range(30, 60):
-        cache.write(name(number), bytes(PAGE))
-    assert list(codes.iterdir()) == []
+    assert numbers(page_files) == set(range(32))
 
 
-def test_several_jobs_share_the_limit(folder, page_files):
-    caches = [opened(folder, 64) for _ in range(4)]
-    for cache in caches:
-        cache._next_beat_s = 0.0
-        cache.beat(tuple)
+def test_several_jobs_share_the_limit(folder, page_files, put):
+    caches = [opened(folder, 64, loaders=4) for _ in range(4)]
+    look_again(*caches)
     for number in range(160):
-        caches[number % 4].write(name(number), bytes(PAGE))
+        put(caches[number % 4], name(number), bytes(PAGE))
         assert len(page_files()) <= 64
 
 
-def test_smaller_limit_of_the_next_job(folder, page_files):
+def test_lowest_limit_of_the_sharers_holds(folder, page_files, put):
+    large, small = opened(folder, 64, loaders=2), opened(folder, 16, loaders=2)
+    look_again(large)
+    for number in range(40):
+        put(large, name(number), bytes(PAGE))
+    assert len(page_files()) == 16
+    small.close()
+    look_again(large)
+    put(large, name(50), bytes(PAGE))
+    assert len(page_files()) == 17
+
+
+def test_smaller_limit_of_the_next_job(folder, page_files, put):
     first = opened(folder, 100)
-    fill(first, 80)
+    fill(put, first, 80)
     first.close()
     counts = {}
-    opened(folder, 16, counts)
-    left = numbers(page_files)
-    assert 8 <= len(left) <= 16
-    assert left == set(range(80 - len(left), 80))  # those used last
-    assert counts["cache_evicted"] == 80 - len(left)
+    opened(folder, 16, counts=counts)
+    assert numbers(page_files) == set(range(64, 80))  # those used last
+    assert counts["cache_evicted"] == 64
 
 
-def test_read_is_a_use(folder, page_files):
+def test_read_is_a_use(folder, page_files, put):
     first = opened(folder, 100)
-    fill(first, 40)
+    fill(put, first, 40)
+    first.close()
     for number in (3, 17):
         assert first.read(name(number), [slice(0, 1)]) == [b"\0"]
     opened(folder, 16)
     assert {3, 17} < numbers(page_files)
 
 
-def test_uses_are_noted_whatever_the_mount_options(folder, page_files, monkeypatch):
+def test_uses_are_noted_whatever_the_mount_options(folder, page_files, put, monkeypatch):
     """A time of use in the future is one that no mount option touches: a read that sets it back is ours."""
     monkeypatch.setattr("loader.cache.pages.TOUCH_S", -10_000)
     cache = opened(folder, 100)
-    fill(cache, 1)
+    fill(put, cache, 1)
     (page,) = page_files()
     later, written = time.time() + 5_000, page.stat().st_mtime_ns
     os.utime(page, ns=(int(later * 10**9), written))
@@ -123,57 +239,123 @@ def test_uses_are_noted_whatever_the_mount_options(folder, page_files, monkeypat
     assert page.stat().st_mtime_ns == written
 
 
-def test_what_a_running_job_needs_soon_stays(folder, page_files):
-    """Longer than what was used last; and of that, what is needed last goes first."""
-    first = opened(folder, 100)
-    fill(first, 60)
-    first.beat(tuple)  # not yet due: what it says first is what it wrote when it was opened
-    first._next_beat_s, first._pressed = 0.0, True
-    first.beat(lambda: (name(number) for number in range(30)))
-    opened(folder, 24)
-    left = numbers(page_files)
-    assert left == set(range(len(left)))
+@pytest.mark.parametrize("age_s", [EXPIRES_S + 5, EXPIRES_S - 5, -EXPIRES_S - 5])
+def test_set_that_nobody_touches_for_an_hour_is_read_by_nobody(age_s, folder, put):
+    """A file of the future is one of now: the clock was set back."""
+    first = opened(folder, 50, objects(50), loaders=2)
+    assert put(first, name(0), bytes(PAGE))
     first.close()
-    opened(folder, 8)
-    assert not numbers(page_files) & {0, 1, 2}  # it needs nothing any more
+    (path,) = (folder / "wanted").iterdir()
+    then = time.time() - age_s
+    os.utime(path, (then, then))
+    second = opened(folder, 50, objects(50, OTHER), loaders=2)
+    assert put(second, name(by_rank(50, OTHER)[0], OTHER), bytes(PAGE))
+    expired = age_s > EXPIRES_S
+    assert second.share.share == (1.0 if expired else 0.52)
+    assert path.exists() == (not expired)
+    if not expired:
+        assert -1 < time.time() - path.stat().st_mtime < EXPIRES_S
+
+
+def test_object_of_two_sets_counts_once(folder, put):
+    both = ObjectSet.of([(SHA, 40 * PAGE), (OTHER, 60 * PAGE)])
+    cache = opened(folder, 50, objects(40), both)
+    put(cache, name(by_rank(40)[0]), bytes(PAGE))
+    assert cache.share.share == 0.5
+
+
+@pytest.mark.parametrize("damage", ["cut", "forged", "pipe", "folder", "huge"])
+def test_damaged_set_does_not_count_and_is_named_once(damage, folder, put, caplog):
+    make_place(str(folder))
+    good = ObjectSet.of([(SHA, 100 * PAGE), (OTHER, 100 * PAGE)])
+    path = folder / "wanted" / good.id
+    if damage == "cut":
+        path.write_bytes(good.body[:16])
+    elif damage == "forged":
+        path.write_bytes(good.body[:-1] + b"\1")
+    elif damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "folder":
+        path.mkdir()
+    else:
+        huge = ObjectSet.of([(SHA, 2**60)])
+        path = folder / "wanted" / huge.id
+        path.write_bytes(huge.body)
+    with caplog.at_level(logging.WARNING):
+        cache = opened(folder, 50, objects(50))
+        assert put(cache, name(0), bytes(PAGE))
+        look_again(cache)
+        look_again(cache)
+    assert cache.share.share == 1.0
+    assert len([record for record in caplog.records if path.name in record.message]) == 1
 
 
 @pytest.mark.parametrize("age_s", [DEAD_S + 1, -DEAD_S - 1])
-def test_dead_job_needs_nothing(age_s, folder, page_files):
-    first = opened(folder, 100)
-    fill(first, 60)
-    first._next_beat_s, first._pressed = 0.0, True
-    first.beat(lambda: (name(number) for number in range(30)))
-    (hint,) = (folder / "hints").iterdir()
+def test_dead_loader_takes_no_room(age_s, folder):
+    first, second = opened(folder, 50, loaders=2), opened(folder, 50, loaders=2)
+    assert second._capacity_bytes == 50 * FILE
+    (sign,) = (path for path in (folder / "loaders").iterdir() if str(path) == first._loaders._own)
     then = time.time() - age_s  # in the future if the clock was set back
-    os.utime(hint, (then, then))
-    opened(folder, 24)
-    left = numbers(page_files)
-    assert left == set(range(60 - len(left), 60))
-    assert not hint.exists()
+    os.utime(sign, (then, then))
+    look_again(second)
+    assert second._capacity_bytes == 52 * FILE
+    assert not sign.exists()
+    look_again(first)  # it runs, and was only slow
+    assert sign.exists()
 
 
-def test_damaged_hint_is_no_harm(folder, page_files):
-    first = opened(folder, 100)
-    fill(first, 60)
-    (folder / "hints" / "somebody").write_bytes(bytes.fromhex(name(0)) + b"half a name"[:7])
-    opened(folder, 24)
-    left = numbers(page_files)
-    assert 0 in left
-    assert left - {0} == set(range(61 - len(left), 60))
+@pytest.mark.parametrize("body", [b"", b"abc", bytes(9)])
+def test_damaged_sign_is_no_harm(body, folder, put):
+    make_place(str(folder))
+    (folder / "loaders" / "somebody").write_bytes(body)
+    cache = opened(folder, 50)
+    assert put(cache, name(0), bytes(PAGE))
+    assert cache._capacity_bytes == 50 * FILE
 
 
-def test_hint_is_bounded_and_that_of_a_cache_with_room_is_empty(folder):
-    cache = opened(folder, 100)
-    (hint,) = (folder / "hints").iterdir()
-    cache._next_beat_s = 0.0
-    cache.beat(lambda: pytest.fail("nobody needs to know"))
-    assert hint.stat().st_size == 0
-    cache._next_beat_s, cache._pressed = 0.0, True
-    cache.beat(lambda: (name(number) for number in range(10**9)))
-    assert hint.stat().st_size == 4096 * 20
-    cache.close()
-    assert not hint.exists()
+@pytest.mark.parametrize("record", [b"", b"abc", bytes(8) + b"\xff" * 8])
+def test_damaged_count_is_counted_again(record, folder, page_files, put):
+    cache = opened(folder, 32)
+    fill(put, cache, 30)
+    (folder / "held").write_bytes(record)
+    for number in range(40, 50):
+        put(cache, name(number), bytes(PAGE))
+    assert len(page_files()) == 32
+
+
+def test_folder_of_the_format_before_is_accepted_and_its_pages_go_first(folder, page_files, put):
+    make_place(str(folder))
+    (folder / "penstock-cache.json").write_bytes(b'{"format": 1}\n')
+    (folder / "hints").mkdir()
+    (folder / "hints" / "somebody").write_bytes(b"")
+    for number in range(20):
+        former = former_page_name(SHA, PAGE, number)
+        path = folder / "pages" / former[:2] / former
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(FILE))
+    cache = opened(folder, 30, objects(30))
+    assert (folder / "penstock-cache.json").read_bytes() == FORMAT
+    assert not (folder / "hints").exists()
+    for number in range(30):
+        assert cache.read(name(number), [slice(0, 1)]) != [b"\0"]
+        assert put(cache, name(number), bytes(PAGE))
+        assert len(page_files()) <= 30
+    assert numbers(page_files) == set(range(30))
+
+
+def test_folder_of_a_later_format_is_refused(folder):
+    make_place(str(folder))
+    (folder / "penstock-cache.json").write_text(json.dumps({"format": 3}))
+    with pytest.raises(InvalidRuntime, match="has format 3"):
+        opened(folder, 30)
+
+
+def test_name_of_a_page_begins_with_its_object():
+    assert name(7)[:16] == name(8)[:16] == object_prefix(SHA) != name(7, OTHER)[:16]
+    assert len({name(number)[16:] for number in range(100)}) == 100
+    assert len(name(7)) == 40
+    ranks = [page_rank(name(number)) for number in range(400)]
+    assert 0.45 < sum(ranks) / 400 < 0.55
 
 
 def test_without_a_limit_half_of_the_free_disk(folder):

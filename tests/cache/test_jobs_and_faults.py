@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from loader.cache.node_cache import ABANDONED_S, CLAIM_S
+from loader.cache.answers import Absence, Grant
+from loader.cache.claims import CLAIM_S
 from loader.cache.pages import Pages
+from loader.cache.room import ABANDONED_S
 
 PAGE = 64 * 2**10
 SIZES = {f"data/{i}.tar": 6 * PAGE + 100 * i for i in range(3)}
@@ -88,16 +90,42 @@ def test_jobs_killed_anywhere_leave_whole_pages(on_disk, start, folder, page_fil
     assert seen
 
 
-def test_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, body, monkeypatch):
-    """While it is fresh it is respected; the page is read all the same."""
+def test_claims_of_a_killed_job_cost_a_bounded_wait(make_origin, reader, folder, body, monkeypatch):
+    """A call waits once for all the pages that nobody will write, then it reads the ranges."""
+    waits = []
+    monkeypatch.setattr("loader.cache.cached_store.WAIT_S", 0.2)
+    monkeypatch.setattr("loader.cache.node_cache.POLL_S", 0.05)
+    sleep = time.sleep
+    monkeypatch.setattr("loader.cache.node_cache.time.sleep", lambda s: waits.append(s) or sleep(s))
     origin = make_origin(SIZES)
-    one = reader(origin, folder, page_bytes=PAGE)
-    name = one.store.page_name("data/0.tar", 0)
-    assert one.cache.claim(name, PAGE)
-    assert not one.cache.claim(name, PAGE)
-    monkeypatch.setattr("loader.cache.node_cache.CLAIM_S", 0.3)
-    assert one.get("data/0.tar", (0, 9)) == [body("data/0.tar", SIZES["data/0.tar"])[:9]]
+    dead, one = reader(origin, folder, page_bytes=PAGE), reader(origin, folder, page_bytes=PAGE)
+    for number in range(6):
+        assert isinstance(dead.store.claim("data/0.tar", number), Grant)
+        assert one.store.claim("data/0.tar", number) is Absence.COMING
+    assert one.get("data/0.tar", (0, 6 * PAGE)) == [body("data/0.tar", SIZES["data/0.tar"])[: 6 * PAGE]]
     assert one.counts["failed"] == 0
+    assert 1 <= len(waits) <= 4  # not for each page
+    assert sum(nbytes for _, _, nbytes in origin.asked) == 6 * PAGE
+
+
+def test_late_page_or_release_frees_no_other_claim(make_origin, reader, folder, page_files, monkeypatch):
+    monkeypatch.setattr("loader.cache.claims.CLAIM_S", 0.0)  # a claim expires at once
+    origin = make_origin(SIZES)
+    slow, other = reader(origin, folder, page_bytes=PAGE), reader(origin, folder, page_bytes=PAGE)
+    name = slow.store.page_name("data/0.tar", 0)
+    first = slow.store.claim("data/0.tar", 0)
+    second = other.store.claim("data/0.tar", 0)
+    assert isinstance(first, Grant)
+    assert isinstance(second, Grant)
+    assert first.nonce != second.nonce
+    slow.cache.put(name, first.nonce, bytes(PAGE))
+    slow.cache.release(name, first.nonce)
+    slow.cache.release(name, second.nonce)
+    assert page_files() == []
+    assert (folder / "claims" / name).exists()
+    other.cache.put(name, second.nonce, bytes(PAGE))
+    assert [path.name for path in page_files()] == [name]
+    assert list((folder / "claims").iterdir()) == []
 
 
 def test_full_disk_fails_no_batch(on_disk, start, folder, page_files):

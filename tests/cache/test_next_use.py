@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loader.cache.answers import Absence, Grant
 from loader.cache.memory import MemoryPages, NextUses
 from loader.cache.spec import PageMemory, cache_spec
 from loader.errors import InvalidRuntime
@@ -43,10 +44,11 @@ def test_no_choice_costs_fewer_fetches(trace, capacity):
         held.needs(step, [page])
     for step, page in enumerate(trace):
         held.passed(step + 1)  # what counts is its next use
-        if held.read(page, [slice(0, 1)]) is None:
+        answer = held.read(page, [slice(0, 1)], claim=PAGE)
+        if isinstance(answer, Grant | Absence):
             misses += 1
-            if held.claim(page, PAGE):
-                held.write(page, bytes(PAGE))
+        if isinstance(answer, Grant):
+            held.put(page, answer.nonce, bytes(PAGE))
         assert held.taken_bytes <= capacity * PAGE
     assert misses == fewest_misses(tuple(trace), capacity)
 
@@ -62,27 +64,28 @@ def test_no_choice_costs_fewer_fetches(trace, capacity):
 )
 def test_memory_holds_what_was_allowed_whatever_is_done(script, limit):
     """What is held and what is set aside together, and nothing is lost count of."""
-    held, claimed, there = memory(limit), set(), set()
+    held, claimed, there = memory(limit), {}, set()
     for step in range(6):
         held.needs(step, [str(step), str(5 - step)])
     for verb, number in script:
         name = str(number)
-        if verb == "claim" and held.claim(name, PAGE):
-            claimed.add(name)
+        answer = held.read(name, (), claim=PAGE) if verb == "claim" else None
+        if isinstance(answer, Grant):
+            claimed[name] = answer.nonce
         elif verb == "write":
-            held.write(name, bytes(PAGE - number))  # the last page of an object is shorter
-            claimed.discard(name)
+            # The last page of an object is shorter.
+            held.put(name, claimed.pop(name, None), bytes(PAGE - number))
         elif verb == "release":
-            held.release(name)
-            claimed.discard(name)
+            held.release(name, claimed.pop(name, None))
         elif verb == "discard":
             held.discard(name)
         elif verb == "pass":
             held.passed(number)
         elif verb == "forget":
             held.forget()
-        there = {str(n) for n in range(6) if held.has(str(n))}
-        assert {str(n) for n in range(6) if held.is_coming(str(n))} == claimed
+        answers = {str(n): held.read(str(n), ()) for n in range(6)}
+        there = {one for one, answer in answers.items() if answer == []}
+        assert {one for one, answer in answers.items() if answer is Absence.COMING} == set(claimed)
         assert held.taken_bytes == PAGE * len(claimed) + sum(PAGE - int(one) for one in there)
         assert held.taken_bytes <= limit * PAGE
     held.close()

@@ -142,13 +142,13 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
 def test_page_that_comes_just_before_the_claim_is_not_fetched_again(make_origin, reader, folder, monkeypatch):
     origin = make_origin(SIZES)
     one, other = reader(origin, folder), reader(origin, folder)
-    claim = one.cache.claim
+    take = one.cache._claims.take
 
-    def late(name, nbytes):
+    def late(name):
         other.get("data/b.tar", (0, 1))
-        return claim(name, nbytes)
+        return take(name)
 
-    monkeypatch.setattr(one.cache, "claim", late)
+    monkeypatch.setattr(one.cache._claims, "take", late)
     one.get("data/b.tar", (0, 9))
     assert origin.asked == [("data/b.tar", 0, PAGE)]
 

@@ -318,6 +318,18 @@ class PartsTable:
         nbytes_of_group: list[int] = nbytes[shards_of_group].tolist()
         return nbytes_of_group
 
+    def shard_contents(self, group: str) -> list[tuple[str, str, int]]:
+        """Return (path, SHA-256 hex, bytes) of each shard of the group, in the order of the parts."""
+        if group not in self._shard_of:
+            return []
+        shard_of_parts = self._shard_of[group]
+        is_present = shard_of_parts != MISSING
+        shards_of_group = shard_of_parts[is_present]
+
+        table = self._shards.columns("path", "sha256", "nbytes").take(shards_of_group)
+        rows = table.to_pylist()
+        return [(row["path"], row["sha256"], row["nbytes"]) for row in rows]
+
     def shard_rows(self) -> pa.Table:
         """Return the whole `shards` table, in the manifest's order: 300 bytes per shard."""
         return self._shards.columns()

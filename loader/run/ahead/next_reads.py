@@ -1,6 +1,6 @@
 """The reads that the next steps need, computed from the order and fetched as pages or as ranges."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from itertools import starmap
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from ...cache.cached_store import CachedStore, Claim
+from ...cache.answers import Absence, Grant
+from ...cache.cached_store import CachedStore
 from ...cache.memory import MemoryPages
 from ...dataset.reading.places import Map
 from ...dataset.versions.version import Version
@@ -23,6 +24,7 @@ from ..recipe.document_pieces import find_pieces
 from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import Group
+from .read_ahead import Claim
 
 
 class Extents(NamedTuple):
@@ -111,7 +113,10 @@ class ObjectPage(NamedTuple):
 class PagesAhead:
     """Pages in the order of their next use.
 
-    memory: cache of the pages; None for a folder, which evicts by hints. pages: returns the number of all pages.
+    memory: cache of the pages, which are claimed when they are planned; None for a folder, whose claims live no longer
+    than the fetch.
+
+    pages: returns the number of all pages.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class PagesAhead:
     ) -> None:
         self._steps, self._stores, self._page_bytes = steps, stores, page_bytes
         self._memory, self._pages = memory, pages
+        self._nonces: dict[ObjectPage, Hashable] = {}  # of the claims on memory
 
     def units(self, step: int) -> Sequence[ObjectPage] | None:
         if self._memory is not None and len(self._memory) >= self._in_all:
@@ -149,13 +155,29 @@ class PagesAhead:
             self._memory.needs(step, [page.store.page_name(page.key, page.number) for page in units])
 
     def claim(self, unit: ObjectPage) -> Claim:
-        return unit.store.claim(unit.key, unit.number)
+        if self._memory is None:
+            is_here = unit.store.is_here(unit.key, unit.number)
+            return Claim.NEEDLESS if is_here else Claim.GRANTED
+        answer = unit.store.claim(unit.key, unit.number)
+        if isinstance(answer, Grant):
+            self._nonces[unit] = answer.nonce
+            return Claim.GRANTED
+        if answer is Absence.NO_ROOM:
+            return Claim.NO_ROOM
+        return Claim.NEEDLESS
 
     def fetch(self, unit: ObjectPage) -> int:
-        return unit.store.keep(unit.key, unit.number)
+        if self._memory is not None:
+            return unit.store.keep(unit.key, unit.number, self._nonces.pop(unit))
+        answer = unit.store.claim(unit.key, unit.number)
+        if isinstance(answer, Grant):
+            return unit.store.keep(unit.key, unit.number, answer.nonce)
+        return 0
 
     def give_back(self, unit: ObjectPage) -> None:
-        unit.store.give_back(unit.key, unit.number)
+        nonce = self._nonces.pop(unit, None)
+        if nonce is not None:
+            unit.store.give_back(unit.key, unit.number, nonce)
 
     def passed(self, step: int) -> None:
         if self._memory is not None:
@@ -224,6 +246,27 @@ def pages_pay(
             pages = min(-(-body["nbytes"] // page_bytes), n)
             by_page += min(body["nbytes"], pages * page_bytes) + pages * REQUEST_BYTES
     return by_page <= by_range
+
+
+def read_ahead_bytes(views: Sequence[View], steps: int, batch: int, world_size: int) -> int:
+    """Return the bytes of the samples that a rank reads in `steps` steps of `batch` slots."""
+    per_sample = 0
+    for view in views:
+        nbytes = 0
+        for body in group_bodies(view).values():
+            chosen = sum(size for field, size in body["field_nbytes"].items() if field in view.fields)
+            nbytes += -(-chosen // max(body["n_rows"], 1))
+        per_sample = max(per_sample, nbytes)
+    return steps * -(-batch // world_size) * per_sample
+
+
+def stored_bytes(views: Sequence[View]) -> int:
+    """Return the bytes of all shards of these views' groups."""
+    stored: dict[tuple[str, str], int] = {}
+    for view in views:
+        for group, body in group_bodies(view).items():
+            stored[view.version.id, group] = int(body["nbytes"])
+    return sum(stored.values())
 
 
 def group_bodies(view: View) -> dict[str, dict[str, Any]]:

@@ -6,10 +6,10 @@ One thread plans, several fetch. A batch whose bytes are missing reads them itse
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from enum import Enum
 from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
-from ...cache.cached_store import Claim
 from ...errors import PenstockError
 from ...storage.requests import Traffic, counted, tried_once
 from .thread_pools import ThreadPool
@@ -22,6 +22,12 @@ NEAR = 128
 """Largest distance, in steps, between consecutive batches of one run; a larger one is a seek."""
 
 Count = Callable[[str, int], None]
+
+
+class Claim(Enum):
+    GRANTED = "it is the caller's to fetch"
+    NEEDLESS = "it is there, or another reader fetches it, or it is not read ahead"
+    NO_ROOM = "there is no room until a step has passed"
 
 
 class UnitSource(Protocol[U]):

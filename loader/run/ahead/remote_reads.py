@@ -2,13 +2,13 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...cache.cached_store import VERIFIED, CachedStore, Content
-from ...cache.memory import Count, MemoryPages
-from ...cache.node_cache import OpenCache
+from ...cache.memory import Count, MemoryPages, Sets
+from ...cache.object_sets import ObjectSet
 from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.places import Map
 from ...dataset.shards.index import IndexFile, IndexPlace
@@ -21,18 +21,19 @@ from ...storage import RangeReader
 from ..metrics import Metrics
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import Group
+from .cache_upkeep import CacheUpkeep
 from .next_reads import (
     AheadReader,
     PagesAhead,
     RangesAhead,
     RankFuture,
-    Steps,
     group_bodies,
-    pages_of,
-    pages_pay,
-    working_set_bytes,
 )
 from .read_ahead import ReadAhead
+from .read_choice import RANGES_STEPS, ReadChoice
+
+if TYPE_CHECKING:
+    from ...cache.node_cache import OpenCache
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +43,8 @@ WINDOW_BYTES = 32 * 2**20
 """Most bytes in flight: the larger the pages, the fewer are read at once."""
 RANGES_IN_FLIGHT = 8
 """Range reads in flight, each for one step's ranges in one shard."""
-RANGES_BYTES = 256 * 2**20
-"""Bytes of ranges held for later batches, in addition to the cache."""
-RANGES_STEPS = 16
 KNOWN_SAMPLES = 2**18
 """Most samples whose next use is looked up: about 50 MB."""
-HINT_SAMPLES = 2**16
-"""Samples looked up per hint to a node cache: less than a second, once in ten."""
 
 
 def open_remote(
@@ -60,90 +56,76 @@ def open_remote(
     end: int | None,
     readers: dict[int, RangeReader],
     remote: Sequence[int],
-) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
-    """Return the open cache and the reads ahead; replace the remote views' stores by cached readers."""
-    opened = open_cache(cache, metrics.count)
-    limit = opened.limit_bytes or 0
-    planned = list(recipe.plan.sources.values())
-    stored = recipe.stored
-    sources, views = [planned[i] for i in remote], [stored[i] for i in remote]
-    ranks = 1 if isinstance(opened, OpenCache) else recipe.world.world_size
-    live = working_set_bytes(sources, views, cache.page_bytes, ranks)
-    in_pages = live <= limit and pages_pay(sources, views, cache.page_bytes, ranks)
-    logger.info(
-        "remote sources are read %s: the pages that are read side by side take about %d bytes, of %d there may be",
-        "in pages, ahead of their next use" if in_pages else "by ranges, some steps ahead",
-        live,
-        limit,
-    )
-    if in_pages or isinstance(opened, OpenCache):
-        for i, view in zip(remote, views, strict=True):
-            readers[i] = CachedStore(readers[i], opened, _Contents(view.version))
+) -> "tuple[OpenCache | MemoryPages, ReadAhead[Any] | None, CacheUpkeep]":
+    """Return the open cache, the reads ahead, and the cache's upkeep, which the reads ahead call if there are any.
+
+    Replaces the remote views' stores by cached readers.
+    """
+    views = [recipe.stored[i] for i in remote]
+    contents = [_Contents(view.version) for view in views]
+    sets = partial(_object_sets, views, contents)
+    opened = open_cache(cache, metrics.count, sets)
+    memory = opened if isinstance(opened, MemoryPages) else None
+    choice = ReadChoice(recipe, remote, cache.page_bytes, opened.limit_bytes or 0, is_folder=memory is None)
+    logger.info("remote sources are read %s", choice.describe())
+    if memory is not None:
+        choice.divide(memory, sets)
+    if choice.pays or memory is None:
+        for i, content_of in zip(remote, contents, strict=True):
+            readers[i] = CachedStore(readers[i], opened, content_of, choice.fraction)
+    horizon = _horizon(recipe, choice.sources)
+    upkeep = CacheUpkeep(recipe, opened, horizon)
     steps = RankFuture(recipe, videos, end, run)
-    hints = Hinting(steps, opened, dict(readers)) if isinstance(opened, OpenCache) else None
-    on_plan = hints or _nothing
-    if in_pages:
+    if choice.in_pages:
         stores = {i: store for i, store in readers.items() if isinstance(store, CachedStore)}
-        memory = opened if isinstance(opened, MemoryPages) else None
-        return opened, ReadAhead(
-            PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes)),
-            in_flight=max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))),
-            horizon=_horizon(recipe, sources),
+        pages = PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes))
+        ahead: ReadAhead[Any] = ReadAhead(
+            pages,
+            in_flight=max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, choice.live_pages)),
+            horizon=horizon,
             count=metrics.count,
             on_reads=metrics.reads,
-            on_plan=on_plan,
+            on_plan=upkeep,
             waits=True,
         )
+        return opened, ahead, upkeep
     if recipe.plan.pack is not None:
-        return opened, None  # reads only pieces of documents, which become known when they are planned
-    ranges = RangesAhead(steps, {i: readers[i] for i in remote}, min(limit, RANGES_BYTES))
+        # Reads only pieces of documents, which become known when they are planned.
+        return opened, None, upkeep
+    ranges = RangesAhead(steps, {i: readers[i] for i in remote}, choice.range_bytes)
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
-    return opened, ReadAhead(
+    ahead = ReadAhead(
         ranges,
         in_flight=RANGES_IN_FLIGHT,
         horizon=RANGES_STEPS,
         count=metrics.count,
         on_reads=metrics.reads,
-        on_plan=on_plan,
+        on_plan=upkeep,
         waits=True,
     )
+    return opened, ahead, upkeep
 
 
-class Hinting:
-    """Publishes the pages that this loader needs next to the other users of a node cache."""
+def open_cache(spec: CacheSpec, count: Count, sets: Sets) -> "OpenCache | MemoryPages":
+    if isinstance(spec, NodeCache):
+        from ...cache.node_cache import OpenCache  # 5 ms, not needed for memory
 
-    def __init__(self, steps: Steps, cache: OpenCache, stores: Mapping[int, RangeReader]) -> None:
-        self._steps, self._cache, self._stores = steps, cache, stores
-
-    def __call__(self, step: int) -> None:
-        self._cache.beat(lambda: self.next_pages(step + 1))
-
-    def next_pages(self, step: int) -> Iterator[str]:
-        seen: set[str] = set()
-        budget = HINT_SAMPLES
-        while budget > 0 and (reads := self._steps(step)):
-            for view, shards in reads.items():
-                store = self._stores[view]
-                if not isinstance(store, CachedStore):
-                    continue
-                for key, extents in shards.items():
-                    if not store.has_pages(key):
-                        continue
-                    budget -= len(extents.offset)
-                    for number in pages_of(extents, self._cache.page_bytes):
-                        name = store.page_name(key, number)
-                        if name not in seen:
-                            seen.add(name)
-                            yield name
-            step += 1
+        return OpenCache(spec, count, sets)
+    return MemoryPages(spec, count)
 
 
-def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
-    return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
-
-
-def _nothing(step: int) -> None: ...
+def _object_sets(views: Sequence[View], contents: "Sequence[_Contents]") -> list[ObjectSet]:
+    """Return the objects that the views read, a set for each view."""
+    sets: dict[str, ObjectSet] = {}
+    for view, content_of in zip(views, contents, strict=True):
+        objects: list[tuple[str, int]] = []
+        for group in group_bodies(view):
+            for path, sha256, nbytes in view.version.parts.shard_contents(group):
+                objects.append((content_of.identity(path, sha256), nbytes))
+        objects_of_view = ObjectSet.of(objects)
+        sets[objects_of_view.id] = objects_of_view
+    return list(sets.values())
 
 
 def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
@@ -175,12 +157,19 @@ class _Contents:
         if content is None:
             return None
         sha256, nbytes = content
-        if is_foreign(path):  # its path includes the hash of all sizes and change tokens
-            if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
-                return None
-            sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
+        if is_foreign(path) and any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
+            return None
+        return Content(self.identity(path, sha256), nbytes)
+
+    def identity(self, path: str, sha256: str) -> str:
+        """Return the text that names the pages of the shard at a path."""
+        if is_foreign(path) and not sha256:
+            # Its path includes the hash of all sizes and change tokens.
+            sha256 = hashlib.sha256(path.encode()).hexdigest()
+        if self._version.verify == "crc32c":
+            return sha256
         # Verified pages have their own names: other processes' pages may be unverified.
-        return Content(sha256 if self._version.verify == "crc32c" else f"{sha256}{VERIFIED}", nbytes)
+        return f"{sha256}{VERIFIED}"
 
     @cached_property
     def _with_exclusions(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:

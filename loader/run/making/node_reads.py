@@ -15,6 +15,7 @@ from ..recipe.video_packet_reads import Group
 if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
+    from ..ahead.cache_upkeep import CacheUpkeep
     from ..ahead.read_ahead import ReadAhead
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class NodeReads:
             self._stores[source] = view.version.shard_store
         self._cache: OpenCache | MemoryPages | None = None
         self._ahead: ReadAhead[Any] | None = None
+        self._upkeep: CacheUpkeep | None = None  # where nothing is read ahead
         remote = [source for source, store in self._stores.items() if not is_local(store)]
         if not remote:
             if isinstance(cache, NodeCache):
@@ -50,7 +52,7 @@ class NodeReads:
         from ..ahead.remote_reads import open_remote  # 5 ms, only for remote stores
 
         # Replaces the entries of remote sources in self._stores by cached readers.
-        self._cache, self._ahead = open_remote(
+        self._cache, self._ahead, upkeep = open_remote(
             cache,
             recipe,
             videos,
@@ -60,12 +62,16 @@ class NodeReads:
             self._stores,
             remote,
         )
+        if self._ahead is None:
+            self._upkeep = upkeep
 
     def __getitem__(self, source: int) -> RangeReader:
         return self._stores[source]
 
     def begin(self, steps: Sequence[int]) -> bool:
         """Read later steps ahead. Return whether these steps are the first after a start or a seek."""
+        if self._upkeep is not None:
+            self._upkeep(steps[0])
         return self._ahead is not None and self._ahead.begin(steps)
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from loader import Root
 from loader.cache.cached_store import VERIFIED
-from loader.cache.pages import HEADER_BYTES, MARKER, page_name
+from loader.cache.pages import HEADER_BYTES, MARKER, OBJECT_DIGITS, former_page_name, object_prefix
 from loader.dataset.log.marker import root_id
 from loader.dataset.search.code_files import files_derived_from
 from loader.dataset.shards.seals import SEALS
@@ -249,7 +249,7 @@ def _locked(client: Any, bucket: str, key: str, id: str) -> str:
 
 
 PAGE_SIZES = tuple(2**power for power in range(12, 27))
-"""Page sizes to search for, in bytes, besides those found in the folder."""
+"""Page sizes to search for pages of format 1 with, in bytes, besides those found in the folder."""
 
 
 def purge_cache(folder: str, record: TakedownRecord, root: Root) -> int:
@@ -294,15 +294,20 @@ def _pages(folder: str, record: TakedownRecord) -> list[str]:
             sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
     shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
     shards |= {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
-    page_names = (
-        page_name(content, size, number)
+    prefixes: set[str] = set()
+    for sha256, _ in shards:
+        prefixes |= {object_prefix(sha256), object_prefix(f"{sha256}{VERIFIED}")}
+    pages = {path for name, path in there.items() if name[:OBJECT_DIGITS] in prefixes}
+    former_names = (
+        former_page_name(content, size, number)
         for sha256, nbytes in sorted(shards)
         for content in (sha256, f"{sha256}{VERIFIED}")
         for size in sorted(sizes)
         if size > 0 and there
         for number in range(-(-nbytes // size))
     )
-    return sorted({there[name] for name in page_names if name in there})
+    pages |= {there[name] for name in former_names if name in there}
+    return sorted(pages)
 
 
 COLLECTED = ("data/", SEALS, FOREIGN)

@@ -1,5 +1,6 @@
 """A Loader with a node cache: the same batches, and an origin that is asked once."""
 
+import logging
 import os
 import pickle
 import subprocess
@@ -176,8 +177,10 @@ def test_it_travels_to_worker_processes(versions, cache, tmp_path):
     assert (tmp_path / "cache" / "pages").is_dir()
 
 
-def test_what_does_not_fit_is_not_fetched_in_pages(memory_root, watched, tmp_path, kept):
-    """A small sample out of a large shard, in a cache that would have forgotten the page before it is used again."""
+def test_first_batch_reads_its_samples_and_what_does_not_fit_is_kept_in_part(
+    memory_root, watched, tmp_path, kept
+):
+    """Small samples out of large shards: the first batch reads just them, the later ones bring a share of the pages."""
     with memory_root.write("large", part_samples=64) as writer:
         for i in range(64):
             writer.add(f"{i:03d}", {"bin": bytes([i]) * 2000})
@@ -190,38 +193,47 @@ def test_what_does_not_fit_is_not_fetched_in_pages(memory_root, watched, tmp_pat
         [view, view.where("key < '032'")],
     ):  # of two views of one version, each page is one page
         assert working_set_bytes([plan.sources["p"]] * len(some), some, PAGE) == stored
-    read = {}
-    for limit in (stored - 1, stored):
-        cache = loader.NodeCache(path=tmp_path / str(limit), limit_bytes=limit, page_bytes=2 * PAGE)
+    pages = -(-stored // (2 * PAGE))
+    for limit in (3 * stored // 5, 2 * stored):
+        folder = tmp_path / str(limit)
+        cache = loader.NodeCache(path=folder, limit_bytes=limit, page_bytes=2 * PAGE)
         with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches:
             store.nbytes.clear()
             batches.batch_at(0)
-            read[limit] = store.nbytes["get_ranges"]
-            for _ in range(2):  # nothing is read ahead before the second batch is asked for
+            assert store.nbytes["get_ranges"] == 4 * 2000
+            for _ in range(48):  # three epochs; nothing is read ahead before the second batch is asked for
                 next(batches)
-            if limit == stored:
-                kept(1, tmp_path / str(limit))
-    assert read == {stored - 1: 4 * 2000, stored: 4 * 2000}
-    assert not [path for path in (tmp_path / str(stored - 1) / "pages").rglob("*") if path.is_file()]
+            if limit > stored:
+                kept(pages - 2, folder)  # the ends of the shards hold no sample
+            until(lambda reads=batches._assembler._reads: not reads._ahead._busy)
+            store.nbytes.clear()
+            for _ in range(20 * 16):  # many epochs: small batches are made many at a time
+                next(batches)
+            share = batches._assembler._reads._cache.share.share
+            if limit > stored:
+                assert (share, store.nbytes["get_ranges"]) == (1.0, 0)
+            else:
+                assert 0.4 < share < 0.6
+                assert 0 < store.nbytes["get_ranges"] < 20 * 1.4 * (1 - share) * 64 * 2000
+        held = [path for path in (folder / "pages").rglob("*") if path.is_file()]
+        assert share * pages / 2 < len(held) <= pages
 
 
-def test_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, monkeypatch):
-    """In the order of the plan, for the cache's other users; and nothing any more when it is closed."""
-    monkeypatch.setattr("loader.cache.node_cache.BEAT_S", 0.0)
-    with memory_root.write("large", part_samples=16) as writer:
-        for i in range(128):
-            writer.add(f"{i:03d}", {"bin": bytes([i]) * 5000})
-    plan = loader.plan({"p": memory_root.open("large@latest").select("bin")}, seed=1, global_batch=4)
-    cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=60 * PAGE, page_bytes=PAGE)
-    options = {"workers": 0, "prefetch": 0, "framework": "numpy"}  # nothing is made ahead
-    with loader.Loader(plan, 0, 1, cache=cache, epochs=1, **options) as batches:
-        for _ in range(20):
-            next(batches)
-        assert batches.metrics()["cache_evicted_total"] > 0
-        hints = tmp_path / "cache" / "hints"
-        until(lambda: list(hints.iterdir()))  # another thread writes it
-        (hint,) = hints.iterdir()
-        wanted = list(batches._assembler._reads._ahead._on_plan.next_pages(20))
-        until(lambda: hint.read_bytes().hex() == "".join(wanted))
-        assert len(wanted) == len(set(wanted)) > 40
-    assert list((tmp_path / "cache" / "hints").iterdir()) == []
+def test_several_nodes_keep_pages_only_where_that_pays(memory_root, tmp_path, monkeypatch, caplog):
+    """In a full shuffle each of 64 nodes uses few samples of a page; the nodes are those that the launcher states."""
+    with memory_root.write("large", part_samples=64) as writer:
+        for i in range(256):
+            writer.add(f"{i:03d}", {"bin": bytes([i]) * 40_000})
+    plan = loader.plan({"p": memory_root.open("large@latest").select("bin")}, seed=1, global_batch=64)
+    cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=2**22, page_bytes=2**16)
+    caplog.set_level(logging.INFO, "loader.run.ahead.remote_reads")
+    for nodes, held in ((64, 0), (1, 1)):
+        monkeypatch.setenv("SLURM_NNODES", str(nodes))
+        caplog.clear()
+        with loader.Loader(plan, 0, 64, workers=0, framework="numpy", cache=cache) as batches:
+            for _ in range(40):
+                next(batches)
+        assert ("no page is kept" in caplog.text) == (nodes > 1)
+        assert ("on 64 nodes" in caplog.text) == (nodes > 1)
+        pages = [path for path in (tmp_path / "cache" / "pages").rglob("*") if path.is_file()]
+        assert (len(pages) > 0) == (held > 0)

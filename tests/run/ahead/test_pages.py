@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.cache.cached_store import Claim
 from loader.errors import Transient
 from loader.run.ahead.next_reads import Extents, RankFuture, pages_of
-from loader.run.ahead.read_ahead import ReadAhead
+from loader.run.ahead.read_ahead import Claim, ReadAhead
 from tests.servers.patience import PATIENCE_S, until
 
 

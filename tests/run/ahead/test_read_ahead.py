@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import loader
-from loader.cache.cached_store import Claim
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import Transient
 from loader.run.ahead import read_ahead
-from loader.run.ahead.next_reads import Ranges, RangesAhead
+from loader.run.ahead.next_reads import PagesAhead, Ranges, RangesAhead
+from loader.run.ahead.read_ahead import Claim
 from loader.storage import ByteRange
 from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S, until
@@ -207,20 +207,22 @@ def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch):
     peaks = Counter()
     stopped = threading.Event()
 
-    def watch(kind):
-        claim = kind.claim
+    def watch(kind, verb, memory):
+        claim = getattr(kind, verb)
 
-        def claimed(self, *args):
-            found = claim(self, *args)
-            peaks[kind.__name__] = max(peaks[kind.__name__], self.taken_bytes)
-            if found is Claim.NO_ROOM or self.taken_bytes > limit:
+        def claimed(self, *args, **options):
+            found = claim(self, *args, **options)
+            taken = memory(self).taken_bytes
+            peaks[kind.__name__] = max(peaks[kind.__name__], taken)
+            if found is Claim.NO_ROOM or taken > limit:
                 stopped.set()
             return found
 
-        monkeypatch.setattr(kind, "claim", claimed)
+        monkeypatch.setattr(kind, verb, claimed)
 
-    watch(MemoryPages)
-    watch(RangesAhead)
+    watch(PagesAhead, "claim", lambda source: source._memory)
+    watch(RangesAhead, "claim", lambda source: source)
+    watch(MemoryPages, "read", lambda pages: pages)
     cache = PageMemory(limit_bytes=limit, page_bytes=PAGE)
     plan = plan_of(memory_root, **source)
     with loader.Loader(

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 import loader
-from loader.cache.cached_store import CachedStore, Claim, Content
+from loader.cache.answers import Grant
+from loader.cache.cached_store import CachedStore, Content
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from tests.run.range_server import RangeServer
@@ -78,8 +79,9 @@ def test_memory_pages_lend_their_bytes_uncopied():
     spans = [(0, 10), (4090, 12), (5000, 0), (4096, 4096), (8192, 2048)]
     wanted = [body[offset : offset + nbytes] for offset, nbytes in spans]
     for number in range(3):
-        assert store.claim("a", number) is Claim.GRANTED
-        store.keep("a", number)
+        answer = store.claim("a", number)
+        assert isinstance(answer, Grant)
+        store.keep("a", number, answer.nonce)
     lent, token = store.lend_ranges("a", spans, None)
     assert [bytes(one) for one in lent] == wanted
     assert token == "ab" * 32

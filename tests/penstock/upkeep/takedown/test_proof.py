@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.cache.pages import former_page_name
 from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, InvalidRuntime
 from penstock.cli import main
 from penstock.denied.record import read_record
 from penstock.upkeep.takedown.remains import cache_places, delete_noncurrent, purge_cache
+from tests.servers.patience import until
 
 SECRET = "ZQALICEZQ"
 
@@ -213,8 +215,17 @@ def test_pages_in_node_caches_are_purged(kit, tmp_path, s3):
             for key, who in (("p1", SECRET), ("p2", "bob")):
                 writer.add(key, {"bin": who.encode() * 9000}, source={"subject": who})
         plan = loader.plan({"d": root.open("photos").select("bin")}, seed=0, global_batch=2)
-        for batch in loader.Loader(plan, steps=1, cache=loader.NodeCache(path=folder, page_bytes=4096)):
-            assert len(batch.ids) == 2
+        cache = loader.NodeCache(path=folder, page_bytes=4096)
+        with loader.Loader(plan, steps=8, cache=cache) as batches:
+            for batch in batches:
+                assert len(batch.ids) == 2
+            until(lambda: len(pages()) == 27)  # of samples of 81 kB and 27 kB, read ahead
+        version = root.open("photos")
+        shards = version.parts.shard_contents(version.group_of("bin"))
+        _, sha256, _ = max(shards, key=lambda shard: shard[2])  # the sample of 81 kB
+        former = former_page_name(sha256, 4096, 3)  # of an earlier release
+        (folder / "pages" / former[:2]).mkdir(exist_ok=True)
+        (folder / "pages" / former[:2] / former).write_bytes(bytes(4112))
         before = pages()
         n = kit.deny(root)
         kit.take_down(root, n)
@@ -222,7 +233,7 @@ def test_pages_in_node_caches_are_purged(kit, tmp_path, s3):
         (place,) = cache_places(record, [str(folder)], root)
         assert not place["clean"]
         purged = purge_cache(str(folder), record, root)
-        assert purged == 20  # of 81,000 bytes
+        assert purged == 21  # of 81 kB, and the former one
         assert len(pages()) == len(before) - purged > 0
         (place,) = cache_places(record, [str(folder)], root)
         assert place["clean"]

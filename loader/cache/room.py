@@ -1,0 +1,321 @@
+"""The room in a cache folder: how many bytes its files take, and which files make room.
+
+`held`: the bytes that files and claimed pages take, and the time of the last count of the files, as two int64,
+little-endian. It is read and changed under a lock of the file, so that all processes together stay within the limit.
+A killed process leaves the figure too high until the files are counted again.
+"""
+
+import fcntl
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from heapq import nsmallest
+from threading import Lock
+from typing import NamedTuple
+
+from ..dataset.search import CODE_FOLDER
+from .claims import CLAIM_S
+from .fixed_share import page_rank
+from .pages import HEADER_BYTES, OBJECT_DIGITS, file_mode
+
+LEDGER = "held"
+ABANDONED_S = 60.0
+"""Age in seconds at which files in `writing/` or `claims/` are abandoned."""
+COUNT_S = 600.0
+"""Age in seconds at which the figure is counted anew before the next page."""
+RECOUNT_S = 60.0
+"""The same for a folder that seems to be full."""
+COUNT_PAUSE = 20
+"""Least time between two counts, as a multiple of the time that a count takes."""
+VICTIMS_MAX = 2**14
+"""Most files that a count remembers to make room with: about 6 MB."""
+ABOVE_THE_LIMIT = -1.0
+"""Rank for which every file may go."""
+_RECORD = struct.Struct("<qq")
+_PAGE = re.compile(r"[0-9a-f]{40}")
+_UNFINISHED = re.compile(r"\.[0-9a-f]{8}$")
+
+
+class PageFile(NamedTuple):
+    """One file in `pages/`, or a file of codes in `search/`."""
+
+    name: str
+    path: str
+    nbytes: int
+    """File size."""
+    used_ns: int
+    """Time of last use, in ns since 1970."""
+    written_ns: int
+    """Time of the last change, in ns since 1970."""
+
+
+def held_bytes(folder: str) -> int:
+    """Return the total bytes of a cache's pages, codes and unfinished files. O(pages)."""
+    total = _writing_bytes(folder)
+    for page in scan(folder):
+        total += page.nbytes
+    return total
+
+
+def _writing_bytes(folder: str) -> int:
+    """Return the bytes of the files that are being written."""
+    total = 0
+    for _, status in _files(os.path.join(folder, "writing")):
+        total += status.st_size
+    return total
+
+
+def scan(folder: str) -> Iterator[PageFile]:
+    pages = os.path.join(folder, "pages")
+    for shelf in sorted(os.listdir(pages)):
+        for entry, status in _files(os.path.join(pages, shelf)):
+            yield _page_file(entry, status)
+    with suppress(FileNotFoundError):  # without a search
+        for entry, status in _files(os.path.join(folder, CODE_FOLDER)):
+            # A search writes a file under another name first, in less time.
+            is_young = time.time() - status.st_mtime < ABANDONED_S
+            if not (is_young and _UNFINISHED.search(entry.name)):
+                yield _page_file(entry, status)
+
+
+def _page_file(entry: "os.DirEntry[str]", status: os.stat_result) -> PageFile:
+    return PageFile(
+        entry.name,
+        entry.path,
+        status.st_size,
+        status.st_atime_ns,
+        status.st_mtime_ns,
+    )
+
+
+def _files(folder: str) -> Iterator[tuple["os.DirEntry[str]", os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                yield entry, entry.stat(follow_symlinks=False)
+
+
+def _remove_abandoned(folder: str) -> None:
+    now_s = time.time()
+    for entry, status in list(_files(folder)):
+        # A file of the future was written before the clock was set back.
+        if abs(now_s - status.st_mtime) > ABANDONED_S:
+            with suppress(OSError):
+                os.unlink(entry.path)
+
+
+class Victim(NamedTuple):
+    """A file that may make room. Victims go in ascending order."""
+
+    is_wanted: bool
+    """True if a loader reads the page's object."""
+    is_fresh: bool
+    """True if the page was written in the running epoch of a loader that reads it: it has not paid for itself yet."""
+    order: float
+    """Time of last use for an unwanted file, else the negative rank."""
+    page: PageFile
+
+
+Epochs = Callable[[], Mapping[str, int]]
+"""() -> prefix of the page names of each object that is read -> begin of the readers' epoch, in ns since 1970."""
+
+
+class FolderRoom:
+    """The room in one folder, for one loader. Thread-safe. Methods raise OSError.
+
+    epochs: the objects that are read. count: receives cache_evicted. page_bytes: size of a claimed page.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        page_bytes: int,
+        epochs: Epochs,
+        count: Callable[[str, int], None],
+        *,
+        shared: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._claim_bytes = page_bytes + HEADER_BYTES
+        self._epochs = epochs
+        self._count = count
+        self._mode = file_mode(shared)
+        self._lock = Lock()
+        self._victims: list[Victim] = []  # the next one is last
+        self._has_all_victims = False
+        self._next_count_s = 0.0
+        self.refused = 0
+        """Files that could not be deleted."""
+
+    def held_bytes(self) -> int:
+        with self._ledger() as ledger:
+            return self._current(ledger, COUNT_S)
+
+    def change(self, nbytes: int) -> None:
+        """Note that files take more bytes, or fewer."""
+        with self._ledger() as ledger:
+            held, counted_ns = _read(ledger)
+            if counted_ns:
+                _write(ledger, held + nbytes, counted_ns)
+
+    def reserve(self, rank: float, nbytes: int, capacity_bytes: int) -> bool:
+        """Reserve room for a page, in the place of others if need be; return whether there is room.
+
+        Files that no loader needs go first, then pages of higher rank.
+        """
+        with self._ledger() as ledger:
+            held = self._current(ledger, COUNT_S, nbytes)
+            if held + nbytes > capacity_bytes:
+                held = self._make_room(ledger, held, capacity_bytes - nbytes, rank, nbytes)
+            has_room = held + nbytes <= capacity_bytes
+            if has_room:
+                held += nbytes
+            _, counted_ns = _read(ledger)
+            _write(ledger, held, counted_ns)
+            return has_room
+
+    def trim(self, capacity_bytes: int) -> None:
+        """Delete abandoned files, and what is above the capacity, because a limit has changed."""
+        self._remove_abandoned()
+        with self._ledger() as ledger:
+            held = self._current(ledger, COUNT_S)
+            if held > capacity_bytes:
+                held = self._count_files(ledger)
+                held = self._make_room(ledger, held, capacity_bytes, ABOVE_THE_LIMIT)
+                _, counted_ns = _read(ledger)
+                _write(ledger, held, counted_ns)
+
+    def outdate(self) -> None:
+        """Count again before the next file goes: an epoch or a loader began or ended."""
+        with self._lock:
+            self._victims = []
+            self._has_all_victims = False
+
+    @contextmanager
+    def _ledger(self) -> Iterator[int]:
+        """Yield the descriptor of the locked ledger."""
+        path = os.path.join(self._folder, LEDGER)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        with self._lock:  # the lock of a file excludes other processes only
+            descriptor = os.open(path, flags, self._mode)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield descriptor
+            finally:
+                os.close(descriptor)  # unlocks
+
+    def _current(self, ledger: int, age_max_s: float, claim_bytes: int = 0) -> int:
+        """Return the bytes that files take, counted anew if the figure is too old.
+
+        claim_bytes: of a claim that has no room yet.
+        """
+        held, counted_ns = _read(ledger)
+        age_ns = time.time_ns() - counted_ns
+        age_s = age_ns / 1e9
+        if 0 <= age_s < age_max_s:
+            return held
+        return self._count_files(ledger, claim_bytes)
+
+    def _make_room(self, ledger: int, held: int, most_bytes: int, rank: float, claim_bytes: int = 0) -> int:
+        """Delete files until at most `most_bytes` are left; return the bytes that are left.
+
+        rank: of the page that needs the room.
+        """
+        if not self._victims:
+            pause_s = self._next_count_s - time.monotonic()
+            age_max_s = max(RECOUNT_S, pause_s)
+            if not self._has_all_victims and pause_s <= 0:
+                age_max_s = 0.0
+            held = self._current(ledger, age_max_s, claim_bytes)
+        while held > most_bytes and self._victims:
+            victim = self._victims[-1]
+            if victim.is_fresh and rank != ABOVE_THE_LIMIT:
+                break
+            if victim.is_wanted and -victim.order <= rank:
+                break
+            self._victims.pop()
+            held -= self._delete(victim.page)
+        return held
+
+    def _delete(self, page: PageFile) -> int:
+        """Delete a file; return the bytes that this frees."""
+        try:
+            os.unlink(page.path)
+        except FileNotFoundError:
+            return 0  # another process deleted it
+        except OSError:
+            self.refused += 1
+            return 0
+        self._count("cache_evicted", 1)
+        return page.nbytes
+
+    def _count_files(self, ledger: int, claim_bytes: int = 0) -> int:
+        """Count the files, and remember which may make room; return the bytes that they take. O(pages)."""
+        start_s = time.monotonic()
+        self._remove_abandoned()
+        epochs = self._epochs()
+        total = 0
+        n_files = 0
+
+        def victims() -> Iterator[Victim]:
+            nonlocal total, n_files
+            for page in scan(self._folder):
+                total += page.nbytes
+                n_files += 1
+                yield _victim(page, epochs)
+
+        chosen = nsmallest(VICTIMS_MAX, victims())
+        self._victims = chosen[::-1]
+        self._has_all_victims = n_files <= VICTIMS_MAX
+        unfinished = self._unfinished_bytes() - claim_bytes
+        held = total + max(0, unfinished)
+        _write(
+            ledger,
+            held,
+            time.time_ns(),
+        )
+        stop_s = time.monotonic()
+        pause_s = COUNT_PAUSE * (stop_s - start_s)
+        self._next_count_s = stop_s + pause_s
+        return held
+
+    def _remove_abandoned(self) -> None:
+        for name in ("writing", "claims"):
+            _remove_abandoned(os.path.join(self._folder, name))
+
+    def _unfinished_bytes(self) -> int:
+        """Return the bytes that claimed pages will take. A page that is being written has a claim."""
+        now_s = time.time()
+        claimed = 0
+        for _, status in _files(os.path.join(self._folder, "claims")):
+            age_s = abs(now_s - status.st_mtime)
+            if age_s < CLAIM_S:
+                claimed += self._claim_bytes
+        writing = _writing_bytes(self._folder)
+        return max(claimed, writing)
+
+
+def _victim(page: PageFile, epochs: Mapping[str, int]) -> Victim:
+    epoch_ns = None
+    if _PAGE.fullmatch(page.name):
+        epoch_ns = epochs.get(page.name[:OBJECT_DIGITS])
+    if epoch_ns is None:
+        return Victim(False, False, page.used_ns, page)
+    is_fresh = page.written_ns >= epoch_ns
+    return Victim(True, is_fresh, -page_rank(page.name), page)
+
+
+def _read(ledger: int) -> tuple[int, int]:
+    """Return (bytes, time of the count in ns since 1970); the time is 0 before the first count."""
+    record = os.pread(ledger, _RECORD.size, 0)
+    if len(record) < _RECORD.size:
+        return 0, 0
+    held, counted_ns = _RECORD.unpack(record)
+    return held, counted_ns
+
+
+def _write(ledger: int, held: int, counted_ns: int) -> None:
+    os.pwrite(ledger, _RECORD.pack(max(held, 0), counted_ns), 0)

@@ -1,0 +1,115 @@
+"""The choice between pages and ranges for a loader's remote sources."""
+
+from collections.abc import Sequence
+
+from ...cache.memory import MemoryPages, Sets
+from ...local_ranks import node_count
+from ..recipe.recipe import Recipe
+from .next_reads import pages_pay, read_ahead_bytes, stored_bytes, working_set_bytes
+
+RANGES_BYTES = 256 * 2**20
+"""Most bytes of ranges that wait for later batches. A folder has them in addition, a memory within its limit."""
+RANGES_STEPS = 16
+CLAIM_HALVES = 0.5
+"""Fraction of a page from which a batch fetches all of it, if pages are read ahead."""
+CLAIM_ALL = 0.0
+"""The same if only ranges are read ahead, which bring no pages."""
+CLAIM_NONE = 2.0
+"""The same if pages cost more than they save. Pages that are in the cache are used."""
+
+
+class ReadChoice:
+    """The choice for the remote sources of a recipe.
+
+    remote: indexes of the sources in the plan. limit: bytes of the cache. is_folder: the ranks of a node share the
+    cache; otherwise it belongs to one rank.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        remote: Sequence[int],
+        page_bytes: int,
+        limit: int,
+        *,
+        is_folder: bool,
+    ) -> None:
+        planned = list(recipe.plan.sources.values())
+        self._recipe = recipe
+        self._page_bytes = page_bytes
+        self._limit = limit
+        self._is_folder = is_folder
+        self.sources = [planned[i] for i in remote]
+        self.views = [recipe.stored[i] for i in remote]
+        self.caches = recipe.world.world_size
+        """Number of caches that the ranks have together."""
+        if is_folder:
+            self.caches = min(node_count(), recipe.world.world_size)
+        self._stored = stored_bytes(self.views)
+        self._live = working_set_bytes(
+            self.sources,
+            self.views,
+            page_bytes,
+            self.caches,
+        )
+        self.pays = pages_pay(
+            self.sources,
+            self.views,
+            page_bytes,
+            self.caches,
+        )
+        """True if whole pages cost less than ranges."""
+        # A folder keeps a fixed share of what does not fit, so pages that it does not keep would be read in vain.
+        needed = self._stored if is_folder else self._live
+        self.in_pages = self.pays and needed <= limit
+        """True if pages are read ahead, False if ranges are."""
+        self.range_bytes = min(limit, RANGES_BYTES)
+        """Most bytes of ranges that are read ahead."""
+
+    @property
+    def live_pages(self) -> int:
+        """Number of pages that are read side by side."""
+        return -(-self._live // self._page_bytes)
+
+    @property
+    def fraction(self) -> float:
+        """Fraction of a page from which a batch fetches all of it."""
+        if self.in_pages:
+            return CLAIM_HALVES
+        return CLAIM_ALL if self.pays else CLAIM_NONE
+
+    def divide(self, memory: MemoryPages, sets: Sets) -> None:
+        """Divide a memory among ranges that are read ahead, pages that stay, and pages that are needed next."""
+        if self.in_pages:
+            if self._stored > self._limit:
+                memory.keep_share(self._limit - self._live, sets, by_need=True)
+            return
+        if self._recipe.plan.pack is not None:
+            self.range_bytes = 0  # nothing is read ahead
+        elif self.pays:
+            batch = self._recipe.plan.batch_range[1]
+            world_size = self._recipe.world.world_size
+            needed = read_ahead_bytes(
+                self.views,
+                RANGES_STEPS,
+                batch,
+                world_size,
+            )
+            slack = needed // 4  # samples differ in size
+            self.range_bytes = min(self.range_bytes, needed + slack)
+        memory.limit_bytes = self._limit - self.range_bytes
+        memory.keep_share(memory.limit_bytes, sets, by_need=False)
+
+    def describe(self) -> str:
+        """Return the choice with its reasons, for the log."""
+        manner = "by ranges, some steps ahead"
+        if self.in_pages:
+            manner = "in pages, ahead of their next use"
+        elif self.pays:
+            manner += ", and the cache keeps a fixed share of the pages"
+        elif self._is_folder:
+            manner += f"; no page is kept: on {self.caches} nodes whole pages cost more than they save"
+        return (
+            f"{manner}: the data has {self._stored} bytes, the pages that are read side by side have about "
+            f"{self._live}, the cache has room for {self._limit}"
+        )

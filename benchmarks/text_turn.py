@@ -19,6 +19,9 @@ TOKENS = "tokens.npy"
 MASK = "mask.npy"
 PENSTOCK = "penstock"
 GREEDY = "greedy loop"
+STORED = "stored sequences"
+LAID_OUT = "stored sequences with ids and masks"
+STARTS = "starts.npy"
 BATCH_TOKENS = 65_536
 """Tokens of a batch: 32 sequences of 2,048."""
 N_WARM_STEPS = 3
@@ -115,23 +118,56 @@ def measure_penstock(task: Task) -> dict[str, Any]:
     pack = loader.pack(TOKENS, task.length, beside={MASK: 0})
     batch = BATCH_TOKENS // task.length
     plan = loader.plan({"text": view}, seed=1, global_batch=batch, boundary="mask", pack=pack)
+    return measure_epoch(plan, {})
+
+
+def sampled_tokens(batch: loader.Batch) -> int:
+    """Return the number of tokens of the mask; 0 without one."""
+    if MASK not in batch:
+        return 0
+    return int(batch[MASK].sum())
+
+
+def measure_epoch(plan: loader.Plan, options: dict[str, Any]) -> dict[str, Any]:
+    """Measure an epoch without the first steps. options: arguments of the Loader."""
     n_sequences = 0
     n_tokens = 0
-    with loader.Loader(plan, 0, 1, epochs=1, workers=0, framework="numpy") as batches:
+    with loader.Loader(plan, 0, 1, epochs=1, workers=0, framework="numpy", **options) as batches:
         for _ in range(N_WARM_STEPS):
-            n_tokens += int(next(batches)[MASK].sum())
+            n_tokens += sampled_tokens(next(batches))
         start_s = time.process_time()
         for batch_of_step in batches:
             n_sequences += int(batch_of_step.mask.sum())
-            n_tokens += int(batch_of_step[MASK].sum())
+            n_tokens += sampled_tokens(batch_of_step)
         spent_s = time.process_time() - start_s
     return {"sequences": n_sequences, "tokens": n_tokens, "cpu_s": spent_s}
+
+
+def stored_dataset(length: int) -> str:
+    """Return the name of the dataset of stored sequences."""
+    return f"stored-{length}"
+
+
+def measure_stored(task: Task) -> dict[str, Any]:
+    """Measure an epoch of stored sequences as `measure_penstock` does: tokens, or all that a packed batch has."""
+    dataset = stored_dataset(task.length)
+    version = loader.Root(Path(task.folder) / task.kind).open(f"{dataset}@1")
+    fields = [TOKENS]
+    options: dict[str, Any] = {}
+    if task.contestant == LAID_OUT:
+        fields += [MASK, STARTS]
+        options["transform"] = loader.laid_out(TOKENS)
+    batch = BATCH_TOKENS // task.length
+    plan = loader.plan({"text": version.select(*fields)}, seed=1, global_batch=batch, boundary="mask")
+    return measure_epoch(plan, options)
 
 
 def main() -> None:
     task = Task(**json.loads(sys.argv[1]))
     if task.contestant == GREEDY:
         result = measure_greedy(task)
+    elif task.contestant in (STORED, LAID_OUT):
+        result = measure_stored(task)
     else:
         result = measure_penstock(task)
     result["checkout"] = str(Path(loader.__file__).parents[1])

@@ -208,6 +208,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "image",
         "items",
         "join_calls",
+        "laid_out",
         "listed",
         "moving_rows",
         "norm",

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import loader
+from penstock.cli import main
 from tests.assets.featurizers.texts.conftest import write_tokenizer
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
@@ -130,6 +131,21 @@ def test_documents_are_packed_and_run_twice(printed: dict[str, list[str]]) -> No
     first, second = printed["language"]
     assert first == second
     assert first.startswith("(8, 512) ")
+
+
+def test_sequences_are_stored_once_and_read(
+    printed: dict[str, list[str]],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert printed["language"]
+    monkeypatch.chdir(place)
+    for _ in range(2):
+        words = COMMANDS["pack"].split()
+        assert main(words[1:]) == 0
+        exec(compile(BLOCKS["stored"], "stored", "exec"), {"__name__": "__main__"})
+        assert "\n(8, 512) " in capsys.readouterr().out
 
 
 def first_and_last_loss(texts: list[str]) -> tuple[float, float]:

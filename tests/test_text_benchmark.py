@@ -10,8 +10,9 @@ def test_each_contestant_delivers_the_same_tokens(tmp_path: Path) -> None:
     n_documents = 1_000
     for kind in text.KINDS:
         text_turn.write(tmp_path / kind, kind, n_documents)
+        text.store_sequences(tmp_path / kind)
         n_tokens = sum(int(mask.sum()) for _, mask in text_turn.documents(kind, n_documents))
-        for contestant in (text_turn.GREEDY, text_turn.PENSTOCK):
+        for contestant in (text_turn.GREEDY, text_turn.PENSTOCK, text_turn.LAID_OUT):
             task = text_turn.Task(
                 contestant=contestant,
                 folder=str(tmp_path),
@@ -20,6 +21,8 @@ def test_each_contestant_delivers_the_same_tokens(tmp_path: Path) -> None:
                 length=8_192,
             )
             measure = text_turn.measure_penstock
+            if contestant == text_turn.LAID_OUT:
+                measure = text_turn.measure_stored
             if contestant == text_turn.GREEDY:
                 measure = text_turn.measure_greedy
             result = measure(task)
@@ -46,12 +49,17 @@ def test_section_compares_round_by_round_and_marks_what_misses_its_aim() -> None
         (2_048, "long-tailed"): {text.GREEDY: [16, 18], text.PENSTOCK: [70, 70], text.BEFORE: [70, 140]},
         (8_192, "even"): {text.GREEDY: [60, 60], text.PENSTOCK: [200, 200]},
     }
+    for row in rows.values():
+        row |= {text.STORED: [6, 6.4], text.LAID_OUT: [20, 20]}
     arguments = text.parser().parse_args(["--rounds", "2", "--groups", "300", "--before", "elsewhere"])
     section = text.section(rows, arguments)
     assert "Made by `python -m benchmarks.text --rounds 2 --groups 300 --before CHECKOUT` on " in section
-    assert "| 2,048; 200 to 400 tokens | 55 | 17 | 3.00 |" in section
-    assert "| 2,048; 1 to 2,048 tokens, most below 200 | **70** | 17 | **1.50 (1.00-2.00)** |" in section
-    assert "| 8,192; 200 to 400 tokens | 200 | 60 |  |" in section
+    assert "| 2,048; 200 to 400 tokens | 55 | 6.2, 53 x | 20.0, **16 x** | 17 | 3.00 |" in section
+    assert (
+        "| 2,048; 1 to 2,048 tokens, most below 200 | **70** | 6.2, 53 x | 20.0, **16 x** | 17 | **1.50 "
+        in section
+    )
+    assert "| 8,192; 200 to 400 tokens | 200 | 6.2 | 20.0 | 60 |  |" in section
     for draw in together_fill.DRAWS:
         assert f"- {draw.title}: 0.9" in section
 

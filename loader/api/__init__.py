@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..run.batch.substitution import Substitution
     from ..run.ledger import read_ledger
     from ..run.loader import Loader
-    from ..run.recipe.decode import by_bucket
+    from ..run.recipe.decode import by_bucket, laid_out
     from ..run.recipe.world import World
     from ..run.replay import Replay
     from ..run.trail.read_trail import RunTrail, read_trail
@@ -81,6 +81,7 @@ __all__ = [
     "image",
     "items",
     "join_calls",
+    "laid_out",
     "listed",
     "moving_rows",
     "norm",
@@ -134,6 +135,7 @@ _LATER = {
     "image": "..modalities.image.request",
     "items": ".items",
     "join_calls": "..rollouts.join_calls",
+    "laid_out": "..run.recipe.decode",
     "listed": "..dataset.versions.stored_list",
     "moving_rows": "..modalities.moving_rows",
     "norm": ".norms",

@@ -193,6 +193,7 @@ def publish_registered(
     created_us: int,
     field_facts: Facts = None,
     exclusions: Exclusions = NO_EXCLUSIONS,
+    more_checks: Sequence[Check] = (),
 ) -> Version:
     """Publish registered or imported parts, under names derived from their content.
 
@@ -202,8 +203,9 @@ def publish_registered(
         to_exclude: Parent samples to exclude.
         field_facts: Facts about fields, as for `publish_parts`.
         exclusions: Standing exclusions, applied to samples of the parts and of the parent.
+        more_checks: Checks of the commit besides its own.
 
-    Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
+    Raises: Conflict if the parent is no longer the newest version; as `publish_parts`; as `more_checks`.
     """
     transaction = require_not_aborted(root.log.state, txn)
     if transaction.number is not None:
@@ -233,7 +235,7 @@ def publish_registered(
     )
 
     checks = _registered_checks(root, parent, keys, parent_rows)
-    return commit(root.store, root.log, pending, *checks)
+    return commit(root.store, root.log, pending, *checks, *more_checks)
 
 
 def _registered_checks(

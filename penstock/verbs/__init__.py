@@ -47,6 +47,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "adopt": formats.run_adopt,
         "diff": versions.run_diff,
         "digest": versions.run_digest,
+        "pack": versions.run_pack,
         "card": versions.run_card,
         "annotate": curation.run_annotate,
         "exclude": curation.run_exclude,

@@ -1,16 +1,20 @@
 """`penstock takedown request|ls|run|prove`: delete samples everywhere, with proof."""
 
 import json
+import secrets
 from argparse import Namespace
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
 from ..text import lines_text
 from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, verb
+
+if TYPE_CHECKING:
+    from loader.dataset.log.denies import Target
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
@@ -48,11 +52,50 @@ def request(arguments: Namespace) -> Answer:
         )
     whole = objects_named(root, arguments.raw, arguments.dataset) if arguments.raw else []
     targets += [Target(kind="raw", value=uri, dataset=arguments.dataset) for uri in whole]
-    deny = root.log.deny(targets, arguments.reason, arguments.by)
+    sequences = _sequences_to_deny(root, targets)
+    deny = root.log.deny([*targets, *sequences], arguments.reason, arguments.by)
     body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
     text = f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows its samples"
     notes = [f"{uri} has a file of that name; all of it is included" for uri in whole]
-    return body | {"whole": whole}, "\n".join([*notes, text]), 0
+    if sequences:
+        notes.append(f"{len(sequences)} stored sequences have such documents, and are included")
+    return body | {"whole": whole, "sequences": len(sequences)}, "\n".join([*notes, text]), 0
+
+
+def _sequences_to_deny(root: "loader.Root", targets: "list[Target]") -> "list[Target]":
+    """Return the stored sequences that have documents which the targets name."""
+    from loader.dataset.log.denies import hashes
+    from loader.dataset.log.state import Deny
+
+    from ..packing.denied_sequences import undenied_sequences
+
+    salt = secrets.token_hex(16)
+    scope = " ".join(sorted({target.kind for target in targets}))
+    # Not in the log. No entry has number 0, which stands for rows that nothing denies.
+    provisional = Deny(n=1, hashes=tuple(hashes(salt, targets)), scope=scope, salt=salt)
+    return undenied_sequences(root, provisional)
+
+
+def _deny_late_sequences(root: "loader.Root", n: int, *, apply: bool) -> list[int]:
+    """Deny the sequences of a takedown's documents that were published while it was requested.
+
+    Return the numbers of the takedowns to run: its own, and the new one. Raises: TakedownNotFound; InvalidRuntime if
+    there are such sequences without `apply`.
+    """
+    from ..packing.denied_sequences import undenied_sequences
+    from ..upkeep.takedown.run import deny_entry
+
+    deny = deny_entry(root, n)
+    sequences = undenied_sequences(root, deny)
+    if not sequences:
+        return [n]
+    if not apply:
+        raise InvalidRuntime(
+            f"{len(sequences)} stored sequences of {sequences[0].dataset!r} have documents that takedown {n} denies, "
+            f"and no takedown denies them: penstock takedown run {n} --apply does"
+        )
+    late = root.log.deny(sequences, deny.reason, deny.by)
+    return [n, late.n]
 
 
 @verb("list requests")
@@ -106,8 +149,13 @@ def run(arguments: Namespace) -> Answer:
         return [run.to_json() for run in trained_on(root, of_dataset(dataset), keys, checkpoints)]
 
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
+    if arguments.apply:
+        own_ids = ids
+        ids = []
+        for n in own_ids:
+            ids += _deny_late_sequences(root, n, apply=True)
     body, lines = [], []
-    for n in ids:
+    for n in dict.fromkeys(ids):
         ran = run_takedown(
             root,
             n,
@@ -159,6 +207,7 @@ def prove(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.out:
         check_file_apart(root.store, arguments.out, "Choose a path beside the root")
+    _deny_late_sequences(root, arguments.id, apply=False)
     proof = make(
         root,
         arguments.id,

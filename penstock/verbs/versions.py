@@ -1,7 +1,8 @@
-"""`penstock ls|show|diff|digest|card|bench`: versions and their content."""
+"""`penstock ls|show|diff|digest|pack|card|bench`: versions and their content."""
 
+import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.errors import PenstockError
+from loader.errors import InvalidRuntime, PenstockError
 
 from ..units import minute, number, second, share, size
 from .verb import (
@@ -218,6 +219,52 @@ def run_digest(arguments: Namespace) -> Answer:
         workers=arguments.workers,
     )
     return report_answer(done, failed=done.failures)
+
+
+@verb(
+    "store the packed sequences of a version's token documents as a dataset",
+    REF,
+    argument("name", "dataset of the sequences; run again for a newer version of the documents"),
+    argument("--field NAME", "field with a document's tokens, such as tokens.npy", required=True),
+    argument("--length N", "tokens of a sequence", type=int, required=True),
+    argument("--pad-id N", "token at positions without one (default: 0)", type=int, default=0),
+    repeated(
+        "--beside FIELD=FILL", "field with a value per token, and its value at other positions: mask.npy=0"
+    ),
+    argument("--together COLUMN", "documents with one value share a sequence, such as pair_id"),
+    argument("--lengths SQL", "a document's number of tokens, such as n_tokens (default: by its bytes)"),
+    flag("--whole", "split no document; refuse documents longer than a sequence"),
+    workers_argument(),
+)
+def run_pack(arguments: Namespace) -> Answer:
+    from ..packing.pack import pack_documents
+
+    request = loader.pack(
+        arguments.field,
+        arguments.length,
+        pad_id=arguments.pad_id,
+        lengths=arguments.lengths,
+        beside=_fills(arguments.beside),
+        together=arguments.together,
+        split=not arguments.whole,
+    )
+    root = loader.Root(arguments.root)
+    report = pack_documents(root, arguments.ref, arguments.name, request, workers=arguments.workers)
+    return report_answer(report)
+
+
+def _fills(pairs: Sequence[str]) -> dict[str, int]:
+    """Return field -> fill of `--beside FIELD=FILL`. Raises: InvalidRuntime."""
+    fills: dict[str, int] = {}
+    for pair in pairs:
+        field, _, text = pair.rpartition("=")
+        number = {"false": "0", "true": "1"}.get(text.lower(), text)
+        if not field or field in fills or not re.fullmatch(r"-?\d+", number):
+            raise InvalidRuntime(
+                f"--beside {pair}: a field and a whole number are needed, each field once, such as labels.npy=-100"
+            )
+        fills[field] = int(number)
+    return fills
 
 
 @verb(

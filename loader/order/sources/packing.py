@@ -25,6 +25,8 @@ SEGMENT_IDS = "segment_ids"
 LOSS_MASK = "loss_mask"
 """Suffixes of the fields that packing adds to a batch: `<field>.position_ids`."""
 NEW_FIELDS = (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)
+STARTS = "starts.npy"
+"""Field of a stored sequence: int32 [n + 1], first position of each piece, then the number of filled positions."""
 ORDINAL = "ordinal"
 """Column of `pack(columns=)` that no table has: the document's ordinal in its version."""
 TOTALS = ("documents", "tokens")

@@ -313,6 +313,16 @@ class Columns:
     def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
+    def replace(self, field: str, names: tuple[str, ...]) -> None:
+        """Take a field's name from all samples that have it, and give these other names."""
+        orders = list(self._orders)
+        earlier = self._order.copy()
+        self._orders.clear()
+        for number, own in enumerate(orders):
+            if field in own:
+                own = (*(name for name in own if name != field), *names)
+            self.put_names(np.flatnonzero(earlier == number), own)
+
     def whole(self, field: str) -> np.ndarray | BytesColumn | None:
         """Return the field's column if all values are in its memory, else None. Padding is zeros or b""."""
         if field in self._bytes and field not in self._filled:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..items.item_samples import SourceSamples
     from .each_sample import TakeSample
     from .packed_slots import PackedSlots
+    from .stored_sequences import StoredSequences
 
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,10 @@ class SubstituteFinder:
             """Return the sample that `slots` has in the row now, or its error; and its address."""
             with step_metrics().timed("address"):
                 alone = self._fetch.locate.again(slots, row, self._map)
-            sample = self._sample(slots, alone, batch_row)
+            fetched = self._fetch(slots, alone, None)
+            sample: dict[str, Any] | Corrupt | None = fetched.bad.get(0)
+            if sample is None:
+                sample = self._one_sample(slots, alone, 0, fetched.payloads[0], batch_row)
             address = alone.places.address(0)
             if isinstance(sample, Corrupt):
                 return sample, address
@@ -101,24 +105,6 @@ class SubstituteFinder:
             make_candidate,
         )
         return alone, sample, tried
-
-    def _sample(
-        self,
-        slots: Slots,
-        located: LocatedSamples,
-        batch_row: BatchRow,
-    ) -> dict[str, Any] | Corrupt:
-        fetched = self._fetch(slots, located, None)
-        error = fetched.bad.get(0)
-        if error is not None:
-            return error
-        return self._one_sample(
-            slots,
-            located,
-            number=0,
-            payload=fetched.payloads[0],
-            batch_row=batch_row,
-        )
 
 
 class Assembler:
@@ -151,20 +137,21 @@ class Assembler:
             self._allocate = allocate
             self._finish = Finish(recipe, gathered)
             self._framework = "numpy"
-        decoders = recipe.decoders()
+        stored_recipe = recipe.before_layout()
+        decoders = stored_recipe.decoders()
         videos = {source: groups_of(view, decoders[source]) for source, view in recipe.stored.items()}
         if cache is None:
             cache = PageMemory(limit_bytes=0)
         self._reads = NodeReads(cache, recipe, videos, metrics, parallel_map, end)
-        self._fetch = Fetch(recipe, decoders, videos, self._reads, parallel_map)
+        self._fetch = Fetch(stored_recipe, decoders, videos, self._reads, parallel_map)
         self._plan_slots = SlotPlanner(recipe, end, self._fetch.locate)
-        self._one_sample = OneSample(recipe, decoders, self._fetch)
-        self._samples = ManySamples(recipe, decoders, self._one_sample)
+        self._has_transform = stored_recipe.transform is not None
+        self._one_sample = OneSample(stored_recipe, decoders, self._fetch)
+        self._samples = ManySamples(stored_recipe, decoders, self._one_sample)
         self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
         self._packed = _packed_slots(recipe, decoders, self._fetch, parallel_map)
-        self._list_fields = frozenset[str]()
-        if recipe.plan.pack is not None:
-            self._list_fields = recipe.plan.pack.list_fields
+        self._lay_out = _stored_sequences(recipe, stored_recipe)
+        self._list_fields = recipe.list_fields
         self._items = _item_rows(recipe, is_sent=allocate is not None)
         self._has_succeeded = False  # whether any batch was made so far
 
@@ -273,6 +260,8 @@ class Assembler:
                 self._samples,
                 self._map,
             )
+            if self._lay_out is not None:
+                take = self._lay_out.before(take)
             stored = each(rank_slots, take)
             if items is None:
                 return stored
@@ -331,6 +320,8 @@ class Assembler:
             delivered, delivered_items = self._deliver(rank_slots, columns)
         import_framework(self._framework)  # takes seconds the first time, so outside `collate`
         with metrics.timed("collate"):
+            if self._lay_out is not None:
+                self._lay_out(columns, delivered.keys)
             batches = self._finish(rank_slots, columns, delivered)
             if self._items is not None:
                 self._items.complete(batches, rank_slots, delivered_items)
@@ -351,7 +342,7 @@ class Assembler:
 
         # Fetch and decode what is stored.
         early_columns = None  # nothing may be written into the columns before a transform
-        if self.recipe.transform is None:
+        if not self._has_transform:
             early_columns = columns
         fetched_parts = [self._fetch(slots, part, early_columns) for part in parts]
         unreadable: list[UnreadableSample] = []
@@ -448,3 +439,12 @@ def _packed_slots(
     from .packed_slots import PackedSlots  # 5 ms, only for packed plans
 
     return PackedSlots(recipe, decoders, fetch, parallel_map)
+
+
+def _stored_sequences(recipe: Recipe, stored_recipe: Recipe) -> "StoredSequences | None":
+    """Return what lays out stored sequences; None without `loader.laid_out`. stored_recipe: `Recipe.before_layout`."""
+    if stored_recipe is recipe:
+        return None
+    from .stored_sequences import StoredSequences
+
+    return StoredSequences(recipe)

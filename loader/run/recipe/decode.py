@@ -11,8 +11,16 @@ from typing import Any
 import numpy as np
 
 from ...dataset.shards.address import Described
-from ...errors import DecodeFailed, InvalidRuntime, InvalidSignature, PenstockError, TransformFailed
+from ...errors import (
+    DecodeFailed,
+    InvalidPlan,
+    InvalidRuntime,
+    InvalidSignature,
+    PenstockError,
+    TransformFailed,
+)
 from ...modalities import Decoder, decoder_for, draws, placing
+from ...modalities.array import is_array
 from ...modalities.fields import Place, is_of_code, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
@@ -90,6 +98,43 @@ class ReadyValue:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class SequenceLayout:
+    """The transform of `loader.laid_out`. A Loader with only this transform applies it to whole batches."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __call__(self, sample: Mapping[str, Any], rng: object = None) -> dict[str, Any]:
+        """Return the sample without `starts.npy`, and with the fields of its layout. Raises: InvalidSample."""
+        from .sequence_layout import lay_out  # only for stored sequences
+
+        return lay_out(sample, self.field)
+
+    def __repr__(self) -> str:
+        return f"laid_out({self.field!r})"
+
+
+def laid_out(field: str) -> SequenceLayout:
+    """Return a transform that lays out stored sequences, which `penstock pack` makes of documents.
+
+        view = root.open("packed@1").select("tokens.npy", "starts.npy")
+        Loader(plan, transform=loader.laid_out("tokens.npy"))
+
+    It takes `starts.npy` out of a sample and adds `<field>.position_ids`, `<field>.segment_ids` and
+    `<field>.loss_mask`, as a packed plan does (`loader.pack`). A Loader applies it to a whole batch at once. In a
+    transform of your own, call it with the sample.
+
+    field: the field of the tokens.
+
+    Raises: InvalidPlan. The transform raises InvalidSample if `starts.npy` does not fit the tokens.
+    """
+    if not isinstance(field, str) or not is_array(field):
+        raise InvalidPlan(
+            f"laid_out({field!r}): the name of the tokens' field is needed, such as 'tokens.npy'"
+        )
+    return SequenceLayout(field)
 
 
 Transform = Callable[[dict[str, Any], "np.random.Generator"], Mapping[str, Any]]

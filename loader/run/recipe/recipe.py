@@ -1,7 +1,7 @@
 """The settings that, with the step, decide a rank's batch, and the substitutions that a replay repeats."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import NamedTuple, Protocol
 
@@ -17,11 +17,20 @@ from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots, rank_slice
 from ...order.sources.items_view import ItemsView
-from ...order.sources.packing import PackedView
+from ...order.sources.packing import STARTS, PackedView
 from ...order.sources.views import ListedView, OrderView
 from ...order.sources.window_view import WindowView
 from ...order.substitutes import substitutes
-from .decode import ByBucket, Decode, Transform, check_signature, decoders, of_bucket, of_buckets
+from .decode import (
+    ByBucket,
+    Decode,
+    SequenceLayout,
+    Transform,
+    check_signature,
+    decoders,
+    of_bucket,
+    of_buckets,
+)
 from .world import World
 
 
@@ -179,12 +188,42 @@ class Recipe:
             raise InvalidRuntime(
                 "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True"
             )
+        if isinstance(self.transform, SequenceLayout):
+            self._check_layout(self.transform.field)
         for name, source in self.plan.sources.items():
             if stored_view(source.view) is None and not isinstance(source.view, ItemsView):
                 raise InvalidRuntime(
                     f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
                     "versions (loader.synthetic is for planning only)"
                 )
+
+    def _check_layout(self, field: str) -> None:
+        """Raise InvalidRuntime unless all samples are stored sequences with decoded tokens."""
+        if self.plan.pack is not None:
+            raise InvalidRuntime(
+                f"transform = laid_out({field!r}) with a packed plan, which lays out its sequences; leave it out"
+            )
+        if self.decode is False:
+            raise InvalidRuntime(
+                f"decode=False with laid_out({field!r}), which needs decoded tokens; leave it True"
+            )
+        for name, source in self.plan.sources.items():
+            view = stored_view(source.view)
+            fields = () if view is None else view.fields
+            if field not in fields or STARTS not in fields:
+                raise InvalidRuntime(
+                    f"transform = laid_out({field!r}) needs {field!r} and {STARTS!r} of source {name!r}, which has "
+                    f"{list(fields)}; select both"
+                )
+
+    def before_layout(self) -> "Recipe":
+        """Return the recipe of the samples that `laid_out` adds to; the recipe itself without that transform."""
+        if not isinstance(self.transform, SequenceLayout):
+            return self
+        own: Mapping[str, Decoder | ByBucket] = {}
+        if isinstance(self.decode, Mapping):
+            own = self.decode
+        return replace(self, transform=None, decode={**own, STARTS: decode_bytes})
 
     def decoders(self) -> list[dict[str, Decoder]]:
         """Return field -> decoder for each source; sources that are decoded alike share one dict."""
@@ -197,9 +236,18 @@ class Recipe:
         return [decoders_of[bucket] for bucket in buckets]
 
     @property
+    def list_fields(self) -> frozenset[str]:
+        """Fields of a batch that are lists, even if their arrays have one shape."""
+        if self.plan.pack is None:
+            return frozenset()
+        return self.plan.pack.list_fields
+
+    @property
     def copies(self) -> bool:
         """True if samples are only copied: bytes, arrays and texts without a transform, such as tokens and latents."""
-        if self.transform is not None or self.plan.pack is not None or any(window_views(self.plan)):
+        is_layout = isinstance(self.transform, SequenceLayout)
+        has_transform = self.transform is not None and not is_layout
+        if has_transform or self.plan.pack is not None or any(window_views(self.plan)):
             return False
         if self.has_items:
             return False

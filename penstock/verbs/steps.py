@@ -94,6 +94,8 @@ def _step_or_slot(
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )
         text = page_text(slot_sections(of_slot, SampleMedia()))
+        if of_slot.runs_left:
+            text += "\npenstock seen RUN SOURCE KEY searches one of the other runs for the sample"
         return of_slot, text, {values.slot: values.trained or values.decoded}
     rank, world_size = part_of(training, step, arguments.rank, arguments.world)
     part = training, replayers, step, rank, world_size

@@ -39,6 +39,12 @@ def test_step_as_text_names_proofs_marks_and_slots(trained, capsys):
     assert [line.split()[2] for line in lines if line.startswith("slot ")] == keys
 
 
+def test_slot_as_text_names_once_the_verb_that_searches_other_runs(trained, capsys):
+    _, out = told(capsys, "batch", "one@2", "--slot", 3, "--root", trained)
+    assert out.count("penstock seen RUN SOURCE KEY searches one of the other runs") == 1
+    assert "penstock seen" not in told(capsys, "batch", "one@2", "--root", trained)[1]
+
+
 def test_part_of_a_step_and_its_json(trained, capsys):
     status, out = told(
         capsys, "batch", "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained, "--json"

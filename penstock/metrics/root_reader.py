@@ -94,6 +94,7 @@ class RootReader:
         self._ids: dict[str, str] = {}
         self._slice_objects = NewObjects(self._store, SLICES)
         self._unread_slices: list[ObjectInfo] = []
+        self._left_out: dict[str, int] = {}
         self._is_read = False
         self._turn = 0
         self._mark = ""
@@ -158,10 +159,28 @@ class RootReader:
             text,
         )
 
+    def _log_left_out(
+        self,
+        what: str,
+        n: int,
+        chosen: str,
+    ) -> None:
+        """Warn that `n` have no metrics, once until their number changes."""
+        n = max(0, n)
+        if n and self._left_out.get(what, 0) != n:
+            _log.warning(
+                "%s without metrics: %s; only %s have them",
+                what,
+                f"{n:,}",
+                chosen,
+            )
+        self._left_out[what] = n
+
     def _read_versions(self) -> None:
         self.seconds = {}
         datasets = self._root.state.datasets
         self.versions = {name: own for name, own in self.versions.items() if name in datasets}
+        self._log_left_out("datasets", len(datasets) - MOST_DATASETS, "the first by name")
         for name in sorted(datasets)[:MOST_DATASETS]:
             newest = newest_live(datasets[name])
             if newest is None:
@@ -220,6 +239,7 @@ class RootReader:
             if listed is None or listed[0] < n:
                 newest[dataset, name] = n, info
         infos = [info for _, info in newest.values()]
+        self._log_left_out("slices", len(infos) - MOST_SLICES, "the first by name")
         self._unread_slices = infos[:MOST_SLICES]
 
     def _read_slice(self, info: ObjectInfo) -> None:
@@ -311,6 +331,7 @@ class RootReader:
         since_us = round(now_s * 1e6) - SILENT_US
         alive = [reader for reader in readers if reader.newest_us > since_us]
         alive.sort(key=newest_first)
+        self._log_left_out("trainings", len(alive) - MOST_RUNS, "the newest")
         self.runs = {reader.run: reader for reader in alive[:MOST_RUNS]}
         for reader in self.runs.values():
             if reader.error:

@@ -12,7 +12,7 @@ from .suspects import RECENT_US
 LATE_KEYS = 64
 """Keys before the last one that are listed again: an object may come late."""
 MOST_BYTES = 8 * 2**20
-"""Larger objects are left out: 1,000 faults have 3 MB."""
+"""Larger attempts and events are left out, with a warning."""
 MOST_OBJECTS = 500
 """Lists of faults read at once, of a run; failed checks read at once."""
 
@@ -25,12 +25,15 @@ class TimedFolder:
         self._known: set[str] = set()
 
     def new(self, now_us: int) -> Iterator[ObjectInfo]:
-        """Yield recent objects that were not yielded before: some of each node's, if there are very many."""
+        """Yield recent objects that were not yielded before: some of each node's, if there are very many.
+
+        Objects that are too large are among them: their reader names them, and reads none.
+        """
         since_us = now_us - 2 * RECENT_US
         infos = {
             info.key: info
             for info in list_from(self._store, self._prefix, f"{self._prefix}{since_us:016d}")
-            if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
+            if info.modified_us is None or info.modified_us >= since_us
         }
         self._known &= infos.keys()
         of_node, ranked = defaultdict[str, int](int), list[tuple[int, str]]()

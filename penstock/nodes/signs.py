@@ -66,7 +66,7 @@ AHEAD_US = 60 * MINUTE_US
 LIST_ALL_US = 10 * MINUTE_US
 """Time after which all keys of a run are listed again: forged ones with high numbers may lie behind new ones."""
 MOST_WINDOW_BYTES = 64 * 2**20
-"""Larger windows are left out: one of 100,000 ranks has 20 MB."""
+"""Larger windows are left out, with a warning: one of 100,000 ranks has 20 MB."""
 MOST_SIGNS = 20_000
 """Faults held of a run; failed checks held."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
@@ -265,7 +265,16 @@ class _RunReader:
         most = MOST_WINDOW_BYTES if kind == "windows" else MOST_BYTES
         infos = [*list_from(self._store, prefix, prefix if lists_all else keys.since or prefix)]
         recent = [info for info in infos if info.modified_us is None or info.modified_us >= since_us]
-        new = [info for info in recent if info.nbytes <= most and info.key not in keys.known]
+        unknown = [info for info in recent if info.key not in keys.known]
+        new = [info for info in unknown if info.nbytes <= most]
+        for info in unknown:
+            if info.nbytes > most:
+                _log.warning(
+                    "%s is left out: it has %s bytes; accepted: at most %s",
+                    info.key,
+                    f"{info.nbytes:,}",
+                    f"{most:,}",
+                )
 
         def parsed(info: ObjectInfo) -> tuple[int, T] | None:
             try:

@@ -129,7 +129,7 @@ def test_page_shows_hostile_labels_and_keys_as_text(served):
     assert 'aria-current="page"' in page
 
 
-def test_column_of_copies_names_the_groups(tmp_path):
+def test_column_of_copies_names_the_groups(tmp_path, monkeypatch):
     root = loader.Root(tmp_path / "root")
     write_copies(root, marks=True)
     # The original of 30 and 31 goes: its copies stay one group.
@@ -140,6 +140,15 @@ def test_column_of_copies_names_the_groups(tmp_path):
     assert record.column == "dup_of"
     assert keys == [{"f/30", "f/31", "f/32"}, {HOSTILE, "f/40"}]
     assert "run penstock index faces@2 --map" in record.errors[0]
+    assert record.n_left_out == 0
+    monkeypatch.setattr(duplicates_module, "MOST_COPIES", 3)
+    bounded = groups_record(version, VersionColumns())
+    assert bounded.n_left_out == 1
+    served = Served(root, recipe=None)
+    try:
+        assert "1 further copy not searched" in served.get("/v/faces/2/groups").text
+    finally:
+        served.close()
 
 
 def test_large_version_compares_the_fullest_cells(root, monkeypatch):

@@ -18,6 +18,7 @@ from penstock.view.inspect.run_record import run_record
 from penstock.view.replays.training import Training
 from penstock.view.run_goodputs import RunGoodputs
 from penstock.view.sections.characters.section_lines import page_lines
+from penstock.view.sections.home import home_sections
 from penstock.view.sections.run import run_sections
 from penstock.view.terminal.addresses import page_at
 from tests.view.conftest import BATCH, train, write_photos
@@ -113,7 +114,10 @@ def test_goodput_is_one_number_on_home_run_page_and_command(
     assert main(["train", "goodput", "one", "--root", root.url, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["goodput"]
     goodputs = RunGoodputs()
-    (line,) = Board(goodputs).record(root).trainings
+    home = Board(goodputs).record(root)
+    (line,) = home.trainings
+    text = "\n".join(line.text for line in page_lines(home_sections(home), 200))
+    assert "failed checks only here: penstock node suspects also judges" in text
     assert printed == line.goodput == overview_of(root, "one").goodput
     assert printed == pytest.approx(6 / 16 if is_submitted else 6 / 8)
 

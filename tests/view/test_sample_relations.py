@@ -9,6 +9,7 @@ from penstock.view.inspect.sample_record import sample_record
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.open_data import OpenData
 from penstock.view.sample_relations import MAX_DISTANCE, MOST_NEIGHBOURS, phash_neighbours
+from penstock.view.web import app
 from tests.view.conftest import black, photo, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served
@@ -89,7 +90,7 @@ def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
     page = served.get(f"/v/near/3/s/{edited}").text
     thumb = served.get(f"/v/near/3/s/{same}/thumb/jpg")
     served.close()
-    assert "<td>&lt;b&gt;dog</td><td>review-2</td><td>bob</td>" in page
+    assert '>&lt;b&gt;dog</td><td data-name="annotation">review-2</td><td data-name="by">bob</td>' in page
     assert page.count(" bits</span>") == 2
     assert f"/v/near/3/s/{same}/thumb/jpg" in page.replace("../../../../", "/")
     assert thumb.status_code == 200
@@ -123,11 +124,11 @@ def test_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path):
     page = served.get(f"/r/near/0/{slot}").text.replace("../../../", "/")
     assert served.get(f"/r/near/0/{slot}.json").json()["neighbours"][0]["key"] == "k02"
     served.close()
-    assert "<td>dog</td><td>review-2</td><td>bob</td>" in page
+    assert '>dog</td><td data-name="annotation">review-2</td><td data-name="by">bob</td>' in page
     assert f'href="/v/near/3/s/{of_key(version, 2)}"' in page
 
 
-def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path):
+def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path, monkeypatch):
     """k00 and k01 are one picture of one colour each; only k00 has a hash that says something."""
     with root.write("near") as writer:
         for i in range(6):
@@ -140,7 +141,12 @@ def test_step_leads_from_bad_slots_to_look_alikes(root, tmp_path):
     served = Served(tmp_path / "root", recipe=None)
     page = served.get("/r/near/0").text
     shown = served.get(f"/r/near/0/{slots['k00']}").text
+    monkeypatch.setattr(app, "MOST_ALIKE", 1)
+    bounded = served.get("/r/near/0").text
     served.close()
+    rest = bounded.partition("More like this:")[2].partition("</p>")[0]
+    assert ("1 other bad slot: open a slot" in rest) == bool(rest)
+    assert "other bad slot" not in page
     bad = page.partition("More like this:")[2].partition("</p>")[0]
     assert f"/{slots['k00']}?world=1&amp;rank=0#alike" in bad
     assert bad.count("<a ") == 1

@@ -18,6 +18,7 @@ from penstock.cli import main
 from penstock.view import open_data
 from penstock.view.open_data import OpenData
 from penstock.view.raw_source import RawSource
+from penstock.view.web import find
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
 from penstock.view.web.static_files import PATH
@@ -727,3 +728,10 @@ def test_step_box_opens_the_step_of_a_run(served, query, location):
 def test_search_box_opens_the_sample_of_a_key(served):
     location = served.get("/find?text=p/3").headers["location"]
     assert served.get(f"/{location}.json").json()["key"] == "p/3"
+
+
+def test_search_box_names_datasets_that_it_did_not_search(served, monkeypatch):
+    assert "Keys were searched" not in served.get("/find?text=p/nothing").text
+    monkeypatch.setattr(find, "MOST_SEARCHED", 0)
+    n = len(served.opened.root.datasets())
+    assert f"Keys were searched in the first 0 of {n} datasets." in served.get("/find?text=p/nothing").text

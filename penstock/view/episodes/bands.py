@@ -20,7 +20,7 @@ TASKS = ("task.txt", "task", "language_instruction")
 MAX_TASK_BYTES = 2**20
 """Largest field with a task, in bytes."""
 MOST_SPANS = 2000
-"""Most spans of a kind."""
+"""Most spans of a kind that are shown."""
 GAP_PERIODS = 3
 """Median periods of a clock above which two values are a gap apart."""
 _TEXT = 400
@@ -46,7 +46,8 @@ def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tu
     """Return (language lines by style and time, error or ""). Without lines, the task is one span."""
     try:
         if LANGUAGE in episode.names:
-            return _lines(episode), ""
+            spans = _lines(episode)
+            return spans[:MOST_SPANS], left_out(len(spans), "lines of language")
         task = _task(episode, columns)
     except Corrupt as error:
         return (), clean(error, 600)
@@ -83,7 +84,14 @@ def _lines(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
                     detail=", ".join(_details(line)),
                 )
             )
-    return tuple(spans[:MOST_SPANS])
+    return tuple(spans)
+
+
+def left_out(n: int, what: str) -> str:
+    """Return that only the first spans are shown; "" if all are."""
+    if n <= MOST_SPANS:
+        return ""
+    return f"the first {MOST_SPANS:,} of {n:,} {what} are shown"
 
 
 def _end(episode: OpenEpisode) -> int:
@@ -114,6 +122,7 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ..
     except Corrupt as error:
         return (), -1, clean(error, 600)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], keep, [False]]).astype(np.int8)))
+    stretches = edges.reshape(-1, 2)  # [spans, 2]: first row, and the one after the last
     spans = tuple(
         EpisodeSpan(
             first_ns=episode.time_of(anchor, first),
@@ -121,56 +130,60 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ..
             text="keep",
             kind="keep",
         )
-        for first, stop in edges.reshape(-1, 2)[:MOST_SPANS].tolist()
+        for first, stop in stretches[:MOST_SPANS].tolist()
     )
-    return spans, int(keep.sum()), ""
+    return spans, int(keep.sum()), left_out(len(stretches), "stretches of kept rows")
 
 
-def fault_spans(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
-    """Return clocks' gaps, and runs of frames with equal bytes, by field and time."""
+def fault_spans(episode: OpenEpisode) -> tuple[tuple[EpisodeSpan, ...], str]:
+    """Return (clocks' gaps, and runs of frames with equal bytes, by field and time; what is left out or "")."""
     spans: list[EpisodeSpan] = []
+    n_spans = 0
     gaps_of: dict[str, str] = {}  # clocks that streams share are searched once
     for name, clock in episode.clocks.items():
         source = episode.clock_names[name]
         if source == "container" or source not in gaps_of:
             gaps_of[source] = name
-            spans += _gaps(episode, name, clock)
+            n_spans += _add_gaps(episode, name, clock, spans)
     for name, camera in episode.cameras.items():
         if camera.table is not None and camera.timeline is not None and name not in episode.errors:
             shown = camera.timeline.shown
             same = (np.diff(camera.table.crc32c[shown].astype(np.int64)) == 0) & (
                 np.diff(camera.table.size[shown]) == 0
             )
-            spans += _frozen(episode, name, same)
-    return tuple(spans[:MOST_SPANS])
+            n_spans += _add_frozen(episode, name, same, spans)
+    return tuple(spans[:MOST_SPANS]), left_out(n_spans, "gaps and frozen spans")
 
 
-def _gaps(episode: OpenEpisode, name: str, clock: I64) -> list[EpisodeSpan]:
+def _add_gaps(episode: OpenEpisode, name: str, clock: I64, spans: list[EpisodeSpan]) -> int:
+    """Add the first gaps of a clock, and return the number of all."""
     steps = np.diff(clock)
     if len(steps) < 2:
-        return []
+        return 0
     wide = np.flatnonzero(steps > GAP_PERIODS * np.median(steps))
-    return [
-        EpisodeSpan(
+    for row in wide[:MOST_SPANS].tolist():
+        gap = EpisodeSpan(
             first_ns=int(clock[row]) - episode.origin_ns,
             last_ns=int(clock[row + 1]) - episode.origin_ns,
             text=f"gap of {int(steps[row]) / 1e6:,.4g} ms",
             kind="gap",
             detail=clean(name, 200),
         )
-        for row in wide[:MOST_SPANS].tolist()
-    ]
+        spans.append(gap)
+    return len(wide)
 
 
-def _frozen(episode: OpenEpisode, name: str, same: np.ndarray) -> list[EpisodeSpan]:
+def _add_frozen(episode: OpenEpisode, name: str, same: np.ndarray, spans: list[EpisodeSpan]) -> int:
+    """Add the first runs of equal frames, and return the number of all. same: bool [frames - 1]."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
-    return [
-        EpisodeSpan(
+    stretches = edges.reshape(-1, 2)
+    for first, stop in stretches[:MOST_SPANS].tolist():
+        frozen = EpisodeSpan(
             first_ns=episode.time_of(name, first),
             last_ns=episode.time_of(name, stop),
             text=f"{stop - first + 1} frames of equal bytes",
             kind="frozen",
             detail=clean(name, 200),
         )
-        for first, stop in edges.reshape(-1, 2)[:MOST_SPANS].tolist()
-    ]
+        spans.append(frozen)
+    return len(stretches)

@@ -229,6 +229,9 @@ def episode_record(
     keep, n_keep, trouble = keep_spans(episode, anchor)
     if trouble:
         errors["keep"] = trouble
+    faults, trouble = fault_spans(episode)
+    if trouble:
+        errors["faults"] = trouble
     shown = {*episode.streams, *episode.cameras, *episode.errors}
     names = [name for name in episode.names if name in shown]
     lanes, n_undrawn = lanes_of(
@@ -250,7 +253,7 @@ def episode_record(
         language=language,
         keep=keep,
         n_keep=n_keep,
-        faults=fault_spans(episode),
+        faults=faults,
         quality={name: sample.columns[name] for name in QUALITY if name in sample.columns},
         errors={clean(name, 200): text for name, text in errors.items()},
     )

@@ -5,7 +5,7 @@ Copies lie in one cell or in the next. All pairs of 1e6 samples would take an ho
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Duplicates:
     """Column that names the originals; "" if vectors were compared."""
     n_compared: int
     """Samples that could be in a group."""
+    n_left_out: int = 0
+    """Copies beyond the first ones, which are in no group."""
     groups: tuple[Int64s, ...]
     """int64 [samples] each: live ordinals, ascending. The largest group comes first."""
 
@@ -51,9 +53,13 @@ def duplicates(
 
     Raises: NotIndexed if the version is too large to compare and has no map; Corrupt.
     """
-    ordinals, originals = _copies(version, columns)
+    ordinals, originals, n_left_out = _copies(version, columns)
     if len(ordinals):
-        return _by_column(version, ordinals, originals)
+        by_column = _by_column(version, ordinals, originals)
+        return replace(
+            by_column,
+            n_left_out=n_left_out,
+        )
     if not field:
         return Duplicates(column="", n_compared=0, groups=())
     ordinals = ordinals_with(version, field)
@@ -80,22 +86,26 @@ def duplicates(
 def _copies(
     version: "loader.Version",
     columns: VersionColumns,
-) -> tuple[Int64s, list[str]]:
-    """Return (live ordinals of up to `MOST_COPIES` copies, keys of their originals)."""
+) -> tuple[Int64s, list[str], int]:
+    """Return (live ordinals of up to `MOST_COPIES` copies, keys of their originals, the count of other copies)."""
     none = np.zeros(0, np.int64)
     if COPY_COLUMN not in version.manifest["columns"]:
-        return none, []
+        return none, [], 0
     series = columns.values(version, [COPY_COLUMN])[COPY_COLUMN]
     if series.dtype != import_polars().String:
-        return none, []
-    is_copy = (series.str.len_bytes() > 0).fill_null(False)
-    first = is_copy.arg_true().head(MOST_COPIES)
+        return none, [], 0
+    n_bytes = series.str.len_bytes()
+    is_copy = (n_bytes > 0).fill_null(False)
+    copies = is_copy.arg_true()
+    first = copies.head(MOST_COPIES)
     rows = first.to_numpy().astype(np.int64)
     counted = columns.ordinals(version)
     ordinals = rows
     if counted is not None:
         ordinals = counted[rows]
-    return ordinals, series.gather(rows).to_list()
+    originals = series.gather(rows)
+    n_left_out = len(copies) - len(first)
+    return ordinals, originals.to_list(), n_left_out
 
 
 def _by_column(

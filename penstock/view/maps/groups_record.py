@@ -88,6 +88,8 @@ class GroupsRecord(JsonRecord):
     """Field of the vectors, or ""."""
     least_cosine: float
     """Least cosine of near-duplicates."""
+    n_left_out: int
+    """Copies that the column names beyond the first ones: they are in no group."""
     n_compared: int
     """Samples of which near-duplicates were looked for."""
     n_groups: int
@@ -150,6 +152,7 @@ def groups_record(
         field=field,
         least_cosine=least_cosine,
         n_compared=copies.n_compared,
+        n_left_out=copies.n_left_out,
         n_groups=len(copies.groups),
         n_duplicates=sum(map(len, copies.groups)),
         duplicates=_shown(version, copies.groups[:SHOWN]),

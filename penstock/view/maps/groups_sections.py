@@ -79,7 +79,10 @@ def _how(record: GroupsRecord) -> str:
     """Return how near-duplicates were found, in one sentence."""
     n = counted(record.n_duplicates, "sample")
     if record.column:
-        return f"{n} in groups that the column {record.column} names."
+        text = f"{n} in groups that the column {record.column} names."
+        if record.n_left_out:
+            text = f"{text} {counted(record.n_left_out, 'further copy', 'further copies')} not searched."
+        return text
     if not record.n_compared:
         return "No sample was compared."
     groups = f"{n} in groups of a cosine of at least {record.least_cosine:g}"

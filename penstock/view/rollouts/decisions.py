@@ -88,7 +88,9 @@ class DecisionDetail(JsonRecord):
     most: int
     """Largest number of rollouts in a cell of `by`."""
     asked: Mapping[str, str]
-    """Argument that decides -> value."""
+    """Argument that decides -> value; the first by name."""
+    n_asked: int
+    """All arguments, also those beyond the listed ones."""
     version_id: str
     """Id of the version that it read."""
     n_parts: int
@@ -262,6 +264,7 @@ def decision_detail(
         n_envs=len(by),
         most=max(cells, default=0),
         asked=_asked(record),
+        n_asked=len(record.asked),
         version_id=clean(record.cursor.version, 80),
         n_parts=record.cursor.parts,
         last_part=clean(record.cursor.last, 200),

@@ -90,7 +90,9 @@ class OpenRollout:
     values: Mapping[str, Array]
     """Field -> one value per token, [n_tokens]; the token field is there unless it is damaged."""
     shapes: tuple[FieldShape, ...]
-    """All fields, by name."""
+    """Fields by name: tokens, mask and turns, and the first of the others."""
+    n_fields: int
+    """All fields, also those beyond the listed ones."""
     turns: tuple[RolloutTurn, ...]
     n_turns: int
     """All turns, also those beyond the listed ones."""
@@ -135,9 +137,11 @@ def open_rollout(
 ) -> OpenRollout:
     """Return a rollout. names: fields of the sample. Damaged fields have an error. Raises: StoreError."""
     # A sample may have any number of fields: the page reads a bounded number of them.
-    listed = sorted(names)[:MOST_FIELDS]
-    (address,) = version.address(np.array([ordinal]), listed)
     tokens = tokens_field(names)
+    needed = {tokens, mask_field(tokens), TURNS}
+    first = sorted(names, key=lambda name: (name not in needed, name))
+    listed = sorted(first[:MOST_FIELDS])
+    (address,) = version.address(np.array([ordinal]), listed)
     read = _read_small(version, address)
     arrays: dict[str, Array] = {}
     shapes: dict[str, FieldShape] = {}
@@ -174,6 +178,7 @@ def open_rollout(
         tokens=tokens,
         values=values,
         shapes=tuple(shapes.values()),
+        n_fields=len(names),
         turns=turns,
         n_turns=n_turns,
     )

@@ -111,7 +111,9 @@ class RolloutRecord(JsonRecord):
     n_policies: int
     """All policy versions."""
     shapes: tuple[FieldShape, ...]
-    """All fields, by name."""
+    """Fields by name: tokens, mask and turns, and the first of the others."""
+    n_fields: int
+    """All fields, also those beyond the listed ones."""
     groups: Mapping[str, str]
     """Column -> value that makes a group with other samples."""
     stretches: tuple[TokenStretch, ...] = ()
@@ -178,6 +180,7 @@ def rollout_record(
         policies=policies,
         n_policies=n_policies,
         shapes=rollout.shapes,
+        n_fields=rollout.n_fields,
         groups={name: sample.columns[name] for name in GROUP_COLUMNS if sample.columns.get(name)},
     )
     return _with_tokens(record, rollout) if rollout.n_tokens else record

@@ -135,5 +135,8 @@ def _cursor(record: DecisionDetail) -> Section:
 
 
 def _arguments(record: DecisionDetail) -> Section:
-    table = TableSection(rows=tuple(record.asked.items()))
+    table = TableSection(
+        rows=tuple(record.asked.items()),
+        n_more=record.n_asked - len(record.asked),
+    )
     return BoxSection(title="Arguments", sections=(table,))

@@ -9,7 +9,7 @@ from ..board.attention import AttentionItem
 from ..board.dataset_cards import DatasetCard
 from ..board.home_record import HomeRecord, VersionLine
 from ..board.training_lines import TrainingLine
-from ..board.unpublished import UnpublishedDataset
+from ..board.unpublished import MOST_UNPUBLISHED, UnpublishedDataset
 from ..marks import counted
 from ..page_address import address, version_address
 from .cost import HOME as COST
@@ -55,6 +55,8 @@ def home_sections(record: HomeRecord) -> SectionPage:
     if record.attention:
         rows = tuple(_attention(item) for item in record.attention)
         sections.append(AttentionSection(rows))
+    if any(line.starts_us for line in record.trainings):
+        sections.append(_unread_signs())
     sections += [
         _trainings(record),
         _datasets(record),
@@ -162,6 +164,16 @@ def _training(line: TrainingLine) -> tuple[Text, ...]:
     )
 
 
+def _unread_signs() -> Section:
+    # They need the windows and faults of all runs: many requests for a first page.
+    text = (
+        "Signs against nodes are failed checks only here:",
+        code("penstock node suspects"),
+        "also judges slow steps, wrong reads and crashes.",
+    )
+    return NoticeSection(text, "quiet")
+
+
 def _metric(line: TrainingLine) -> Text:
     if line.error:
         return TextPiece(clean(line.error, 80), tone="bad")
@@ -189,6 +201,9 @@ def _datasets(record: HomeRecord) -> Section:
         sections.append(DatasetsSection(tuple(tiles)))
     else:
         sections.append(NoticeSection("There is no dataset yet."))
+    if len(record.unpublished) == MOST_UNPUBLISHED:
+        text = f"At most {MOST_UNPUBLISHED} datasets without a version are shown, the first by name."
+        sections.append(NoticeSection(text, "quiet"))
     if record.datasets:
         lists = tuple(_versions(name, versions) for name, versions in sorted(record.datasets.items()))
         sections.append(FoldSection(title="all versions", sections=lists))

@@ -249,6 +249,9 @@ def _starts(record: TrainingRunRecord, overview: RunOverview) -> Section:
     n_earlier = overview.n_starts - len(overview.starts)
     if n_earlier > 0:
         rows.append(("", quiet(f"and {n_earlier:,} earlier")))
+    n_logged = len(record.starts) - MOST_START_ROWS
+    if n_logged > 0:
+        rows.append(("", quiet(f"and {n_logged:,} earlier in the run log")))
     rows += [_start_row(start) for start in record.starts[-MOST_START_ROWS:]]
     return card("Starts", TableSection(rows=tuple(rows)))
 

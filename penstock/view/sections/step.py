@@ -18,7 +18,7 @@ from .section import (
     Section,
     SectionPage,
 )
-from .texts import KeyLink, Text, code, link, neighbour_links, strong
+from .texts import KeyLink, Text, code, link, neighbour_links, quiet, strong
 from .values import MarksSection, ProofsSection, SlotsSection
 
 
@@ -27,6 +27,7 @@ def step_sections(
     *,
     alike: Mapping[int, int] | None = None,
     like_pages: Mapping[int, str] | None = None,
+    n_unsearched: int = 0,
     decision: DecisionRow | None = None,
     decision_error: str = "",
     recipe: str = "",
@@ -46,7 +47,7 @@ def step_sections(
         facts = decision_facts(decision)
         sections.append(BoxSection(title=link("Decision", f"{here}/decision"), sections=(facts,)))
     sections.append(MarksSection(record.marks, f"{here}/"))
-    sections += _more_like(here, part, alike or {}, like_pages or {})
+    sections += _more_like(here, part, alike or {}, like_pages or {}, n_unsearched)
     slots = SlotsSection(
         slots=record.slots,
         step=here,
@@ -107,6 +108,7 @@ def _more_like(
     part: str,
     alike: Mapping[int, int],
     like_pages: Mapping[int, str],
+    n_unsearched: int,
 ) -> list[Section]:
     links = [link(f"slot {slot}", page) for slot, page in like_pages.items()]
     for slot, n in alike.items():
@@ -114,6 +116,9 @@ def _more_like(
         links.append(link(text, f"{here}/{slot}{part}#alike"))
     if not links:
         return []
+    if n_unsearched:
+        rest = counted(n_unsearched, "other bad slot", "other bad slots")
+        links.append(quiet(f"{rest}: open a slot for samples like its own"))
     return [FactsSection(("More like this:", *links))]
 
 

@@ -180,6 +180,7 @@ def _step(site: Site, request: Request) -> Page:
         record,
         alike=_look_alikes(site, record),
         like_pages=_like_pages(site, record),
+        n_unsearched=max(0, len(record.bad_slots) - MOST_ALIKE),
         recipe=site.opened.recipe or "",
         **step_decision(site, training, step),
     )

@@ -59,20 +59,27 @@ def page_of(opened: OpenData, text: str) -> str:
     name, at, number = text.rpartition("@")
     if not at:
         name = text
-    step = number if _NUMBER.fullmatch(number) else ""
+    step = ""
+    if _NUMBER.fullmatch(number):
+        step = number
     runs = opened.run_names()
     datasets = opened.root.datasets()
     if name in datasets:
         return _version_page(opened, name, step)
     if name in runs or name.startswith("p-"):
-        return address("r", name, step) if step else address("r", name)
+        if step:
+            return address("r", name, step)
+        return address("r", name)
     sample = _sample_page(opened, datasets, text)
     if sample:
         return sample
     near = did_you_mean(name, [*datasets, *runs])
+    searched = ""
+    if len(datasets) > MOST_SEARCHED:
+        searched = f" Keys were searched in the first {MOST_SEARCHED} of {len(datasets):,} datasets."
     raise SampleNotFound(
-        f"no run, dataset or sample of the newest versions is called {text!r}{near or '.'} Accepted: a run (big-7), "
-        "a step (big-7@1234), a dataset (photos), a version (photos@7), a plan (p-...), or a sample's key"
+        f"no run, dataset or sample of the newest versions is called {text!r}{near or '.'}{searched} Accepted: a run "
+        "(big-7), a step (big-7@1234), a dataset (photos), a version (photos@7), a plan (p-...), or a sample's key"
     )
 
 

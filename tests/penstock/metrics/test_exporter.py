@@ -19,6 +19,7 @@ from loader.dataset.tables.slice_record import MAX_RECORD_BYTES
 from loader.run.trail.read_trail import read_rows
 from loader.run.trail.trail import trail_folder
 from penstock.cli import main
+from penstock.metrics import root_reader
 from penstock.metrics.exporter import registry_of
 from penstock.metrics.families import GAUGES, MOST_LABEL, PREFIX, Labels, RootCollector
 from penstock.metrics.root_reader import RootReader
@@ -233,6 +234,23 @@ def test_large_records_are_read_and_larger_ones_are_named(root: loader.Root) -> 
     reader.read()
     assert reader.errors["slices"].startswith("slices/photos/rare/000002.json has 8,388,609 bytes")
     assert "trainings/small/faults/000001-0.json" in reader.errors["trainings"]
+
+
+def test_what_has_no_metrics_is_logged_once(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root.save_slice("photos@1", "plates", ["k1"], by="ann", why="look")
+    for name in ("MOST_DATASETS", "MOST_SLICES", "MOST_RUNS"):
+        monkeypatch.setattr(root_reader, name, 1)
+    reader = RootReader(root)
+    for _ in range(2):
+        reader.read()
+    assert (len(reader.versions), len(reader.runs), reader.errors) == (1, 1, {})
+    assert sorted(text for text in caplog.messages if "without metrics" in text) == [
+        "datasets without metrics: 1; only the first by name have them",
+        "slices without metrics: 2; only the first by name have them",
+        "trainings without metrics: 2; only the newest have them",
+    ]
 
 
 def test_restored_object_ends_the_damage(root: loader.Root) -> None:

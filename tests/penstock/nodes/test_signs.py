@@ -382,12 +382,19 @@ def test_run_of_a_node_whose_clock_is_ahead_at_midnight_is_read(store: Counted) 
     assert [one.node for one in reader.read(midnight_us - MINUTE_US).faults] == ["m3"]
 
 
-def test_very_large_object_is_left_out(store: Counted) -> None:
+def test_very_large_object_is_left_out_and_named_once(
+    store: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = live(store, "big", 1)
+    store.put_if_absent(folder.key("events/000001-000077.json"), b" " * 2**24)
     store.put_if_absent(folder.key(f"faults/{now_us():016d}-m1-0.json"), b" " * 2**24)
     store.put_if_absent(f"{CHECKS}{now_us():016d}-m1-0.json", b" " * 2**24)
     store.failing = "-m1-0.json"
-    assert len(SignReader(store).read(now_us()).faults) == 1
+    reader = SignReader(store)
+    for _ in range(2):
+        assert len(reader.read(now_us() + 2 * MINUTE_US).faults) == 1
+    left_out = [text for text in caplog.messages if "16,777,216 bytes" in text]
+    assert [sum(kind in text for text in left_out) for kind in ("faults/", "checks/", "events/")] == [1, 1, 1]
 
 
 def test_forged_faults_do_not_fill_the_memory(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:

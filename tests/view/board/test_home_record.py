@@ -14,11 +14,13 @@ from loader.run.trail.trail_outline import MOST_OBJECTS, listed_runs, trail_outl
 from penstock.metrics.conditions import STALLED_LEAST_S
 from penstock.nodes.node_check import CheckStatus, NodeCheckResult, put_failures
 from penstock.stages import StageRecord, append_record
+from penstock.view.board import unpublished
 from penstock.view.board.attention import attention_items
 from penstock.view.board.home_record import MOST_TRAININGS, Board
 from penstock.view.board.training_lines import training_line
 from penstock.view.board.unpublished import unpublished_datasets
 from penstock.view.polyline import points_of
+from penstock.view.sections import home as home_module
 from penstock.view.sections.characters.section_lines import page_lines
 from penstock.view.sections.home import home_sections
 from tests.view.conftest import BATCH, train, write_photos
@@ -141,7 +143,7 @@ def stage_record(root, dataset, verdict, reason="", partition="000001-aa"):
     append_record(root.store, record)
 
 
-def test_dataset_without_a_version_has_its_reason(home, tmp_path):
+def test_dataset_without_a_version_has_its_reason(home, tmp_path, monkeypatch):
     stage_record(home, "clips", "failed", "drift: <b>too far</b>\u202e\n" + "x" * 1_000_000)
     stage_record(home, "photos", "published")
     stage_record(home, "photos-b", "started")
@@ -158,6 +160,11 @@ def test_dataset_without_a_version_has_its_reason(home, tmp_path):
     lines = [line.text for line in page_lines(home_sections(record), 100)]
     (text,) = [line for line in lines if line.startswith("clips  no version")]
     assert text.isprintable()
+    assert not [line for line in lines if line.startswith("At most")]
+    for module in (unpublished, home_module):
+        monkeypatch.setattr(module, "MOST_UNPUBLISHED", 2)
+    bounded = [line.text for line in page_lines(home_sections(record_of(home)), 100)]
+    assert "At most 2 datasets without a version are shown, the first by name." in bounded
     assert len(text) < 400
     served = Served(tmp_path / "root", recipe=None)
     page = served.get("/").text
@@ -276,5 +283,6 @@ def test_lines_for_terminals_have_state_step_and_size(home):
     assert run.split()[:3] == ["one", "running", "5"]
     assert "1.05" in run
     assert run.endswith("photos@2")
+    assert not [line for line in lines if "node suspects" in line], "no training has a record of nodes"
     (card,) = [line for line in lines if line.startswith("photos@2  ")]
     assert card.startswith(f"photos@2  {len(home.open('photos@2'))} samples")

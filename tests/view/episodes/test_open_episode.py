@@ -20,6 +20,7 @@ from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
+from penstock.view.episodes import bands
 from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
 from penstock.view.episodes.episode_record import episode_record, groups, lanes_of, moment, stepped
@@ -214,14 +215,14 @@ def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
         (0, 1_500_000_000),
         (2_000_000_000, 3_000_000_000),
     ]
-    assert fault_spans(opened(rig)) == ()
+    assert fault_spans(opened(rig)) == ((), "")
     usual = rig_fields()
     clock = usual["state.ns.npy"].copy()
     clock[1000:] += 10**8
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root, **{"state.ns.npy": clock, "keep.npy": np.ones(7, bool)})
         episode = opened(version)
-    (gap,) = fault_spans(episode)
+    (gap,), _ = fault_spans(episode)
     assert (gap.kind, gap.first_ns, gap.last_ns, gap.detail) == (
         "gap",
         999 * 10**6,
@@ -229,6 +230,25 @@ def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
         "state.npy",
     )
     assert "7 rows" in keep_spans(episode, "action.npy")[2]
+
+
+def test_spans_that_are_left_out_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(bands, "MOST_SPANS", 2)
+    usual = rig_fields(cameras={})
+    clock = usual["state.ns.npy"].copy()
+    for row in (500, 1000, 1500):
+        clock[row:] += 10**8
+    keep = np.arange(len(usual["keep.npy"])) % 2 == 0
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("rig") as writer:
+            writer.add("ep", usual | {"state.ns.npy": clock, "keep.npy": keep})
+        record = episode_record(opened(root.open("rig")))
+    assert (len(record.language), len(record.keep), len(record.faults)) == (2, 2, 2)
+    assert record.errors == {
+        "language": "the first 2 of 3 lines of language are shown",
+        "keep": "the first 2 of 75 stretches of kept rows are shown",
+        "faults": "the first 2 of 3 gaps and frozen spans are shown",
+    }
 
 
 def test_frames_of_equal_bytes_are_frozen(tmp_path):
@@ -240,7 +260,7 @@ def test_frames_of_equal_bytes_are_frozen(tmp_path):
     frozen = packets_bytes(replace(table, crc32c=crc32c, size=size))
     with loader.Root(tmp_path / "root") as root:
         episode = opened(write_rig(root, **{"cam.left.mp4.packets": frozen}))
-    (span,) = fault_spans(episode)
+    (span,), _ = fault_spans(episode)
     assert (span.kind, span.text, span.detail) == ("frozen", "5 frames of equal bytes", "cam.left.mp4")
     assert (span.first_ns, span.last_ns) == tuple(episode.time_of("cam.left.mp4", n) for n in (10, 14))
 

@@ -100,6 +100,19 @@ def test_detail_adds_up_by_environment_and_length(root):
         decision_detail(root.store, "on", 6)
 
 
+def test_arguments_beyond_the_listed_ones_are_counted(root, monkeypatch):
+    monkeypatch.setattr(decisions, "MOST_ARGUMENTS", 1)
+    write_decisions(root, [0])
+    detail = decision_detail(root.store, "on", 0)
+    assert (list(detail.asked), detail.n_asked) == (["groups"], 3)
+    served = Served(root, recipe=None)
+    try:
+        page = served.get("/r/on/0/decision").text
+    finally:
+        served.close()
+    assert "and 2 more" in page
+
+
 def test_summary_adds_up_the_decisions_and_names_the_newest_plan(root):
     write_decisions(root, range(6), run="first")
     RunRecords(root.store, "on").create_like(LikeRecord(run="on", like="first", until=4))

@@ -9,6 +9,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime
 from penstock.view.rollouts import group_members
+from penstock.view.rollouts import group_record as group_record_module
 from penstock.view.rollouts.group_record import group_record
 from tests.view.rollouts.rig import GROUPS, MEMBERS, ordinal_of, rollout, write_rollouts
 from tests.view.test_web import Served
@@ -103,6 +104,22 @@ def test_sample_without_the_column_names_the_others(root):
     for column in ("pair_id", "reward", "key"):
         with pytest.raises(InvalidRuntime, match="accepted: group_id"):
             group_record(version, 0, column)
+
+
+def test_members_with_fields_that_are_not_read_are_counted_beside_a_rollout(root, monkeypatch):
+    monkeypatch.setattr(group_record_module, "MOST_TOTAL_BYTES", 1000)
+    version = write_rollouts(root, steps=1)
+    ordinal = ordinal_of(version, "0/0/1")
+    record = group_record(version, ordinal)
+    unread = [one for one in record.members if one.errors]
+    assert 0 < len(unread) < MEMBERS
+    assert "bytes and is not read here" in unread[0].errors[0]
+    served = Served(root, recipe=None)
+    try:
+        text = served.get(f"/v/rl/1/s/{ordinal}/group?by=group_id", hx_request="true").text
+    finally:
+        served.close()
+    assert f"{len(unread)} of them have fields that were not read" in text
 
 
 def test_large_group_is_bounded(root, monkeypatch):

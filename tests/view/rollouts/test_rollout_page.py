@@ -289,6 +289,22 @@ def test_large_field_is_read_by_its_header_alone(root, monkeypatch):
     assert record.n_tokens == 900
 
 
+def test_fields_beyond_the_listed_ones_are_counted(root, monkeypatch):
+    monkeypatch.setattr(opening, "MOST_FIELDS", 4)
+    version = write_rollouts(root, steps=1)
+    record = record_of(version, 0)
+    names = [one.field for one in record.shapes]
+    assert (len(names), record.n_fields) == (4, 9)
+    assert {"tokens.npy", "mask.npy", "turns.jsonl"} <= set(names)
+    served = Served(root, recipe=None)
+    try:
+        page = served.get("/v/rl/1/s/0").text
+    finally:
+        served.close()
+    assert '<p class="quiet small">and 5 more</p>' in page
+    assert '<span class="tok ' in page
+
+
 def test_page_of_a_hundred_thousand_tokens_is_bounded(root):
     n = 100_000
     turns = "".join(

@@ -1,6 +1,7 @@
 """Facets of random tables under random filters: every value and bin finds its count, compared with polars."""
 
 import datetime
+import itertools
 import random
 
 import numpy as np
@@ -363,6 +364,71 @@ def test_large_version_is_counted_by_spread_rows(spread):
     whole = filtered_page(spread, cache=cache)
     assert (whole.about, whole.n_found) == (None, len(spread))
     assert [row.ordinal for row in whole.rows] == list(range(60))
+
+
+def test_columns_of_spread_rows_decode_their_places_once(spread, monkeypatch):
+    decoded = []
+    read = spread_rows.get_rows
+
+    def get_rows(store, file, rows, columns):
+        decoded.append(tuple(columns))
+        return read(store, file, rows, columns)
+
+    monkeypatch.setattr(spread_rows, "get_rows", get_rows)
+    cache = VersionColumns()
+    for names in (["width"], ["label"], ["key"]):
+        cache.values(spread, names)
+    places = ("part", "row")
+    first, second = (
+        [places, places],
+        [places, places],
+    )  # of two batches: of the keys, then of the other columns
+    assert decoded == [
+        *first,
+        *second,
+        *[("width",), ("width",)],
+        *[("label",), ("label",)],
+        *[("key",), ("key",)],
+    ]
+
+
+@pytest.mark.parametrize("batches", [("none", "old", "new"), ("old", "new", "old")])
+def test_columns_of_spread_rows_are_those_of_the_table(monkeypatch, tmp_path, batches):
+    """Columns that some batches lack, batches without any, annotations, and excluded samples."""
+    monkeypatch.setattr(spread_rows, "WHOLE_UP_TO", 100)
+    monkeypatch.setattr(spread_rows, "SPREAD_ROWS", 300)
+    monkeypatch.setattr(spread_rows, "ROW_GROUP_ROWS", 30)
+    numbers = itertools.count()
+    with loader.Root(tmp_path / "root") as root:
+        for batch in batches:
+            with root.write("d", part_samples=170) as writer:
+                for number in itertools.islice(numbers, 300):
+                    columns = {"none": {}, "old": {"width": number}, "new": {"width": number, "late": "x"}}
+                    writer.add(f"k{number:04}", {"cls": number}, metadata=columns[batch])
+        edits = {f"k{number:04}": {"width": -number} for number in range(3, 900, 5)}
+        root.annotate("d@latest", "review", edits, author="ann")
+        root.exclude("d@latest", [f"k{number:04}" for number in range(0, 900, 7)], reason="blurred")
+        version = root.open("d@latest")
+        cache = VersionColumns()
+        for names in (["late"], ["width", "key"], ["key"]):
+            counted = version.samples().collect()[cache.ordinals(version)]
+            assert cache.values(version, names).equals(counted.select(names))
+
+
+def test_columns_in_another_order_than_the_keys_are_joined(spread, monkeypatch):
+    read = spread_rows.get_rows
+    keys_files = [entry["path"] for entry in spread.manifest["samples"] if entry["group"] == "keys"]
+
+    def get_rows(store, file, rows, columns):
+        table = read(store, file, rows, columns)
+        if file.path in keys_files:
+            return table
+        return table.take(np.arange(len(rows))[::-1])
+
+    monkeypatch.setattr(spread_rows, "get_rows", get_rows)
+    cache = VersionColumns()
+    counted = spread.samples().collect()[cache.ordinals(spread)]
+    assert cache.values(spread, ["width"]).equals(counted.select("width"))
 
 
 def test_page_of_a_filter_is_read_from_its_chunks(monkeypatch):

@@ -5,12 +5,13 @@ many short stretches would estimate better, and read the whole table.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import loader
-from loader.dataset.tables.annotations import with_edits
+from loader.dataset.tables.annotations import select_files, with_edits
 from loader.dataset.tables.parquet import ROW_GROUP_ROWS, TableFile
 from loader.dataset.tables.table_rows import get_rows
 from loader.dataset.versions.samples_table import import_polars, join_group, other_groups, read_group
@@ -22,9 +23,10 @@ WHOLE_UP_TO = 20_000_000
 """Samples up to which every one is counted."""
 SPREAD_ROWS = 4_000_000
 """Rows that are counted of a larger version."""
+_PLACE = ["part", "row"]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-Stretches = Sequence[tuple[int, Int64s]]
-"""(number of a keys file, its rows) pairs."""
+Stretches = Sequence[tuple[int, int, int]]
+"""(number of a keys file, its first row, the row after its last one)."""
 
 
 def is_spread(version: "loader.Version") -> bool:
@@ -32,47 +34,177 @@ def is_spread(version: "loader.Version") -> bool:
     return len(version) > WHOLE_UP_TO
 
 
-def spread_samples(version: "loader.Version", columns: Sequence[str]) -> "polars.DataFrame":
-    """Return ordinal and these columns of evenly spread live samples, the same each time, in version order."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Runs:
+    """Places of rows, as runs of rows that follow each other in a part. All arrays: int64 [runs]."""
+
+    parts: Sequence[str]
+    """[runs]: ids."""
+    first_rows: Int64s
+    """First row in the part."""
+    lengths: Int64s
+
+    def is_same(self, other: "_Runs") -> bool:
+        return (
+            self.parts == other.parts
+            and np.array_equal(self.first_rows, other.first_rows)
+            and np.array_equal(self.lengths, other.lengths)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpreadRows:
+    """The rows that are counted of a large version: read once, however many of its columns are."""
+
+    stretches: Stretches
+    runs: _Runs
+    """Places of the rows of the stretches."""
+    order: Int64s | None
+    """int64 [counted samples]: their rows, by ordinal; None if all rows are live and in order."""
+    ordinals: Int64s
+    """int64 [counted samples]: live ordinals, ascending."""
+    groups_alike: set[str] = field(default_factory=set)
+    """Column groups whose tables were seen to have the same rows as the keys."""
+
+
+def spread_rows(version: "loader.Version") -> SpreadRows:
+    """Return evenly spread rows of a version, the same each time. Reads their places from the keys tables."""
     pl = import_polars()
-    entries = version.manifest["samples"]
-    key_files = [entry for entry in entries if entry["group"] == "keys"]
-    stretches = _stretches([file["n_rows"] for file in key_files])
-    frame = _read_stretches(
+    files = _key_files(version)
+    stretches = _stretches([file["n_rows"] for file in files])
+    places = _read_stretches(
         pl,
         version,
-        key_files,
+        files,
         stretches,
-        columns,
+        _PLACE,
     )
+    runs = _runs(places)
+    ordinals = _ordinals(version, runs)
+    order = None
+    is_live = ordinals >= 0
+    if not is_live.all() or np.any(ordinals[1:] < ordinals[:-1]):
+        order = np.flatnonzero(is_live)
+        by_ordinal = np.argsort(ordinals[order], kind="stable")
+        order = order[by_ordinal]
+        ordinals = ordinals[order]
+    return SpreadRows(
+        stretches=stretches,
+        runs=runs,
+        order=order,
+        ordinals=ordinals,
+    )
+
+
+def spread_samples(
+    version: "loader.Version",
+    spread: SpreadRows,
+    columns: Sequence[str],
+) -> "polars.DataFrame":
+    """Return these columns of the counted samples, by ordinal. Decodes nothing else of tables that match the keys."""
+    pl = import_polars()
+    entries = version.manifest["samples"]
+    key_files = _key_files(version)
+    n_rows = [file["n_rows"] for file in key_files]
+    matching = [key_files]
+    others = []
     for group in other_groups(entries, columns):
         files = [entry for entry in entries if entry["group"] == group and "author" not in entry]
-        if [file["n_rows"] for file in files] == [file["n_rows"] for file in key_files]:
-            extra = _read_stretches(
+        if [file["n_rows"] for file in files] == n_rows and _is_alike(pl, version, spread, group, files):
+            matching.append(files)
+        else:
+            # The group has rows of some parts only, or in another order: they do not match the keys row by row.
+            others.append(group)
+    frames = []
+    for files in matching:
+        names = [name for name in columns if any(name in file["columns"] for file in files)]
+        if names:
+            frame = _read_stretches(
                 pl,
                 version,
                 files,
-                stretches,
-                columns,
+                spread.stretches,
+                names,
             )
-        else:
-            # The group has rows of some parts only: its tables do not match the keys row by row.
+            frames.append(frame)
+    if others or select_files(entries, columns, annotations=True):
+        frame = pl.concat([_places(pl, spread.runs), *frames], how="horizontal")
+        for group in others:
             extra = read_group(
                 pl,
                 version,
                 group,
                 columns,
             )
-        frame = join_group(frame, extra)
-    frame = with_edits(
-        version.store,
-        entries,
-        frame,
-        columns,
+            frame = join_group(frame, extra)
+        frame = with_edits(
+            version.store,
+            entries,
+            frame,
+            columns,
+        )
+    else:
+        frame = pl.concat(frames, how="horizontal")
+    if spread.order is not None:
+        frame = frame[spread.order]
+    selected: polars.DataFrame = frame.select(columns)
+    return selected
+
+
+def _key_files(version: "loader.Version") -> list[Mapping[str, Any]]:
+    return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
+
+
+def _is_alike(
+    pl: Any,
+    version: "loader.Version",
+    spread: SpreadRows,
+    group: str,
+    files: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Return whether the tables of a group have the same rows as the keys. Decodes their places once."""
+    if group not in spread.groups_alike:
+        places = _read_stretches(
+            pl,
+            version,
+            files,
+            spread.stretches,
+            _PLACE,
+        )
+        if _runs(places).is_same(spread.runs):
+            spread.groups_alike.add(group)
+    return group in spread.groups_alike
+
+
+def _runs(places: "polars.DataFrame") -> _Runs:
+    """Return the runs of rows. places: part, row."""
+    import polars as pl
+
+    rows = places["row"].to_numpy()
+    part_lengths = places["part"].rle().struct.field("len")
+    part_ends = part_lengths.cum_sum().to_numpy()
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = np.diff(rows) != 1
+    is_first[part_ends[:-1]] = True
+    firsts = np.flatnonzero(is_first)
+    ends = np.append(firsts[1:], len(rows))
+    parts = places["part"].gather(pl.Series(firsts))
+    return _Runs(
+        parts=parts.to_list(),
+        first_rows=rows[firsts],
+        lengths=ends - firsts,
     )
-    ordinals = _ordinals(version, frame)
-    frame = frame.with_columns(pl.Series("ordinal", ordinals)).filter(pl.col("ordinal") >= 0)
-    return frame.select(["ordinal", *columns]).sort("ordinal")
+
+
+def _places(pl: Any, runs: _Runs) -> "polars.DataFrame":
+    """Return part and row of each row of the runs."""
+    parts = pl.Series("part", runs.parts, pl.String)
+    run_of_row = np.repeat(np.arange(len(runs.lengths)), runs.lengths)
+    rows_before = runs.lengths.cumsum() - runs.lengths
+    in_run = np.arange(len(run_of_row)) - rows_before[run_of_row]
+    rows = pl.Series("row", runs.first_rows[run_of_row] + in_run)
+    frame: polars.DataFrame = pl.DataFrame([parts.gather(run_of_row), rows])
+    return frame
 
 
 def _stretches(n_rows: Sequence[int]) -> Stretches:
@@ -94,7 +226,7 @@ def _stretches(n_rows: Sequence[int]) -> Stretches:
     for position in middles.astype(int).tolist():
         number, first = every[position]
         stop = min(first + ROW_GROUP_ROWS, n_rows[number])
-        stretches.append((number, np.arange(first, stop)))
+        stretches.append((number, first, stop))
     return stretches
 
 
@@ -107,10 +239,12 @@ def _read_stretches(
 ) -> Any:
     frames = []
     for number, file in enumerate(files):
-        chosen = [rows for stretch_file, rows in stretches if stretch_file == number]
+        chosen = [np.arange(first, stop) for stretch_file, first, stop in stretches if stretch_file == number]
         if not chosen:
             continue
-        names = ["part", "row", *(name for name in file["columns"] if name in columns)]
+        names = [name for name in columns if name in (*_PLACE, *file["columns"])]
+        if not names:
+            names = ["row"]  # for the number of rows
         table = get_rows(
             version.store,
             TableFile.from_json(dict(file)),
@@ -118,36 +252,22 @@ def _read_stretches(
             names,
         )
         frames.append(pl.from_arrow(table))
-    return pl.concat(frames, how="diagonal_relaxed")
+    together = pl.concat(frames, how="diagonal_relaxed")
+    return together.select(columns)
 
 
-def _ordinals(version: "loader.Version", frame: "polars.DataFrame") -> Int64s:
+def _ordinals(version: "loader.Version", runs: _Runs) -> Int64s:
     """Return int64 [rows]: each row's live ordinal, -1 for an excluded row."""
     parts = version.parts
-    runs = frame["part"].rle().struct
-    positions = parts.positions(runs.field("value").to_list())
-    lengths = runs.field("len").to_list()
-    rows = frame["row"].to_numpy()
-    ordinals = np.full(
-        len(rows),
-        -1,
-        np.int64,
-    )
-    first = 0
-    for position, length in zip(
+    positions = parts.positions(runs.parts)
+    ordinals = [np.empty(0, np.int64)]  # `concatenate` needs an array
+    for position, first, length in zip(
         positions.tolist(),
-        lengths,
+        runs.first_rows.tolist(),
+        runs.lengths.tolist(),
         strict=True,
     ):
-        run = slice(first, first + length)
-        members = parts.live_members(position)
-        live_before = np.cumsum(members) - 1  # [rows of the part]: live rows before a live row
-        is_live = members[rows[run]]
-        numbers = parts.first_ordinal[position] + live_before[rows[run]]
-        ordinals[run] = np.where(
-            is_live,
-            numbers,
-            -1,
-        )
-        first += length
-    return ordinals
+        rows = np.arange(first, first + length)
+        of_part = np.full(length, position)
+        ordinals.append(parts.live_ordinals(of_part, rows))
+    return np.concatenate(ordinals)

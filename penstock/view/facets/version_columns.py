@@ -16,7 +16,7 @@ from ..kinds.stored_bytes import release_memory
 from ..lru_cache import LruCache
 from .column_codes import Bools, CodedColumn, Int64s, coded_column
 from .map_columns import CLUSTER, LABEL, SHARE, LabelCodes, coded_labels, map_column, map_columns, text_labels
-from .spread_rows import is_spread, spread_samples
+from .spread_rows import SpreadRows, is_spread, spread_rows, spread_samples
 from .version_searches import VersionSearches
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class VersionColumns:
         self._values = LruCache[Any](VALUES_BYTES, lambda series: series.estimated_size())
         self._members = LruCache[Bits](MEMBERS_BYTES, lambda bits: bits.nbytes)
         self._statistics = LruCache[Statistics](64)
-        self._ordinals = LruCache[Int64s](4)
+        self._spread = LruCache[SpreadRows](4)
         self.searches = VersionSearches()
         """Open indexes of versions."""
         self._maps = LruCache[VersionMap](MAPS_BYTES, lambda places: places.nbytes)
@@ -64,8 +64,11 @@ class VersionColumns:
         """Return int64 [rows]: the live samples that are counted of a large version. None: all are."""
         if not is_spread(version):
             return None
+        return self._spread_rows(version).ordinals
+
+    def _spread_rows(self, version: "loader.Version") -> SpreadRows:
         key = _key(version, "")
-        return self._ordinals.get(key, lambda: spread_samples(version, [])["ordinal"].to_numpy())
+        return self._spread.get(key, lambda: spread_rows(version))
 
     def n_rows(self, version: "loader.Version") -> int:
         """Return the number of samples that are counted."""
@@ -215,7 +218,7 @@ class VersionColumns:
     def _column(self, version: "loader.Version", name: str) -> "polars.Series":
         """Return a column of the samples that are counted, from the tables or from the map. Raises: NotIndexed."""
         if name not in map_columns(version):
-            return _scan(version, [name])[name]
+            return self._scan(version, [name])[name]
         labels = None
         if name == SHARE:
             labels = self.label_codes(version)
@@ -296,6 +299,15 @@ class VersionColumns:
         release_memory()
         return members
 
+    def _scan(self, version: "loader.Version", names: Sequence[str]) -> "polars.DataFrame":
+        """Return columns of the samples that are counted, and free what reading them took."""
+        if is_spread(version):
+            frame = spread_samples(version, self._spread_rows(version), names)
+        else:
+            frame = scan_samples(version, names).collect()
+        release_memory()
+        return frame
+
     def _read(
         self,
         version: "loader.Version",
@@ -311,7 +323,7 @@ class VersionColumns:
             else:
                 others.append(name)
         if others:
-            frame = _scan(version, others)
+            frame = self._scan(version, others)
             columns.update(frame.to_dict())
             columns.pop("ordinal", None)
         return columns
@@ -325,16 +337,6 @@ def _coded(
     if name == CLUSTER and name in map_columns(version):
         return coded_column(name, series, has_categories=True)
     return coded_column(name, series)
-
-
-def _scan(version: "loader.Version", names: Sequence[str]) -> "polars.DataFrame":
-    """Return ordinal and columns of the samples that are counted, and free what reading them took."""
-    if is_spread(version):
-        frame = spread_samples(version, names)
-    else:
-        frame = scan_samples(version, names).collect()
-    release_memory()
-    return frame
 
 
 def _key(version: "loader.Version", text: str) -> Key:

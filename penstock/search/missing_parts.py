@@ -74,11 +74,20 @@ def put_missing(
         batch.append(part)
     if batch:
         damaged.pop(_put(version, folder, kind, batch, values, damaged), None)
+    if covered.missing:
+        covered = coverage(
+            version.store,
+            folder,
+            kind,
+            parts,
+            damaged,
+        )
     covered = _merge_small(
         version,
         folder,
         kind,
         parts,
+        covered,
         damaged,
     )
     return n_new, covered
@@ -111,12 +120,14 @@ def _put(
             # Denied samples get no value, even if their bytes are registered and still there.
             may_have_value = version.parts.live_members(part.position)
         tables.append(values(part, may_have_value))
+    joined = pa.concat_tables(tables).combine_chunks()
+    tables.clear()  # otherwise the values stay twice while their file is made
     return put_segment(
         version.store,
         folder,
         kind,
         [part.own for part in batch],
-        pa.concat_tables(tables),
+        joined,
         damaged,
     )
 
@@ -126,21 +137,15 @@ def _merge_small(
     folder: str,
     kind: SegmentKind,
     parts: Sequence[VersionPart],
+    covered: SegmentCoverage,
     damaged: dict[str, str],
 ) -> SegmentCoverage:
     """Merge the segments below half of `MAX_SEGMENT_ROWS` that have these parts, if there are `MERGE_AT` or more.
 
-    damaged: path of a segment that is left out -> what is wrong with it. Returns the segments to read now. A collector
-    deletes the merged ones, which a reader may have listed.
+    covered: segments that have these parts. damaged: path of a segment that is left out -> what is wrong with it.
+    Returns the segments to read now. A collector deletes the merged ones, which a reader may have listed.
     """
     store = version.store
-    covered = coverage(
-        store,
-        folder,
-        kind,
-        parts,
-        damaged,
-    )
     small = [path for path, stated in covered.segments.items() if _total_rows(stated) < MAX_SEGMENT_ROWS // 2]
     if len(small) >= MERGE_AT:
         segments = []

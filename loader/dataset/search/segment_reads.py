@@ -346,7 +346,7 @@ def merged_segments(
     segments: Sequence[StoredSegment],
     folder: str,
     kind: SegmentKind,
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[tuple[str, memoryview]]:
     """Yield (path, bytes) of segments with the parts of these, as few as `MAX_SEGMENT_ROWS` allows.
 
     A part of several segments is merged once. Equal segments merge into equal bytes.

@@ -144,7 +144,7 @@ def segment_bytes(
     kind: SegmentKind,
     parts: Sequence[SegmentPart],
     values: pa.Table,
-) -> tuple[str, bytes]:
+) -> tuple[str, memoryview]:
     """Return (path, bytes) of a segment. folder: such as `search/<how>/`. values: the kind's columns, one row per row.
 
     Equal values have equal bytes, in every process. Raises: ValueError for parts without a transaction.
@@ -170,7 +170,8 @@ def segment_bytes(
     for field in kind.columns:
         if pa.types.is_fixed_size_binary(field.type):
             compression[field.name] = "NONE"
-    sink = pa.BufferOutputStream()  # without a copy of each page as Python's bytes
+    # Without a copy of each page as Python's bytes; the default pool would keep the memory.
+    sink = pa.BufferOutputStream(pa.system_memory_pool())
     pq.write_table(
         table.replace_schema_metadata(metadata),
         sink,
@@ -180,7 +181,7 @@ def segment_bytes(
         write_page_checksum=True,
         store_schema=True,
     )
-    return path, sink.getvalue().to_pybytes()
+    return path, memoryview(sink.getvalue())
 
 
 def put_segment(

@@ -184,7 +184,7 @@ def _without(
         parts,
         pa.concat_tables(tables),
     )
-    return {new_path: data}
+    return {new_path: bytes(data)}
 
 
 def index_again(

@@ -95,7 +95,7 @@ def test_more_like_this_from_a_sample(viewer: Viewer) -> None:
     viewer.press("m")
     page.wait_for(f"like {key}", "12 found", "1.0000")
     viewer.open("/v/cups/1/s/5", "More like this")
-    page.click("More like this")
+    page.click("More like this\nm")
     page.wait_for(f"like {key}", "12 found", "1.0000")
     assert page.value_of(FIRST).split()[-1] == key
     assert page.problems == []

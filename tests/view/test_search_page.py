@@ -439,7 +439,10 @@ def test_bad_step_and_its_slot_lead_to_samples_like_theirs(tmp_path):
         links = html.partition("More like this:")[2].partition("</p>")[0]
         assert f"{page}>slot {slot}</a>" in links
         assert "like=" not in served.get("/r/bare/0").text, "its version has nothing to compare"
-        assert f"{page.replace('../../', '../../../')} " in served.get(f"/r/old/{step}/{slot}").text
+        assert (
+            f"{page.replace('../../', '../../../')}>More like this"
+            in served.get(f"/r/old/{step}/{slot}").text
+        )
         key_order = json_of(served, f"/v/{DATASET}/1.json?like=p/0")["rows"]
         record = json_of(served, f"/v/{DATASET}/1.json?like=old@{step}")
         two = json_of(served, f"/v/{DATASET}/1.json?like=old@{step},p/5")

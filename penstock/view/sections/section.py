@@ -416,7 +416,9 @@ class SectionPage:
     """(version, key) of the sample that the page shows; None for other pages."""
     like: str = ""
     """Address of the samples most similar to it, or ""."""
-    layout: Literal["", "board", "run", "step", "sample"] = ""
+    key_help: tuple[tuple[str, str], ...] = ()
+    """(keys, meaning), besides the keys of all pages."""
+    layout: Literal["", "board", "run", "step", "sample", "episode", "rollout"] = ""
     styles: tuple[str, ...] = ()
     """Style sheets besides the ones of all pages."""
     scripts: tuple[str, ...] = ()

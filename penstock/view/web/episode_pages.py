@@ -25,9 +25,8 @@ from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
 from ..liked_key import like_page
-from ..page_address import address, version_address
-from ..sections.relations import alike_box, edits_box, excluded_notice, raw_fold, slices_box
-from ..sections.values import MarksSection
+from ..page_address import address
+from ..sections.sample import SampleMedia, episode_sections
 from .media import media_response, media_route, neighbours_field, played_type, raw_shown
 from .page import MOST_DIGITS, Page, Site, html, is_fragment, number
 
@@ -66,19 +65,17 @@ def episode_page(site: Site, request: Request) -> Page:
     record = episode_record(episode, query.get("anchor", ""), site.opened.slice_search)
     version = episode.version
     sample = record.sample
-    here = version_address(version.name, "s", sample.ordinal)
-    raw = sample.provenance.get("raw_uri", "")
+    raw, raw_type = raw_shown(site, sample.provenance.get("raw_uri", ""))
+    media = SampleMedia(
+        raw=raw,
+        raw_type=raw_type,
+        thumb=neighbours_field(version, sample.neighbours),
+        like=like_page(version, sample.key),
+    )
     more = {
+        "page": episode_sections(record, media),
         "at_ns": _start(episode, record.anchor, query.get("t", ""), query.get("row", "")),
         "plays": {one.field: played_type(one.field) for one in record.cameras},
-        "like": like_page(version, sample.key),
-        "notices": (*excluded_notice(sample), MarksSection(sample.marks)),
-        "relations": (
-            *raw_fold(*raw_shown(site, raw), f"{here}/raw"),
-            slices_box(sample, version.name),
-            *alike_box(sample, version.name, neighbours_field(version, sample.neighbours)),
-            *edits_box(sample),
-        ),
     }
     title = f"{clean(sample.key, 120)} of {version.name}"
     return Page(template="episode", record=record, title=title, more=more)

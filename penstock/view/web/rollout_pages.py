@@ -11,13 +11,12 @@ from ..inspect.packed_documents import planned_sequence
 from ..inspect.sample_record import SampleRecord, check_ordinal
 from ..inspect.version_record import fields_of
 from ..liked_key import like_page
-from ..page_address import version_address
 from ..rollouts.group_record import group_record
 from ..rollouts.open_rollout import OpenRollout, open_rollout
 from ..rollouts.rollout_record import MOST_LINKED_PAGES, PAGE, rollout_record
-from ..sections.relations import edits_box, excluded_notice, packed_box, slices_box, trainings_box
+from ..sections.relations import packed_box
+from ..sections.sample import rollout_sections
 from ..sections.section import Section
-from ..sections.values import MarksSection
 from .episode_pages import SAMPLE, requested_version
 from .page import Page, Site, number, page_routes
 
@@ -40,18 +39,11 @@ def rollout_page(site: Site, version: loader.Version, ordinal: int, request: Req
     first = number(request, "from", 0)
     record = rollout_record(rollout, query.get("by", ""), first, search, site.opened.slice_search)
     sample = record.sample
-    here = version_address(version.name, "s", ordinal)
+    like = like_page(version, sample.key)
     more = {
-        "page": PAGE,
-        "like": like_page(version, sample.key),
+        "page": rollout_sections(record, like, _packed(site, sample), query),
+        "page_tokens": PAGE,
         "most_pages": MOST_LINKED_PAGES,
-        "notices": (*excluded_notice(sample), MarksSection(sample.marks), MarksSection(record.marks)),
-        "packed": _packed(site, sample),
-        "relations": (
-            *edits_box(sample),
-            slices_box(sample, version.name),
-            trainings_box(sample, here, query),
-        ),
     }
     title = f"{clean(record.sample.key, 120)} of {version.name}"
     return Page(template="rollout", record=record, title=title, more=more)

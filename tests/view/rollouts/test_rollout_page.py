@@ -301,7 +301,7 @@ def test_fields_beyond_the_listed_ones_are_counted(root, monkeypatch):
         page = served.get("/v/rl/1/s/0").text
     finally:
         served.close()
-    assert '<p class="quiet small">and 5 more</p>' in page
+    assert '<p class="quiet">and 5 more</p>' in page
     assert '<span class="tok ' in page
 
 

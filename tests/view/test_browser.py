@@ -99,7 +99,7 @@ _OUTSIDE = f"""[...document.querySelectorAll('[href], [src], form')]
     .filter((one) => !one.startsWith(`${{location.origin}}{PREFIX}/`))"""
 """Links, files and forms that lead out of the prefix."""
 _FITS = "document.documentElement.scrollWidth <= innerWidth"
-_SIDEWAYS = """[...document.querySelectorAll('main table, .wide-table')]
+_SIDEWAYS = """[...document.querySelectorAll('main table, .wide-table, .members')]
     .filter((one) => one.scrollWidth > one.clientWidth + 1)
     .map((one) => one.innerText.slice(0, 80))"""
 """Tables that scroll sideways."""

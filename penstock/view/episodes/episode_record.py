@@ -318,8 +318,6 @@ class TrackMoment(JsonRecord):
     """True outside of the episode."""
     first_ns: int = 0
     """When the value began, after the axis's start."""
-    next_ns: int = 0
-    """When the next begins; for the last, its own begin."""
     pts_s: float | None = None
     """Frame's time in its container, s; or None."""
     shown_s: tuple[float, float] | None = None
@@ -403,7 +401,6 @@ def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMo
         age_ns=age_ns,
         is_pad=is_pad,
         first_ns=episode.time_of(name, number),
-        next_ns=episode.time_of(name, number + 1),
         pts_s=pts_s,
         shown_s=shown_s,
         values=values,

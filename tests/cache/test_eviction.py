@@ -130,6 +130,7 @@ def test_page_stays_for_the_epoch_that_wrote_it(folder, page_files, put):
     low = by_rank(100, OTHER)[:20]
     assert [put(other, name(number, OTHER), bytes(PAGE)) for number in low] == [True] * 6 + [False] * 14
     assert len(numbers(page_files)) == 90
+    assert list((folder / "claims").iterdir()) == []
     look_again(cache)
     cache.begin_epoch()
     other.begin_epoch()

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from loader.cache.answers import Grant
+from loader.cache.cached_store import CachedStore, waiting_for_no_page
 from loader.cache.spec import NodeCache, cache_spec
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from tests.servers.patience import PATIENCE_S
@@ -117,6 +119,22 @@ def test_memory_is_bounded(make_origin, reader, folder):
         tracemalloc.stop()
         assert peak < 40 * 2**20
     assert (one.counts["hits"], one.counts["misses"]) == (2 * 48, 48)
+
+
+def test_first_batch_claims_no_page_and_waits_for_none(make_origin, reader, folder, page_files, monkeypatch):
+    """Whatever part of a page it reads, and also if another reader fetches that page."""
+    monkeypatch.setattr("loader.cache.node_cache.time.sleep", lambda s: pytest.fail("it waits"))
+    origin = make_origin(SIZES)
+    one = reader(origin, folder, whole_pages=False)
+    eager = CachedStore(origin, one.cache, origin.content, fraction=0.0)
+    other = reader(origin, folder)
+    assert isinstance(other.store.claim("data/b.tar", 1), Grant)
+    with waiting_for_no_page():
+        for store in (one.store, eager):
+            store.get_ranges("data/b.tar", [(0, 3 * PAGE)])
+    assert origin.asked == [("data/b.tar", at, PAGE) for at in (0, PAGE, 2 * PAGE)] * 2
+    assert page_files() == []
+    assert len(list((folder / "claims").iterdir())) == 1
 
 
 def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):

@@ -6,9 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.root import root_over
 from loader.errors import Conflict, InvalidPlan, InvalidRuntime, InvalidSample
 from loader.order.sources import pack_table
+from loader.storage import open_store
 from penstock.packing.pack import pack_documents
+from tests.mortal_store import PUTS, killed_runs
 from tests.order import reference
 from tests.penstock.packing.conftest import MASK, STARTS, TOKENS, Documents, assert_same
 
@@ -213,3 +216,32 @@ def test_sequences_of_two_lengths_in_a_batch_are_lists(documents):
         for batch in batches:
             pairs = zip(batch[TOKENS], batch[f"{TOKENS}.segment_ids"], strict=True)
             assert all(tokens.shape == segments.shape for tokens, segments in pairs)
+
+
+def test_killed_command_goes_on_and_gives_the_same_version(documents):
+    """Killed at every fourth write of an object. No part is left that the version does not have."""
+    whole = documents.root()
+    documents.write(whole, [11] * 100)
+    request = loader.pack(TOKENS, 32)
+
+    def pack(store):
+        return pack_documents(root_over(store), "docs@1", "packed", request, workers=1, shard_bytes=640)
+
+    def copied(name):
+        store = open_store(str(documents.folder / f"copy-{name}"))
+        for info in whole.store.list(""):
+            store.put(info.key, bytes(whole.store.get(info.key).data))
+        return store
+
+    expected = pack(copied("whole"))
+    skipped = 0
+    for store, _, _ in killed_runs(pack, copied, verbs=PUTS, at=range(1, 60, 4)):
+        report = pack(store)
+        assert report.id == expected.id
+        skipped = max(skipped, report.skipped_parts)
+        shards = {shard["path"] for shard in root_over(store).open("packed@1").parts.shard_rows().to_pylist()}
+        written = [
+            info.key for info in store.list("data/") if info.key.endswith(".tar") and "/packed/" in info.key
+        ]
+        assert set(written) == shards
+    assert skipped > 2

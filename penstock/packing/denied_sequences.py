@@ -1,48 +1,63 @@
-"""Find the stored sequences of documents that a takedown denies: they are denied as samples of their own dataset."""
+"""Find the stored sequences of documents that takedowns deny: they are denied as samples of their own dataset."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loader import Root
 from loader.dataset.apply_denies import find_denied_in_tables
 from loader.dataset.log.denies import DenyList, Target
 from loader.dataset.log.state import Deny
+from loader.dataset.versions.version import open_record
 
 from ..denied.keys_tables import keys_files, names_in
 from ..denied.readable_versions import Whole, over_whole
-from .members import SequenceMembers, stored_members, unpublished_members
+from .members import MEMBERS, SequenceMembers, stored_members, unpublished_members
 
 
-def undenied_sequences(root: Root, deny: Deny) -> list[Target]:
-    """Return the sequences that have a document which `deny` denies, and which no takedown denies.
+def undenied_sequences(root: Root, denies: Sequence[Deny]) -> dict[int, list[Target]]:
+    """Return number of a takedown -> the sequences that have a document which it denies, and that no takedown denies.
 
-    Reads the members of all stored sequences, and the keys of their documents' datasets.
+    denies: takedowns of documents. A sequence is listed for one of them. Reads the members of all stored sequences,
+    once, and the keys of their documents' datasets.
     """
     documents: dict[str, _DeniedDocuments] = {}
     takedowns: dict[str, DenyList] = {}
-    targets: dict[tuple[str, str], Target] = {}
+    targets: dict[int, dict[tuple[str, str], Target]] = {}
     for dataset, sequence in _all_sequences(root):
         if sequence.dataset not in documents:
-            documents[sequence.dataset] = _DeniedDocuments(root, sequence.dataset, deny)
-        if not documents[sequence.dataset].has_any(sequence):
+            documents[sequence.dataset] = _DeniedDocuments(root, sequence.dataset, denies)
+        entry = documents[sequence.dataset].denying_entry(sequence)
+        if not entry:
             continue
         if dataset not in takedowns:
             takedowns[dataset] = DenyList(root.state.denies, dataset)
         is_denied = takedowns[dataset].denying_entry("sample", sequence.key)
         if not is_denied:
+            key = sequence.key
             target = Target(
                 kind="sample",
-                value=sequence.key,
+                value=key,
                 dataset=dataset,
             )
-            targets[dataset, sequence.key] = target
-    return [targets[name] for name in sorted(targets)]
+            entry_targets = targets.setdefault(entry, {})
+            entry_targets[dataset, key] = target
+    lists: dict[int, list[Target]] = {}
+    for entry, entry_targets in targets.items():
+        by_name = sorted(entry_targets.items())
+        lists[entry] = [target for _, target in by_name]
+    return lists
 
 
 def _all_sequences(root: Root) -> Iterator[tuple[str, SequenceMembers]]:
     """Yield (dataset, sequence) of published and of waiting sequences."""
     state = root.state
     for dataset in sorted(state.datasets):
+        newest = state.newest(dataset)
+        # No version of another dataset has members: one request instead of one per version.
+        if newest is not None:
+            version = open_record(root.store, newest)
+            if MEMBERS not in version.fields:
+                continue
         for sequence in stored_members(root, dataset):
             yield dataset, sequence
     # A killed command's parts wait for its repetition, or for the collector.
@@ -55,46 +70,48 @@ def _all_sequences(root: Root) -> Iterator[tuple[str, SequenceMembers]]:
 
 
 class _DeniedDocuments:
-    """The documents of a dataset that a takedown denies."""
+    """The documents of a dataset that takedowns deny."""
 
     def __init__(
         self,
         root: Root,
         dataset: str,
-        deny: Deny,
+        denies: Sequence[Deny],
     ) -> None:
-        def read_keys(versions: Whole) -> frozenset[str]:
-            return _denied_keys(root, dataset, deny, versions)
+        def read_keys(versions: Whole) -> dict[str, int]:
+            return _denied_keys(root, dataset, denies, versions)
 
-        self._keys = over_whole(root, dataset, read_keys)
-        self._takedown = DenyList([deny], dataset)
+        self._entries: Mapping[str, int] = over_whole(root, dataset, read_keys)
+        self._takedowns = DenyList(denies, dataset)
 
-    def has_any(self, sequence: SequenceMembers) -> bool:
-        """Return whether one of the sequence's documents is denied."""
-        if not self._keys.isdisjoint(sequence.documents):
-            return True
-        # A takedown may name a key that no version has any more.
-        entries = [self._takedown.denying_entry("sample", key) for key in sequence.documents]
-        return any(entries)
+    def denying_entry(self, sequence: SequenceMembers) -> int:
+        """Return the number of a takedown that denies one of the sequence's documents, 0 if there is none."""
+        for key in sequence.documents:
+            entry = self._entries.get(key, 0)
+            # A takedown may name a key that no version has any more.
+            entry = entry or self._takedowns.denying_entry("sample", key)
+            if entry:
+                return entry
+        return 0
 
 
 def _denied_keys(
     root: Root,
     dataset: str,
-    deny: Deny,
+    denies: Sequence[Deny],
     versions: Whole,
-) -> frozenset[str]:
-    """Return the keys of the samples that a takedown denies in these versions."""
+) -> dict[str, int]:
+    """Return key -> number of the takedown that denies it, for the samples of these versions."""
     files: dict[str, dict[str, Any]] = {}
     for _, version in versions:
         for file in keys_files(version):
             files[file["path"]] = file
-    keys: set[str] = set()
+    entries: dict[str, int] = {}
     # Versions share tables: each is read once.
     for file in files.values():
         rows = find_denied_in_tables(
             root.store,
-            [deny],
+            denies,
             dataset,
             [file],
         )
@@ -104,5 +121,7 @@ def _denied_keys(
         for sample in names.select(["part", "row", "key"]).to_pylist():
             part_rows = rows.get(sample["part"], {})
             if sample["row"] in part_rows:
-                keys.add(sample["key"])
-    return frozenset(keys)
+                key = sample["key"]
+                row = sample["row"]
+                entries[key] = part_rows[row]
+    return entries

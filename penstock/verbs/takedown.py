@@ -3,7 +3,7 @@
 import json
 import secrets
 from argparse import Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,29 +73,40 @@ def _sequences_to_deny(root: "loader.Root", targets: "list[Target]") -> "list[Ta
     scope = " ".join(sorted({target.kind for target in targets}))
     # Not in the log. No entry has number 0, which stands for rows that nothing denies.
     provisional = Deny(n=1, hashes=tuple(hashes(salt, targets)), scope=scope, salt=salt)
-    return undenied_sequences(root, provisional)
+    return undenied_sequences(root, [provisional]).get(provisional.n, [])
 
 
-def _deny_late_sequences(root: "loader.Root", n: int, *, apply: bool) -> list[int]:
-    """Deny the sequences of a takedown's documents that were published while it was requested.
+def _deny_late_sequences(root: "loader.Root", ids: Sequence[int]) -> list[int]:
+    """Deny the sequences of these takedowns' documents that were published while they were requested.
 
-    Return the numbers of the takedowns to run: its own, and the new one. Raises: TakedownNotFound; InvalidRuntime if
-    there are such sequences without `apply`.
+    Return the numbers of all takedowns to run. Raises: TakedownNotFound.
     """
     from ..packing.denied_sequences import undenied_sequences
     from ..upkeep.takedown.run import deny_entry
 
-    deny = deny_entry(root, n)
-    sequences = undenied_sequences(root, deny)
-    if not sequences:
-        return [n]
-    if not apply:
+    denies = [deny_entry(root, n) for n in ids]
+    late = undenied_sequences(root, denies)
+    numbers = list(ids)
+    for deny in denies:
+        sequences = late.get(deny.n)
+        if sequences is None:
+            continue
+        entry = root.log.deny(sequences, deny.reason, deny.by)
+        numbers.append(entry.n)
+    return numbers
+
+
+def _check_sequences(root: "loader.Root", n: int) -> None:
+    """Raise InvalidRuntime if stored sequences have documents that a takedown denies, and no takedown denies them."""
+    from ..packing.denied_sequences import undenied_sequences
+    from ..upkeep.takedown.run import deny_entry
+
+    sequences = undenied_sequences(root, [deny_entry(root, n)]).get(n, [])
+    if sequences:
         raise InvalidRuntime(
             f"{len(sequences)} stored sequences of {sequences[0].dataset!r} have documents that takedown {n} denies, "
             f"and no takedown denies them: penstock takedown run {n} --apply does"
         )
-    late = root.log.deny(sequences, deny.reason, deny.by)
-    return [n, late.n]
 
 
 @verb("list requests")
@@ -150,12 +161,9 @@ def run(arguments: Namespace) -> Answer:
 
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     if arguments.apply:
-        own_ids = ids
-        ids = []
-        for n in own_ids:
-            ids += _deny_late_sequences(root, n, apply=True)
+        ids = _deny_late_sequences(root, ids)
     body, lines = [], []
-    for n in dict.fromkeys(ids):
+    for n in ids:
         ran = run_takedown(
             root,
             n,
@@ -207,7 +215,7 @@ def prove(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.out:
         check_file_apart(root.store, arguments.out, "Choose a path beside the root")
-    _deny_late_sequences(root, arguments.id, apply=False)
+    _check_sequences(root, arguments.id)
     proof = make(
         root,
         arguments.id,

@@ -183,11 +183,12 @@ def measure(folder: Path, shape: str, n: int) -> Iterator[Row]:
         )
         by_faiss += processor_ms(lambda _, row=row: flat.search(row[None], 60), 1)
         by_numpy += processor_ms(lambda _, row=row: np.argpartition(-(rows @ row), 60), 1)
-    yield Row(what="similar, k = 60: time", values=ours_passed, unit="ms", goal=150, digits=0)
-    yield Row(what="in a tenth of the samples: time", values=tenth_passed, unit="ms", goal=40, digits=0)
-    yield Row(what="similar, k = 60: processor", values=ours, unit="ms", digits=0)
-    yield Row(what="in a tenth of the samples: processor", values=tenth, unit="ms", digits=0)
-    yield Row(what="as many bytes in memory, read once", values=by_limit, unit="ms", digits=0)
+    # Both threads of a scan count: on idle cores a query takes less time than processor time.
+    yield Row(what="similar, k = 60: processor", values=ours, unit="ms", goal=150, digits=0)
+    yield Row(what="its time", values=ours_passed, unit="ms", digits=0)
+    yield Row(what="in a tenth of the samples: processor", values=tenth, unit="ms", goal=40, digits=0)
+    yield Row(what="its time", values=tenth_passed, unit="ms", digits=0)
+    yield Row(what="as many bytes as codes, read once", values=by_limit, unit="ms", digits=0)
     yield Row(
         what="faiss without codes, by turns: all float32 in memory", values=by_faiss, unit="ms", digits=0
     )

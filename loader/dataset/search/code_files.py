@@ -87,14 +87,13 @@ class CodeFile:
 
         weights: the query's `code_weights`. selected: bool [rows].
         """
-        rows = np.flatnonzero(selected)
-        is_few = len(rows) < GATHERED_SHARE * len(selected)
+        is_few = np.count_nonzero(selected) < GATHERED_SHARE * len(selected)
         if self._index is None or is_few:
             return numpy_scan(
                 self._codes,
                 weights,
                 n_best,
-                rows,
+                np.flatnonzero(selected),
             )
         return faiss_scan(
             self._faiss,

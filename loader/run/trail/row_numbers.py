@@ -1,6 +1,5 @@
 """Read some columns of numbers and the metrics of a run log's object, whose size is checked before it is parsed."""
 
-import io
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -24,17 +23,19 @@ def row_numbers(data: bytes, where: str, required: Mapping[str, pa.DataType]) ->
     FormatTooNew.
     """
     try:
-        metadata = pq.read_metadata(io.BytesIO(data))
+        # Not the schema of its footer: the two refer to each other, and wait for the garbage collector.
+        reader = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         types = dict(required)
-        for field in metadata.schema.to_arrow_schema():
+        for field in reader.schema_arrow:
             if not field.name.startswith(NOTE):
                 continue
             if not pa.types.is_primitive(field.type):
                 raise ValueError("a metric is no number")
             types[field.name] = pa.float64()
         names = list(types)
-        if metadata.num_rows * len(names) > MOST_NUMBERS:
-            raise ValueError(f"{metadata.num_rows:,} rows with {len(names)} columns")
+        n_rows = reader.metadata.num_rows
+        if n_rows * len(names) > MOST_NUMBERS:
+            raise ValueError(f"{n_rows:,} rows with {len(names)} columns")
         table = parse_table(data, where, names)
         table = table.select(names)
         table = table.cast(pa.schema(types))

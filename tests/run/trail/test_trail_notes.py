@@ -1,5 +1,6 @@
 """Metrics of a run and of its replay, read part by part: any trainer may write these objects."""
 
+import gc
 import secrets
 
 import pyarrow as pa
@@ -70,3 +71,16 @@ def test_forged_object_of_a_trail_is_named(memory_root, monkeypatch, columns):
     put_notes(memory_root, "b", 0, 1, range(3), **columns)
     with pytest.raises(Corrupt, match=r"trails/b/0-of-1/0{19}-"):
         list(notes_in_parts(memory_root, "a", "b"))
+
+
+def test_objects_of_metrics_leave_no_work_for_the_garbage_collector(memory_root):
+    put_notes(memory_root, "a", 0, 1, range(3), **{"note.loss": [0.5] * 3})
+    (info,) = memory_root.store.list("trails/a/0-of-1/")
+    data = memory_root.store.get(info.key).data
+    gc.collect()
+    gc.disable()
+    for _ in range(10):
+        row_numbers.row_numbers(data, info.key, {"step": pa.int64()})
+    n_garbage = gc.collect()
+    gc.enable()
+    assert n_garbage == 0

@@ -28,6 +28,7 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, integers
 from . import CODE_FOLDER
+from .code_room import make_room
 from .codes import GATHERED_SHARE, code_kind, faiss_head, faiss_scan, import_faiss, numpy_scan
 from .how import How
 from .segment_reads import read_segment
@@ -108,6 +109,7 @@ class CodeFiles:
     """Code files in a folder on a local disk. Several processes may share it. folder: None is one of this process."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self._is_shared = folder is not None
         if folder is None:
             folder = scratch_folder()
         else:
@@ -192,6 +194,9 @@ class CodeFiles:
         for chunk in segment.values["code"].chunks:
             first = chunk.offset * how.numbers
             pieces.append(chunk.buffers()[1][first : first + len(chunk) * how.numbers])
+        if self._is_shared:
+            # A scratch folder ends with its process, which has all of its files open.
+            make_room(self._folder, len(head) + len(is_valid) * how.numbers)
         with on_scratch(
             str(self._folder),
             "while codes were written for a search",

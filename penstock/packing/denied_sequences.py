@@ -6,7 +6,7 @@ from typing import Any
 from loader import Root
 from loader.dataset.apply_denies import find_denied_in_tables
 from loader.dataset.log.denies import DenyList, Target
-from loader.dataset.log.state import Deny
+from loader.dataset.log.state import Deny, State
 from loader.dataset.versions.version import open_record
 
 from ..denied.keys_tables import keys_files, names_in
@@ -51,22 +51,35 @@ def undenied_sequences(root: Root, denies: Sequence[Deny]) -> dict[int, list[Tar
 def _all_sequences(root: Root) -> Iterator[tuple[str, SequenceMembers]]:
     """Yield (dataset, sequence) of published and of waiting sequences."""
     state = root.state
-    for dataset in sorted(state.datasets):
-        newest = state.newest(dataset)
-        # No version of another dataset has members: one request instead of one per version.
-        if newest is not None:
-            version = open_record(root.store, newest)
-            if MEMBERS not in version.fields:
-                continue
+    datasets = {txn.dataset for txn in state.txns.values()}
+    datasets.update(state.datasets)
+    may_have_sequences: dict[str, bool] = {}
+    for dataset in sorted(datasets):
+        may_have_sequences[dataset] = _may_have_sequences(root, state, dataset)
+        if not may_have_sequences[dataset]:
+            continue
         for sequence in stored_members(root, dataset):
             yield dataset, sequence
     # A killed command's parts wait for its repetition, or for the collector.
     for name in sorted(state.txns):
         txn = state.txns[name]
-        if txn.status != "open":
+        if txn.status != "open" or not may_have_sequences[txn.dataset]:
             continue
         for sequence in unpublished_members(root.store, name):
             yield txn.dataset, sequence
+
+
+def _may_have_sequences(
+    root: Root,
+    state: State,
+    dataset: str,
+) -> bool:
+    """Return whether the newest version has members, or there is none. Costs a request, not one per version."""
+    newest = state.newest(dataset)
+    if newest is None:
+        return True
+    version = open_record(root.store, newest)
+    return MEMBERS in version.fields
 
 
 class _DeniedDocuments:

@@ -13,9 +13,11 @@ from loader.dataset.versions.version import open_record
 from loader.errors import Denied
 from loader.storage import open_store
 from penstock.cli import main
+from penstock.packing.denied_sequences import undenied_sequences
 from penstock.packing.pack import pack_documents
 from tests.mortal_store import Death, Killed, stop
 from tests.penstock.packing.conftest import STARTS, TOKENS, assert_same
+from tests.proxy_stores import ObservedStore
 
 SECRET = "ZQALICEZQ"
 LENGTHS = [11, 100, *[11] * 18]
@@ -158,3 +160,17 @@ def test_sequences_published_during_a_request_are_denied_by_the_run(documents, c
     assert f"penstock takedown run {deny.n} --apply" in capsys.readouterr().err
     _, (own, late) = verb(capsys, root, "takedown", "run", str(deny.n), "--apply")
     assert (own["samples"], late["samples"]) == ({"docs": 1}, {"packed": 4})
+
+
+def test_request_lists_no_transaction_of_other_datasets(documents):
+    root = documents.root()
+    documents.write(root, [11] * 4)
+    waiting = root.begin("docs")
+    deny = root.log.deny([Target(kind="sample", value="doc-00001", dataset="docs")], "ticket 12", "desk")
+    store = ObservedStore(open_store(root.url))
+    observed_root = root_over(store)
+    assert undenied_sequences(observed_root, [deny]) == {}
+    assert ("list", f"data/{waiting}/") not in store.calls
+    killed = root.begin("new")  # it may be a killed command's
+    undenied_sequences(observed_root, [deny])
+    assert ("list", f"data/{killed}/") in store.calls

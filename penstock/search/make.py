@@ -277,7 +277,7 @@ def _code_table(
         start = rows.stop
         # A block has another width if none of its embeddings is readable.
         if vectors.rows.shape[1] == how.numbers:
-            encode(vectors.rows, how, codes[rows])
+            codes[rows] = encode(vectors.rows, how)
             is_valid[rows] = vectors.is_valid
     is_valid &= is_coded
     codes[~is_valid] = 0  # equal bytes for equal codes, whatever an unusable embedding had

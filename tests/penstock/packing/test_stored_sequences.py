@@ -245,3 +245,23 @@ def test_killed_command_goes_on_and_gives_the_same_version(documents):
         ]
         assert set(written) == shards
     assert skipped > 2
+
+
+def test_replay_lays_out_a_batch_its_samples_and_a_slot(documents):
+    root = documents.root()
+    documents.write(root, [11, 40, 3, 25, 9, 60])
+    pack_documents(root, "docs@1", "packed", loader.pack(TOKENS, 32))
+    plan = documents.plan(root.open("packed@1").select(TOKENS, STARTS))
+    lay_out = loader.laid_out(TOKENS)
+    samples = {}
+    with loader.Replay(plan, transform=lay_out, framework="numpy") as replay:
+        batch = replay.batch(0)
+        replay.each(0, samples.__setitem__)
+        slot = replay.slot(0, 1)
+    assert set(samples) == set(range(len(batch)))
+    for number, sample in samples.items():
+        assert sample.keys() == set(batch)
+        for field in batch:
+            assert np.array_equal(sample[field], batch[field][number])
+    for field in batch:
+        assert np.array_equal(slot.trained[field], batch[field][1])

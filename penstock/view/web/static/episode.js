@@ -1,7 +1,7 @@
 // An episode on one axis: cameras, lanes, language and trained windows follow one cursor. Every value beside the cursor
 // comes from the server, which picks it as the loader does; the browser only plays videos between two such moments.
 import { Axis, Plot, columns, extent, number } from "./lines.js";
-import { KEYS, go } from "./view.js";
+import { KEYS, answer, go, say } from "./view.js";
 
 const at = document.body.dataset, here = at.episode;
 const one = (selector) => document.querySelector(selector);
@@ -57,16 +57,8 @@ class Latest {
 }
 
 function trouble(text) {
-  const status = one("#status");
-  status.textContent = text;
-  status.hidden = false;
+  say(text, true);
   isTroubled = true;
-}
-
-async function answer(url, options) {
-  const response = await fetch(url, options).catch(() => { throw new Error("The viewer does not answer. Is it still running?"); });
-  if (!response.ok) throw new Error(await response.text());
-  return response;
 }
 
 // A camera: the stored video where the browser plays it, else the server's frames.

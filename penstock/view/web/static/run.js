@@ -1,19 +1,14 @@
 // A training's page: each metric over the steps, every step faint and a running median on top, and a lane of events. A
 // click opens the step under the pointer, a drag zooms. While the page is open it asks for new steps.
 import { Axis, Plot, number } from "./lines.js";
-import { go, say } from "./view.js";
+import { answer, go, say } from "./view.js";
 
 const POLL_MS = 5000;
 // Values beyond this share of all do not set the scale: a first wait of seconds would flatten the rest.
 const IN_SCALE = 0.99;
 const place = document.querySelector("#chart");
 
-async function rows(address) {
-  const response = await fetch(address);
-  if (!response.ok) throw new Error(await response.text());
-  return response.json();
-}
-
+const rows = (address) => answer(address).then((response) => response.json());
 // This run's record, and those of the runs that are laid over it.
 const addresses = [place.dataset.from, ...place.dataset.over.split(" ").filter(Boolean)];
 const [record, ...others] = await Promise.all(addresses.map(rows)).catch((error) => {

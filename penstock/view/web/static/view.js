@@ -6,12 +6,19 @@ const cards = () => [...document.querySelectorAll("[data-walk] a")];
 // A page names the key of a link: its address is then the server's.
 const follow = (key) => document.querySelector(`[data-on="${key}"]`)?.click();
 
-export function say(text) {
+// stays: until another text comes.
+export function say(text, stays = false) {
   const status = document.querySelector("#status");
   status.textContent = text;
   status.hidden = false;
   clearTimeout(say.timer);
-  say.timer = setTimeout(() => { status.hidden = true; }, 6000);
+  if (!stays) say.timer = setTimeout(() => { status.hidden = true; }, 6000);
+}
+
+export async function answer(url, options) {
+  const response = await fetch(url, options).catch(() => { throw new Error("The viewer does not answer. Is it still running?"); });
+  if (!response.ok) throw new Error(await response.text());
+  return response;
 }
 
 export function go(address) {

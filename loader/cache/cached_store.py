@@ -151,13 +151,17 @@ class CachedStore:
         self._read_alone(key, late, page_cuts, limits)
         return page_cuts.joined()
 
-    def claim(self, key: str, number: int) -> Answer:
-        """Claim a page to read ahead; with a grant, call `keep` or `give_back`. The answer is empty if it is here."""
+    def claim(self, key: str, number: int, cache: PageCache | None = None) -> Answer:
+        """Claim a page to read ahead; with a grant, call `keep` or `give_back`. The answer is empty if it is here.
+
+        cache: the part of the store's cache that is to keep the page.
+        """
         content = self._content(key)
         if content is None:
             return []
         page = self._page(content, number)
-        return self._cache.read(self._name(content, number), (), claim=page.nbytes)
+        claimed_cache = cache or self._cache
+        return claimed_cache.read(self._name(content, number), (), claim=page.nbytes)
 
     def is_here(self, key: str, number: int) -> bool:
         """Return whether a page is in the cache, or another reader is fetching it."""
@@ -167,22 +171,27 @@ class CachedStore:
         answer = self._cache.read(self._name(content, number), ())
         return answer is not Absence.NOT_KEPT
 
-    def keep(self, key: str, number: int, nonce: Hashable) -> int:
+    def page_nbytes(self, key: str, number: int) -> int:
+        return self._page(self._certain(key), number).nbytes
+
+    def keep(self, key: str, number: int, nonce: Hashable, cache: PageCache | None = None) -> int:
         """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim always ends."""
         content = self._certain(key)
         name = self._name(content, number)
         page = self._page(content, number)
+        claimed_cache = cache or self._cache
         try:
             self._cache.count("cache_misses", 1)
             (blob,) = self._origin.get_ranges(key, [page], etag=self._pins.get(key))
             self._pin(key, blob.etag)
-            self._cache.put(name, nonce, blob.data)
+            claimed_cache.put(name, nonce, blob.data)
         finally:
-            self._cache.release(name, nonce)
+            claimed_cache.release(name, nonce)
         return page.nbytes
 
-    def give_back(self, key: str, number: int, nonce: Hashable) -> None:
-        self._cache.release(self.page_name(key, number), nonce)
+    def give_back(self, key: str, number: int, nonce: Hashable, cache: PageCache | None = None) -> None:
+        claimed_cache = cache or self._cache
+        claimed_cache.release(self.page_name(key, number), nonce)
 
     def has_pages(self, key: str) -> bool:
         return self._content(key) is not None

@@ -1,6 +1,6 @@
 """The fixed share: the pages that a cache keeps of data that is larger, the same in every epoch.
 
-Every page has a rank, which its name decides. The cache keeps the pages of the lowest ranks. An order that is shuffled
+Every page has a rank, which its name decides. The cache keeps pages of ranks below the share. An order that is shuffled
 anew visits every page once an epoch, so any other choice, such as the pages of last use, keeps what comes too late.
 """
 

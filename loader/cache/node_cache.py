@@ -231,7 +231,7 @@ class OpenCache:
                 # Another reader may have written the page between our read and our claim.
                 pieces = self._read_page(name, cuts)
                 if pieces is None:
-                    has_room = self._room.reserve(rank, file_bytes, self._capacity_bytes)
+                    has_room = self._room.reserve(self.share.share, file_bytes, self._capacity_bytes)
             finally:
                 if not has_room:
                     self._claims.release(name, claim)

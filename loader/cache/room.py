@@ -33,7 +33,7 @@ COUNT_PAUSE = 20
 VICTIMS_MAX = 2**14
 """Most files that a count remembers to make room with: about 6 MB."""
 ABOVE_THE_LIMIT = -1.0
-"""Rank for which every file may go."""
+"""Share for which every file may go."""
 _RECORD = struct.Struct("<qq")
 _PAGE = re.compile(r"[0-9a-f]{40}")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{8}$")
@@ -161,15 +161,16 @@ class FolderRoom:
             if counted_ns:
                 _write(ledger, held + nbytes, counted_ns)
 
-    def reserve(self, rank: float, nbytes: int, capacity_bytes: int) -> bool:
+    def reserve(self, share: float, nbytes: int, capacity_bytes: int) -> bool:
         """Reserve room for a page, in the place of others if need be; return whether there is room.
 
-        Files that no loader needs go first, then pages of higher rank.
+        Files that no loader needs go first, then the pages of the highest rank above the share. A page below it never
+        goes: if a few more pages lie below it than there is room for, the first ones stay, and nothing is written.
         """
         with self._ledger() as ledger:
             held = self._current(ledger, COUNT_S, nbytes)
             if held + nbytes > capacity_bytes:
-                held = self._make_room(ledger, held, capacity_bytes - nbytes, rank, nbytes)
+                held = self._make_room(ledger, held, capacity_bytes - nbytes, share, nbytes)
             has_room = held + nbytes <= capacity_bytes
             if has_room:
                 held += nbytes
@@ -219,10 +220,10 @@ class FolderRoom:
             return held
         return self._count_files(ledger, claim_bytes)
 
-    def _make_room(self, ledger: int, held: int, most_bytes: int, rank: float, claim_bytes: int = 0) -> int:
+    def _make_room(self, ledger: int, held: int, most_bytes: int, share: float, claim_bytes: int = 0) -> int:
         """Delete files until at most `most_bytes` are left; return the bytes that are left.
 
-        rank: of the page that needs the room.
+        share: rank from which wanted pages may go.
         """
         if not self._victims:
             pause_s = self._next_count_s - time.monotonic()
@@ -232,9 +233,9 @@ class FolderRoom:
             held = self._current(ledger, age_max_s, claim_bytes)
         while held > most_bytes and self._victims:
             victim = self._victims[-1]
-            if victim.is_fresh and rank != ABOVE_THE_LIMIT:
+            if victim.is_fresh and share != ABOVE_THE_LIMIT:
                 break
-            if victim.is_wanted and -victim.order <= rank:
+            if victim.is_wanted and -victim.order < share:
                 break
             self._victims.pop()
             held -= self._delete(victim.page)

@@ -40,8 +40,21 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """Return these settings unchanged, because the limit applies to the folder."""
-        return self
+        """Return the settings for each of `processes` processes of one loader. The limit applies to the folder."""
+        if processes == 1:
+            return self
+        return WorkersNodeCache(
+            path=self.path,
+            limit_bytes=self.limit_bytes,
+            page_bytes=self.page_bytes,
+            shared=self.shared,
+        )
+
+
+class WorkersNodeCache(NodeCache):
+    """The same for the worker processes of a loader: each makes some of the batches, so that it uses parts of pages."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from itertools import starmap
 from threading import Lock
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import Group
 from .read_ahead import Claim
+
+if TYPE_CHECKING:
+    from ...cache.overflow import FolderWithMemory
 
 
 class Extents(NamedTuple):
@@ -113,8 +116,9 @@ class ObjectPage(NamedTuple):
 class PagesAhead:
     """Pages in the order of their next use.
 
-    memory: cache of the pages, which are claimed when they are planned; None for a folder, whose claims live no longer
-    than the fetch.
+    memory: memory for pages, which are claimed there when they are planned; None without.
+
+    overflow: the folder with that memory, whose claims live no longer than the fetch; None without.
 
     pages: returns the number of all pages.
     """
@@ -126,9 +130,11 @@ class PagesAhead:
         page_bytes: int,
         memory: MemoryPages | None,
         pages: Callable[[], int],
+        overflow: "FolderWithMemory | None" = None,
     ) -> None:
         self._steps, self._stores, self._page_bytes = steps, stores, page_bytes
         self._memory, self._pages = memory, pages
+        self._overflow = overflow
         self._nonces: dict[ObjectPage, Hashable] = {}  # of the claims on memory
 
     def units(self, step: int) -> Sequence[ObjectPage] | None:
@@ -155,29 +161,39 @@ class PagesAhead:
             self._memory.needs(step, [page.store.page_name(page.key, page.number) for page in units])
 
     def claim(self, unit: ObjectPage) -> Claim:
-        if self._memory is None:
-            is_here = unit.store.is_here(unit.key, unit.number)
-            return Claim.NEEDLESS if is_here else Claim.GRANTED
-        answer = unit.store.claim(unit.key, unit.number)
-        if isinstance(answer, Grant):
-            self._nonces[unit] = answer.nonce
-            return Claim.GRANTED
+        if self._overflow is None and self._memory is not None:
+            answer = unit.store.claim(unit.key, unit.number)
+            if not isinstance(answer, Grant | Absence) or answer is Absence.COMING:
+                return Claim.NEEDLESS
+        else:
+            if unit.store.is_here(unit.key, unit.number):
+                return Claim.NEEDLESS
+            answer = Absence.NOT_KEPT
+            if self._overflow is not None:
+                name = unit.store.page_name(unit.key, unit.number)
+                nbytes = unit.store.page_nbytes(unit.key, unit.number)
+                answer = self._overflow.claim_memory(name, nbytes)
         if answer is Absence.NO_ROOM:
             return Claim.NO_ROOM
-        return Claim.NEEDLESS
+        if isinstance(answer, Grant):
+            self._nonces[unit] = answer.nonce
+        return Claim.GRANTED
 
     def fetch(self, unit: ObjectPage) -> int:
-        if self._memory is not None:
-            return unit.store.keep(unit.key, unit.number, self._nonces.pop(unit))
-        answer = unit.store.claim(unit.key, unit.number)
+        """Fetch a page into the memory that it has, else into the folder if that keeps it."""
+        nonce = self._nonces.pop(unit, None)
+        if nonce is not None:
+            return unit.store.keep(unit.key, unit.number, nonce, self._memory)
+        folder = self._overflow.folder if self._overflow is not None else None
+        answer = unit.store.claim(unit.key, unit.number, folder)
         if isinstance(answer, Grant):
-            return unit.store.keep(unit.key, unit.number, answer.nonce)
+            return unit.store.keep(unit.key, unit.number, answer.nonce, folder)
         return 0
 
     def give_back(self, unit: ObjectPage) -> None:
         nonce = self._nonces.pop(unit, None)
         if nonce is not None:
-            unit.store.give_back(unit.key, unit.number, nonce)
+            unit.store.give_back(unit.key, unit.number, nonce, self._memory)
 
     def passed(self, step: int) -> None:
         if self._memory is not None:

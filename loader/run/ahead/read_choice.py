@@ -10,6 +10,8 @@ from .next_reads import pages_pay, read_ahead_bytes, stored_bytes, working_set_b
 RANGES_BYTES = 256 * 2**20
 """Most bytes of ranges that wait for later batches. A folder has them in addition, a memory within its limit."""
 RANGES_STEPS = 16
+OVERFLOW_BYTES = RANGES_BYTES
+"""Most bytes of pages in memory beside a folder, instead of ranges."""
 CLAIM_HALVES = 0.5
 """Fraction of a page from which a batch fetches all of it, if pages are read ahead."""
 CLAIM_ALL = 0.0
@@ -21,8 +23,11 @@ CLAIM_NONE = 2.0
 class ReadChoice:
     """The choice for the remote sources of a recipe.
 
-    remote: indexes of the sources in the plan. limit: bytes of the cache. is_folder: the ranks of a node share the
-    cache; otherwise it belongs to one rank.
+    remote: indexes of the sources in the plan. limit: bytes of the cache.
+
+    is_folder: the ranks of a node share the cache; otherwise it belongs to one rank.
+
+    can_overflow: memory may hold pages that the folder does not keep.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class ReadChoice:
         limit: int,
         *,
         is_folder: bool,
+        can_overflow: bool,
     ) -> None:
         planned = list(recipe.plan.sources.values())
         self._recipe = recipe
@@ -59,12 +65,27 @@ class ReadChoice:
             self.caches,
         )
         """True if whole pages cost less than ranges."""
-        # A folder keeps a fixed share of what does not fit, so pages that it does not keep would be read in vain.
-        needed = self._stored if is_folder else self._live
-        self.in_pages = self.pays and needed <= limit
+        self.live_of_rank = working_set_bytes(
+            self.sources,
+            self.views,
+            page_bytes,
+            recipe.world.world_size,
+        )
+        """Bytes of the pages that this rank reads side by side."""
+        self.in_pages = self.pays and self._has_room(can_overflow=can_overflow)
         """True if pages are read ahead, False if ranges are."""
         self.range_bytes = min(limit, RANGES_BYTES)
         """Most bytes of ranges that are read ahead."""
+
+    def _has_room(self, *, can_overflow: bool) -> bool:
+        """Return whether each page that is read ahead can stay until its last use."""
+        if not self._is_folder:
+            return self._live <= self._limit
+        if self._stored <= self._limit:
+            return True
+        # A folder keeps a fixed share. The other pages that are read side by side are in this rank's memory.
+        overflow = 1.0 - self._limit / self._stored
+        return can_overflow and self.live_of_rank * overflow <= OVERFLOW_BYTES
 
     @property
     def live_pages(self) -> int:

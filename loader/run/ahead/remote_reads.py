@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from ...cache.answers import PageCache
 from ...cache.cached_store import VERIFIED, CachedStore, Content
 from ...cache.memory import Count, MemoryPages, Sets
 from ...cache.object_sets import ObjectSet
-from ...cache.spec import CacheSpec, NodeCache
+from ...cache.spec import CacheSpec, NodeCache, PageMemory, WorkersNodeCache
 from ...dataset.reading.places import Map
 from ...dataset.shards.index import IndexFile, IndexPlace
 from ...dataset.shards.shard import END_BYTES
@@ -29,11 +30,12 @@ from .next_reads import (
     RankFuture,
     group_bodies,
 )
-from .read_ahead import ReadAhead
-from .read_choice import RANGES_STEPS, ReadChoice
+from .read_ahead import ReadAhead, UnitSource
+from .read_choice import OVERFLOW_BYTES, RANGES_STEPS, ReadChoice
 
 if TYPE_CHECKING:
     from ...cache.node_cache import OpenCache
+    from ...cache.overflow import FolderWithMemory
 
 logger = logging.getLogger(__name__)
 
@@ -66,45 +68,66 @@ def open_remote(
     sets = partial(_object_sets, views, contents)
     opened = open_cache(cache, metrics.count, sets)
     memory = opened if isinstance(opened, MemoryPages) else None
-    choice = ReadChoice(recipe, remote, cache.page_bytes, opened.limit_bytes or 0, is_folder=memory is None)
+    choice = ReadChoice(
+        recipe,
+        remote,
+        cache.page_bytes,
+        opened.limit_bytes or 0,
+        is_folder=memory is None,
+        # Each worker process uses parts of pages, which its own memory would read whole.
+        can_overflow=not isinstance(cache, WorkersNodeCache),
+    )
     logger.info("remote sources are read %s", choice.describe())
+    pages_cache: PageCache = opened
+    overflow: FolderWithMemory | None = None
     if memory is not None:
         choice.divide(memory, sets)
-    if choice.pays or memory is None:
+    elif choice.in_pages and not isinstance(cache, WorkersNodeCache):
+        overflow = _with_memory(opened, choice, metrics.count)
+        memory = overflow.memory
+        pages_cache = overflow
+    if choice.pays or not isinstance(opened, MemoryPages):
         for i, content_of in zip(remote, contents, strict=True):
-            readers[i] = CachedStore(readers[i], opened, content_of, choice.fraction)
+            readers[i] = CachedStore(readers[i], pages_cache, content_of, choice.fraction)
     horizon = _horizon(recipe, choice.sources)
     upkeep = CacheUpkeep(recipe, opened, horizon)
     steps = RankFuture(recipe, videos, end, run)
     if choice.in_pages:
         stores = {i: store for i, store in readers.items() if isinstance(store, CachedStore)}
-        pages = PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes))
-        ahead: ReadAhead[Any] = ReadAhead(
-            pages,
-            in_flight=max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, choice.live_pages)),
-            horizon=horizon,
-            count=metrics.count,
-            on_reads=metrics.reads,
-            on_plan=upkeep,
-            waits=True,
-        )
-        return opened, ahead, upkeep
+        n_pages = partial(_pages, views, cache.page_bytes)
+        pages = PagesAhead(steps, stores, cache.page_bytes, memory, n_pages, overflow)
+        in_flight = max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, choice.live_pages))
+        return opened, _read_ahead(pages, in_flight, horizon, metrics, upkeep), upkeep
     if recipe.plan.pack is not None:
         # Reads only pieces of documents, which become known when they are planned.
         return opened, None, upkeep
     ranges = RangesAhead(steps, {i: readers[i] for i in remote}, choice.range_bytes)
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
-    ahead = ReadAhead(
-        ranges,
-        in_flight=RANGES_IN_FLIGHT,
-        horizon=RANGES_STEPS,
+    return opened, _read_ahead(ranges, RANGES_IN_FLIGHT, RANGES_STEPS, metrics, upkeep), upkeep
+
+
+def _read_ahead(
+    source: UnitSource[Any], in_flight: int, horizon: int, metrics: Metrics, upkeep: CacheUpkeep
+) -> ReadAhead[Any]:
+    return ReadAhead(
+        source,
+        in_flight=in_flight,
+        horizon=horizon,
         count=metrics.count,
         on_reads=metrics.reads,
         on_plan=upkeep,
         waits=True,
     )
-    return opened, ahead, upkeep
+
+
+def _with_memory(opened: "OpenCache | MemoryPages", choice: ReadChoice, count: Count) -> "FolderWithMemory":
+    """Return a folder with memory for the pages that it does not keep."""
+    from ...cache.overflow import FolderWithMemory
+
+    assert not isinstance(opened, MemoryPages)
+    spec = PageMemory(limit_bytes=OVERFLOW_BYTES, page_bytes=opened.page_bytes)
+    return FolderWithMemory(opened, MemoryPages(spec, count), choice.live_of_rank)
 
 
 def open_cache(spec: CacheSpec, count: Count, sets: Sets) -> "OpenCache | MemoryPages":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import loader
+from loader.cache.fixed_share import page_rank
 from loader.errors import Corrupt, InvalidRuntime
 from loader.run.ahead.next_reads import working_set_bytes
 from loader.storage.cloud.store import RemoteStore
@@ -25,6 +26,7 @@ def cache(tmp_path):
 
 JOB = """
 import sys
+import time
 import loader
 
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
@@ -178,9 +180,11 @@ def test_it_travels_to_worker_processes(versions, cache, tmp_path):
 
 
 def test_first_batch_reads_its_samples_and_what_does_not_fit_is_kept_in_part(
-    memory_root, watched, tmp_path, kept
+    memory_root, watched, tmp_path, kept, monkeypatch
 ):
     """Small samples out of large shards: the first batch reads just them, the later ones bring a share of the pages."""
+    for module in ("read_choice", "remote_reads"):  # less than what does not fit
+        monkeypatch.setattr(f"loader.run.ahead.{module}.OVERFLOW_BYTES", PAGE)
     with memory_root.write("large", part_samples=64) as writer:
         for i in range(64):
             writer.add(f"{i:03d}", {"bin": bytes([i]) * 2000})
@@ -237,3 +241,36 @@ def test_several_nodes_keep_pages_only_where_that_pays(memory_root, tmp_path, mo
         assert ("on 64 nodes" in caplog.text) == (nodes > 1)
         pages = [path for path in (tmp_path / "cache" / "pages").rglob("*") if path.is_file()]
         assert (len(pages) > 0) == (held > 0)
+
+
+def test_chunks_are_read_in_pages_and_those_above_the_share_stay_in_memory(
+    memory_root, watched, tmp_path, monkeypatch
+):
+    """A folder of half of the data: each epoch reads the other half once, in pages, and none of it gets to the disk."""
+    page = 4 * PAGE
+    for module in ("read_choice", "remote_reads"):
+        monkeypatch.setattr(f"loader.run.ahead.{module}.OVERFLOW_BYTES", 14 * page)
+    with memory_root.write("large", part_samples=128) as writer:
+        for i in range(512):
+            writer.add(f"{i:03d}", {"bin": bytes([i % 251]) * 3000})
+    store = watched(memory_root)
+    view = memory_root.open("large@latest").select("bin")
+    plan = loader.plan({"p": loader.source(view, chunk=16, lanes=2)}, seed=1, global_batch=8)
+    stored = sum(info.nbytes for info in memory_root.store.list("data/") if info.key.endswith(".tar"))
+    epochs, steps = 5, 64
+    cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=stored // 2, page_bytes=page)
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches:
+        for _ in range(2 * steps):
+            next(batches)
+        pages = sorted(path for path in (tmp_path / "cache" / "pages").rglob("*") if path.is_file())
+        store.nbytes.clear()
+        ahead_bytes = batches.metrics()["ahead_bytes_total"]
+        for _ in range(epochs * steps):
+            next(batches)
+        assert batches.metrics()["ahead_bytes_total"] > ahead_bytes
+        read = store.nbytes["get_ranges"] / (epochs * stored)
+        share = batches._assembler._reads._cache.share.share
+    assert 0.3 < share < 0.5
+    assert all(page_rank(path.name) < share for path in pages)
+    assert pages == sorted(path for path in (tmp_path / "cache" / "pages").rglob("*") if path.is_file())
+    assert 0.2 < read < 0.7

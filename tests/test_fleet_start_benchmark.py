@@ -73,13 +73,15 @@ def test_rank_with_another_ranks_plan_reads_only_indexes_and_samples(tmp_path, m
 
 
 def test_two_real_ranks_are_counted_up_to_their_second_batch(tmp_path):
-    counts.make_root(tmp_path, publishes=9)
-    each, first = (counts.counted(tmp_path, plans) for plans in ("each", "first"))
+    saved_plan = counts.make_root(tmp_path, publishes=9)
+    each, saved, first = (counts.counted(tmp_path, plans) for plans in ("each", saved_plan, "first"))
     assert first.by_kind() == {"checkpoint": 1, "index": 8, "samples": 8}
     assert (sum(map(len, first.opening)), first.ahead) == (0, 0)
     assert each.by_kind() - first.by_kind() == Counter(
         listing=1, marker=1, log=each.by_kind()["log"], manifest=1, lease=1, shards=len(each.opening[-1]) - 1
     )
+    assert saved.by_kind() - each.by_kind() == Counter(plan=2), "the plan and its start notes"
+    assert len(saved.opening) < len(each.opening)
     assert [len(wave) for wave in first.waves] == fleet_of(each, first, 10, 5500).rest
     with loader.Root(tmp_path) as root:
         plan = loader.plan({DATASET: root.open(DATASET)}, seed=7, global_batch=BATCH * counts.RANKS)
@@ -87,4 +89,5 @@ def test_two_real_ranks_are_counted_up_to_their_second_batch(tmp_path):
     assert computed == StartRequests(checkpoint=1, indexes=8, samples=8), "what --dry-run prints"
     kinds = [kind for wave in first.waves for kind in wave]  # a busy machine may divide a wave
     assert computed.waves == [len(list(same)) for _, same in groupby(kinds)]
-    assert count(first).startswith("17 (8 index")
+    assert count(first).startswith("17 in ")
+    assert "(8 index" in count(first)

@@ -22,7 +22,7 @@ from ..contest import ROOT
 from ..latency_server import BUCKET, latency_store
 from .rank import BATCH, DATASET, RUN
 
-LATENCY_S = 0.1
+LATENCY_S = 0.4
 """Latency of the store that records: longer than a rank's own work between two requests that it makes at once."""
 PART_SAMPLES, PARTS = 16, 16
 """Samples of a part, and parts of a publish: a batch's samples lie in different shards."""
@@ -32,6 +32,7 @@ KINDS = {
     "marker": r"/penstock\.json",
     "lease": r"/leases/",
     "log": r"/log/",
+    "plan": r"/plans/",
     "checkpoint": r"/checkpoints/",
     "manifest": r"/manifest",
     "shards": r"/shards|/part",
@@ -70,8 +71,8 @@ class RankRequests:
         return Counter(kind for wave in self.waves for kind in wave)
 
 
-def make_root(folder: Path, publishes: int) -> None:
-    """Write a root of so many publishes, with a checkpoint, under a folder that becomes a bucket."""
+def make_root(folder: Path, publishes: int) -> str:
+    """Write a root of so many publishes, with a checkpoint, in a folder that becomes a bucket; return a saved plan."""
     with loader.Root(folder) as root:
         for number in range(publishes):
             with root.write(DATASET, part_samples=PART_SAMPLES) as writer:
@@ -82,10 +83,11 @@ def make_root(folder: Path, publishes: int) -> None:
         with loader.Loader(plan, steps=1, workers=0) as batches, Checkpoints(str(folder), RUN) as saved:
             for _ in batches:
                 saved.save(1, {"weights": torch.ones(1000)}, batches)
+        return plan.save(root)
 
 
 def counted(folder: Path, plans: str) -> RankRequests:
-    """Return the requests of the last rank. plans: "each" opens the root on each rank, "first" on the first one."""
+    """Return the requests of the last rank. plans: as for `rank.train`."""
     with latency_store(folder, LATENCY_S, record=True) as server:
         ranks = []
         port = str(20_000 + secrets.randbelow(20_000))
@@ -127,9 +129,21 @@ def requests_of(
             waves.append([])
             wave_ends_s = one["at_s"] + LATENCY_S
         waves[-1].append(kind_of(one["target"]))
+    waves = _joined(waves)
     later = own[sum(map(len, waves)) :]
     ahead = sum(one["at_s"] < times["second_asked_s"] for one in later)
     return RankRequests(waves=waves, ahead=ahead)
+
+
+def _joined(waves: Sequence[list[str]]) -> list[list[str]]:
+    """Return the waves, neighbours of equal kinds as one: a busy machine divides a wave."""
+    joined: list[list[str]] = []
+    for wave in waves:
+        if joined and set(joined[-1]) == set(wave):
+            joined[-1] += wave
+        else:
+            joined.append(wave)
+    return joined
 
 
 def kind_of(target: str) -> str:

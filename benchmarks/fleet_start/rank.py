@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet_start.rank first|each`: a rank up to its second batch, whose requests are counted.
+"""`python -m benchmarks.fleet_start.rank first|each|PLAN`: a rank up to its second batch, whose requests are counted.
 
 The environment names its number among the ranks, and the store. Prints a line: `time.monotonic()` at the first batch
 and when it asks for the second.
@@ -24,11 +24,14 @@ QUIET_S = 0.5
 
 
 def train(plans: str) -> None:
-    """Take two batches. plans: "first" opens the root on the first rank, "each" on every one."""
+    """Take two batches. plans: "first" opens the root on the first rank, "each" on every one; or a plan's hash."""
     with Run.joined(name=RUN, checkpoints=f"s3://{BUCKET}") as run:
 
         def opened() -> loader.Plan:
-            version = loader.Root(f"s3://{BUCKET}").open(DATASET)
+            root = loader.Root(f"s3://{BUCKET}")
+            if plans not in ("first", "each"):
+                return loader.open_plan(root, plans)
+            version = root.open(DATASET)
             return loader.plan({DATASET: version}, seed=7, global_batch=BATCH * run.world.world_size)
 
         plan = run.first(opened) if plans == "first" else opened()

@@ -70,10 +70,12 @@ def _open_together(
                     with suppress(PenstockError):  # `root.open` raises it
                         resolve(state, id)
                         opened[id] = future.result()
-            lease.confirm(opened)
-        finally:
+        except Exception:  # not Ctrl-C, which waits for no request: closing the root releases the claim
             claim.exception()  # a claim that is being written is withdrawn after that
             lease.withdraw(ids)
+            raise
+        lease.confirm(opened)
+        lease.withdraw(ids)
     for version in opened.values():
         version.reader = root  # keeps the lease while the root or a version is alive
     return opened

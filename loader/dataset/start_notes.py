@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..errors import StoreError
+from ..errors import FormatTooNew, PenstockError, StoreError
 from ..json_text import parse_json_object
 from ..storage import Store
 from .log.entries import DAMAGED, canonical
@@ -88,14 +88,17 @@ def read_start(store: Store, plan: str) -> dict[str, str]:
     try:
         data = store.get(start_path(plan)).data
         return parse_start_notes(data)
-    except (StoreError, *DAMAGED):
+    except (PenstockError, *DAMAGED):
         return {}
 
 
 def parse_start_notes(data: bytes) -> dict[str, str]:
-    """Return the manifest paths by version id in these notes. Raises: ValueError, or another of `DAMAGED`."""
+    """Return the manifest paths by version id in these notes. Raises: FormatTooNew; `DAMAGED` for other bytes."""
+    body = parse_json_object(data)
+    if body["format"] != FORMAT:
+        raise FormatTooNew(f"start notes of format {body['format']!r:.20}; this package reads {FORMAT}")
     paths: dict[str, str] = {}
-    for id, path in parse_json_object(data)["manifests"].items():
+    for id, path in body["manifests"].items():
         if not _may_be_manifest(id, path):
             raise ValueError(f"{path!r:.200} is no path of the manifest of {id!r:.80}")
         paths[id] = path

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from loader.dataset.start_notes import parse_start_notes, planned_ids, start_pat
 from loader.errors import Corrupt, Forbidden, InvalidPlan, NotARoot, VersionNotFound, VersionRetired
 from loader.order.random.plan_hash import content_hash, plan_json
 from tests.proxy_stores import ObservedStore, ProxyStore
+from tests.servers.patience import PATIENCE_S, until
 
 Observe = Callable[[str, str], object]
 
@@ -130,6 +132,7 @@ def test_plan_of_an_unknown_version_leaves_no_claim(url: str, root: loader.Root,
         b'{"format":1,"manifests":{"PHOTOS":"log/000000000001.json"}}',
         b'{"format":1,"manifests":{"PHOTOS":"data/t/../manifest-NAME.json"}}',
         b'{"format":1,"manifests":{"PHOTOS":"data/other/place/manifest-NAME.json"}}',
+        b'{"format":2,"manifests":{"PHOTOS":"data/other/place/manifest-NAME.json"}}',
     ],
 )
 def test_notes_are_not_believed(
@@ -145,7 +148,7 @@ def test_notes_are_not_believed(
     assert opened == plan
     assert opened.sources["photos"].view.version.manifest == root.open("photos").manifest
     early = {key for verb, key in reader.store.calls if verb == "get" and "/manifest-" in key}
-    assert (other in early) == (other.encode() in notes)
+    assert (other in early) == (other.encode() in notes and b'"format":1' in notes)
     assert "../" not in "".join(early)
 
 
@@ -222,6 +225,33 @@ def test_damaged_log_leaves_no_claim(url: str, root: loader.Root, plan: loader.P
     root.store.put("log/000000000002.json", b"{")
     with pytest.raises(Corrupt):
         loader.open_plan(loader.Root(url), plan.hash)
+    assert claims(root) == []
+
+
+def test_ctrl_c_does_not_wait_for_the_lease(
+    url: str, root: loader.Root, plan: loader.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may not answer for a minute."""
+    root.close()
+    is_writing, is_over = Event(), Event()
+
+    def before(verb: str, key: str) -> None:
+        if verb == "put":
+            is_writing.set()
+            assert is_over.wait(PATIENCE_S)
+
+    def interrupted(root: loader.Root) -> None:
+        assert is_writing.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    reader = observed(url, before)
+    with monkeypatch.context() as patch:
+        patch.setattr(loader.Root, "state", property(interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            loader.open_plan(reader, plan.hash)
+    is_over.set()
+    until(lambda: claims(root) != [])
+    reader.close()
     assert claims(root) == []
 
 

@@ -228,7 +228,10 @@ def test_mirror_gets_no_adopted_object_that_was_taken_down(root, three, sealed, 
 def texts(version, cache):
     plan = loader.plan({"p": version.select("txt")}, seed=3, global_batch=len(version))
     with loader.Loader(plan, cache=loader.NodeCache(path=cache, page_bytes=2**14), workers=0) as batches:
-        return sorted(map(str, next(iter(batches))["txt"]))
+        first = sorted(map(str, next(batches)["txt"]))
+        for _ in range(2):  # a first batch brings no pages
+            next(batches)
+        return first
 
 
 def test_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tmp_path, monkeypatch):

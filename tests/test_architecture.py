@@ -418,6 +418,7 @@ def test_environment_is_read_in_few_places() -> None:
         "loader.run.workers.fork_server",  # whether it has changed since the server was started
         "loader.run.workers.fork_server_main",  # JE_ARROW_MALLOC_CONF; handed on to workers that are started afresh
         "loader.local_ranks",  # the launcher's ranks of this machine
+        "loader.cache.peers.environment",  # PENSTOCK_CACHE_TOKEN, the Slurm job, the launcher's meeting point
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.cloud.gcs",
         "loader.storage.cloud.azure",

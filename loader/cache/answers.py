@@ -25,6 +25,15 @@ class Absence(Enum):
 Answer = Sequence[Buffer] | Grant | Absence
 
 
+class PageQuestion(NamedTuple):
+    """A question to `PageCache.read`."""
+
+    name: str
+    cuts: Sequence[slice]
+    claim: int | None
+    """The page's size in bytes, to claim a page that is not here."""
+
+
 class PageCache(Protocol):
     """A cache of pages by name (`pages.page_name`). Thread-safe."""
 
@@ -48,7 +57,10 @@ class PageCache(Protocol):
         process is fetching; None does not wait. A thread of this process ends its claims, so it is waited for longer.
         """
 
-    def put(self, name: str, nonce: Hashable, data: bytes) -> None:
+    def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        """Return the answer to each question, without waiting."""
+
+    def put(self, name: str, nonce: Hashable, data: bytes) -> object:
         """Store a claimed page and end the claim. Does nothing if the claim has ended."""
 
     def release(self, name: str, nonce: Hashable) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Unpack
 
 from ..errors import Changed, Corrupt
 from ..storage import Blob, ByteRange, RangeReader, ReadLimits
-from .answers import Absence, Answer, Buffer, Grant, PageCache
+from .answers import Absence, Answer, Buffer, Grant, PageCache, PageQuestion
 from .pages import page_name
 
 FETCH_BYTES = 16 * 2**20
@@ -122,16 +122,10 @@ class CachedStore:
             raise Corrupt(
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
             )
-        missing: dict[int, Absence] = {}
-        for number in page_cuts.cuts:
-            answer = self._read_page(content, number, page_cuts)
-            if isinstance(answer, Absence):
-                missing[number] = answer
+        is_patient = _waits.get()
+        missing = self._read_pages(key, content, page_cuts, with_claims=is_patient)
         if not missing:
             return page_cuts.joined()
-        is_patient = _waits.get()
-        if is_patient:
-            self._fetch_pages(key, content, missing, page_cuts)
         coming = []
         alone = []
         for number, absence in missing.items():
@@ -217,10 +211,6 @@ class CachedStore:
         start = number * self._cache.page_bytes
         return ByteRange(start, min(self._cache.page_bytes, content.nbytes - start))
 
-    def _is_worth_a_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
-        asked: int = sum(cut.stop - cut.start for _, cut in page_cuts.cuts[number])
-        return asked >= self._fraction * self._page(content, number).nbytes
-
     def _read_page(
         self,
         content: Content,
@@ -237,28 +227,46 @@ class CachedStore:
             page_cuts.take(number, answer)
         return answer
 
-    def _fetch_pages(
-        self, key: str, content: Content, missing: dict[int, Absence], page_cuts: "_PageCuts"
-    ) -> None:
-        """Fetch the missing pages that the cache keeps, a few at a time; drop from `missing` what is read."""
-        worth = [number for number in missing if self._is_worth_a_page(content, number, page_cuts)]
+    def _read_pages(
+        self, key: str, content: Content, page_cuts: "_PageCuts", *, with_claims: bool
+    ) -> dict[int, Absence]:
+        """Take the cache's pages, and fetch the pages that it grants. Return the absences of all others.
+
+        A page is asked for once, together with the others. Pages that may be granted are asked for a few at a time:
+        all grants of a call are in memory together.
+        """
+        numbers = list(page_cuts.cuts)
+        questions: list[PageQuestion] = []
+        for number in numbers:
+            page = self._page(content, number)
+            cuts: list[slice] = []
+            asked_bytes = 0
+            for _, cut in page_cuts.cuts[number]:  # a loop: a comprehension would be a call for each page
+                cuts.append(cut)
+                asked_bytes += cut.stop - cut.start
+            is_worth = asked_bytes >= self._fraction * page.nbytes
+            claim = page.nbytes if with_claims and is_worth else None
+            questions.append(PageQuestion(self._name(content, number), cuts, claim))
         at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
-        for start in range(0, len(worth), at_once):
+        if not any(question.claim is not None for question in questions):
+            at_once = max(1, len(numbers))
+        missing: dict[int, Absence] = {}
+        for start in range(0, len(numbers), at_once):
             grants: dict[int, Hashable] = {}
             try:
-                for number in worth[start : start + at_once]:
-                    page = self._page(content, number)
-                    answer = self._read_page(content, number, page_cuts, claim=page.nbytes)
-                    if isinstance(answer, Absence):
-                        missing[number] = answer
-                        continue
-                    del missing[number]
+                answers = self._cache.read_all(questions[start : start + at_once])
+                for number, answer in zip(numbers[start : start + at_once], answers, strict=True):
                     if isinstance(answer, Grant):
                         grants[number] = answer.nonce
+                    elif isinstance(answer, Absence):
+                        missing[number] = answer
+                    else:
+                        page_cuts.take(number, answer)
                 self._fetch(key, content, grants, page_cuts)
             finally:
                 for number, nonce in grants.items():
                     self._cache.release(self._name(content, number), nonce)
+        return missing
 
     def _fetch(self, key: str, content: Content, grants: dict[int, Hashable], page_cuts: "_PageCuts") -> None:
         if not grants:

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import Condition
 
-from .answers import Absence, Answer, Grant
+from .answers import Absence, Answer, Grant, PageQuestion
 from .fixed_share import FixedShare, page_rank
 from .object_sets import ObjectSet, pages_bytes, union
 from .spec import PageMemory
@@ -99,6 +99,9 @@ class MemoryPages:
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes and cache_evicted (pages).
     """
 
+    peers = 0
+    """Nodes that keep pages for each other: none."""
+
     def __init__(self, spec: PageMemory, count: Count) -> None:
         self.page_bytes, self.limit_bytes, self.count = spec.page_bytes, spec.limit_bytes, count
         self._pages: dict[str, memoryview] = {}
@@ -152,6 +155,9 @@ class MemoryPages:
             return Absence.NOT_KEPT  # too short
         self.count("cache_hits", 1)
         return [data[cut] for cut in cuts]
+
+    def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        return [self.read(name, cuts, claim=claim) for name, cuts, claim in questions]
 
     def put(self, name: str, nonce: Hashable, data: bytes) -> None:
         with self._changed:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
-from .answers import Absence, Answer, Grant
+from .answers import Absence, Answer, Grant, PageQuestion
 from .claims import ClaimFile, Claims
 from .fixed_share import FixedShare, page_rank
 from .object_sets import ObjectSet, ObjectSets, pages_bytes, union
@@ -97,6 +97,9 @@ class OpenCache:
             self._room.trim(self._capacity_bytes)
         self._warn_of_refused()
 
+    peers = 0
+    """Nodes that keep pages for each other: none."""
+
     def read(
         self,
         name: str,
@@ -124,10 +127,13 @@ class OpenCache:
                 return answer
             time.sleep(POLL_S)
 
-    def put(self, name: str, nonce: Hashable, data: bytes) -> None:
+    def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        return [self.read(name, cuts, claim=claim) for name, cuts, claim in questions]
+
+    def put(self, name: str, nonce: Hashable, data: bytes) -> bool:
         reserved = self._end(name, nonce)
         if reserved is None:
-            return
+            return False
         claim, reserved_bytes = reserved
         nbytes = 0
         with self._contained("write"):
@@ -136,6 +142,7 @@ class OpenCache:
                 nbytes = HEADER_BYTES + len(data)
                 self.count("cache_written_bytes", nbytes)
         self._give_up(name, claim, reserved_bytes - nbytes)
+        return nbytes > 0
 
     def release(self, name: str, nonce: Hashable) -> None:
         reserved = self._end(name, nonce)
@@ -186,23 +193,31 @@ class OpenCache:
         try:
             page = self._pages.read(name, cuts, verified)
         except BadPage as error:
-            self.count("cache_corrupt", 1)
-            if error.checksums is not None:
-                add_fault("cache page", self._folder, name, (0, self.page_bytes), *error.checksums)
-            self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
-            self.discard(name)
+            self._report_bad(name, error)
             return None
         except OSError as error:
             self._failed("read", error)
             return None
         if page is None:
             return None
-        with self._lock:
-            self._verified[name] = page[1]
-            if len(self._verified) > VERIFIED_PAGES:
-                self._verified.popitem(last=False)
+        self._remember(name, page[1])
         self.count("cache_hits", 1)
         return page[0]
+
+    def _report_bad(self, name: str, error: BadPage) -> None:
+        """Count and delete a page whose bytes are wrong."""
+        self.count("cache_corrupt", 1)
+        if error.checksums is not None:
+            add_fault("cache page", self._folder, name, (0, self.page_bytes), *error.checksums)
+        self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
+        self.discard(name)
+
+    def _remember(self, name: str, identity: Identity) -> None:
+        """Note that a page's file was checked."""
+        with self._lock:
+            self._verified[name] = identity
+            if len(self._verified) > VERIFIED_PAGES:
+                self._verified.popitem(last=False)
 
     def _is_coming(self, name: str) -> bool:
         try:

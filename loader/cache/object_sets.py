@@ -49,6 +49,20 @@ class ObjectSet:
         body = b"".join(rows)
         return ObjectSet(_set_id(body), body)
 
+    @staticmethod
+    def of_shares(sizes: Mapping[str, int], nodes: int) -> "ObjectSet":
+        """Return a set with an n-th of each object's bytes. sizes: prefix of the page names -> bytes."""
+        rows: list[bytes] = []
+        for prefix, nbytes in sorted(sizes.items()):
+            share = -(-nbytes // nodes)
+            row = _ROW.pack(
+                bytes.fromhex(prefix),
+                share,
+            )
+            rows.append(row)
+        body = b"".join(rows)
+        return ObjectSet(_set_id(body), body)
+
     def sizes(self) -> dict[str, int]:
         """Return prefix of the page names -> bytes of the object."""
         sizes: dict[str, int] = {}

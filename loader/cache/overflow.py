@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from .answers import Absence, Answer
+from .answers import Absence, Answer, PageQuestion
 from .fixed_share import page_rank
 from .memory import MemoryPages
 from .node_cache import OpenCache
@@ -43,6 +43,9 @@ class FolderWithMemory:
             claim=claim,
             wait_s=wait_s,
         )
+
+    def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        return [self.read(name, cuts, claim=claim) for name, cuts, claim in questions]
 
     def put(self, name: str, nonce: Hashable, data: bytes) -> None:
         self.folder.put(name, nonce, data)

@@ -170,6 +170,15 @@ class Identity(NamedTuple):
     """Time of the last change, in ns since 1970."""
 
 
+class OpenPage(NamedTuple):
+    """A page's open file. The caller closes it."""
+
+    descriptor: int
+    nbytes: int
+    """Bytes of the page, which begin at HEADER_BYTES of the file."""
+    identity: Identity
+
+
 class Pages:
     """The page files of one cache folder. Raises: OSError, which callers handle.
 
@@ -213,9 +222,31 @@ class Pages:
             raise BadPage(f"page {name} ends too early")
         return pieces, identity
 
+    def open(self, name: str, verified: Identity | None) -> "OpenPage | None":
+        """Open a page's file, after a check of its bytes unless it is `verified`; None if it is missing.
+
+        Raises: BadPage; OSError.
+        """
+        try:
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            if self._user not in (None, status.st_uid):
+                raise BadPage(f"page {name} is user {status.st_uid}'s")
+            identity = Identity(status.st_ino, status.st_mtime_ns)
+            if identity != verified:
+                _checked(name, os.pread(descriptor, status.st_size, 0))
+            _touch(descriptor, status)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return OpenPage(descriptor, status.st_size - HEADER_BYTES, identity)
+
     def write(self, name: str, data: bytes) -> None:
         """Publish a page once all its bytes are written, not durably. Raises: OSError, and leaves nothing behind."""
-        header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
+        header = _HEADER.pack(_MAGIC, len(data), page_checksum(name, data))
         write_whole(self._writing, self.path(name), self._mode, header, data)
 
     def exists(self, name: str) -> bool:
@@ -282,13 +313,14 @@ def _make_folder(path: str, mode: int) -> None:
         _make_folder(path, mode)
 
 
-def _checksum(name: str, data: bytes | memoryview) -> int:
+def page_checksum(name: str, data: bytes | memoryview) -> int:
+    """Return the CRC-32C of a page's name and data, as its header has it."""
     return crc32c(name.encode() + struct.pack("<I", crc32c(data)))
 
 
 def _checked(name: str, file: bytes) -> memoryview:
     data = memoryview(file)[HEADER_BYTES:]
-    checksum = _checksum(name, data)
+    checksum = page_checksum(name, data)
     if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), checksum):
         error = BadPage(f"page {name} is not what was written")
         if len(file) >= HEADER_BYTES:

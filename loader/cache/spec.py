@@ -1,6 +1,7 @@
 """Settings of a cache; picklable, so that worker processes open the same one."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidRuntime
@@ -25,6 +26,9 @@ class NodeCache:
     """Page size in bytes, 4,096 to 64 MiB."""
     shared: bool = False
     """True lets other users of the machine read and replace pages; False allows only this user."""
+    peers: str | Sequence[str] | None = None
+    """Servers of the cluster's pages: a list of HOST:PORT, "slurm", or "dns:NAME:PORT". None keeps pages for this node
+    only."""
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
@@ -38,6 +42,10 @@ class NodeCache:
             raise InvalidRuntime(f"cache shared = {self.shared!r}; True or False is needed")
         if self.limit_bytes is not None:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
+        if self.peers is not None:
+            from .addresses import parse_peers  # only with peers
+
+            object.__setattr__(self, "peers", parse_peers(self.peers))
 
     def shared_by(self, processes: int) -> "NodeCache":
         """Return the settings for each of `processes` processes of one loader. The limit applies to the folder."""
@@ -48,6 +56,7 @@ class NodeCache:
             limit_bytes=self.limit_bytes,
             page_bytes=self.page_bytes,
             shared=self.shared,
+            peers=self.peers,
         )
 
 

@@ -52,6 +52,10 @@ COUNTERS = {
     "cache_evicted": "Pages evicted from the cache.",
     "cache_corrupt": "Damaged pages in the node cache.",
     "cache_failed": "Reads and writes that the disk of the node cache refused.",
+    "cache_peer_hits": "Pages found at other nodes.",
+    "cache_peer_bytes": "Bytes read from other nodes.",
+    "cache_peer_misses": "Pages that other nodes were asked for and did not have.",
+    "cache_peer_down": "Requests to other nodes that failed, or were not sent because the node had failed.",
 }
 """Counter -> what it counts."""
 SLOWEST = 16

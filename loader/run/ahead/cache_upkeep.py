@@ -10,6 +10,7 @@ from ..recipe.recipe import Recipe
 if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
+    from ...cache.peers.peer_cache import PeerCache
 
 EPOCH_CHECKS = 64
 """Looks at the order for each epoch: each finds where a new one begins to one part in so many."""
@@ -21,7 +22,7 @@ class CacheUpkeep:
     def __init__(
         self,
         recipe: Recipe,
-        cache: "OpenCache | MemoryPages",
+        cache: "OpenCache | PeerCache | MemoryPages",
         epoch_steps: int,
     ) -> None:
         self._recipe = recipe

@@ -28,6 +28,8 @@ class ReadChoice:
     is_folder: the ranks of a node share the cache; otherwise it belongs to one rank.
 
     can_overflow: memory may hold pages that the folder does not keep.
+
+    peers: nodes that keep pages for each other, else 0.
     """
 
     def __init__(
@@ -39,17 +41,20 @@ class ReadChoice:
         *,
         is_folder: bool,
         can_overflow: bool,
+        peers: int = 0,
     ) -> None:
         planned = list(recipe.plan.sources.values())
         self._recipe = recipe
         self._page_bytes = page_bytes
-        self._limit = limit
+        self._limit = limit * max(1, peers)
         self._is_folder = is_folder
         self.sources = [planned[i] for i in remote]
         self.views = [recipe.stored[i] for i in remote]
         self.caches = recipe.world.world_size
         """Number of caches that the ranks have together."""
-        if is_folder:
+        if peers:
+            self.caches = 1  # a page leaves the bucket once for all of them
+        elif is_folder:
             self.caches = min(node_count(), recipe.world.world_size)
         self._stored = stored_bytes(self.views)
         self._live = working_set_bytes(
@@ -129,7 +134,7 @@ class ReadChoice:
         elif self.pays:
             manner += ", and the cache keeps a fixed share of the pages"
         elif self._is_folder:
-            manner += f"; no page is kept: on {self.caches} nodes whole pages cost more than they save"
+            manner += f"; no page is kept: on {self.caches} nodes whole pages cost more than they save. Name its peers"
         return (
             f"{manner}: the data has {self._stored} bytes, the pages that are read side by side have about "
             f"{self._live}, the cache has room for {self._limit}"

@@ -36,6 +36,7 @@ from .read_choice import OVERFLOW_BYTES, RANGES_STEPS, ReadChoice
 if TYPE_CHECKING:
     from ...cache.node_cache import OpenCache
     from ...cache.overflow import FolderWithMemory
+    from ...cache.peers.peer_cache import PeerCache
 
 logger = logging.getLogger(__name__)
 
@@ -58,31 +59,30 @@ def open_remote(
     end: int | None,
     readers: dict[int, RangeReader],
     remote: Sequence[int],
-) -> "tuple[OpenCache | MemoryPages, ReadAhead[Any] | None, CacheUpkeep]":
-    """Return the open cache, the reads ahead, and the cache's upkeep, which the reads ahead call if there are any.
-
-    Replaces the remote views' stores by cached readers.
-    """
+) -> "tuple[OpenCache | PeerCache | MemoryPages, ReadAhead[Any] | None, CacheUpkeep]":
+    """Return the cache, the reads ahead, and the cache's upkeep. Replace the views' stores by cached readers."""
     views = [recipe.stored[i] for i in remote]
-    contents = [_Contents(view.version) for view in views]
+    contents = [ShardContents(view.version) for view in views]
     sets = partial(_object_sets, views, contents)
-    opened = open_cache(cache, metrics.count, sets)
+    opened = open_cache(cache, metrics.count, sets, views)
     memory = opened if isinstance(opened, MemoryPages) else None
+    # Each worker process uses parts of pages, which its own memory would read whole.
+    can_overflow = not isinstance(cache, WorkersNodeCache) and not opened.peers
     choice = ReadChoice(
         recipe,
         remote,
         cache.page_bytes,
         opened.limit_bytes or 0,
         is_folder=memory is None,
-        # Each worker process uses parts of pages, which its own memory would read whole.
-        can_overflow=not isinstance(cache, WorkersNodeCache),
+        can_overflow=can_overflow,
+        peers=opened.peers,
     )
     logger.info("remote sources are read %s", choice.describe())
     pages_cache: PageCache = opened
     overflow: FolderWithMemory | None = None
     if memory is not None:
         choice.divide(memory, sets)
-    elif choice.in_pages and not isinstance(cache, WorkersNodeCache):
+    elif choice.in_pages and can_overflow:
         overflow = _with_memory(opened, choice, metrics.count)
         memory = overflow.memory
         pages_cache = overflow
@@ -121,24 +121,45 @@ def _read_ahead(
     )
 
 
-def _with_memory(opened: "OpenCache | MemoryPages", choice: ReadChoice, count: Count) -> "FolderWithMemory":
+def _with_memory(
+    opened: "OpenCache | PeerCache | MemoryPages", choice: ReadChoice, count: Count
+) -> "FolderWithMemory":
     """Return a folder with memory for the pages that it does not keep."""
+    from ...cache.node_cache import OpenCache
     from ...cache.overflow import FolderWithMemory
 
-    assert not isinstance(opened, MemoryPages)
+    assert isinstance(opened, OpenCache)
     spec = PageMemory(limit_bytes=OVERFLOW_BYTES, page_bytes=opened.page_bytes)
     return FolderWithMemory(opened, MemoryPages(spec, count), choice.live_of_rank)
 
 
-def open_cache(spec: CacheSpec, count: Count, sets: Sets) -> "OpenCache | MemoryPages":
-    if isinstance(spec, NodeCache):
-        from ...cache.node_cache import OpenCache  # 5 ms, not needed for memory
+def open_cache(
+    spec: CacheSpec,
+    count: Count,
+    sets: Sets,
+    views: Sequence[View] = (),
+) -> "OpenCache | PeerCache | MemoryPages":
+    """Return the open cache of the views that are read through it."""
+    if not isinstance(spec, NodeCache):
+        return MemoryPages(spec, count)
+    from ...cache.node_cache import OpenCache  # 5 ms, not needed for memory
 
+    if spec.peers is None:
         return OpenCache(spec, count, sets)
-    return MemoryPages(spec, count)
+    is_verified = any(view.version.verify != "crc32c" for view in views)
+    if is_verified and not spec.shared:
+        # A checksum of pages does not stop a holder of the token who means harm.
+        logger.warning(
+            "node cache %s: no page comes from peers, because a source has verify='sha256'; shared=True trusts them",
+            spec.path,
+        )
+        return OpenCache(spec, count, sets)
+    from ...cache.peers.peer_cache import PeerCache  # only with peers: sockets and processes
+
+    return PeerCache(spec, count, sets)
 
 
-def _object_sets(views: Sequence[View], contents: "Sequence[_Contents]") -> list[ObjectSet]:
+def _object_sets(views: Sequence[View], contents: "Sequence[ShardContents]") -> list[ObjectSet]:
     """Return the objects that the views read, a set for each view."""
     sets: dict[str, ObjectSet] = {}
     for view, content_of in zip(views, contents, strict=True):
@@ -166,7 +187,7 @@ def _pages(views: Sequence[View], page_bytes: int) -> int:
     )
 
 
-class _Contents:
+class ShardContents:
     """Shard path -> the shard's content; None for a registered shard whose object holds redacted samples.
 
     Pages are cut from stored objects, so caching such a page would keep redacted bytes on this node.

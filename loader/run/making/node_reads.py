@@ -15,6 +15,7 @@ from ..recipe.video_packet_reads import Group
 if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
+    from ...cache.peers.peer_cache import PeerCache
     from ..ahead.cache_upkeep import CacheUpkeep
     from ..ahead.read_ahead import ReadAhead
 
@@ -39,7 +40,7 @@ class NodeReads:
         self._stores: dict[int, RangeReader] = {}
         for source, view in recipe.stored.items():
             self._stores[source] = view.version.shard_store
-        self._cache: OpenCache | MemoryPages | None = None
+        self._cache: OpenCache | PeerCache | MemoryPages | None = None
         self._ahead: ReadAhead[Any] | None = None
         self._upkeep: CacheUpkeep | None = None  # where nothing is read ahead
         remote = [source for source, store in self._stores.items() if not is_local(store)]

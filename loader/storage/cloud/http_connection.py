@@ -89,6 +89,11 @@ class HttpConnection:
 
         nbytes: most bytes that the body may have. keep: called with the connection once it is reusable.
         """
+        self.send(request)
+        return self.read_head(nbytes, keep)
+
+    def send(self, request: bytes) -> None:
+        """Send a request whose response `read_head` reads. Raises: Broken."""
         try:
             self._socket.sendall(request)
         except OSError as error:
@@ -96,9 +101,9 @@ class HttpConnection:
         except BaseException:
             self.close()
             raise
-        return self._read_head(nbytes, keep)
 
-    def _read_head(self, nbytes: int, keep: Keep) -> int:
+    def read_head(self, nbytes: int, keep: Keep) -> int:
+        """Read the response head of the request sent, and return the status, like `request`. Raises: Broken."""
         self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
         try:
@@ -185,9 +190,13 @@ class HttpConnection:
         return self._remaining
 
     def is_quiet(self) -> bool:
+        return not self.has_data(0.0)
+
+    def has_data(self, wait_s: float) -> bool:
+        """Return whether the server sends data, or closes the connection, within `wait_s` seconds."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
-        return not poller.poll(0)
+        return bool(poller.poll(1000.0 * wait_s))
 
     def __enter__(self) -> None:
         """Start reading a body. An error inside the block closes the connection."""

@@ -1,0 +1,222 @@
+"""Answers of a node's server: pages of its folder, claims on them, and lists of the objects that readers need.
+
+The folder decides as it does for a reader on the node. A name is 40 hex digits and a body is one page: nothing else
+that a caller sends becomes part of a path.
+"""
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections import Counter
+from contextlib import suppress
+from typing import cast
+
+from ..answers import Absence, Grant
+from ..claims import ClaimFile
+from ..pages import HEADER_BYTES, page_checksum
+from ..spec import NodeCache
+from .heads import CHECKSUM, CLAIM, COMING, GRANTED, NONCE, NOT_STORED, SET, UNKNOWN_SET, BadHead
+from .served_cache import SETS_BYTES, ServedCache
+from .server import Exchange
+
+ID_BYTES = 16
+"""Bytes of the hash that is a list's id."""
+ETAG = '"page"'
+"""Change token of every page: a page's name decides its bytes."""
+BODIES_BYTES = 32 * 2**20
+"""Most bytes of bodies in memory at once. One body is always accepted."""
+
+_PAGE_PATH = re.compile(r"/v1/(pages|claims|checks)/([0-9a-f]{40})")
+_SET_PATH = re.compile(r"/v1/sets/([0-9a-f]{32})")
+_OBJECT_PATH = re.compile(r"/v1/objects/([0-9a-f]{16})")
+_SET_ID = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
+_NONCE = re.compile(r"(\d{1,20})-(\d{1,20})")
+
+
+class PageAnswers:
+    """Answers requests for the pages of one folder. Thread-safe. Raises: InvalidRuntime if it may not be a cache."""
+
+    def __init__(self, spec: NodeCache) -> None:
+        self._folder = os.fspath(spec.path)
+        self._counts: Counter[str] = Counter()
+        self._cache = ServedCache(spec, self._count)
+        bodies = BODIES_BYTES // spec.page_bytes
+        self._bodies = threading.Semaphore(max(1, bodies))
+
+    def answer(self, exchange: Exchange) -> None:
+        """Answer one request. Raises: BadHead; BrokenExchange; OSError."""
+        head = exchange.head
+        page = _PAGE_PATH.fullmatch(head.path)
+        if page is not None:
+            self._answer_page(exchange, page[1], page[2])
+            return
+        objects = _OBJECT_PATH.fullmatch(head.path)
+        if objects is not None and head.method == "DELETE":
+            exchange.send_text(200, str(self._cache.discard_object(objects[1])))
+            return
+        set_path = _SET_PATH.fullmatch(head.path)
+        if set_path is not None and head.method == "PUT":
+            self._store_set(exchange, set_path[1])
+            return
+        if head.path == "/v1/status" and head.method == "GET":
+            exchange.send_text(200, json.dumps(self.status()))
+            return
+        raise BadHead(404, "unknown path: this server has pages, claims, checks, sets, objects and status")
+
+    def status(self) -> dict[str, object]:
+        """Return the figures of `penstock cache ls`."""
+        status = self._cache.status()
+        for name in ("hits", "misses", "stored", "corrupt"):
+            status[name] = self._counts[name]
+        return status
+
+    def beat(self) -> None:
+        """Show that the server runs, and follow what the loaders need. Call every few seconds."""
+        self._cache.beat()
+        # Readers of other nodes begin their epochs without a word: what was refused is asked for again.
+        self._cache.reopen_share()
+
+    def is_used(self) -> bool:
+        """Return whether a loader of this node runs."""
+        return self._cache.running_loaders() > 1
+
+    def close(self) -> None:
+        """End the sign that the server runs."""
+        self._cache.close()
+
+    def _answer_page(self, exchange: Exchange, kind: str, name: str) -> None:
+        method = exchange.head.method
+        match method, kind:
+            case "GET", "pages":
+                self._send_page(exchange, name)
+            case "PUT", "pages":
+                self._store_page(exchange, name)
+            case "DELETE", "claims":
+                self._cache.release(name, _nonce(exchange))
+                exchange.send_text(200, "released")
+            case "POST", "checks":
+                verdict = "right"
+                if self._cache.discard_wrong(name):
+                    verdict = "wrong"
+                exchange.send_text(200, verdict)
+            case _:
+                raise BadHead(404, f"{method} of {kind} is not served")
+
+    def _send_page(self, exchange: Exchange, name: str) -> None:
+        head = exchange.head
+        cut = head.byte_range()
+        page = self._cache.open_page(name)
+        if page is None:
+            exchange.send_text(404, self._verdict(exchange, name))
+            return
+        try:
+            if cut is None:
+                exchange.send_text(200, str(page.nbytes))
+                return
+            start, stop = cut
+            if stop > page.nbytes:
+                raise BadHead(416, f"the page has {page.nbytes} bytes")
+            self._counts["hits"] += 1
+            headers = {
+                "Content-Range": f"bytes {start}-{stop - 1}/{page.nbytes}",
+                "ETag": ETAG,
+            }
+            exchange.send_file(
+                page.descriptor,
+                HEADER_BYTES + start,
+                stop - start,
+                headers,
+            )
+        finally:
+            os.close(page.descriptor)
+
+    def _verdict(self, exchange: Exchange, name: str) -> str:
+        """Return why a page is not here, after a claim if the caller asks for one."""
+        headers = exchange.head.headers
+        self._counts["misses"] += 1
+        claim = None
+        if CLAIM in headers:
+            claim = _whole(headers[CLAIM], self._cache.page_bytes)
+        answer = self._cache.read(name, (), claim=claim)
+        # Also if the page has come since it was looked for: the reader asks again.
+        verdict = COMING
+        if isinstance(answer, Grant):
+            inode, created_ns = cast(ClaimFile, answer.nonce)
+            verdict = f"{GRANTED} {inode}-{created_ns}"
+        elif answer is Absence.NOT_KEPT or answer is Absence.NO_ROOM:
+            verdict = NOT_STORED
+        set_id = headers.get(SET, "")
+        if _SET_ID.fullmatch(set_id):
+            is_known = self._cache.touch_set(set_id)
+            if not is_known:
+                verdict += UNKNOWN_SET
+        return verdict
+
+    def _store_page(self, exchange: Exchange, name: str) -> None:
+        head = exchange.head
+        if not 0 < head.nbytes <= self._cache.page_bytes:
+            raise BadHead(413, f"a page of this cluster has 1 to {self._cache.page_bytes} bytes")
+        nonce = _nonce(exchange)
+        try:
+            with self._bodies:
+                body = bytearray()
+                for piece in exchange.body():
+                    body += piece
+                data = bytes(body)
+        except OSError:
+            self._cache.release(name, nonce)
+            raise
+        checksum = page_checksum(name, data)
+        if head.headers.get(CHECKSUM) != f"{checksum:08x}":
+            self._cache.release(name, nonce)
+            raise BadHead(400, "the page's bytes do not have their checksum")
+        is_stored = self._cache.put(name, nonce, data)
+        if not is_stored:
+            exchange.send_text(409, "the claim has ended")
+            return
+        self._counts["stored"] += 1
+        exchange.send_text(200, "stored")
+
+    def _store_set(self, exchange: Exchange, set_id: str) -> None:
+        if not self._cache.has_room_for_set(exchange.head.nbytes):
+            raise BadHead(413, f"lists of objects have at most {SETS_BYTES} bytes together")
+        # Through a file: sixteen callers may send one at once.
+        path, descriptor = self._cache.temporary_file()
+        digest = hashlib.blake2b(digest_size=ID_BYTES)
+        try:
+            with open(descriptor, "wb") as file:
+                for piece in exchange.body():
+                    digest.update(piece)
+                    file.write(piece)
+            if digest.hexdigest() != set_id:
+                raise BadHead(400, "the list of objects does not have its id")
+            self._cache.adopt_set(set_id, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        exchange.send_text(200, "stored")
+
+    def _count(self, name: str, amount: int) -> None:
+        if name == "cache_corrupt":
+            self._counts["corrupt"] += amount
+
+
+def _nonce(exchange: Exchange) -> ClaimFile:
+    """Return the nonce of a request. Raises: BadHead."""
+    text = exchange.head.headers.get(NONCE, "")
+    match = _NONCE.fullmatch(text)
+    if match is None:
+        raise BadHead(400, f"the header {NONCE} is missing or no nonce")
+    return int(match[1]), int(match[2])
+
+
+def _whole(text: str, most: int) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise BadHead(400, f"the header {CLAIM} is no number of bytes")
+    number = int(text)
+    if not 0 < number <= most:
+        raise BadHead(413, f"a page of this cluster has 1 to {most} bytes; use one page size on all nodes")
+    return number

@@ -1,0 +1,178 @@
+"""One server for each folder: its lock, its record, its token, and how a loader starts it."""
+
+import fcntl
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import InvalidRuntime
+from ..pages import write_whole
+from .environment import TOKEN_VARIABLE, server_environment, token_text
+
+RECORD = "server"
+"""File with the address of a folder's server, replaced whole."""
+LOCK = "server.lock"
+TOKEN = "token"
+LOG = "server.log"
+START_S = 20.0
+"""Seconds within which a server that a loader starts must be there."""
+_RECORD_BYTES = 4096
+_TOKEN_TEXT = re.compile(r"[\x21-\x7e]{16,512}")
+
+
+class ServerRecord(NamedTuple):
+    """The server of a folder, as it wrote about itself."""
+
+    address: str
+    """HOST:PORT that its peers use."""
+    pid: int
+    started_s: float
+    """Seconds since 1970."""
+
+
+class FolderServed(RuntimeError):
+    """Another server has the folder's lock."""
+
+
+@contextmanager
+def folder_lock(folder: str) -> Iterator[None]:
+    """Hold the lock of a folder's server. Raises: FolderServed if another process has it; OSError."""
+    descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderServed(folder) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_record(folder: str, record: ServerRecord) -> None:
+    """Publish a server's record. Raises: OSError."""
+    data = json.dumps(record._asdict()).encode()
+    write_whole(os.path.join(folder, "writing"), os.path.join(folder, RECORD), 0o600, data)
+
+
+def live_server(folder: str) -> ServerRecord | None:
+    """Return the record of the folder's server; None if none runs. A record without a lock is stale."""
+    try:
+        descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_record(folder)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_record(folder: str) -> ServerRecord | None:
+    try:
+        with open(os.path.join(folder, RECORD), "rb") as file:
+            body: Any = json.loads(file.read(_RECORD_BYTES))
+        address, pid, started_s = body["address"], body["pid"], body["started_s"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    is_record = isinstance(address, str) and isinstance(pid, int) and isinstance(started_s, float)
+    return ServerRecord(address, pid, started_s) if is_record else None
+
+
+def cache_token(folder: str | None) -> str | None:
+    """Return the token of a cluster, from TOKEN_VARIABLE or a file of mode 600 in the folder; None without one.
+
+    Raises: InvalidRuntime for a token that others may read, or that is no token.
+    """
+    token = token_text()
+    source = TOKEN_VARIABLE
+    if token is None and folder is not None:
+        source = os.path.join(folder, TOKEN)
+        token = _token_file(source)
+    if token is None:
+        return None
+    if not _TOKEN_TEXT.fullmatch(token):
+        raise InvalidRuntime(f"{source} holds no token: expected 16 to 512 visible ASCII characters")
+    return token
+
+
+def write_token(folder: str, token: str) -> None:
+    """Write the folder's token file, mode 600. Raises: OSError."""
+    write_whole(os.path.join(folder, "writing"), os.path.join(folder, TOKEN), 0o600, token.encode())
+
+
+def _token_file(path: str) -> str | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidRuntime(f"{path} cannot be read: {error}") from error
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not stat.S_ISREG(status.st_mode):
+            mode = stat.S_IMODE(status.st_mode)
+            raise InvalidRuntime(
+                f"{path} has the mode {mode:o} and belongs to user {status.st_uid}; a token must be a file of mode 600 "
+                "of the user who runs the training"
+            )
+        return file.read(_RECORD_BYTES).decode("latin-1").strip()
+
+
+def start_server(folder: str, listen: str, address: str, arguments: list[str]) -> ServerRecord:
+    """Start a server process for a folder, unless one runs, and return its record.
+
+    The process ends a minute after the last loader of the folder. It shares nothing with the caller: a training that
+    is killed leaves it running.
+
+    Raises: InvalidRuntime if it does not come up, with the last line of its log.
+    """
+    record = live_server(folder)
+    if record is not None:
+        return record
+    command = [sys.executable, "-m", "loader.cache.peers.serve", "--path", folder, "--listen", listen]
+    command += ["--address", address, "--while-used", *arguments]
+    log = os.path.join(folder, LOG)
+    # The package may be importable only from the folder of the script that imports it.
+    folders = [path for path in sys.path if path]
+    environment = server_environment(os.pathsep.join(folders))
+    with open(log, "ab") as output:
+        os.chmod(log, 0o600)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=environment,
+        )
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        record = live_server(folder)
+        if record is not None:
+            return record
+        # Another rank's server may have the lock, and not have its record yet.
+        if process.poll() not in (None, 0):
+            break
+        time.sleep(0.02)
+    raise InvalidRuntime(
+        f"the cache server of {folder} did not come up at {listen}: {_last_line(log)}. Free the port, or start "
+        "`penstock cache serve` before the training"
+    )
+
+
+def _last_line(path: str) -> str:
+    with suppress(OSError, IndexError):
+        return Path(path).read_text(errors="replace").strip().splitlines()[-1][:300]
+    return "no line in its log"

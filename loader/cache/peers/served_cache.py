@@ -1,0 +1,104 @@
+"""A node's cache as its server uses it: open files of pages, lists of other nodes' objects, figures."""
+
+import os
+import secrets
+import time
+from contextlib import suppress
+from typing import Any
+
+from ..node_cache import TOUCH_S, OpenCache
+from ..object_sets import FOLDER
+from ..pages import BadPage, OpenPage
+from ..room import scan
+
+SETS_BYTES = 4 * 2**20
+"""Most bytes of lists of objects that a server accepts: 262,144 objects."""
+
+
+class ServedCache(OpenCache):
+    """The cache of a folder that a server answers from. Thread-safe."""
+
+    def open_page(self, name: str) -> OpenPage | None:
+        """Open a page; None if it is missing or corrupt. A file's bytes are checked once. Raises: OSError."""
+        with self._lock:
+            verified = self._verified.get(name)
+        try:
+            opened = self._pages.open(name, verified)
+        except BadPage as error:
+            self._report_bad(name, error)
+            return None
+        if opened is None:
+            return None
+        self._remember(name, opened.identity)
+        return opened
+
+    def discard_wrong(self, name: str) -> bool:
+        """Read a page's file again, and delete it if its bytes are wrong. Return whether they are."""
+        with self._lock:
+            self._verified.pop(name, None)
+        page = self.open_page(name)
+        if page is not None:
+            os.close(page.descriptor)
+        return page is None
+
+    def discard_object(self, prefix: str) -> int:
+        """Delete all pages of an object; return their number. O(pages). prefix: 16 hex digits. Raises: OSError."""
+        discarded = 0
+        for page in list(scan(self._folder)):
+            if page.name.startswith(prefix):
+                self.discard(page.name)
+                discarded += 1
+        return discarded
+
+    def touch_set(self, set_id: str) -> bool:
+        """Note that a reader needs a set of objects; return whether its list is here."""
+        path = self._set_path(set_id)
+        try:
+            age_s = time.time() - os.stat(path).st_mtime
+            if abs(age_s) > TOUCH_S:
+                os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def has_room_for_set(self, nbytes: int) -> bool:
+        """Return whether another list of objects fits: SETS_BYTES bound the memory that lists take."""
+        folder = os.path.join(self._folder, FOLDER)
+        stored = sum(entry.stat().st_size for entry in os.scandir(folder))
+        return stored + nbytes <= SETS_BYTES
+
+    def adopt_set(self, set_id: str, path: str) -> None:
+        """Move the file of a list of objects, whose hash is `set_id`, to its place. Raises: OSError."""
+        os.rename(path, self._set_path(set_id))
+        self._next_beat_s = 0.0  # the share changes
+
+    def temporary_file(self) -> tuple[str, int]:
+        """Create a file of this folder's disk; return its path and descriptor. Raises: OSError."""
+        path = os.path.join(self._folder, "writing", secrets.token_hex(8))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        return path, descriptor
+
+    def reopen_share(self) -> None:
+        """Take pages again that were refused when there was less room."""
+        self.share.begin_epoch()
+
+    def running_loaders(self) -> int:
+        """Return the number of running users of the folder, this one among them."""
+        return len(self._running)
+
+    def status(self) -> dict[str, Any]:
+        """Return figures of the folder. O(pages), and O(1) within a second."""
+        pages = 0
+        with suppress(OSError):
+            pages = sum(1 for _ in scan(self._folder))
+        return {
+            "pages": pages,
+            "bytes": self._room.held_bytes(),
+            "limit_bytes": self.limit_bytes,
+            "share": min(1.0, self.share.share),
+            "loaders": len(self._running) - 1,
+        }
+
+    def _set_path(self, set_id: str) -> str:
+        return os.path.join(self._folder, FOLDER, set_id)

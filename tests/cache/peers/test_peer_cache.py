@@ -1,0 +1,285 @@
+"""Nodes that read one bucket through each other's pages."""
+
+import os
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from loader.cache.answers import Absence, Grant
+from loader.cache.pages import page_name
+from loader.cache.peers import client as client_module
+from loader.cache.peers import peer_cache as peer_cache_module
+from loader.errors import Transient
+from loader.storage import ByteRange, open_store
+from tests.cache.origin import Origin, body
+from tests.cache.peers.nodes import PAGE, TOKEN, Reader, running_nodes, settled
+
+SIZES = {f"object{number}": 10 * PAGE + 100 * number for number in range(8)}
+
+
+@pytest.fixture
+def origin(tmp_path):
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    for key, nbytes in SIZES.items():
+        (folder / key).write_bytes(body(key, nbytes))
+    return Origin(open_store(str(folder)), SIZES)
+
+
+def read_all(store):
+    for key, nbytes in SIZES.items():
+        truth = body(key, nbytes)
+        spans = [ByteRange(low, min(1000, nbytes - low)) for low in range(0, nbytes, 1000)]
+        blobs = store.get_ranges(key, spans)
+        for span, blob in zip(spans, blobs, strict=True):
+            assert blob.data == truth[span.offset : span.offset + span.nbytes]
+
+
+def test_second_reader_sends_no_request(tmp_path, origin):
+    with running_nodes(tmp_path, 3) as nodes:
+        peers = [node.address for node in nodes]
+        first = Reader(nodes[0], peers, origin)
+        read_all(first.store)
+        assert sum(nbytes for _, _, nbytes in origin.asked) == sum(SIZES.values())
+        first.close()
+        for node in nodes:
+            settled(node)
+        origin.asked.clear()
+        for node in nodes:
+            reader = Reader(node, peers, origin)
+            read_all(reader.store)
+            assert reader.counts["peer_hits"] > 0
+            assert reader.counts["peer_misses"] == reader.counts["peer_down"] == 0
+            reader.close()
+        assert origin.asked == []
+
+
+def test_readers_at_once_read_each_byte_about_once(tmp_path, origin):
+    with running_nodes(tmp_path, 3) as nodes:
+        peers = [node.address for node in nodes]
+        readers = [Reader(node, peers, origin) for node in nodes for _ in range(2)]
+        threads = [threading.Thread(target=read_all, args=(reader.store,)) for reader in readers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for reader in readers:
+            reader.close()
+        read = sum(nbytes for _, _, nbytes in origin.asked)
+        assert read <= 1.1 * sum(SIZES.values())
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_bytes_are_right_without_some_peers(tmp_path, origin, dead):
+    with running_nodes(tmp_path, 3) as nodes:
+        peers = [node.address for node in nodes]
+        reader = Reader(nodes[0], peers, origin)
+        for node in nodes[3 - dead :]:
+            node.stop()
+        read_all(reader.store)
+        assert reader.counts["peer_down"] > 0
+        reader.close()
+
+
+def test_peer_that_comes_back_is_asked_again(tmp_path, origin, monkeypatch):
+    monkeypatch.setattr(client_module, "LEFT_OUT_S", 0.05)
+    monkeypatch.setattr(client_module, "LEFT_OUT_MOST_S", 0.05)
+    with running_nodes(tmp_path, 2) as nodes:
+        peers = [node.address for node in nodes]
+        reader = Reader(nodes[0], peers, origin)
+        nodes[1].stop()
+        read_all(reader.store)
+        nodes[1].start()
+        time.sleep(0.1)
+        # One request tests the peer; the others of its call go to the bucket.
+        read_all(reader.store)
+        read_all(reader.store)
+        origin.asked.clear()
+        reader.close()
+        reader = Reader(nodes[0], peers, origin)
+        read_all(reader.store)
+        assert origin.asked == []
+        reader.close()
+
+
+def test_no_claim_outlives_a_read_that_fails(tmp_path, origin):
+    def fail():
+        raise Transient("the bucket does not answer")
+
+    with running_nodes(tmp_path, 2) as nodes:
+        peers = [node.address for node in nodes]
+        reader = Reader(nodes[0], peers, origin)
+        origin.before = fail
+        for key in SIZES:
+            with pytest.raises(Transient):
+                reader.store.get_ranges(key, [ByteRange(0, 5 * PAGE)])
+            for node in nodes:
+                assert os.listdir(node.folder / "claims") == []
+        origin.before = lambda: None
+        read_all(reader.store)
+        reader.close()
+
+
+def test_page_beyond_the_queue_is_dropped_with_its_claim(tmp_path, origin, monkeypatch):
+    monkeypatch.setattr(peer_cache_module, "QUEUE_PAGES", 1)
+    with running_nodes(tmp_path, 2) as nodes:
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        read_all(reader.store)
+        reader.close()
+        for node in nodes:
+            settled(node)
+
+
+def test_late_put_frees_no_other_claim(tmp_path, origin):
+    with running_nodes(tmp_path, 2) as nodes:
+        peers = [node.address for node in nodes]
+        first = Reader(nodes[0], peers, origin).cache
+        second = Reader(nodes[0], peers, origin).cache
+        name = remote_name(first)
+        grant = first.read(name, (), claim=PAGE)
+        assert isinstance(grant, Grant)
+        assert second.read(name, (), claim=PAGE) is Absence.COMING
+        first.release(name, grant.nonce)
+        other = second.read(name, (), claim=PAGE)
+        assert isinstance(other, Grant)
+        first.put(name, grant.nonce, bytes(PAGE))
+        first.release(name, grant.nonce)
+        assert first.read(name, (), claim=PAGE) is Absence.COMING
+        second.put(name, other.nonce, bytes(PAGE))
+        answer = first.read(name, [slice(0, 10)], wait_s=5.0)
+        assert bytes(answer[0]) == bytes(10)
+        first.close()
+        second.close()
+
+
+def remote_name(cache):
+    """Return the name of a page that the other node owns."""
+    names = (page_name(f"{number:064x}", PAGE, 0) for number in range(1000))
+    return next(name for name in names if cache._owner(name) is not None)
+
+
+@contextmanager
+def false_peer(respond):
+    """Yield the address of a server that answers each head with what `respond(head)` returns; None closes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections = []
+
+    def serve(connection):
+        with connection, suppress(OSError):
+            while head := connection.recv(65536):
+                data = respond(head)
+                if data is None:
+                    return
+                connection.sendall(data)
+
+    def accept():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=serve, args=(connection,), daemon=True)
+            connections.append(connection)
+            thread.start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    host, port = listener.getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+        for connection in connections:
+            connection.close()
+
+
+def answer(status, body, **headers):
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+FAULTS = {
+    "closes": lambda head: None,
+    "no HTTP": lambda head: b"SSH-2.0-x\r\n\r\n",
+    "another status": lambda head: answer(503, b"busy"),
+    "another length": lambda head: answer(206, b"x" * 7, Content_Range="bytes 0-6/4096", ETag="x"),
+    "another place": lambda head: answer(206, b"x" * 5, Content_Range="bytes 99999-100003/4096", ETag="x"),
+    "too long": lambda head: answer(206, b"x" * 9000, Content_Range="bytes 0-4/4096", ETag="x"),
+    "cut": lambda head: answer(206, b"x" * 5000, Content_Range="bytes 0-4999/5000", ETag="x")[:60],
+    "endless head": lambda head: b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100_000,
+    "wrong token": lambda head: answer(401, b"the token is missing or wrong"),
+    "another page size": lambda head: answer(413, b"a page has 1 to 8192 bytes"),
+    "false claim": lambda head: answer(404, b"granted ../../x"),
+    "nothing": lambda head: b"",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_peer_costs_no_byte_and_little_time(tmp_path, origin, fault):
+    with running_nodes(tmp_path, 1) as nodes, false_peer(FAULTS[fault]) as false_address:
+        reader = Reader(nodes[0], [nodes[0].address, false_address], origin)
+        read_all(reader.store)
+        reader.close()
+
+
+def test_late_peer_is_left_out_at_once(tmp_path, origin):
+    heads = []
+    with running_nodes(tmp_path, 1) as nodes, false_peer(lambda head: heads.append(head) or b"") as late:
+        reader = Reader(nodes[0], [nodes[0].address, late], origin)
+        read_all(reader.store)
+        # All questions of the first call that the peer owns, and none after it.
+        assert 0 < len(heads) <= 11
+        assert reader.cache._client.left_out() == [late]
+        reader.close()
+
+
+def test_liar_is_left_out_after_three_wrong_pages(tmp_path, origin):
+    with running_nodes(tmp_path, 2) as nodes:
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        read_all(reader.store)
+        reader.close()
+        pages = [path for path in (nodes[1].folder / "pages").rglob("*") if path.is_file()]
+        nodes[1].stop()
+        for path in pages:
+            damaged = bytearray(path.read_bytes())
+            damaged[100] ^= 1
+            path.write_bytes(damaged)
+        nodes[1].start()
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        # The server checks a file before the first byte goes out.
+        read_all(reader.store)
+        reader.close()
+
+
+def test_peers_with_a_token(tmp_path, origin, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE_TOKEN", TOKEN)
+    with running_nodes(tmp_path, 2) as nodes:
+        peers = [node.address for node in nodes]
+        reader = Reader(nodes[0], peers, origin)
+        read_all(reader.store)
+        assert reader.counts["peer_down"] == 0
+        reader.close()
+        monkeypatch.setenv("PENSTOCK_CACHE_TOKEN", TOKEN + "x")
+        reader = Reader(nodes[0], peers, origin)
+        read_all(reader.store)
+        assert reader.counts["peer_hits"] == 0
+        assert reader.counts["peer_down"] > 0
+        reader.close()
+
+
+def test_nodes_with_other_members_read_the_same_bytes(tmp_path, origin):
+    with running_nodes(tmp_path, 3) as nodes:
+        peers = [node.address for node in nodes]
+        readers = [Reader(nodes[0], peers, origin), Reader(nodes[1], peers[:2], origin)]
+        for _ in range(2):
+            for reader in readers:
+                read_all(reader.store)
+        for reader in readers:
+            assert reader.counts["peer_down"] == 0
+            reader.close()

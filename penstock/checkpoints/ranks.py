@@ -65,3 +65,14 @@ def from_first_rank(call: Callable[[], T], group: Any) -> T:
     if raised is not None:
         raise raised
     return value  # type: ignore[no-any-return]
+
+
+def from_all_ranks(value: T) -> list[T]:
+    """Return the value of each rank of the default group, in their order. Every rank calls it."""
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        return [value]
+    values: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values

@@ -13,7 +13,7 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 from loader.run.trail.trail import check_run_name
 
-from ..checkpoints.ranks import from_first_rank
+from ..checkpoints.ranks import from_all_ranks, from_first_rank
 from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
 from ..units import elapsed_us, utc_us
@@ -25,10 +25,9 @@ from .record import FaultRecord, RunRecord
 from .replay_run import load_origin, replay_of
 from .run_folder import RunFolder
 from .step_file import StepFile
-from .step_trace import StepTrace, checked_steps
-from .stop import Stop, StopRequests
+from .step_trace import StepTrace, checked_record
+from .stop import Stop, StopRequests, run_end
 from .trackers.run_trackers import RunTrackers
-from .trackers.tracker import RunEnd
 from .windows import DUE, NO_RECORD, RECORD, Windows
 
 if TYPE_CHECKING:
@@ -170,6 +169,17 @@ class Run:
         from torch import distributed
 
         return from_first_rank(call, distributed.group.WORLD if distributed.is_initialized() else None)
+
+    def node_cache(self, path: str, **options: Any) -> "loader.NodeCache":
+        """Return the cache of all nodes' disks, for `Loader(plan, cache=...)`, with a server on each node.
+
+        Every rank calls it. path: folder on each node's own disk. options: of `loader.NodeCache`, without `peers`.
+
+        Raises: InvalidRuntime on every rank if a node's server does not come up.
+        """
+        from loader.cache.peers.training_nodes import join_nodes
+
+        return join_nodes(loader.NodeCache(path=path, **options), self.world.rank, from_all_ranks)
 
     def trail(self, **options: Any) -> "loader.Trail | None":
         """Return where this rank keeps its trail, for `Loader(plan, trail=...)`.
@@ -324,15 +334,11 @@ class Run:
         """Return what profiles this rank, if it is to be profiled."""
         if steps is None:
             return None
-        checked_steps(steps)
-        if self._record is None:
-            raise InvalidRuntime(
-                f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
-            )
+        record = checked_record(steps, self._record)
         if self.world.rank not in ranks:
             return None
         if self._traces is None:
-            store = loader.Root(self._record).store
+            store = loader.Root(record).store
             self._traces = self._events or RunRecord(store, self.name, self._launched.facts())
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
@@ -433,15 +439,10 @@ class Run:
         if self._faults is not None:
             self._faults.close()
         if self._trackers is not None:
-            self._trackers.close("failed" if error is not None else self._end())
+            self._trackers.close(run_end(self._stopped, error, finished=self._finished))
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         if self._own_group:
             from torch import distributed
 
             distributed.destroy_process_group()
-
-    def _end(self) -> RunEnd:
-        if self._finished or self._stopped is Stop.NO:
-            return "finished"
-        return "again" if self._stopped is Stop.AGAIN else "stopped"

@@ -108,6 +108,16 @@ class StepTrace:
             _log.warning("the profile of steps %d to %d is lost: %s", self._first, end, error)
 
 
+def checked_record(steps: tuple[int, int], record: str | None) -> str:
+    """Return the root of the record that takes the trace. Raises: InvalidRuntime for wrong steps or without one."""
+    checked_steps(steps)
+    if record is None:
+        raise InvalidRuntime(
+            f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
+        )
+    return record
+
+
 def checked_steps(steps: tuple[int, int]) -> tuple[int, int]:
     """Return the steps. Raises: InvalidRuntime unless they are (first, end) with 0 <= first < end."""
     first, end = steps

@@ -12,6 +12,7 @@ from types import FrameType
 from loader.run.workers.forked_children import Handler, cover_children, uncover_children
 
 from .run_folder import RunFolder
+from .trackers.tracker import RunEnd
 
 _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -36,6 +37,15 @@ class Stop(IntEnum):
     """Save, and let the launcher begin again: exit status 75."""
     DONE = 2
     """Save, and end: a person asked."""
+
+
+def run_end(stop: Stop, error: BaseException | None, *, finished: bool) -> RunEnd:
+    """Return how a run ended, as trackers name it."""
+    if error is not None:
+        return "failed"
+    if finished or stop is Stop.NO:
+        return "finished"
+    return "again" if stop is Stop.AGAIN else "stopped"
 
 
 class StopRequests:

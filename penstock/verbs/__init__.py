@@ -1,13 +1,13 @@
 """The verbs of `penstock`. A new verb needs a line here."""
 
 from . import (
+    cache,
     checkpoints,
     curation,
     formats,
     gc,
     health,
     jobs,
-    metrics,
     migrate,
     node,
     order,
@@ -67,8 +67,9 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "lease": gc.LEASE,
         "hold": gc.HOLD,
         "usage": usage.usage,
-        "metrics": metrics.metrics,
+        "metrics": usage.metrics,
         "node": node.VERB,
+        "cache": cache.VERB,
         "gc": gc.VERB,
         "takedown": takedown.VERB,
     },

@@ -1,0 +1,211 @@
+"""Fill a node's share of a cluster's cache before a training needs it. Each node reads the pages that it owns."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+import loader
+from loader.cache.answers import Absence, Grant
+from loader.cache.cached_store import Content
+from loader.cache.object_sets import ObjectSet
+from loader.cache.pages import page_name
+from loader.cache.peers.peer_cache import PeerCache
+from loader.dataset.reading.places import Lookup
+from loader.dataset.reading.sample_places import Int64s
+from loader.run.ahead.next_reads import Extents, pages_of
+from loader.run.ahead.remote_reads import ShardContents
+from loader.storage import ByteRange
+
+from ..progress import progress
+
+THREADS = 16
+"""Pages in flight: 0.8 GB/s at 20 ms of latency and pages of 1 MiB."""
+WAIT_S = 5.0
+"""Longest wait for a page that another process is fetching."""
+BLOCK_SAMPLES = 2**16
+"""Samples whose places are looked up together."""
+
+
+class FillReport(NamedTuple):
+    """A node's pages of a version."""
+
+    version: str
+    pages: int
+    """Pages of the version on this node."""
+    nbytes: int
+    """Their bytes."""
+    fetched: int
+    """Pages among them that were read now."""
+    elsewhere: int
+    """Pages that other nodes own."""
+    refused: int
+    """Pages of this node that it has no room for."""
+
+
+class _Outcome(Enum):
+    """The end of a page."""
+
+    PRESENT = "it was on this node"
+    FETCHED = "it was read"
+    REFUSED = "there is no room for it"
+
+
+class _Page(NamedTuple):
+    path: str
+    content: Content
+    number: int
+
+
+def fill_pages(version: "loader.Version", spec: "loader.NodeCache", where: str | None) -> FillReport:
+    """Read the pages that this node owns and does not have, in the order of the objects.
+
+    where: SQL over the columns of the samples; only pages with bytes of these samples are read.
+
+    Raises: InvalidRuntime; FieldNotFound and InvalidPredicate for a wrong `where`; StoreError.
+    """
+    contents = ShardContents(version)
+    sets = partial(_object_sets, version, contents)
+    cache = PeerCache(spec, _count_nothing, sets)
+    try:
+        selected = _pages(
+            version,
+            contents,
+            spec.page_bytes,
+            where,
+        )
+        pages = list(selected)
+        own: list[_Page] = []
+        for page in pages:
+            name = _name(page, spec.page_bytes)
+            if cache.is_own(name):
+                own.append(page)
+        fetch = partial(_fetch, version, cache)
+        with ThreadPoolExecutor(THREADS) as pool:
+            running = pool.map(fetch, own)
+            bar = progress(
+                running,
+                "pages",
+                total=len(own),
+            )
+            outcomes = list(bar)
+    finally:
+        cache.close()
+    nbytes = 0
+    for page, outcome in zip(own, outcomes, strict=True):
+        if outcome is not _Outcome.REFUSED:
+            nbytes += _span(page, spec.page_bytes).nbytes
+    refused = outcomes.count(_Outcome.REFUSED)
+    return FillReport(
+        version=version.name,
+        pages=len(own) - refused,
+        nbytes=nbytes,
+        fetched=outcomes.count(_Outcome.FETCHED),
+        elsewhere=len(pages) - len(own),
+        refused=refused,
+    )
+
+
+def _fetch(version: "loader.Version", cache: PeerCache, page: _Page) -> _Outcome:
+    """Read a page unless it is on this node."""
+    span = _span(page, cache.page_bytes)
+    name = _name(page, cache.page_bytes)
+    answer = cache.local.read(
+        name,
+        (),
+        claim=span.nbytes,
+        wait_s=WAIT_S,
+    )
+    if isinstance(answer, Absence):
+        return _Outcome.REFUSED
+    if not isinstance(answer, Grant):
+        return _Outcome.PRESENT
+    try:
+        (blob,) = version.shard_store.get_ranges(page.path, [span])
+        cache.local.put(name, answer.nonce, blob.data)
+    finally:
+        cache.local.release(name, answer.nonce)
+    return _Outcome.FETCHED
+
+
+def _name(page: _Page, page_bytes: int) -> str:
+    return page_name(page.content.sha256, page_bytes, page.number)
+
+
+def _span(page: _Page, page_bytes: int) -> ByteRange:
+    start = page.number * page_bytes
+    return ByteRange(start, min(page_bytes, page.content.nbytes - start))
+
+
+def _pages(
+    version: "loader.Version",
+    contents: ShardContents,
+    page_bytes: int,
+    where: str | None,
+) -> Iterator[_Page]:
+    """Yield the pages of a version, or those with samples that a predicate selects, in the order of the objects."""
+    if where is not None:
+        yield from _chosen_pages(version, contents, page_bytes, where)
+        return
+    for group in version.manifest["groups"]:
+        for path, _, nbytes in version.parts.shard_contents(group):
+            numbers = range(-(-nbytes // page_bytes))
+            yield from _of_object(contents, path, numbers)
+
+
+def _chosen_pages(
+    version: "loader.Version",
+    contents: ShardContents,
+    page_bytes: int,
+    where: str,
+) -> Iterator[_Page]:
+    chosen = version.where(where)
+    ordinals = chosen.version_ordinals(np.arange(len(chosen)))  # [n]: of the version
+    part, _ = version.parts.locate(ordinals)  # [n]: the part of each sample
+    for group, body in version.manifest["groups"].items():
+        has_group = version.parts.has_group(group)[part]
+        lookup = Lookup([version], sorted(body["field_nbytes"]))
+        numbers = _numbers_by_path(lookup, ordinals[has_group], page_bytes)
+        for path in sorted(numbers):
+            yield from _of_object(contents, path, sorted(numbers[path]))
+
+
+def _numbers_by_path(lookup: Lookup, ordinals: Int64s, page_bytes: int) -> dict[str, set[int]]:
+    """Return shard path -> numbers of the pages that hold bytes of the samples."""
+    numbers: dict[str, set[int]] = {}
+    for start in range(0, len(ordinals), BLOCK_SAMPLES):
+        block = ordinals[start : start + BLOCK_SAMPLES]
+        number_of_version = np.zeros(len(block), np.int64)
+        places = lookup.places(number_of_version, block)
+        for field in places.fields.values():
+            for shard, rows in field.by_shard():
+                extents = Extents(
+                    field.offset[rows],
+                    field.nbytes[rows],
+                )
+                of_shard = numbers.setdefault(shard.path, set())
+                of_shard.update(pages_of(extents, page_bytes))
+    return numbers
+
+
+def _of_object(contents: ShardContents, path: str, numbers: Sequence[int]) -> Iterator[_Page]:
+    content = contents(path)
+    if content is None:
+        return  # it holds redacted samples: its pages are never kept
+    for number in numbers:
+        yield _Page(path, content, number)
+
+
+def _object_sets(version: "loader.Version", contents: ShardContents) -> list[ObjectSet]:
+    objects: list[tuple[str, int]] = []
+    for group in version.manifest["groups"]:
+        for path, sha256, nbytes in version.parts.shard_contents(group):
+            identity = contents.identity(path, sha256)
+            objects.append((identity, nbytes))
+    return [ObjectSet.of(objects)]
+
+
+def _count_nothing(name: str, amount: int) -> None: ...

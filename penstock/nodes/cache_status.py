@@ -1,0 +1,81 @@
+"""The figures of each node of a cluster's cache, asked for at once."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from loader.cache.addresses import parse_peers
+from loader.cache.peers.client import PeerClient, PeerFault
+from loader.cache.peers.lifetime import cache_token
+from loader.cache.peers.members import CacheMembers
+from loader.cache.spec import PAGE_BYTES
+
+ANSWER_S = 5.0
+"""Longest wait for a node: it counts its pages."""
+THREADS = 32
+
+
+class NodeStatus(NamedTuple):
+    """One node of a cluster's cache."""
+
+    address: str
+    error: str
+    """Why the figures are missing; empty if they are there."""
+    pages: int = 0
+    nbytes: int = 0
+    limit_bytes: int = 0
+    share: float = 0.0
+    """Share of the wanted pages that the node has room for, 0 to 1."""
+    hits: int = 0
+    """Pages sent since the server began."""
+    misses: int = 0
+    """Pages asked for that were not there."""
+    stored: int = 0
+    """Pages received."""
+    corrupt: int = 0
+    """Pages whose file was damaged."""
+    loaders: int = 0
+    """Loaders that run on the node."""
+
+
+def node_statuses(peers: str, folder: str | None) -> list[NodeStatus]:
+    """Return the status of each peer, sorted by address. Raises: InvalidRuntime."""
+    members = CacheMembers(parse_peers(peers)).all()
+    client = PeerClient(cache_token(folder), PAGE_BYTES)
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(lambda address: _status(client, address), members))
+    finally:
+        client.close()
+
+
+def _status(client: PeerClient, address: str) -> NodeStatus:
+    try:
+        call = client.begin(address, "GET", "/v1/status")
+        answer = call.answer(0, time.monotonic() + ANSWER_S)
+    except PeerFault as error:
+        return NodeStatus(address, str(error).removeprefix(f"{address}: "))
+    call.done()
+    if answer.status != 200:
+        return NodeStatus(address, f"it answered {answer.status}: {answer.text[:200]}")
+    try:
+        return _parsed(address, json.loads(answer.text))
+    except (ValueError, KeyError, TypeError):
+        return NodeStatus(address, "its answer is no status of a cache server")
+
+
+def _parsed(address: str, body: dict[str, Any]) -> NodeStatus:
+    return NodeStatus(
+        address,
+        "",
+        pages=int(body["pages"]),
+        nbytes=int(body["bytes"]),
+        limit_bytes=int(body["limit_bytes"] or 0),
+        share=float(body["share"]),
+        hits=int(body["hits"]),
+        misses=int(body["misses"]),
+        stored=int(body["stored"]),
+        corrupt=int(body["corrupt"]),
+        loaders=int(body["loaders"]),
+    )

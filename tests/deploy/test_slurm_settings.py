@@ -19,7 +19,7 @@ from tests.servers.patience import until
 from tests.servers.slurm import NODES, Slurm
 
 SLURM = Path(__file__).resolve().parents[2] / "deploy" / "slurm"
-SCRIPTS = ("accounts.sh", "penstock-check.sh")
+SCRIPTS = ("accounts.sh", "penstock-cache.sh", "penstock-check.sh")
 
 
 def lines(name: str) -> list[str]:

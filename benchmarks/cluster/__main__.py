@@ -1,0 +1,206 @@
+"""`python -m benchmarks.cluster`: nodes of a cluster over one bucket; writes a section of docs/benchmarks-stores.md.
+
+Nodes are processes with a folder, a server and a rank each, on this machine. What is counted does not depend on its
+cores: bytes and requests of the bucket, repeated epochs, processor time of both sides.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import sections
+from .cluster import SAMPLE_BYTES, cluster, make_root
+from .costs import connection_memory_mb, page_costs
+
+NODES = 8
+SAMPLES = 3200
+PAUSE_S = 0.05
+"""Length of a training's step, in which the next ones are read ahead."""
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    measured: str
+    aim: str
+
+
+def whole_set(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """Caches that hold the set together: two epochs."""
+    rows = []
+    with cluster(bucket, folder, NODES, None) as nodes:
+        baseline, _, digests = _epochs(nodes.epoch, 2, size)
+    rows.append(Row(f"{NODES} nodes that keep nothing: bytes of two epochs, in sets", _list(baseline), ""))
+    with cluster(bucket, folder / "whole", NODES, size) as nodes:
+        with_peers, requests, same = _epochs(nodes.epoch, 2, size)
+    if digests != same:
+        raise RuntimeError("batches differ with and without peers")
+    rows.append(Row(f"{NODES} nodes with peers: bytes of two epochs, in sets", _list(with_peers), "1.05, 0"))
+    rows.append(Row("requests for samples in the second epoch", str(requests[1]), "0"))
+    return rows
+
+
+def shares(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """Caches that hold a part of the set together."""
+    rows = []
+    for share in (0.25, 0.5, 0.75):
+        limit = int(share * size / NODES)
+        with cluster(bucket, folder / f"share{share}", NODES, limit) as nodes:
+            nbytes, _, _ = _epochs(nodes.epoch, 3, size)
+        rows.append(
+            Row(
+                f"caches for {share} of the set: bytes of three epochs, in sets",
+                _list(nbytes),
+                f"{1 - share:.2f}",
+            )
+        )
+    return rows
+
+
+def kills(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """A server is killed in the second epoch, and comes back; later a rank is killed with its claims."""
+    with cluster(bucket, folder / "kills", NODES, size) as nodes:
+        for _ in range(nodes.steps_per_epoch):
+            nodes.step()
+            time.sleep(PAUSE_S)
+        nodes.store.served()
+        steps = [_timed(nodes.step) for _ in range(10)]
+        usual_s = statistics.median(steps)
+        victim = nodes.nodes[2]
+        assert victim.server is not None
+        victim.server.kill()
+        victim.server.wait()
+        after = [_timed(nodes.step) for _ in range(30)]
+        down_requests, down_bytes = nodes.store.served()
+        victim.serve()
+        # The others test the node again after a few seconds, and it must have what it had.
+        back_s = _until_quiet(nodes.step, lambda: nodes.store.served()[0])
+        assert nodes.nodes[3].rank is not None
+        nodes.nodes[3].rank.kill()
+        nodes.nodes[3].rank.wait()
+        without_reader = [_timed(nodes.step) for _ in range(30)]
+    return [
+        Row(
+            "slowest step after kill -9 of one server, above the median, s",
+            f"{max(after) - usual_s:.3f}",
+            "0.5",
+        ),
+        Row("bytes from the bucket in 30 steps without it, in sets", f"{down_bytes / size:.3f}", ""),
+        Row("requests in these steps", str(down_requests), ""),
+        Row("seconds after its return until the bucket is asked for nothing", f"{back_s:.1f}", "60"),
+        Row(
+            "slowest step after kill -9 of one reader, above the median, s",
+            f"{max(without_reader) - usual_s:.3f}",
+            "0.5",
+        ),
+    ]
+
+
+def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """Processor time of a page from a peer and from the disk; memory of a server."""
+    local_us, peer_us, server_us = page_costs(folder / "costs")
+    ratio = (peer_us + server_us) / local_us
+    return [
+        Row("100 kB from the disk's page, processor time, us", f"{local_us:.0f}", ""),
+        Row("100 kB from a peer: reader, server, us", f"{peer_us:.0f}, {server_us:.0f}", ""),
+        Row("both sides as a multiple of the disk's", f"{ratio:.1f}", "2.5"),
+        Row(
+            "memory of a server at 1,000 connections, MB",
+            f"{connection_memory_mb(folder / 'memory'):.0f}",
+            "100",
+        ),
+    ]
+
+
+PARTS: dict[str, Callable[[Path, Path, int], list[Row]]] = {
+    "whole": whole_set,
+    "shares": shares,
+    "kills": kills,
+    "costs": costs,
+}
+
+
+def _epochs(
+    epoch: Callable[[], tuple[int, int, list[int]]], n: int, size: int
+) -> tuple[list[float], list[int], list[int]]:
+    sets, requests, digests = [], [], []
+    for _ in range(n):
+        asked, nbytes, of_epoch = epoch()
+        sets.append(nbytes / size)
+        requests.append(asked)
+        digests += of_epoch
+    return sets, requests, digests
+
+
+def _timed(step: Callable[[], object]) -> float:
+    time.sleep(PAUSE_S)
+    begun_s = time.perf_counter()
+    step()
+    return time.perf_counter() - begun_s
+
+
+def _until_quiet(step: Callable[[], object], requests: Callable[[], int]) -> float:
+    """Read steps until ten in a row ask the bucket for nothing; return the seconds until the first of them."""
+    begun_s = time.monotonic()
+    quiet_s = begun_s
+    quiet = 0
+    while quiet < 10 and time.monotonic() - begun_s < 120:
+        _timed(step)
+        if requests():
+            quiet = 0
+            quiet_s = time.monotonic()
+        else:
+            quiet += 1
+    return quiet_s - begun_s
+
+
+def _list(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return the section."""
+    lines = [
+        "## Nodes of a cluster",
+        "",
+        f"{NODES} nodes of one rank each, {SAMPLES:,} samples of {SAMPLE_BYTES // 1000} kB in a shuffle, batches of 4, "
+        "5 ms of latency: `python -m benchmarks.cluster`.",
+        "",
+        "| what | measured | aim |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| {row.what} | {row.measured} | {row.aim} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure the parts, and write the section if all were measured."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--parts", default=",".join(PARTS), help=f"of: {', '.join(PARTS)}")
+    options.add_argument("--samples", type=int, default=SAMPLES)
+    options.add_argument("--out", type=Path, help="write here instead of docs/benchmarks-stores.md")
+    given = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
+    try:
+        size = make_root(folder / "bucket", given.samples)
+        rows: list[Row] = []
+        for name in given.parts.split(","):
+            for row in PARTS[name](folder / "bucket", folder, size):
+                print(f"{row.what}: {row.measured} (aim {row.aim})", flush=True)
+                rows.append(row)
+        if given.out or given.parts == ",".join(PARTS):
+            sections.write("benchmarks.cluster", page(rows), given.out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,5 @@
 """The figures of each node of a cluster's cache, asked for at once."""
 
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from loader.cache.peers.client import PeerClient, PeerFault
 from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.members import CacheMembers
 from loader.cache.spec import PAGE_BYTES
+from loader.json_text import DamagedJson, parse_json_object
 
 ANSWER_S = 5.0
 """Longest wait for a node: it counts its pages."""
@@ -60,8 +60,8 @@ def _status(client: PeerClient, address: str) -> NodeStatus:
     if answer.status != 200:
         return NodeStatus(address, f"it answered {answer.status}: {answer.text[:200]}")
     try:
-        return _parsed(address, json.loads(answer.text))
-    except (ValueError, KeyError, TypeError):
+        return _parsed(address, parse_json_object(answer.text))
+    except (DamagedJson, ValueError, KeyError, TypeError):
         return NodeStatus(address, "its answer is no status of a cache server")
 
 

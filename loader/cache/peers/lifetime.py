@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import InvalidRuntime
+from ...json_text import DamagedJson, parse_json_object
 from ..pages import write_whole
 from .environment import TOKEN_VARIABLE, server_environment, token_text
 
@@ -82,12 +83,12 @@ def live_server(folder: str) -> ServerRecord | None:
 def _read_record(folder: str) -> ServerRecord | None:
     try:
         with open(os.path.join(folder, RECORD), "rb") as file:
-            body: Any = json.loads(file.read(_RECORD_BYTES))
-        address, pid, started_s = body["address"], body["pid"], body["started_s"]
-    except (OSError, ValueError, KeyError, TypeError):
+            body = parse_json_object(file.read(_RECORD_BYTES))
+        record = ServerRecord(**body)
+    except (OSError, DamagedJson, TypeError):
         return None
-    is_record = isinstance(address, str) and isinstance(pid, int) and isinstance(started_s, float)
-    return ServerRecord(address, pid, started_s) if is_record else None
+    is_typed = isinstance(record.address, str) and isinstance(record.pid, int)
+    return record if is_typed else None
 
 
 def cache_token(folder: str | None) -> str | None:

@@ -26,11 +26,6 @@ class FixedShare:
         self.share = 0.0
         self._ceiling = 1.0
 
-    @property
-    def is_whole(self) -> bool:
-        """True if there is room for every page."""
-        return self.share >= 1.0 and self._ceiling >= 1.0
-
     def set_share(self, capacity_bytes: int, demand_bytes: int) -> None:
         """Set the share of the pages that there is room for.
 

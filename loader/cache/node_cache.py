@@ -153,13 +153,6 @@ class OpenCache:
         with self._contained("discard"):
             self._room.change(-self._pages.discard(name))
 
-    @property
-    def is_whole(self) -> bool:
-        """True if there is room for every page that the node's loaders read."""
-        if not self._is_declared:
-            self._declare()
-        return self.share.is_whole and not self._is_paused()
-
     def beat(self) -> None:
         """Show every `BEAT_S` seconds that this loader runs, and look at what the others do."""
         now_s = time.monotonic()

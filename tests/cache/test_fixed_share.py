@@ -124,7 +124,7 @@ def test_later_epochs_read_what_the_cache_has_no_room_for(where, part, pages, sl
     [
         (0, 100, 500),
         *[pytest.param(seed, 400, 900, marks=NIGHTLY) for seed in range(1, 9)],
-        pytest.param(9, 20_000, 500, marks=NIGHTLY),
+        pytest.param(9, 20_000, 700, marks=NIGHTLY),
     ],
 )
 def test_no_epoch_reads_more_than_without_a_cache_whatever_jobs_begin_and_end(seed, pages, rounds, folder):

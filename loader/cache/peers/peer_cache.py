@@ -92,11 +92,6 @@ class PeerCache:
         return self.local.limit_bytes
 
     @property
-    def is_whole(self) -> bool:
-        """True if the nodes have room for every page that their loaders read."""
-        return self.local.is_whole
-
-    @property
     def peers(self) -> int:
         """Nodes that keep pages for each other."""
         return self._nodes

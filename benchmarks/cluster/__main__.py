@@ -16,9 +16,12 @@ from typing import NamedTuple
 from .. import sections
 from .cluster import SAMPLE_BYTES, cluster, make_root
 from .costs import connection_memory_mb, page_costs
+from .replicas import checkpoint_reads
 
 NODES = 8
 SAMPLES = 3200
+QUIET_STEPS = 40
+"""More than are read ahead."""
 PAUSE_S = 0.05
 """Length of a training's step, in which the next ones are read ahead."""
 
@@ -118,11 +121,21 @@ def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
     ]
 
 
+def checkpoints(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """16 replicas on four nodes load one checkpoint."""
+    without, through = checkpoint_reads(folder / "checkpoints")
+    return [
+        Row("16 replicas load a checkpoint: bytes without a cache, in checkpoints", f"{without:.2f}", ""),
+        Row("through the caches of 4 nodes", f"{through:.2f}", "1.05"),
+    ]
+
+
 PARTS: dict[str, Callable[[Path, Path, int], list[Row]]] = {
     "whole": whole_set,
     "shares": shares,
     "kills": kills,
     "costs": costs,
+    "checkpoints": checkpoints,
 }
 
 
@@ -146,11 +159,11 @@ def _timed(step: Callable[[], object]) -> float:
 
 
 def _until_quiet(step: Callable[[], object], requests: Callable[[], int]) -> float:
-    """Read steps until ten in a row ask the bucket for nothing; return the seconds until the first of them."""
+    """Read steps until QUIET_STEPS in a row ask the bucket for nothing; return the seconds until the first of them."""
     begun_s = time.monotonic()
     quiet_s = begun_s
     quiet = 0
-    while quiet < 10 and time.monotonic() - begun_s < 120:
+    while quiet < QUIET_STEPS and time.monotonic() - begun_s < 120:
         _timed(step)
         if requests():
             quiet = 0

@@ -57,9 +57,11 @@ class CachedStore:
         cache: PageCache,
         content_of: Callable[[str], Content | None],
         fraction: float = 0.5,
+        wait_s: float | None = None,
     ) -> None:
         self._origin, self._cache, self._content_of = origin, cache, content_of
         self._fraction = fraction
+        self._wait_s = WAIT_S if wait_s is None else wait_s
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
 
@@ -135,7 +137,7 @@ class CachedStore:
                 alone.append(number)
         self._read_alone(key, alone, page_cuts, limits)
         # Last: they arrive meanwhile. This thread has no claims by now, so that no reader waits for it.
-        until_s = time.monotonic() + WAIT_S
+        until_s = time.monotonic() + self._wait_s
         late = []
         for number in coming:
             wait_s = max(0.0, until_s - time.monotonic())

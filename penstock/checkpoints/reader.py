@@ -23,7 +23,7 @@ from loader.errors import (
     InvalidRuntime,
     ObjectNotFound,
 )
-from loader.storage import ByteRange, Store
+from loader.storage import ByteRange, RangeReader, Store
 from loader.storage.store import disk_of
 
 from . import marker
@@ -72,12 +72,23 @@ class CheckpointReader(StorageReader):
     partial: True ignores stored entries that the state lacks. The default raises CheckpointMismatch: an optimizer could
     lose its moments silently.
 
+    reads: the store through a cache, for the parts. None reads them from the store.
+
     Raises: MissingDependency if torch's weights_only=True is not safe.
     """
 
-    def __init__(self, store: Store, checkpoint: Checkpoint, index: Index, *, partial: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        checkpoint: Checkpoint,
+        index: Index,
+        *,
+        partial: bool = False,
+        reads: RangeReader | None = None,
+    ) -> None:
         super().__init__()
         check_torch()
+        self._reads = store if reads is None else reads
         self._store, self._checkpoint, self._index, self._partial = store, checkpoint, index, partial
         self._pieces = {
             (name, piece.offsets): piece for name, tensor in index.tensors.items() for piece in tensor.pieces
@@ -145,7 +156,10 @@ class CheckpointReader(StorageReader):
                 continue  # this rank's share of the tensor is empty
             block = self._block_of(item)
             by_part.setdefault(block.piece.part.name, []).append(block)
-        reads = several(self._read, (_read_targets(part, planner) for part in by_part.values()))
+        parts = list(by_part.values())
+        if self._reads is not self._store:
+            parts = _rotated(parts)
+        reads = several(self._read, (_read_targets(part, planner) for part in parts))
         with closing(reads):  # after an error, no thread may read into the state
             for request, data in chain.from_iterable(reads):
                 if request.target is None:
@@ -188,7 +202,7 @@ class CheckpointReader(StorageReader):
         for request, read in zip(requests, reads, strict=True):
             block, data = request.block, None if read is request.memory else read
             if not _is_intact(block, read):
-                data = self._store.get_range(key, *block.span).data
+                data = self._reads.get_range(key, *block.span).data
                 if not _is_intact(block, data):
                     low, nbytes = block.span
                     address = (
@@ -216,7 +230,7 @@ class CheckpointReader(StorageReader):
         if disk is None:
             return [
                 blob.data
-                for blob in self._store.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=REQUEST_BYTES)
+                for blob in self._reads.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=REQUEST_BYTES)
             ]
         # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
         buffers = [
@@ -241,6 +255,16 @@ class CheckpointReader(StorageReader):
         steps = tuple(step * width for step in strides(block.piece.sizes))
         shape = tuple(block.item.lengths)
         return np.ndarray(shape, np.dtype(f"i{width}"), data, begin, steps)
+
+
+def _rotated(parts: list[list[_ReadBlock]]) -> list[list[_ReadBlock]]:
+    """Return the parts, beginning with another one on each rank: ranks of one cache bring different parts."""
+    from torch import distributed
+
+    if not parts or not distributed.is_initialized():
+        return parts
+    first = distributed.get_rank() * len(parts) // distributed.get_world_size()
+    return parts[first:] + parts[:first]
 
 
 def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTarget]:

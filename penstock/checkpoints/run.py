@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from loader.storage import RangeReader
+
     from .reader import CheckpointReader
     from .writer import CheckpointWriter
 
@@ -57,6 +59,8 @@ class Checkpoints:
 
     part_bytes: size of a part; four are in memory at a time.
 
+    cache: node cache that `load` reads parts through, such as `run.node_cache(...)`. Replicas read each part once.
+
     Every rank must call `save`, `load`, `wait` and `close`. Under torch.distributed they use their own gloo group.
 
     Raises: InvalidName; InvalidRuntime.
@@ -70,7 +74,11 @@ class Checkpoints:
         keep_last: int | None = None,
         keep_every: int | None = None,
         part_bytes: int = PART_BYTES,
+        cache: "loader.NodeCache | None" = None,
     ) -> None:
+        if cache is not None and not isinstance(cache, loader.NodeCache):
+            raise InvalidRuntime(f"cache = {cache!r}; accepted: loader.NodeCache(path=...), or None")
+        self._cache = cache
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
         self._store = primary_of(self._root.store)
         self._keep = CheckpointRetention(keep_last=keep_last, keep_every=keep_every)
@@ -203,9 +211,12 @@ class Checkpoints:
                     f"{self!r}: step {checkpoint.step} was saved without a loader; leave batches out"
                 )
             batches.load_state_dict(checkpoint.loader)
-        reader = self._reader(checkpoint, contents, partial)
-        with patient(), _quiet(how), _named_apart(state):  # every rank of a fleet loads at once
-            first_error(lambda: load(state, storage_reader=reader, **how))
+        from .cached_reads import cached_reads
+
+        with cached_reads(self._store, checkpoint, self._cache) as reads:
+            reader = self._reader(checkpoint, contents, partial, reads)
+            with patient(), _quiet(how), _named_apart(state):  # every rank of a fleet loads at once
+                first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
 
     def set_damaged_aside(self, damage: CorruptCheckpoint, *, by: str) -> SetAside:
@@ -282,10 +293,16 @@ class Checkpoints:
             raise marker.damaged(self._store, self.run, checkpoint.step, checkpoint.index.name, problem)
         return decode_index(data, checkpoint.parts, where)
 
-    def _reader(self, checkpoint: Checkpoint, contents: Index, partial: bool) -> "CheckpointReader":
+    def _reader(
+        self,
+        checkpoint: Checkpoint,
+        contents: Index,
+        partial: bool,
+        reads: "RangeReader | None" = None,
+    ) -> "CheckpointReader":
         from .reader import CheckpointReader
 
-        return CheckpointReader(self._store, checkpoint, contents, partial=partial)
+        return CheckpointReader(self._store, checkpoint, contents, partial=partial, reads=reads)
 
 
 def _check_torch_is_installed() -> None:

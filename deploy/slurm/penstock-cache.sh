@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prolog: starts the server of this node's pages, unless it runs, for loader.NodeCache(path, peers=["node1:7070", ...]).
+# Prolog: starts the server of this node's pages, unless it runs, for loader.NodeCache(path=..., peers=["node1:7070", ...]).
 # It outlives the job, so that the next one finds the pages. Without it, `run.node_cache` starts servers that end with the job.
 set -a
 . /etc/penstock/environment # PENSTOCK_CACHE_TOKEN

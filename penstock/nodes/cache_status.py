@@ -42,7 +42,7 @@ class NodeStatus(NamedTuple):
 def node_statuses(peers: str, folder: str | None) -> list[NodeStatus]:
     """Return the status of each peer, sorted by address. Raises: InvalidRuntime."""
     members = CacheMembers(parse_peers(peers)).all()
-    client = PeerClient(cache_token(folder), PAGE_BYTES)
+    client = PeerClient(cache_token(folder), PAGE_BYTES, has_warnings=False)
     try:
         with ThreadPoolExecutor(THREADS) as pool:
             return list(pool.map(lambda address: _status(client, address), members))

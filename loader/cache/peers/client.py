@@ -75,12 +75,18 @@ class PeerClient:
     """Sends requests to peers. Thread-safe.
 
     token: secret that the servers expect; None for servers on the loopback interface. page_bytes: the cache's.
-    clock: seconds.
+    clock: seconds. has_warnings: True logs each peer that is left out, once.
     """
 
     def __init__(
-        self, token: str | None, page_bytes: int, clock: Callable[[], float] = time.monotonic
+        self,
+        token: str | None,
+        page_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        has_warnings: bool = True,
     ) -> None:
+        self._has_warnings = has_warnings
         self._body_s = BODY_S + page_bytes / SLOW_BYTES_PER_S
         self._authorization = ""
         if token is not None:
@@ -199,7 +205,7 @@ class PeerClient:
             peer.left_out_s = min(LEFT_OUT_MOST_S, max(LEFT_OUT_S, 2 * peer.left_out_s))
             peer.left_out_until_s = self._clock() + peer.left_out_s
             self._set_late()
-        if first:
+        if first and self._has_warnings:
             logger.warning(
                 "node cache: %s is left out for %g s: %s; its pages come from the bucket. "
                 "Check `penstock cache ls`",

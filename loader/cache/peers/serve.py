@@ -24,6 +24,7 @@ from .lifetime import (
     ServerRecord,
     cache_token,
     folder_lock,
+    live_server,
     write_record,
 )
 from .server import PeerServer
@@ -90,7 +91,11 @@ def open_server(settings: ServeSettings) -> Iterator[PeerServer]:
             logger.warning("node cache %s: serving at %s", folder, address)
             yield server
     except FolderServed:
-        raise InvalidRuntime(f"the cache folder {folder} has a server already; one serves it") from None
+        record = live_server(folder)
+        where = "" if record is None else f" at {record.address}, process {record.pid}"
+        raise InvalidRuntime(
+            f"the cache folder {folder} has a server already{where}: use that one, or another folder"
+        ) from None
     finally:
         answers.close()
 

@@ -17,6 +17,7 @@ PAGES = {
     "benchmarks.checkpoint_restore": STORES,
     "benchmarks.scale": STORES,
     "benchmarks.fleet_start": STORES,
+    "benchmarks.cluster": STORES,
     "benchmarks.discovery": PIPELINE,
     "benchmarks.arrival": PIPELINE,
     "benchmarks.pipeline": PIPELINE,

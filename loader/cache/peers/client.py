@@ -37,6 +37,8 @@ IDLE_S = 10.0
 """Seconds after which a kept connection is closed."""
 LATENCIES = 512
 """Newest answers whose times give the 99th percentile."""
+SORT_ANSWERS = 64
+"""Answers after which the 99th percentile is computed anew: sorting takes longer than an answer."""
 LIES = 3
 """Wrong pages within LIES_S for which a peer is left out."""
 LIES_S = 3600.0
@@ -95,6 +97,7 @@ class PeerClient:
         self._peers: dict[str, _Peer] = {}
         self._lock = threading.Lock()
         self._latencies_s: deque[float] = deque(maxlen=LATENCIES)
+        self._answers = 0
         self._late_s = LATE_S
 
     def is_left_out(self, address: str) -> bool:
@@ -195,7 +198,8 @@ class PeerClient:
             peer.left_out_s = 0.0
             peer.is_tested = False
             self._latencies_s.append(seconds)
-            if len(self._latencies_s) % 64 == 0:
+            self._answers += 1
+            if self._answers % SORT_ANSWERS == 0:
                 self._set_late()
 
     def failed(self, address: str, peer: _Peer, error: Exception) -> None:

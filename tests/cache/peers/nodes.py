@@ -8,8 +8,11 @@ import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from loader.cache.cached_store import CachedStore
 from loader.cache.object_sets import ObjectSet
+from loader.cache.peers import client
 from loader.cache.peers.lifetime import live_server
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.peers.serve import ServeSettings, open_server
@@ -67,11 +70,19 @@ class Node:
         )
 
 
+PATIENT = {"CONNECT_S": 20.0, "LATE_S": 20.0, "BODY_S": 20.0, "MOST_WAIT_S": 20.0}
+"""Deadlines of readers that no busy machine exceeds."""
+
+
 @contextmanager
-def running_nodes(folder, n, **settings):
-    """Yield n nodes whose servers run."""
+def running_nodes(folder, n, *, is_patient=True, **settings):
+    """Yield n nodes whose servers run. is_patient: readers wait long, so that a busy machine leaves no peer out."""
     nodes = [Node(folder / f"node{number}", **settings) for number in range(n)]
     with ExitStack() as stack:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        if is_patient:
+            for name, seconds in PATIENT.items():
+                patched.setattr(client, name, seconds)
         for node in nodes:
             node.start()
             stack.callback(node.stop)

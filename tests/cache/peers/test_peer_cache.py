@@ -222,7 +222,10 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faulty_peer_costs_no_byte_and_little_time(tmp_path, origin, fault):
-    with running_nodes(tmp_path, 1) as nodes, false_peer(FAULTS[fault]) as false_address:
+    with (
+        running_nodes(tmp_path, 1, is_patient=False) as nodes,
+        false_peer(FAULTS[fault]) as false_address,
+    ):
         reader = Reader(nodes[0], [nodes[0].address, false_address], origin)
         read_all(reader.store)
         reader.close()
@@ -230,7 +233,10 @@ def test_faulty_peer_costs_no_byte_and_little_time(tmp_path, origin, fault):
 
 def test_late_peer_is_left_out_at_once(tmp_path, origin):
     heads = []
-    with running_nodes(tmp_path, 1) as nodes, false_peer(lambda head: heads.append(head) or b"") as late:
+    with (
+        running_nodes(tmp_path, 1, is_patient=False) as nodes,
+        false_peer(lambda head: heads.append(head) or b"") as late,
+    ):
         reader = Reader(nodes[0], [nodes[0].address, late], origin)
         read_all(reader.store)
         # All questions of the first call that the peer owns, and none after it.

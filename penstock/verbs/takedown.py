@@ -120,6 +120,7 @@ def ls(arguments: Namespace) -> Answer:
 
 _WHICH = (
     repeated("--cache DIR", "folder of a node cache"),
+    repeated("--cache-peers LIST", "servers of a cluster's cache, as in penstock cache ls"),
     cluster_argument("file of a cluster whose machines read the tables; names are not sent to them"),
 )
 
@@ -141,6 +142,7 @@ def run(arguments: Namespace) -> Answer:
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
     from ..train.trained_on import of_dataset, trained_on
+    from ..upkeep.takedown.peer_pages import purge_peers
     from ..upkeep.takedown.raw_objects import RawDeletion, delete_object
     from ..upkeep.takedown.remains import delete_noncurrent, purge_cache, purge_mirror
     from ..upkeep.takedown.run import run_takedown
@@ -177,6 +179,7 @@ def run(arguments: Namespace) -> Answer:
         if arguments.apply:
             record = read_record(root.store, n)
             pages = sum(purge_cache(folder, record, root) for folder in arguments.cache)
+            pages += sum(purge_peers(peers, record) for peers in arguments.cache_peers)
             old = delete_noncurrent(root.store, record.paths)
             mirrored = sum(purge_mirror(url, record, root.store) for url in arguments.mirror)
         body.append({**ran.to_json(), "pages": pages, "noncurrent": old, "mirrored": mirrored})
@@ -221,6 +224,7 @@ def prove(arguments: Namespace) -> Answer:
         arguments.id,
         mirrors=arguments.mirror,
         caches=arguments.cache,
+        cache_peers=arguments.cache_peers,
         known=arguments.elsewhere,
         keeps_nothing=arguments.keeps_nothing,
         cluster=cluster_of(arguments),

@@ -23,6 +23,7 @@ from .server import Exchange
 
 ID_BYTES = 16
 """Bytes of the hash that is a list's id."""
+PREFIXES_BYTES = 17 * 65536
 ETAG = '"page"'
 """Change token of every page: a page's name decides its bytes."""
 BODIES_BYTES = 32 * 2**20
@@ -30,7 +31,7 @@ BODIES_BYTES = 32 * 2**20
 
 _PAGE_PATH = re.compile(r"/v1/(pages|claims|checks)/([0-9a-f]{40})")
 _SET_PATH = re.compile(r"/v1/sets/([0-9a-f]{32})")
-_OBJECT_PATH = re.compile(r"/v1/objects/([0-9a-f]{16})")
+_PREFIXES = re.compile(rb"(?:[0-9a-f]{16}\n){1,65536}")
 _SET_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"\d{1,12}", re.ASCII)
 _NONCE = re.compile(r"(\d{1,20})-(\d{1,20})")
@@ -53,9 +54,8 @@ class PageAnswers:
         if page is not None:
             self._answer_page(exchange, page[1], page[2])
             return
-        objects = _OBJECT_PATH.fullmatch(head.path)
-        if objects is not None and head.method == "DELETE":
-            exchange.send_text(200, str(self._cache.discard_object(objects[1])))
+        if head.path == "/v1/objects" and head.method in ("DELETE", "POST"):
+            self._answer_objects(exchange)
             return
         set_path = _SET_PATH.fullmatch(head.path)
         if set_path is not None and head.method == "PUT":
@@ -104,6 +104,22 @@ class PageAnswers:
                 exchange.send_text(200, verdict)
             case _:
                 raise BadHead(404, f"{method} of {kind} is not served")
+
+    def _answer_objects(self, exchange: Exchange) -> None:
+        """Answer with the number of pages of the objects in the body; with DELETE, delete them first."""
+        if exchange.head.nbytes > PREFIXES_BYTES:
+            raise BadHead(413, f"a list of prefixes has at most {PREFIXES_BYTES} bytes")
+        body = bytearray()
+        for piece in exchange.body():
+            body += piece
+        if not _PREFIXES.fullmatch(body):
+            raise BadHead(400, "expected prefixes of page names, 16 hex digits in each line")
+        prefixes = frozenset(body.decode().split())
+        pages = self._cache.object_pages(prefixes)
+        if exchange.head.method == "DELETE":
+            for name in pages:
+                self._cache.discard(name)
+        exchange.send_text(200, str(len(pages)))
 
     def _send_page(self, exchange: Exchange, name: str) -> None:
         head = exchange.head

@@ -3,12 +3,13 @@
 import os
 import secrets
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from ..node_cache import TOUCH_S, OpenCache
 from ..object_sets import FOLDER
-from ..pages import BadPage, OpenPage
+from ..pages import OBJECT_DIGITS, BadPage, OpenPage
 from ..room import scan
 
 SETS_BYTES = 4 * 2**20
@@ -41,14 +42,9 @@ class ServedCache(OpenCache):
             os.close(page.descriptor)
         return page is None
 
-    def discard_object(self, prefix: str) -> int:
-        """Delete all pages of an object; return their number. O(pages). prefix: 16 hex digits. Raises: OSError."""
-        discarded = 0
-        for page in list(scan(self._folder)):
-            if page.name.startswith(prefix):
-                self.discard(page.name)
-                discarded += 1
-        return discarded
+    def object_pages(self, prefixes: Collection[str]) -> list[str]:
+        """Return the names of all pages of objects. O(pages). prefixes: 16 hex digits each. Raises: OSError."""
+        return [page.name for page in scan(self._folder) if page.name[:OBJECT_DIGITS] in prefixes]
 
     def touch_set(self, set_id: str) -> bool:
         """Note that a reader needs a set of objects; return whether its list is here."""

@@ -18,6 +18,7 @@ from ...denied.denied_bytes import look_at_owners
 from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, TakedownRecord, read_record
 from ...progress import progress
+from .peer_pages import peer_places
 from .raw_objects import shared_marks
 from .remains import cache_places, mirror_places, noncurrent
 from .run import deny_entry, keys_tables
@@ -38,6 +39,7 @@ def prove(
     *,
     mirrors: Sequence[str] = (),
     caches: Sequence[str] = (),
+    cache_peers: Sequence[str] = (),
     known: Sequence[str] = (),
     keeps_nothing: Sequence[str] = (),
     s3: Any = None,
@@ -48,6 +50,7 @@ def prove(
     Costs a check per recorded object, and a read of every table and JSON object under the root.
 
     mirrors: URLs of reachable mirrors. caches: folders of node caches.
+    cache_peers: lists of servers of a cluster's cache.
     known: copies outside penstock, such as "backups until 2026-12-24".
     keeps_nothing: URLs of stores whose operators state that they keep nothing of deleted objects.
     s3: boto3 client for the root's bucket; None: default credentials.
@@ -78,6 +81,7 @@ def prove(
         ),
         *scanned(root, record, marks, verdicts),
         *cache_places(record, caches, root),
+        *peer_places(record, cache_peers),
         *mirror_places(root, record, mirrors, keeps_nothing),
         *noncurrent(root.store, record.paths, s3, stated=root.url in keeps_nothing),
         *_checkpoints(root.store, record),

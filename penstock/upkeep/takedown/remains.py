@@ -281,6 +281,22 @@ def cache_places(record: TakedownRecord, folders: Sequence[str], root: Root) -> 
             yield {**place, "clean": True, "evidence": "no page of the shards"}
 
 
+def _shards(record: TakedownRecord) -> set[tuple[str, int]]:
+    """Return (SHA-256, bytes) of the shards whose pages go."""
+    shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
+    registered = {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
+    return shards | registered
+
+
+def page_prefixes(record: TakedownRecord) -> set[str]:
+    """Return the prefixes of the names of the pages that a takedown deletes."""
+    prefixes: set[str] = set()
+    for sha256, _ in _shards(record):
+        prefixes.add(object_prefix(sha256))
+        prefixes.add(object_prefix(f"{sha256}{VERIFIED}"))
+    return prefixes
+
+
 def _pages(folder: str, record: TakedownRecord) -> list[str]:
     if not os.path.isfile(os.path.join(folder, MARKER)):
         raise InvalidRuntime(
@@ -292,11 +308,8 @@ def _pages(folder: str, record: TakedownRecord) -> list[str]:
         for name in names:
             there[name] = os.path.join(at, name)
             sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
-    shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
-    shards |= {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
-    prefixes: set[str] = set()
-    for sha256, _ in shards:
-        prefixes |= {object_prefix(sha256), object_prefix(f"{sha256}{VERIFIED}")}
+    shards = _shards(record)
+    prefixes = page_prefixes(record)
     pages = {path for name, path in there.items() if name[:OBJECT_DIGITS] in prefixes}
     former_names = (
         former_page_name(content, size, number)

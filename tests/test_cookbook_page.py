@@ -280,8 +280,8 @@ def test_page_counts_the_changed_lines_of_a_moved_training() -> None:
 
 
 def test_every_block_is_tried() -> None:
-    tried = {"resnet", "dataset", "seeded", "tiny"}
-    assert set(COMMANDS) == {"jpegs"}
+    tried = {"resnet", "dataset", "seeded", "tiny", "stored"}
+    assert set(COMMANDS) == {"jpegs", "pack"}
     assert set(BLOCKS) == {*tried, *IN_ONE_PROCESS, *WITH_LIBRARIES}
     assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own
 

@@ -93,16 +93,16 @@ def opened(watched, n):
 
 def test_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
     """However many samples: the plan, of each version its manifest and tables of shards, a select table per view."""
-    seen = {n: opened(watched, n) for n in (400, 3200)}
-    kinds, samples = seen[400]
-    assert seen[400] == seen[3200]
-    assert samples == []
-    assert kinds == {
-        "plans": 2,
-        "data": 3
-        + 3,  # a manifest per version, one for all buckets; a table of shards per publish, read once
-        "views": 3 + 3,  # buckets; the old view, the new one, and what is new
-    }
+    for n in (400, 3200):
+        kinds, samples = opened(watched, n)
+        assert samples == []
+        # A manifest per version, one for all buckets; a table of shards per publish. Two versions that are opened at
+        # once may both read the table that they share.
+        assert kinds.pop("data") in (3 + 3, 3 + 4)
+        assert kinds == {
+            "plans": 2 + 2,  # two plans and their start notes
+            "views": 3 + 3,  # buckets; the old view, the new one, and what is new
+        }
 
 
 def test_large_index_is_read_by_row_group(tmp_path, watched):

@@ -44,7 +44,12 @@ class ServedCache(OpenCache):
 
     def object_pages(self, prefixes: Collection[str]) -> list[str]:
         """Return the names of all pages of objects. O(pages). prefixes: 16 hex digits each. Raises: OSError."""
-        return [page.name for page in scan(self._folder) if page.name[:OBJECT_DIGITS] in prefixes]
+        names: list[str] = []
+        for page in scan(self._folder):
+            prefix = page.name[:OBJECT_DIGITS]
+            if prefix in prefixes:
+                names.append(page.name)
+        return names
 
     def touch_set(self, set_id: str) -> bool:
         """Note that a reader needs a set of objects; return whether its list is here."""

@@ -46,6 +46,7 @@ NAMES = {
     "ahead_bytes_total",
     "ahead_failed_total",
     *(f"cache_{name}_total" for name in ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")),
+    *(f"cache_peer_{name}_total" for name in ("hits", "bytes", "misses", "down")),
     "substituted_total",
     "samples_per_second",
     "fetched_bytes_per_second",

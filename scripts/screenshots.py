@@ -166,7 +166,9 @@ class Shots:
             self._page.open(f"{base}/r/planted/3/2", "Raw object", "Exclude…")
             ready = "document.body.dataset.keys === 'ready'"
             self._page.wait_until("buttons are heard", lambda: self._page.value_of(ready))
-            self._page.click("Exclude…")
+            for kind in ("keyDown", "keyUp"):
+                self._page.ask("Input.dispatchKeyEvent", type=kind, key="x", text="x" if kind == "keyDown" else "")
+            self._page.wait_for("Exclude 1 sample")
             for field, text in (("reason", "paper: one colour"), ("by", "ada")):
                 self._page.value_of(f"document.querySelector('#exclude [name={field}]').focus()")
                 self._page.ask("Input.insertText", text=text)

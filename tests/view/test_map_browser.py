@@ -85,18 +85,22 @@ def test_lasso_right_after_a_facet_keeps_both_and_becomes_a_slice(viewer: Viewer
     """A drag that begins before the facet's answer: the page has both, and the slice what the page counts."""
     viewer.page.problems.clear()
     for waits in (True, False):
-        viewer.open("/v/faces/1", "59 of 59 on the map")
-        viewer.page.value_of(CLICK_CAT)
-        if waits:
-            found(viewer, 20)
-        drag(viewer, *AROUND)
-        viewer.page.wait_for("inside the lasso")
-        asked = query(viewer)
-        assert asked["t"] == ["\"label\" = 'cat'"]
-        # The page moves as its answer comes, so that the second lasso leaves some out.
-        cats = inside(folder, asked["lasso"][0])
+        cats: list[str] = []
+        for _ in range(10):
+            viewer.open("/v/faces/1", "59 of 59 on the map")
+            viewer.page.value_of(CLICK_CAT)
+            if waits:
+                found(viewer, 20)
+            drag(viewer, *AROUND)
+            viewer.page.wait_for("inside the lasso")
+            asked = query(viewer)
+            assert asked["t"] == ["\"label\" = 'cat'"]
+            # The page moves as its answer comes: the second lasso leaves some out, or all if it moves in between.
+            cats = inside(folder, asked["lasso"][0])
+            found(viewer, len(cats))
+            if cats:
+                break
         assert cats
-        found(viewer, len(cats))
     save(viewer, "cats")
     with loader.Root(folder) as root:
         saved = root.open("faces@1").slice("cats")

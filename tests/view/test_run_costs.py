@@ -266,17 +266,25 @@ def test_calls_of_a_runs_record_do_not_grow_with_its_steps(runs):
     assert n_calls["long"] < 30_000
 
 
+def garbage(root, run):
+    """Return the number of objects that only the collector frees after a read."""
+    gc.collect()
+    gc.disable()
+    try:
+        read_lean_trail(root, run)
+        return gc.collect()
+    finally:
+        gc.enable()
+
+
 def test_reading_a_run_log_leaves_no_work_for_the_garbage_collector(runs):
     """A footer and its schema refer to each other: once for a log, not once for each object."""
     n_garbage = {}
     with loader.Root(runs) as root:
         read_lean_trail(root, "short")  # imports
         for run in SIZES:
-            gc.collect()
-            gc.disable()
-            read_lean_trail(root, run)
-            n_garbage[run] = gc.collect()
-            gc.enable()
+            # The least of a few: threads of earlier tests leave garbage too.
+            n_garbage[run] = min(garbage(root, run) for _ in range(4))
     assert n_garbage["long"] == n_garbage["short"]
 
 

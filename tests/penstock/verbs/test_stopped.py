@@ -18,13 +18,13 @@ from tests.servers.patience import PATIENCE_S, until
 
 
 def tars(folder):
-    """Ten archives of 100 samples of 200 KB."""
+    """Ten archives of 100 samples of 100 KB."""
     folder.mkdir()
     for number in range(10):
         with tarfile.open(folder / f"{number}.tar", "w") as tar:
             for i in range(100):
                 member = tarfile.TarInfo(f"{number}-{i:03d}.bin")
-                member.size = 200_000
+                member.size = 100_000
                 tar.addfile(member, io.BytesIO(random.Random(i).randbytes(member.size)))
 
 

@@ -167,7 +167,9 @@ class Shots:
             ready = "document.body.dataset.keys === 'ready'"
             self._page.wait_until("buttons are heard", lambda: self._page.value_of(ready))
             for kind in ("keyDown", "keyUp"):
-                self._page.ask("Input.dispatchKeyEvent", type=kind, key="x", text="x" if kind == "keyDown" else "")
+                self._page.ask(
+                    "Input.dispatchKeyEvent", type=kind, key="x", text="x" if kind == "keyDown" else ""
+                )
             self._page.wait_for("Exclude 1 sample")
             for field, text in (("reason", "paper: one colour"), ("by", "ada")):
                 self._page.value_of(f"document.querySelector('#exclude [name={field}]').focus()")

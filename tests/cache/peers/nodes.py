@@ -12,7 +12,7 @@ import pytest
 
 from loader.cache.cached_store import CachedStore
 from loader.cache.object_sets import ObjectSet
-from loader.cache.peers import client
+from loader.cache.peers import client, peer_cache
 from loader.cache.peers.lifetime import live_server
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.peers.serve import ServeSettings, open_server
@@ -83,6 +83,8 @@ def running_nodes(folder, n, *, is_patient=True, **settings):
         if is_patient:
             for name, seconds in PATIENT.items():
                 patched.setattr(client, name, seconds)
+            for name in ("SEND_S", "CLOSE_S"):
+                patched.setattr(peer_cache, name, 20.0)
         for node in nodes:
             node.start()
             stack.callback(node.stop)

@@ -231,7 +231,9 @@ def test_faulty_peer_costs_no_byte_and_little_time(tmp_path, origin, fault):
         reader.close()
 
 
-def test_late_peer_is_left_out_at_once(tmp_path, origin):
+def test_late_peer_is_left_out_at_once(tmp_path, origin, monkeypatch):
+    monkeypatch.setattr(client_module, "LEFT_OUT_S", 600.0)
+    monkeypatch.setattr(client_module, "LEFT_OUT_MOST_S", 600.0)
     heads = []
     with (
         running_nodes(tmp_path, 1, is_patient=False) as nodes,

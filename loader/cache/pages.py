@@ -201,15 +201,12 @@ class Pages:
 
         Raises: BadPage; OSError.
         """
-        try:
-            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+        opened = self._open(name)
+        if opened is None:
             return None
+        descriptor, status = opened
         try:
-            status = os.fstat(descriptor)
-            if self._user not in (None, status.st_uid):
-                raise BadPage(f"page {name} is user {status.st_uid}'s")
-            identity = Identity(status.st_ino, status.st_mtime_ns)
+            identity = self._own_identity(name, status)
             if identity == verified:
                 pieces = [_pread(descriptor, cut.start, cut.stop) for cut in cuts]
             else:
@@ -227,15 +224,12 @@ class Pages:
 
         Raises: BadPage; OSError.
         """
-        try:
-            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+        opened = self._open(name)
+        if opened is None:
             return None
+        descriptor, status = opened
         try:
-            status = os.fstat(descriptor)
-            if self._user not in (None, status.st_uid):
-                raise BadPage(f"page {name} is user {status.st_uid}'s")
-            identity = Identity(status.st_ino, status.st_mtime_ns)
+            identity = self._own_identity(name, status)
             if identity != verified:
                 _checked(name, os.pread(descriptor, status.st_size, 0))
             _touch(descriptor, status)
@@ -243,6 +237,24 @@ class Pages:
             os.close(descriptor)
             raise
         return OpenPage(descriptor, status.st_size - HEADER_BYTES, identity)
+
+    def _open(self, name: str) -> tuple[int, os.stat_result] | None:
+        """Return the descriptor and status of a page's file; None if it is missing."""
+        try:
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        try:
+            return descriptor, os.fstat(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _own_identity(self, name: str, status: os.stat_result) -> Identity:
+        """Return a file's identity. Raises: BadPage if another user wrote it."""
+        if self._user not in (None, status.st_uid):
+            raise BadPage(f"page {name} is user {status.st_uid}'s")
+        return Identity(status.st_ino, status.st_mtime_ns)
 
     def write(self, name: str, data: bytes) -> None:
         """Publish a page once all its bytes are written, not durably. Raises: OSError, and leaves nothing behind."""

@@ -11,7 +11,6 @@ import numpy as np
 import loader
 from loader.cache.answers import Absence, Grant
 from loader.cache.cached_store import Content
-from loader.cache.object_sets import ObjectSet
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.dataset.reading.places import Lookup
@@ -68,8 +67,7 @@ def fill_pages(version: "loader.Version", spec: "loader.NodeCache", where: str |
     Raises: InvalidRuntime; FieldNotFound and InvalidPredicate for a wrong `where`; StoreError.
     """
     contents = ShardContents(version)
-    sets = partial(_object_sets, version, contents)
-    cache = PeerCache(spec, _count_nothing, sets)
+    cache = PeerCache(spec, _count_nothing, lambda: [contents.objects(version.manifest["groups"])])
     try:
         selected = _pages(
             version,
@@ -197,15 +195,6 @@ def _of_object(contents: ShardContents, path: str, numbers: Sequence[int]) -> It
         return  # it holds redacted samples: its pages are never kept
     for number in numbers:
         yield _Page(path, content, number)
-
-
-def _object_sets(version: "loader.Version", contents: ShardContents) -> list[ObjectSet]:
-    objects: list[tuple[str, int]] = []
-    for group in version.manifest["groups"]:
-        for path, sha256, nbytes in version.parts.shard_contents(group):
-            identity = contents.identity(path, sha256)
-            objects.append((identity, nbytes))
-    return [ObjectSet.of(objects)]
 
 
 def _count_nothing(name: str, amount: int) -> None: ...

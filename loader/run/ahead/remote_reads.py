@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -163,11 +163,7 @@ def _object_sets(views: Sequence[View], contents: "Sequence[ShardContents]") -> 
     """Return the objects that the views read, a set for each view."""
     sets: dict[str, ObjectSet] = {}
     for view, content_of in zip(views, contents, strict=True):
-        objects: list[tuple[str, int]] = []
-        for group in group_bodies(view):
-            for path, sha256, nbytes in view.version.parts.shard_contents(group):
-                objects.append((content_of.identity(path, sha256), nbytes))
-        objects_of_view = ObjectSet.of(objects)
+        objects_of_view = content_of.objects(group_bodies(view))
         sets[objects_of_view.id] = objects_of_view
     return list(sets.values())
 
@@ -204,6 +200,14 @@ class ShardContents:
         if is_foreign(path) and any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
             return None
         return Content(self.identity(path, sha256), nbytes)
+
+    def objects(self, groups: Iterable[str]) -> ObjectSet:
+        """Return the set of the shards of some groups."""
+        objects: list[tuple[str, int]] = []
+        for group in groups:
+            for path, sha256, nbytes in self._version.parts.shard_contents(group):
+                objects.append((self.identity(path, sha256), nbytes))
+        return ObjectSet.of(objects)
 
     def identity(self, path: str, sha256: str) -> str:
         """Return the text that names the pages of the shard at a path."""

@@ -23,9 +23,14 @@ RECORD = "server"
 LOCK = "server.lock"
 TOKEN = "token"
 LOG = "server.log"
+LOCK_S = 0.5
+"""Longest wait for the lock: `is_locked` holds it for a moment."""
+POLL_S = 0.02
 START_S = 20.0
 """Seconds within which a server that a loader starts must be there."""
 _RECORD_BYTES = 4096
+_started: list["subprocess.Popen[bytes]"] = []
+"""Processes that this one started. They outlive it: Python would warn of each that it forgets."""
 _TOKEN_TEXT = re.compile(r"[\x21-\x7e]{16,512}")
 
 
@@ -45,16 +50,33 @@ class FolderServed(RuntimeError):
 
 @contextmanager
 def folder_lock(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder's server. Raises: FolderServed if another process has it; OSError."""
+    """Hold the lock of a folder's server, and delete the record of the one before.
+
+    Raises: FolderServed if another process has the lock; OSError.
+    """
     descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderServed(folder) from None
+        _take_lock(descriptor, folder)
+        # Else the record of a killed server would count as this one's.
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, RECORD))
         yield
     finally:
         os.close(descriptor)
+
+
+def _take_lock(descriptor: int, folder: str) -> None:
+    """Take the lock of a folder. Raises: FolderServed."""
+    deadline_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise FolderServed(folder) from None
+            time.sleep(POLL_S)
+        else:
+            return
 
 
 def write_record(folder: str, record: ServerRecord) -> None:
@@ -65,19 +87,24 @@ def write_record(folder: str, record: ServerRecord) -> None:
 
 def live_server(folder: str) -> ServerRecord | None:
     """Return the record of the folder's server; None if none runs. A record without a lock is stale."""
+    return _read_record(folder) if is_locked(folder) else None
+
+
+def is_locked(folder: str) -> bool:
+    """Return whether a server has the folder's lock. It may not have its record yet."""
     try:
         descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return None
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _read_record(folder)
+        return True
     except OSError:
-        return None
+        return False
     finally:
         os.close(descriptor)
-    return None
+    return False
 
 
 def _read_record(folder: str) -> ServerRecord | None:
@@ -158,15 +185,16 @@ def start_server(folder: str, listen: str, address: str, arguments: list[str]) -
             start_new_session=True,
             env=environment,
         )
+    _started.append(process)
     deadline_s = time.monotonic() + START_S
     while time.monotonic() < deadline_s:
         record = live_server(folder)
         if record is not None:
             return record
-        # Another rank's server may have the lock, and not have its record yet.
-        if process.poll() not in (None, 0):
+        # This one ends at once if another rank's server has the lock, which may not have its record yet.
+        if process.poll() is not None and not is_locked(folder):
             break
-        time.sleep(0.02)
+        time.sleep(POLL_S)
     raise InvalidRuntime(
         f"the cache server of {folder} did not come up at {listen}: {_last_line(log)}. Free the port, or start "
         "`penstock cache serve` before the training"

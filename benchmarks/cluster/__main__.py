@@ -1,7 +1,7 @@
 """`python -m benchmarks.cluster`: nodes of a cluster over one bucket; writes a section of docs/benchmarks-stores.md.
 
-Nodes are processes with a folder, a server and a rank each, on this machine. What is counted does not depend on its
-cores: bytes and requests of the bucket, repeated epochs, processor time of both sides.
+Nodes are processes with a folder, a server and a rank each, on this machine. Bytes and requests
+of the bucket do not depend on its cores.
 """
 
 import argparse
@@ -200,17 +200,17 @@ def main() -> None:
     options.add_argument("--parts", default=",".join(PARTS), help=f"of: {', '.join(PARTS)}")
     options.add_argument("--samples", type=int, default=SAMPLES)
     options.add_argument("--out", type=Path, help="write here instead of docs/benchmarks-stores.md")
-    given = options.parse_args()
+    arguments = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     try:
-        size = make_root(folder / "bucket", given.samples)
+        size = make_root(folder / "bucket", arguments.samples)
         rows: list[Row] = []
-        for name in given.parts.split(","):
+        for name in arguments.parts.split(","):
             for row in PARTS[name](folder / "bucket", folder, size):
                 print(f"{row.what}: {row.measured} (aim {row.aim})", flush=True)
                 rows.append(row)
-        if given.out or given.parts == ",".join(PARTS):
-            sections.write("benchmarks.cluster", page(rows), given.out)
+        if arguments.out or arguments.parts == ",".join(PARTS):
+            sections.write("benchmarks.cluster", page(rows), arguments.out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""What a page of a peer costs: processor time of both sides, and memory of a server."""
+"""Costs of a page from a peer: processor time of both sides, and memory of a server."""
 
 import os
 import socket

@@ -53,7 +53,7 @@ class _Peer:
     """State of one peer. Guarded by the client's lock."""
 
     place: Place
-    kept: list[HttpConnection] = field(default_factory=list)
+    idle: list[HttpConnection] = field(default_factory=list)
     left_out_until_s: float = 0.0
     left_out_s: float = 0.0
     """Seconds of the last exclusion; 0 while the peer is healthy."""
@@ -149,11 +149,11 @@ class PeerClient:
     def close(self) -> None:
         """Close the kept connections."""
         with self._lock:
-            kept: list[HttpConnection] = []
+            idle: list[HttpConnection] = []
             for peer in self._peers.values():
-                kept += peer.kept
-                peer.kept.clear()
-        for connection in kept:
+                idle += peer.idle
+                peer.idle.clear()
+        for connection in idle:
             connection.close()
 
     def _admit(self, address: str) -> _Peer:
@@ -173,8 +173,8 @@ class PeerClient:
         stale = []
         with self._lock:
             chosen = None
-            while peer.kept and chosen is None:
-                candidate = peer.kept.pop()
+            while peer.idle and chosen is None:
+                candidate = peer.idle.pop()
                 if now_s - candidate.idle_since <= IDLE_S and candidate.is_quiet():
                     chosen = candidate
                 else:
@@ -188,8 +188,8 @@ class PeerClient:
     def keep(self, peer: _Peer, connection: HttpConnection) -> None:
         connection.idle_since = self._clock()
         with self._lock:
-            if len(peer.kept) < KEPT:
-                peer.kept.append(connection)
+            if len(peer.idle) < KEPT:
+                peer.idle.append(connection)
                 return
         connection.close()
 

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 400
 """Most characters of a query."""
 FOLD_ROWS = 65_536
 """Texts that are folded together."""
-_CJK = (
+CJK = (
     "\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3041-\u3096\u309d-\u309f\u30a1-\u30fa"
     "\u30fc-\u30ff\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c"
     "\uac00-\ud7fb\uf900-\ufaff\U00020000-\U000323af"
@@ -32,11 +32,11 @@ _CJK = (
 """Characters that are words by themselves: Han, Hiragana, Katakana, Bopomofo and Hangul."""
 # In a scan, in the syntax of RE2. A word may begin or end at the text's end, or next to a character of no other word.
 _WORD_CHARACTERS = r"\pL\pM\pN_"
-_LIMIT = rf"(?:^|$|[^{_WORD_CHARACTERS}]|[{_CJK}])"
+_LIMIT = rf"(?:^|$|[^{_WORD_CHARACTERS}]|[{CJK}])"
 _GAP = rf"[^{_WORD_CHARACTERS}]+"
 _CJK_GAP = rf"[^{_WORD_CHARACTERS}]*"
 _TERM = re.compile(r'(?P<minus>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
-_IS_CJK = re.compile(f"[{_CJK}]")
+_IS_CJK = re.compile(f"[{CJK}]")
 
 
 class WordTerm(NamedTuple):

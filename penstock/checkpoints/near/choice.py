@@ -1,0 +1,151 @@
+"""Choose the near step at which a start goes on.
+
+A near step counts if all objects that one marker names are on reachable nodes, with their sizes. The marker names the
+objects of one attempt, so parts of two attempts never mix. Times decide nothing, because the clocks of nodes jump.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..marker import Checkpoint, StoredObject
+from .near_marker import NearMarker, parse_near_marker
+
+Holders = Mapping[str, Sequence[str]]
+"""Object -> nodes that have it with its size."""
+Sizes = Mapping[str, int]
+"""Object -> size in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearNode:
+    """Near steps of one run on one node. Nothing in it is trusted."""
+
+    name: str
+    """Address of the node's server."""
+    markers: Mapping[int, bytes]
+    """Step -> the marker's bytes."""
+    files: Mapping[int, Sizes]
+    """Step -> its objects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearChoice:
+    """The near step at which a start goes on."""
+
+    checkpoint: Checkpoint | None
+    """None if no near step is whole."""
+    holders: Holders
+    rejections: Sequence[str]
+    """Newer near steps that are not whole, newest first: which and why, one line each."""
+
+
+def choose_near_step(
+    nodes: Sequence[NearNode],
+    run: str,
+    *,
+    above: int = -1,
+    unreadable: Collection[tuple[int, str]] = (),
+) -> NearChoice:
+    """Return the newest near step above `above` whose objects are all on the nodes. Does no I/O.
+
+    If two attempts at a step are whole, returns the one whose marker is on more nodes, then the greater attempt.
+
+    unreadable: (step, attempt) of near steps whose bytes were wrong when they were read.
+    """
+    markers = _markers(nodes, run, above)
+    markers.sort(key=_precedence, reverse=True)
+    rejections: list[str] = []
+    for marker in markers:
+        holders: Holders = {}
+        problem = marker.problem
+        if marker.checkpoint is not None:
+            holders = _holders(nodes, marker.checkpoint)
+            problem = _missing(nodes, marker.checkpoint, holders)
+        if (marker.step, marker.attempt) in unreadable:
+            problem = "no copy of an object has the bytes that were written"
+        if not problem:
+            return NearChoice(
+                checkpoint=marker.checkpoint,
+                holders=holders,
+                rejections=rejections,
+            )
+        rejections.append(f"{marker.label}: {problem}")
+    return NearChoice(
+        checkpoint=None,
+        holders={},
+        rejections=rejections,
+    )
+
+
+def _precedence(marker: NearMarker) -> tuple[int, int, str, bytes]:
+    """Newer steps first; of two attempts at a step the one that more nodes know."""
+    return (
+        marker.step,
+        len(marker.nodes),
+        marker.attempt,
+        marker.data,
+    )
+
+
+def _markers(
+    nodes: Sequence[NearNode],
+    run: str,
+    above: int,
+) -> list[NearMarker]:
+    holders: dict[tuple[int, bytes], list[str]] = {}
+    for node in nodes:
+        for step, data in node.markers.items():
+            if step > above:
+                names = holders.setdefault((step, data), [])
+                names.append(node.name)
+    markers = []
+    for (step, data), names in holders.items():
+        marker = parse_near_marker(data, run, step, names)
+        markers.append(marker)
+    return markers
+
+
+def _holders(nodes: Sequence[NearNode], checkpoint: Checkpoint) -> Holders:
+    holders: dict[str, list[str]] = {}
+    for stored in checkpoint.objects:
+        names = holders.setdefault(stored.name, [])
+        for node in nodes:
+            nbytes = _size(node, checkpoint.step, stored.name)
+            if nbytes == stored.nbytes:
+                names.append(node.name)
+    return holders
+
+
+def _size(node: NearNode, step: int, name: str) -> int | None:
+    sizes = node.files.get(step, {})
+    return sizes.get(name)
+
+
+def _missing(
+    nodes: Sequence[NearNode],
+    checkpoint: Checkpoint,
+    holders: Holders,
+) -> str:
+    """Return in one line why a near step is not whole, or ""."""
+    missing = [stored for stored in checkpoint.objects if not holders[stored.name]]
+    if not missing:
+        return ""
+    first = missing[0]
+    count = f"{len(missing)} of {len(checkpoint.objects)} objects"
+    wrong = _wrong_size(nodes, checkpoint.step, first)
+    if wrong:
+        return f"{count} are incomplete: {wrong}"
+    return f"{count} are on no node that answers, such as {first.name}"
+
+
+def _wrong_size(
+    nodes: Sequence[NearNode],
+    step: int,
+    stored: StoredObject,
+) -> str:
+    for node in nodes:
+        nbytes = _size(node, step, stored.name)
+        if nbytes is not None:
+            written = f"{stored.nbytes:,} were written"
+            return f"{stored.name} has {nbytes:,} bytes on {node.name}; {written}"
+    return ""

@@ -19,6 +19,7 @@ from loader.storage.requests import patient
 
 from . import marker
 from .marker import Checkpoint
+from .near.settings import check_near
 from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
@@ -61,6 +62,10 @@ class Checkpoints:
 
     cache: node cache that `load` reads parts through, such as `run.node_cache(...)`. Replicas read each part once.
 
+    near: node cache with peers, whose nodes keep near checkpoints, such as `run.node_cache(...)`.
+
+    near_every: steps from one near checkpoint to the next; None saves none.
+
     Every rank must call `save`, `load`, `wait` and `close`. Under torch.distributed they use their own gloo group.
 
     Raises: InvalidName; InvalidRuntime.
@@ -75,10 +80,15 @@ class Checkpoints:
         keep_every: int | None = None,
         part_bytes: int = PART_BYTES,
         cache: "loader.NodeCache | None" = None,
+        near: "loader.NodeCache | None" = None,
+        near_every: int | None = None,
     ) -> None:
         if cache is not None and not isinstance(cache, loader.NodeCache):
             raise InvalidRuntime(f"cache = {cache!r}; accepted: loader.NodeCache(path=...), or None")
+        check_near(near, near_every)
         self._cache = cache
+        self._near = near
+        self._near_every = near_every
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
         self._store = primary_of(self._root.store)
         self._keep = CheckpointRetention(keep_last=keep_last, keep_every=keep_every)

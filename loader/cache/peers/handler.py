@@ -18,6 +18,7 @@ from ..claims import ClaimFile
 from ..pages import HEADER_BYTES, page_checksum
 from ..spec import NodeCache
 from .heads import CHECKSUM, CLAIM, COMING, GRANTED, NONCE, NOT_STORED, SET, UNKNOWN_SET, BadHead
+from .near_answers import PREFIX, NearAnswers
 from .served_cache import SETS_BYTES, ServedCache
 from .server import Exchange
 
@@ -44,6 +45,7 @@ class PageAnswers:
         self._folder = os.fspath(spec.path)
         self._counts: Counter[str] = Counter()
         self._cache = ServedCache(spec, self._count)
+        self._near = NearAnswers(spec)
         bodies = BODIES_BYTES // spec.page_bytes
         self._bodies = threading.Semaphore(max(1, bodies))
 
@@ -61,10 +63,15 @@ class PageAnswers:
         if set_path is not None and head.method == "PUT":
             self._store_set(exchange, set_path[1])
             return
+        if head.path.startswith(PREFIX):
+            self._near.answer(exchange)
+            return
         if head.path == "/v1/status" and head.method == "GET":
             exchange.send_text(200, json.dumps(self.status()))
             return
-        raise BadHead(404, "unknown path: this server has pages, claims, checks, sets, objects and status")
+        raise BadHead(
+            404, "unknown path: this server has pages, claims, checks, sets, objects, near and status"
+        )
 
     def status(self) -> dict[str, object]:
         """Return the figures of `penstock cache ls`."""

@@ -16,6 +16,8 @@ NONCE = "penstock-nonce"
 """Header of a PUT or a release: the nonce of its claim, in hex."""
 CHECKSUM = "penstock-checksum"
 """Header of a PUT: the CRC-32C of the page's name and data, in 8 hex digits."""
+SHA256 = "penstock-sha256"
+"""Header of a PUT of a near checkpoint's file: the SHA-256 of the body, in 64 hex digits."""
 
 GRANTED = "granted"
 """Absence: the page is missing and the caller has the claim, whose nonce follows."""

@@ -38,12 +38,14 @@ PIECE_BYTES = 2**18
 """Bytes of a body that are received at once."""
 LOOK_S = 0.5
 """Longest wait of the loop between two looks for idle connections."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _REASONS = {
     200: "OK",
     206: "Partial Content",
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     409: "Conflict",
     411: "Length Required",
@@ -51,6 +53,8 @@ _REASONS = {
     416: "Range Not Satisfiable",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
+    507: "Insufficient Storage",
 }
 
 
@@ -73,6 +77,9 @@ class Exchange:
 
     def body(self) -> Iterator[bytes | memoryview]:
         """Yield the body in pieces, each valid until the next. Raises: BrokenExchange."""
+        if self.head.headers.get("expect", "").lower() == "100-continue":
+            # The caller sends its body only now, so that a refusal costs no bytes.
+            self._send(CONTINUE)
         if self._begun:
             piece = self._begun
             self._begun = b""
@@ -96,6 +103,13 @@ class Exchange:
         self._begin()
         body = text.encode() + b"\n"
         self._send(self._head(status, len(body), {"Content-Type": "text/plain; charset=utf-8"}) + body)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Answer 206 with the whole of some data, which clients read as they read a file. Raises: BrokenExchange."""
+        self._begin()
+        headers = {"Content-Range": f"bytes 0-{len(data) - 1}/{len(data)}", "ETag": '"list"'}
+        self._send(self._head(206, len(data), headers), socket.MSG_MORE)
+        self._send(data)
 
     def send_file(self, descriptor: int, offset: int, nbytes: int, headers: Mapping[str, str]) -> None:
         """Answer 206 with bytes of an open file. Raises: BrokenExchange."""

@@ -92,7 +92,7 @@ class HttpConnection:
         self.send(request)
         return self.read_head(nbytes, keep)
 
-    def send(self, request: bytes) -> None:
+    def send(self, request: bytes | memoryview) -> None:
         """Send a request whose response `read_head` reads. Raises: Broken."""
         try:
             self._socket.sendall(request)

@@ -1,0 +1,350 @@
+"""Requests for the near checkpoints of other nodes: each blocks its thread, and ends within a bound.
+
+`PeerClient` gives up after a quarter of a second, because a training waits for a page. Nothing waits for a near save
+but the next one, and a part of 64 MiB takes longer: these bounds suit a slow network.
+"""
+
+import base64
+import re
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from ...json_text import DamagedJson, parse_json_object
+from ...storage.cloud.http_connection import PLAIN, HttpConnection, Place
+from ..addresses import split_address
+from .heads import SHA256
+from .near_answers import MARKER, PREFIX
+from .near_files import MARKER_BYTES, MARKERS, NearFile, NearRun, NearStep
+
+CONNECT_S = 2.0
+PROGRESS_S = 5.0
+"""Seconds without progress after which a body is given up."""
+REQUEST_S = 40.0
+"""Most seconds of one request. A server gives up after 30."""
+BUSY_S = 0.1
+"""Seconds after which a server is asked again that receives enough files."""
+SEND_BYTES = 2**20
+"""Bytes that are sent between two looks at the clock."""
+KEPT = 4
+"""Connections kept to each node."""
+IDLE_S = 10.0
+"""Seconds after which a kept connection is closed."""
+TEXT_CHARACTERS = 300
+"""Most characters of a server's text in an error."""
+LIST_BYTES = 2 * MARKERS * MARKER_BYTES
+"""Most bytes of a list."""
+
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+
+
+class NearFault(OSError):
+    """A node did not answer as it should. Its text names the node and the reason."""
+
+
+class NearClient:
+    """Sends requests for near checkpoints. Thread-safe. Addresses are HOST:PORT; methods raise NearFault.
+
+    token: secret that the servers expect; None for servers on the loopback interface. request_s: most seconds of one
+    request.
+    """
+
+    def __init__(self, token: str | None, *, request_s: float = REQUEST_S) -> None:
+        self._authorization = ""
+        if token is not None:
+            self._authorization = f"Authorization: Bearer {token}\r\n"
+        self._request_s = request_s
+        self._idle: dict[str, list[HttpConnection]] = {}
+        self._lock = threading.Lock()
+
+    def put(
+        self,
+        address: str,
+        run: str,
+        step: int,
+        name: str,
+        data: bytes | memoryview,
+        sha256: str,
+    ) -> None:
+        """Store a part or an index on a node, durably once this returns. Waits for a busy node."""
+        path = f"{PREFIX}/{run}/{step:012d}/{name}"
+        # The server's refusals come before the body: a full disk costs no transfer.
+        headers = f"{SHA256}: {sha256}\r\nContent-Length: {len(data)}\r\nExpect: 100-continue\r\n"
+        body = memoryview(data)
+        deadline_s = time.monotonic() + self._request_s
+        while True:
+            status, text = self._put_once(
+                address,
+                path,
+                headers,
+                body,
+                deadline_s,
+            )
+            if status == 200:
+                return
+            is_late = time.monotonic() + BUSY_S > deadline_s
+            if status != 503 or is_late:
+                raise NearFault(f"{address} refused {name}: {status}: {text}")
+            time.sleep(BUSY_S)
+
+    def put_marker(
+        self,
+        address: str,
+        run: str,
+        step: int,
+        data: bytes,
+        sha256: str,
+    ) -> None:
+        """Store a step's marker on a node, durably once this returns."""
+        self.put(
+            address,
+            run,
+            step,
+            MARKER,
+            data,
+            sha256,
+        )
+
+    def read(
+        self,
+        address: str,
+        run: str,
+        step: int,
+        name: str,
+        start: int,
+        stop: int,
+    ) -> bytes:
+        """Return bytes [start, stop) of a file of a node. They are not checked."""
+        path = f"{PREFIX}/{run}/{step:012d}/{name}"
+        headers = f"Range: bytes={start}-{stop - 1}\r\n"
+        nbytes = stop - start
+        data = self._get(
+            address,
+            path,
+            headers,
+            nbytes,
+        )
+        if len(data) != nbytes:
+            raise NearFault(f"{address} answered {len(data):,} bytes of {name}; asked were {nbytes:,}")
+        return data
+
+    def run(self, address: str, run: str) -> NearRun:
+        """Return a node's files of a run, and its newest markers. Nothing in them is checked but its type."""
+        path = f"{PREFIX}/{run}"
+        body = self._list(address, path)
+        markers: dict[int, bytes] = {}
+        files: list[NearFile] = []
+        try:
+            for step, text in body["markers"].items():
+                number = int(step)
+                markers[number] = base64.b64decode(text)
+            for step, name, nbytes in body["files"]:
+                file = NearFile(
+                    int(step),
+                    str(name),
+                    int(nbytes),
+                )
+                files.append(file)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise NearFault(f"{address} answered no list of near files: {error!r}") from error
+        return NearRun(markers, files)
+
+    def runs(self, address: str) -> dict[str, list[NearStep]]:
+        """Return run -> its steps on a node."""
+        body = self._list(address, PREFIX)
+        runs: dict[str, list[NearStep]] = {}
+        try:
+            for run in body["runs"]:
+                name = str(run["run"])
+                runs[name] = []
+                for step, has_marker, nbytes in run["steps"]:
+                    near_step = NearStep(
+                        int(step),
+                        bool(has_marker),
+                        int(nbytes),
+                    )
+                    runs[name].append(near_step)
+        except (LookupError, TypeError, ValueError) as error:
+            raise NearFault(f"{address} answered no list of runs: {error!r}") from error
+        return runs
+
+    def delete(self, address: str, run: str, step: int) -> int:
+        """Delete a step of a run on a node, its marker first; return the bytes of its parts."""
+        path = f"{PREFIX}/{run}/{step:012d}"
+        deadline_s = time.monotonic() + self._request_s
+        connection = self._connect(address)
+        keep = partial(self._keep, address)
+        try:
+            self._send(
+                connection,
+                address,
+                "DELETE",
+                path,
+                "",
+            )
+            _await(connection, deadline_s)
+            status = connection.read_head(0, keep)
+            text = _text(connection)
+            connection.discard()
+        except OSError as error:
+            connection.close()
+            raise NearFault(f"{address}: {error}") from error
+        if status != 200 or not _NUMBER.fullmatch(text):
+            raise NearFault(f"{address} did not delete step {step}: {status}: {text}")
+        return int(text)
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        idle: list[HttpConnection] = []
+        with self._lock:
+            for connections in self._idle.values():
+                idle += connections
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def _put_once(
+        self,
+        address: str,
+        path: str,
+        headers: str,
+        body: memoryview,
+        deadline_s: float,
+    ) -> tuple[int, str]:
+        """Send a file; return the status and the text of the answer."""
+        connection = self._connect(address)
+        keep = partial(self._keep, address)
+        try:
+            self._send(
+                connection,
+                address,
+                "PUT",
+                path,
+                headers,
+            )
+            status = connection.read_head(0, keep)
+            if status == 100:
+                # Not in one call: a server that takes a byte a second would occupy this thread for ever.
+                for start in range(0, len(body), SEND_BYTES):
+                    _check_time(deadline_s)
+                    stop = start + SEND_BYTES
+                    connection.send(body[start:stop])
+                _await(connection, deadline_s)
+                status = connection.read_head(0, keep)
+            text = _text(connection)
+            connection.discard()
+        except OSError as error:
+            connection.close()
+            raise NearFault(f"{address}: {error}") from error
+        return status, text
+
+    def _get(
+        self,
+        address: str,
+        path: str,
+        headers: str,
+        most: int,
+    ) -> bytes:
+        """Return the body of an answer, of at most so many bytes."""
+        deadline_s = time.monotonic() + self._request_s
+        connection = self._connect(address)
+        keep = partial(self._keep, address)
+        try:
+            self._send(
+                connection,
+                address,
+                "GET",
+                path,
+                headers,
+            )
+            _await(connection, deadline_s)
+            status = connection.read_head(most, keep)
+            if status != PLAIN:
+                text = _text(connection)
+                connection.discard()
+                raise NearFault(f"{address} answered {status}: {text}")
+            if connection.nbytes > most:
+                raise NearFault(
+                    f"{address} would answer {connection.nbytes:,} bytes; at most {most:,} are read"
+                )
+            return connection.all()
+        except NearFault:
+            connection.close()
+            raise
+        except OSError as error:
+            connection.close()
+            raise NearFault(f"{address}: {error}") from error
+
+    def _list(self, address: str, path: str) -> dict[str, Any]:
+        data = self._get(
+            address,
+            path,
+            "",
+            LIST_BYTES,
+        )
+        try:
+            return parse_json_object(data)
+        except DamagedJson as error:
+            raise NearFault(f"{address} answered no list: {error}") from error
+
+    def _send(
+        self,
+        connection: HttpConnection,
+        address: str,
+        method: str,
+        path: str,
+        headers: str,
+    ) -> None:
+        head = f"{method} {path} HTTP/1.1\r\nHost: {address}\r\n{self._authorization}{headers}\r\n"
+        request = head.encode("latin-1")
+        connection.send(request)
+
+    def _connect(self, address: str) -> HttpConnection:
+        now_s = time.monotonic()
+        while True:
+            with self._lock:
+                idle = self._idle.get(address)
+                if not idle:
+                    break
+                connection = idle.pop()
+            idle_s = now_s - connection.idle_since
+            # A server that was started anew has closed the connection.
+            if idle_s < IDLE_S and connection.is_quiet():
+                return connection
+            connection.close()
+        host, port = split_address(address)
+        place = Place(host, port, None)
+        try:
+            return HttpConnection(place, CONNECT_S, PROGRESS_S)
+        except OSError as error:
+            raise NearFault(f"{address}: {error}") from error
+
+    def _keep(self, address: str, connection: HttpConnection) -> None:
+        """Keep a connection whose answer was read."""
+        connection.idle_since = time.monotonic()
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < KEPT:
+                idle.append(connection)
+                return
+        connection.close()
+
+
+def _await(connection: HttpConnection, deadline_s: float) -> None:
+    """Wait until an answer begins. Raises: TimeoutError."""
+    # The sync of a part may take longer than PROGRESS_S.
+    remaining_s = deadline_s - time.monotonic()
+    wait_s = max(0.0, remaining_s)
+    if not connection.has_data(wait_s):
+        raise TimeoutError("it did not answer in time")
+
+
+def _check_time(deadline_s: float) -> None:
+    if time.monotonic() > deadline_s:
+        raise TimeoutError("it takes a file too slowly")
+
+
+def _text(connection: HttpConnection) -> str:
+    text = connection.text.decode("utf-8", "replace")
+    return text.strip()[:TEXT_CHARACTERS]

@@ -14,6 +14,7 @@ FEATURIZERS = {
     "picture": "assets.featurizers.picture:Picture",
     "loudness": "assets.featurizers.loudness:Loudness",
     "mel": "assets.featurizers.mel:Mel",
+    "minhash": "assets.featurizers.texts.minhash:MinHash",
     "phash": "assets.featurizers.phash:PerceptualHash",
     "tokens": "assets.featurizers.texts.tokens:Tokens",
     "vad": "assets.featurizers.vad:VoiceActivity",

@@ -59,6 +59,7 @@ def test_another_field_is_read_when_told(samples: Samples) -> None:
                 "chat",
                 "chat_template",
                 "template_sandbox",
+                "shingles",
             },
         ),
         (
@@ -108,6 +109,7 @@ def test_versions_are_those_of_stored_features() -> None:
         "loudness": "2-602409a8",
         "mel": "1-2830b829",
         "phash": "2-1accb6d8",
+        "minhash": "1-b76001aa",
         "appearance": "1-1accb6d8",
         "tokens": "2-bd8196ac",
         "vad": "1-ac5e951a",
@@ -140,6 +142,7 @@ def test_facts_are_those_of_stored_features() -> None:
             }
         },
         "phash": {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}},
+        "minhash": {"minhash.npy": {"dims": ["hash"], "unit": "32-bit minhash", "shingle_words": 5}},
         "appearance": {"appearance.npy": {"dims": ["component"]}},
         "episode_sync": {"keep.npy": {"dims": ["row"], "unit": "False at idle rows"}},
         "tokens": {

@@ -18,7 +18,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -208,16 +208,22 @@ def _listing(folder: Folder, query: dict[str, list[str]]) -> bytes:
 
 
 async def serve(
-    path: Path, latency_s: float, gbits: float, *, record: bool = False, writable: bool = False
+    path: Path,
+    latency_s: float,
+    gbits: float,
+    *,
+    record: bool = False,
+    writable: bool = False,
+    host: str = "127.0.0.1",
 ) -> None:
     """Until stdin ends; first a line with the URL, at the end one with requests and bytes."""
     loop = asyncio.get_running_loop()
     folder = Folder(path, gbits, writable=writable)
     folder.record = [] if record else None
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener = socket.create_server((host, 0), backlog=1024)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     server = await loop.create_server(lambda: Connection(folder, latency_s), sock=listener)
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    print(f"http://{host}:{listener.getsockname()[1]}", flush=True)
 
     def asked() -> None:
         """A line on stdin: how much was served since the line before. Its end: over."""
@@ -270,9 +276,15 @@ def latency_store(
     *,
     record: bool = False,
     writable: bool = False,
+    host: str = "127.0.0.1",
+    prefix: Sequence[str] = (),
 ) -> Iterator[Served]:
-    """A server process over a folder; it ends with the block, and with this process."""
+    """A server process over a folder; it ends with the block, and with this process.
+
+    host: address that it listens on. prefix: beginning of its command line.
+    """
     command = [
+        *prefix,
         sys.executable,
         "-m",
         "benchmarks.latency_server",
@@ -281,6 +293,8 @@ def latency_store(
         str(1e3 * latency_s),
         "--gbits",
         str(gbits),
+        "--host",
+        host,
         *(["--record"] if record else []),
         *(["--writable"] if writable else []),
     ]
@@ -322,6 +336,7 @@ def main() -> None:
     given.add_argument("--latency-ms", type=float, default=20.0)
     given.add_argument("--gbits", type=float, default=0.0, help="of the link that answers share; 0: no limit")
     given.add_argument("--record", action="store_true", help="each request, for a line `requests` on stdin")
+    given.add_argument("--host", default="127.0.0.1", help="address to listen on")
     given.add_argument("--writable", action="store_true", help="create and delete objects, too")
     given.add_argument("--measure", action="store_true", help="what it gives at most, instead of serving")
     options = given.parse_args()
@@ -336,6 +351,7 @@ def main() -> None:
                 options.gbits,
                 record=options.record,
                 writable=options.writable,
+                host=options.host,
             )
         )
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from .. import sections
 from .cluster import SAMPLE_BYTES, cluster, make_root
 from .costs import connection_memory_mb, page_costs
+from .filled import filled_epoch, make_photos
+from .namespaces import refusal
 from .replicas import checkpoint_reads
 
 NODES = 8
@@ -34,13 +36,13 @@ class Row(NamedTuple):
     aim: str
 
 
-def whole_set(bucket: Path, folder: Path, size: int) -> list[Row]:
+def whole_set(bucket: Path, folder: Path, size: int, *, has_namespaces: bool = False) -> list[Row]:
     """Caches that hold the set together: two epochs."""
     rows = []
-    with cluster(bucket, folder, NODES, None) as nodes:
+    with cluster(bucket, folder, NODES, None, has_namespaces=has_namespaces) as nodes:
         baseline, _, digests = _epochs(nodes.epoch, 2, size)
     rows.append(Row(f"{NODES} nodes that keep nothing: bytes of two epochs, in sets", _list(baseline), ""))
-    with cluster(bucket, folder / "whole", NODES, size) as nodes:
+    with cluster(bucket, folder / "whole", NODES, size, has_namespaces=has_namespaces) as nodes:
         with_peers, requests, same = _epochs(nodes.epoch, 2, size)
     if digests != same:
         raise RuntimeError("batches differ with and without peers")
@@ -66,9 +68,9 @@ def shares(bucket: Path, folder: Path, size: int) -> list[Row]:
     return rows
 
 
-def kills(bucket: Path, folder: Path, size: int) -> list[Row]:
+def kills(bucket: Path, folder: Path, size: int, *, has_namespaces: bool = False) -> list[Row]:
     """A server is killed in the second epoch, and comes back; later a rank is killed with its claims."""
-    with cluster(bucket, folder / "kills", NODES, size) as nodes:
+    with cluster(bucket, folder / "kills", NODES, size, has_namespaces=has_namespaces) as nodes:
         for _ in range(nodes.steps_per_epoch):
             nodes.step()
             time.sleep(PAUSE_S)
@@ -105,6 +107,14 @@ def kills(bucket: Path, folder: Path, size: int) -> list[Row]:
     ]
 
 
+def in_namespaces(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """The whole set and the kills, with a network namespace for each node and for the bucket."""
+    places = folder / "namespaces"
+    rows = whole_set(bucket, places, size, has_namespaces=True)
+    rows += kills(bucket, places, size, has_namespaces=True)
+    return [Row(f"in namespaces: {row.what}", row.measured, row.aim) for row in rows]
+
+
 def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
     """Processor time of a page from a peer and from the disk; memory of a server."""
     local_us, peer_us, server_us = page_costs(folder / "costs")
@@ -130,12 +140,31 @@ def checkpoints(bucket: Path, folder: Path, size: int) -> list[Row]:
     ]
 
 
+def fill(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """The first epoch of photos after `penstock cache fill`, against local files."""
+    photos = folder / "photos"
+    make_photos(photos)
+    epoch = filled_epoch(photos, folder / "filled")
+    return [
+        Row("photos after `cache fill`, bucket at 20 ms: speed, local files 1", f"{epoch.ratio:.2f}", "0.9"),
+        Row("processor time of a photo from local files, us", f"{epoch.local_us:.0f}", ""),
+        Row(
+            "the same after `cache fill`: rank, servers, us",
+            f"{epoch.reader_us:.0f}, {epoch.servers_us:.0f}",
+            "",
+        ),
+        Row("requests to the bucket", f"{epoch.requests:.0f}", "0"),
+    ]
+
+
 PARTS: dict[str, Callable[[Path, Path, int], list[Row]]] = {
     "whole": whole_set,
     "shares": shares,
     "kills": kills,
+    "namespaces": in_namespaces,
     "costs": costs,
     "checkpoints": checkpoints,
+    "fill": fill,
 }
 
 
@@ -201,11 +230,15 @@ def main() -> None:
     options.add_argument("--samples", type=int, default=SAMPLES)
     options.add_argument("--out", type=Path, help="write here instead of docs/benchmarks-stores.md")
     arguments = options.parse_args()
+    parts = arguments.parts.split(",")
+    reason = refusal()
+    if "namespaces" in parts and reason:
+        options.error(f"{reason}: leave the part namespaces out of --parts")
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     try:
         size = make_root(folder / "bucket", arguments.samples)
         rows: list[Row] = []
-        for name in arguments.parts.split(","):
+        for name in parts:
             for row in PARTS[name](folder / "bucket", folder, size):
                 print(f"{row.what}: {row.measured} (aim {row.aim})", flush=True)
                 rows.append(row)

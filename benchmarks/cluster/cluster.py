@@ -1,7 +1,9 @@
 """Nodes as processes: a rank, a folder and a server of pages each, over one bucket that counts."""
 
 import json
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -13,15 +15,20 @@ from typing import Any
 import numpy as np
 
 import loader
+from loader.cache.peers.environment import TOKEN_VARIABLE
 from loader.cache.peers.lifetime import live_server
 
 from ..contest import ROOT
-from ..latency_server import Served, latency_store
+from ..latency_server import BUCKET, Served, latency_store
+from .namespaces import LOOPBACK, Place, namespaces
 from .rank import DATASET
 
 SAMPLE_BYTES = 90_000
 PART_SAMPLES = 200
 START_S = 60.0
+TICKS = os.sysconf("SC_CLK_TCK")
+TOKEN = secrets.token_urlsafe(32)
+"""Token of the servers that listen beyond the loopback interface."""
 
 
 def make_root(folder: Path, samples: int) -> int:
@@ -36,7 +43,8 @@ def make_root(folder: Path, samples: int) -> int:
 class Node:
     """One node. Without a limit it has no folder, and reads ranges of the bucket."""
 
-    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+    def __init__(self, folder: Path, limit_bytes: int | None, place: Place = LOOPBACK) -> None:
+        self.place = place
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.server: subprocess.Popen[bytes] | None = None
@@ -45,9 +53,10 @@ class Node:
 
     def serve(self) -> None:
         """Start the server of the node's pages, at the address that it had."""
-        command = [sys.executable, "-m", "loader.cache.peers.serve", "--path", str(self.folder)]
-        command += ["--listen", self.address or "127.0.0.1:0", "--limit-bytes", str(self.limit_bytes)]
-        self.server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        listen = self.address or f"{self.place.host}:0"
+        command = [*self.place.command, sys.executable, "-m", "loader.cache.peers.serve"]
+        command += ["--path", str(self.folder), "--listen", listen, "--limit-bytes", str(self.limit_bytes)]
+        self.server = subprocess.Popen(command, cwd=ROOT, env=self._environment(), stderr=subprocess.DEVNULL)
         deadline_s = time.monotonic() + START_S
         while (record := live_server(str(self.folder))) is None:
             if time.monotonic() > deadline_s:
@@ -59,17 +68,23 @@ class Node:
         """Start the node's rank; return the steps of an epoch."""
         own = {"rank": number, "limit_bytes": self.limit_bytes}
         own["folder"] = None if self.limit_bytes is None else str(self.folder)
-        command = [sys.executable, "-m", "benchmarks.cluster.rank", json.dumps({**settings, **own})]
+        command = [*self.place.command, sys.executable, "-m", "benchmarks.cluster.rank"]
+        command.append(json.dumps({**settings, **own}))
         self.rank = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return int(self.answer()["steps_per_epoch"])
 
-    def ask(self) -> None:
-        """Let the rank read its next step."""
+    def ask(self, steps: int = 1) -> None:
+        """Let the rank read its next steps."""
         assert self.rank is not None
         assert self.rank.stdin is not None
-        self.rank.stdin.write("\n")
+        self.rank.stdin.write(f"{steps}\n")
         self.rank.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
@@ -80,6 +95,22 @@ class Node:
         if not line:
             raise RuntimeError(f"a rank ended with {self.rank.wait()}")
         return dict(json.loads(line))
+
+    def server_s(self) -> float:
+        """Return the processor time of the server."""
+        assert self.server is not None
+        fields = Path(f"/proc/{self.server.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def pause(self) -> None:
+        """Stop the rank until `proceed`."""
+        assert self.rank is not None
+        self.rank.send_signal(signal.SIGSTOP)
+
+    def proceed(self) -> None:
+        """Let a stopped rank go on."""
+        assert self.rank is not None
+        self.rank.send_signal(signal.SIGCONT)
 
     def end(self) -> dict[str, Any]:
         """End the rank's input; return its counters."""
@@ -96,6 +127,11 @@ class Node:
             if process is not None and process.poll() is None:
                 process.kill()
                 process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        if self.place == LOOPBACK:
+            return dict(os.environ)
+        return {**os.environ, TOKEN_VARIABLE: TOKEN}
 
 
 class Cluster:
@@ -131,17 +167,35 @@ def cluster(
     with_peers: bool = True,
     batch: int = 4,
     latency_s: float = 0.005,
+    has_namespaces: bool = False,
 ) -> Iterator[Cluster]:
-    """Yield n nodes over a bucket. limit_bytes: of each node's folder; None keeps nothing."""
-    nodes = [Node(folder / f"node{number}", limit_bytes) for number in range(n)]
+    """Yield n nodes over a bucket. limit_bytes: of each node's folder; None keeps nothing.
+
+    has_namespaces: each node and the bucket have a network namespace of their own.
+    """
     with ExitStack() as stack:
-        store = stack.enter_context(latency_store(bucket, latency_s, writable=True))
+        places = [LOOPBACK] * (n + 1)
+        if has_namespaces:
+            places = stack.enter_context(namespaces(n + 1))
+        *node_places, bucket_place = places
+        nodes: list[Node] = []
+        for number, place in enumerate(node_places):
+            nodes.append(Node(folder / f"node{number}", limit_bytes, place))
+        bucket_server = latency_store(
+            bucket,
+            latency_s,
+            writable=True,
+            host=bucket_place.host,
+            prefix=bucket_place.command,
+        )
+        store = stack.enter_context(bucket_server)
         for node in nodes:
             stack.callback(node.kill)
             if limit_bytes is not None and with_peers:
                 node.serve()
         peers = [node.address for node in nodes] if with_peers and limit_bytes is not None else None
         settings = {
+            "root": f"s3://{BUCKET}",
             "options": store.options,
             "global_batch": batch * n,
             "ranks": n,

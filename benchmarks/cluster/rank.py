@@ -1,7 +1,7 @@
-"""`python -m benchmarks.cluster.rank SETTINGS`: one node's rank. Reads steps, one for each line of its input.
+"""`python -m benchmarks.cluster.rank SETTINGS`: one node's rank. Reads the number of steps of each line of its input.
 
-Prints a line of JSON for each step: its seconds and the digest of its batch; then, at the end of the input, the
-counters. The caller keeps the ranks in step.
+Prints a line of JSON for each line: the seconds, the processor time, and the digest of the last batch; then, at the end
+of the input, the counters. The caller keeps the ranks in step.
 """
 
 import json
@@ -11,14 +11,12 @@ from typing import Any
 
 import loader
 
-from ..latency_server import BUCKET
-
 DATASET = "photos"
 
 
 def main(settings: dict[str, Any]) -> None:
     """Read steps until the input ends."""
-    version = loader.Root(f"s3://{BUCKET}", options=settings["options"]).open(DATASET)
+    version = loader.Root(settings["root"], options=settings["options"]).open(DATASET)
     plan = loader.plan({DATASET: version}, seed=11, global_batch=settings["global_batch"])
     cache: Any = 0
     if settings["folder"]:
@@ -28,14 +26,21 @@ def main(settings: dict[str, Any]) -> None:
             peers=settings["peers"],
         )
     world = loader.World(rank=settings["rank"], world_size=settings["ranks"])
-    with loader.Loader(plan, world, cache=cache, workers=0) as batches:
+    workers = settings.get("workers", 0)
+    with loader.Loader(plan, world, cache=cache, workers=workers) as batches:
         print(json.dumps({"steps_per_epoch": len(version) // settings["global_batch"]}), flush=True)
         iterator = iter(batches)
-        for _ in sys.stdin:
+        for line in sys.stdin:
+            begun_process_s = time.process_time()
             begun_s = time.perf_counter()
-            batch = next(iterator)
-            took_s = time.perf_counter() - begun_s
-            print(json.dumps({"s": took_s, "digest": batch.digest}), flush=True)
+            for _ in range(int(line)):
+                batch = next(iterator)
+            answer = {
+                "s": time.perf_counter() - begun_s,
+                "process_s": time.process_time() - begun_process_s,
+                "digest": batch.digest,
+            }
+            print(json.dumps(answer), flush=True)
         metrics = batches.metrics()
     print(json.dumps({name: value for name, value in metrics.items() if "cache" in name}), flush=True)
 

@@ -14,6 +14,7 @@ A checkpoint is complete once its marker is written (docs/format.md, "Checkpoint
 """
 
 from .marker import Checkpoint
-from .run import Checkpoints, TrainingState
+from .run import Checkpoints
+from .training_state import TrainingState
 
 __all__ = ["Checkpoint", "Checkpoints", "TrainingState"]

@@ -175,7 +175,7 @@ class CheckpointReader(StorageReader):
     @property
     def _where(self) -> str:
         return (
-            f"{self._store.url}: checkpoint of step {self._checkpoint.step} of run {self._checkpoint.run!r}"
+            f"{self._reads.url}: checkpoint of step {self._checkpoint.step} of run {self._checkpoint.run!r}"
         )
 
     def _block_of(self, item: ReadItem) -> _ReadBlock:
@@ -196,6 +196,8 @@ class CheckpointReader(StorageReader):
         key = self._checkpoint.key(part)
         try:
             reads = self._blocks(key, requests)
+        except CorruptCheckpoint:
+            raise  # of near reads, which look at each copy
         except (ObjectNotFound, Corrupt) as error:
             raise self._damaged(part, str(error)) from error
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
@@ -226,7 +228,7 @@ class CheckpointReader(StorageReader):
         return marker.damaged(self._store, self._checkpoint.run, self._checkpoint.step, part.name, problem)
 
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
-        disk, spans = disk_of(self._store), [one.block.span for one in requests]
+        disk, spans = disk_of(self._reads), [one.block.span for one in requests]
         if disk is None:
             return [
                 blob.data

@@ -40,11 +40,16 @@ def load_newest(
     """
     while True:
         try:
-            return saved.load(state, batches) is not None
+            restored = saved.load(state, batches) is not None
         except CorruptCheckpoint as error:
             if note is None:
                 raise
             damage = error  # the same on every rank
+        else:
+            for near in saved.near_rejections:
+                if note is not None:
+                    note(checkpoint=near.step, reason=near.reason)
+            return restored
         aside = first(lambda damage=damage: saved.set_damaged_aside(damage, by=BY))  # type: ignore[misc]
         _log.warning(
             "the checkpoint of step %d was set aside, and the run goes on at the one before: %s",

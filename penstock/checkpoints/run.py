@@ -3,16 +3,16 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import loader
-from loader.errors import CorruptCheckpoint, InvalidField, InvalidRuntime, MissingDependency, ObjectNotFound
+from loader.errors import CorruptCheckpoint, InvalidRuntime, MissingDependency, ObjectNotFound
 from loader.run.recipe.recipe import stored_view
 from loader.storage.mirror import primary_of
 from loader.storage.requests import patient
@@ -24,13 +24,12 @@ from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
 from .set_aside import SetAside, set_damaged_aside
+from .state_names import names_apart
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
     from loader.storage import RangeReader
 
+    from .near.choice import NearRejection
     from .reader import CheckpointReader
     from .writer import CheckpointWriter
 
@@ -89,6 +88,8 @@ class Checkpoints:
         self._cache = cache
         self._near = near
         self._near_every = near_every
+        self.near_rejections: Sequence[NearRejection] = ()
+        """On the first rank, near steps that the last `load` passed over."""
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
         self._store = primary_of(self._root.store)
         self._keep = CheckpointRetention(keep_last=keep_last, keep_every=keep_every)
@@ -154,7 +155,7 @@ class Checkpoints:
         writer, begun = self.writer(step, batches), Event()
         writer.on_committed = on_committed
         how: dict[str, Any] = {"storage_writer": writer, **self._collective()}
-        with _quiet(how), _named_apart(state):
+        with _quiet(how), names_apart(state):
             if wait:
                 first_error(lambda: save(dict(state), **how))
                 return
@@ -196,7 +197,8 @@ class Checkpoints:
     ) -> Checkpoint | None:
         """Load a checkpoint into a state, and move the loader to its position.
 
-        If there is no checkpoint, returns None and changes nothing.
+        If there is no checkpoint, returns None and changes nothing. With `near` the newest is a near step if one above
+        the root's newest is whole; a near step whose bytes are wrong is passed over, with a warning.
 
         state: dict with the saved structure. Its tensors may be sharded differently, and are filled in place.
 
@@ -208,26 +210,81 @@ class Checkpoints:
         """
         self.wait()
         _check_torch_is_installed()
-        from torch.distributed.checkpoint.state_dict_loader import load
-
         how = self._collective()
+        if self._near is not None and step == "latest":
+            return self._load_near_or_stored(self._near, state, batches, partial, how)
+        return self._load_stored(step, state, batches, partial, how)
+
+    def _load_near_or_stored(
+        self,
+        cache: "loader.NodeCache",
+        state: dict[str, Any],
+        batches: BatchPosition | None,
+        partial: bool,
+        how: Mapping[str, Any],
+    ) -> Checkpoint | None:
+        """Load the newest near step that is above the root's newest and whole, else the root's newest."""
+        from .near.start import NearSteps
+
+        with closing(NearSteps(cache, self.run, how.get("process_group"))) as near:
+            self.near_rejections = near.rejections
+            while True:
+                near.gather()
+                start = from_first_rank(lambda: near.choose(self._store), how.get("process_group"))
+                if start.checkpoint is None:
+                    checkpoint = self._load_stored("latest", state, batches, partial, how)
+                    break
+                checkpoint, contents = start.checkpoint, start.index
+                try:
+                    self._fill(checkpoint, contents, state, batches, partial, how, near.reads(start))
+                except CorruptCheckpoint as error:  # the same on every rank
+                    near.reject(checkpoint, error)
+                    continue
+                break
+            if self._near_every is not None:
+                near.delete(start)
+        return checkpoint
+
+    def _load_stored(
+        self,
+        step: int | Literal["latest"],
+        state: dict[str, Any],
+        batches: BatchPosition | None,
+        partial: bool,
+        how: Mapping[str, Any],
+    ) -> Checkpoint | None:
         newest = from_first_rank(lambda: self._chosen(step), how.get("process_group"))
         if newest is None:
             return None
         checkpoint, contents = newest
+        from .cached_reads import cached_reads
+
+        with cached_reads(self._store, checkpoint, self._cache) as reads:
+            self._fill(checkpoint, contents, state, batches, partial, how, reads)
+        return checkpoint
+
+    def _fill(
+        self,
+        checkpoint: Checkpoint,
+        contents: Index,
+        state: dict[str, Any],
+        batches: BatchPosition | None,
+        partial: bool,
+        how: Mapping[str, Any],
+        reads: "RangeReader | None",
+    ) -> None:
+        """Move the loader to a checkpoint's position, and fill the state."""
+        from torch.distributed.checkpoint.state_dict_loader import load
+
         if batches is not None:
             if checkpoint.loader is None:
                 raise InvalidRuntime(
                     f"{self!r}: step {checkpoint.step} was saved without a loader; leave batches out"
                 )
             batches.load_state_dict(checkpoint.loader)
-        from .cached_reads import cached_reads
-
-        with cached_reads(self._store, checkpoint, self._cache) as reads:
-            reader = self._reader(checkpoint, contents, partial, reads)
-            with patient(), _quiet(how), _named_apart(state):  # every rank of a fleet loads at once
-                first_error(lambda: load(state, storage_reader=reader, **how))
-        return checkpoint
+        reader = self._reader(checkpoint, contents, partial, reads)
+        with patient(), _quiet(how), names_apart(state):  # every rank of a fleet loads at once
+            first_error(lambda: load(state, storage_reader=reader, **how))
 
     def set_damaged_aside(self, damage: CorruptCheckpoint, *, by: str) -> SetAside:
         """Set a checkpoint aside that `load` found damaged; its bytes stay. Call it on one rank.
@@ -321,38 +378,6 @@ def _check_torch_is_installed() -> None:
 
 
 @contextmanager
-def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise InvalidField instead of torch's ValueError if two values share a name."""
-    try:
-        yield
-    except ValueError as error:
-        seen = dict[str, tuple[str, ...]]()
-        for path in _paths(state):
-            name = ".".join(path)
-            if (other := seen.setdefault(name, path)) != path:
-                raise InvalidField(
-                    f"the state's values at {_subscripts(other)} and {_subscripts(path)} would both be stored as "
-                    f"{name!r}, because torch joins the keys of nested dicts with dots: rename one of them"
-                ) from error
-        raise
-
-
-def _paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _paths(inner, (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from _paths(inner, (*path, str(number)))
-    else:
-        yield path
-
-
-def _subscripts(path: tuple[str, ...]) -> str:
-    return "".join(f"[{key!r}]" for key in path)
-
-
-@contextmanager
 def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
     if not how.get("no_dist"):
         yield
@@ -383,32 +408,3 @@ def _facts(batches: BatchPosition) -> dict[str, Any]:
 def _log_failure(done: "Future[Any]", step: int, run: Checkpoints) -> None:
     if (error := done.exception()) is not None:
         _log.error("%r: step %d was not saved; the next call raises it: %s", run, step, error)
-
-
-class TrainingState:
-    """A torch.distributed.checkpoint Stateful: `checkpoints.save(step, {"train": TrainingState(...)})`.
-
-    Names are the model's own, without DDP, FSDP or torch.compile prefixes, so a state saved under one wrapper loads
-    under another. Loading also fills an optimizer that has not taken a step.
-    """
-
-    def __init__(self, model: "nn.Module", optimizers: "Optimizer | Iterable[Optimizer]" = ()) -> None:
-        self._model, self._optimizers = model, optimizers
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return parameters, buffers and optimizer states. Tensors are not copied."""
-        from torch.distributed.checkpoint.state_dict import get_state_dict
-
-        model, optimizer = get_state_dict(self._model, self._optimizers)
-        return {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state into the model and the optimizers."""
-        from torch.distributed.checkpoint.state_dict import set_state_dict
-
-        set_state_dict(
-            self._model,
-            self._optimizers,
-            model_state_dict=state["model"],
-            optim_state_dict=state.get("optimizer", {}),
-        )

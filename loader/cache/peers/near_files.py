@@ -140,7 +140,8 @@ class NearFiles:
         if not os.path.isdir(folder):
             folder = os.path.dirname(folder)
         disk = os.statvfs(folder)
-        return disk.f_bavail * disk.f_frsize - SPARE_BYTES
+        free = disk.f_bavail * disk.f_frsize
+        return free - SPARE_BYTES
 
     def run(self, run: str) -> NearRun:
         """Return the files of a run, and its newest markers."""

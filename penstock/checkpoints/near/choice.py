@@ -6,6 +6,7 @@ objects of one attempt, so parts of two attempts never mix. Times decide nothing
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..marker import Checkpoint, StoredObject
 from .near_marker import NearMarker, parse_near_marker
@@ -28,6 +29,14 @@ class NearNode:
     """Step -> its objects."""
 
 
+class NearRejection(NamedTuple):
+    """A near step at which a start does not go on."""
+
+    step: int
+    reason: str
+    """The attempt and what is wrong with it, in one line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearChoice:
     """The near step at which a start goes on."""
@@ -35,8 +44,8 @@ class NearChoice:
     checkpoint: Checkpoint | None
     """None if no near step is whole."""
     holders: Holders
-    rejections: Sequence[str]
-    """Newer near steps that are not whole, newest first: which and why, one line each."""
+    rejections: Sequence[NearRejection]
+    """Newer near steps that are not whole, newest first."""
 
 
 def choose_near_step(
@@ -44,32 +53,38 @@ def choose_near_step(
     run: str,
     *,
     above: int = -1,
+    below: int | None = None,
     unreadable: Collection[tuple[int, str]] = (),
 ) -> NearChoice:
     """Return the newest near step above `above` whose objects are all on the nodes. Does no I/O.
 
     If two attempts at a step are whole, returns the one whose marker is on more nodes, then the greater attempt.
 
+    below: step that a person set aside; near steps from there on do not count.
+
     unreadable: (step, attempt) of near steps whose bytes were wrong when they were read.
     """
     markers = _markers(nodes, run, above)
     markers.sort(key=_precedence, reverse=True)
-    rejections: list[str] = []
+    rejections: list[NearRejection] = []
     for marker in markers:
+        if (marker.step, marker.attempt) in unreadable:
+            continue
         holders: Holders = {}
         problem = marker.problem
         if marker.checkpoint is not None:
             holders = _holders(nodes, marker.checkpoint)
             problem = _missing(nodes, marker.checkpoint, holders)
-        if (marker.step, marker.attempt) in unreadable:
-            problem = "no copy of an object has the bytes that were written"
+        if below is not None and marker.step >= below:
+            problem = f"step {below} was set aside, and the run goes on before it"
         if not problem:
             return NearChoice(
                 checkpoint=marker.checkpoint,
                 holders=holders,
                 rejections=rejections,
             )
-        rejections.append(f"{marker.label}: {problem}")
+        rejection = NearRejection(marker.step, f"{marker.label}: {problem}")
+        rejections.append(rejection)
     return NearChoice(
         checkpoint=None,
         holders={},

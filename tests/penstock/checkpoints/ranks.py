@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from loader import Root
+from loader import NodeCache, Root
 from loader.dataset.shards.shard import crc32c
 from loader.storage.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
@@ -96,7 +96,12 @@ def digests(model, optimizer):
 def checkpoints(request):
     root = Root(request["url"], options=request.get("options"))
     names = ("keep_last", "keep_every", "part_bytes")
-    return Checkpoints(root, "run", **{name: request[name] for name in names if name in request})
+    options = {name: request[name] for name in names if name in request}
+    if "near" in request:
+        folders = request["near"]
+        rank = distributed.get_rank() if distributed.is_initialized() else 0
+        options["near"] = NodeCache(path=folders[rank % len(folders)], peers=request["peers"])
+    return Checkpoints(root, "run", **options)
 
 
 def die_at(store, suffix):

@@ -1,5 +1,6 @@
 """Checkpoints loaded through a node's cache: replicas read each byte from the store about once."""
 
+import shutil
 import threading
 
 import pytest
@@ -9,6 +10,8 @@ import loader
 from loader.errors import CorruptCheckpoint, InvalidRuntime
 from penstock.checkpoints import Checkpoints
 from tests.cache.peers.nodes import Node, running_nodes
+from tests.penstock.checkpoints.near.nodes import distribute, near_path
+from tests.penstock.checkpoints.near.nodes import saved as near_save
 from tests.run.range_server import RangeServer
 
 PAGE = 65536
@@ -55,11 +58,11 @@ class ListingServer(RangeServer):
         return super().answer(request)
 
 
-def load(server, cache):
-    state = {f"layer{number}": torch.zeros(300, 1000) for number in range(6)}
+def load(server, cache, *, near=None, layers=6, step=10):
+    state = {f"layer{number}": torch.zeros(300, 1000) for number in range(layers)}
     root = loader.Root("s3://bucket/r", options=server.options)
-    with Checkpoints(root, "run", cache=cache) as checkpoints:
-        assert checkpoints.load(state).step == 10
+    with Checkpoints(root, "run", cache=cache, near=near) as checkpoints:
+        assert checkpoints.load(state, partial=layers < 6).step == step
     return state
 
 
@@ -97,6 +100,36 @@ def test_replicas_of_several_nodes_read_each_part_once(saved, tmp_path):
         for one in states.values():
             assert is_equal(one, state)
         assert server.part_bytes <= 1.05 * sizes(server)
+
+
+def test_samplers_read_weights_from_near_and_else_each_byte_once(saved, tmp_path):
+    state, server = saved
+    newer = {name: value + 1 for name, value in state.items()}
+    with running_nodes(tmp_path / "nodes", 4, page_bytes=PAGE) as nodes:
+        training, sampling = nodes[:2], nodes[2:]
+        distribute(near_save(tmp_path / "near", "run", 20, newer, part_bytes=2_000_000), training)
+        peers = [node.address for node in nodes]
+        states = {}
+
+        def sampler(number, step):
+            spec = sampling[number % 2].spec(peers)
+            states[number] = load(server, spec, near=spec, layers=3, step=step)
+
+        for step, expected in ((20, newer), (10, state)):
+            threads = [threading.Thread(target=sampler, args=(number, step)) for number in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert len(states) == 6
+            for loaded in states.values():
+                assert is_equal(loaded, expected)
+            states.clear()
+            if step == 20:
+                assert server.part_bytes == 0
+                for node in training:
+                    shutil.rmtree(near_path(node, "checkpoints"))
+        assert 0 < server.part_bytes <= 1.05 * sizes(server)
 
 
 def test_damaged_part_is_named_and_its_pages_go(saved, tmp_path):

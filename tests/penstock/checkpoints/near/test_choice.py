@@ -110,14 +110,14 @@ def test_rejection_says_which_step_and_why():
     files = [*whole(older), *whole(newer)[:-1]]
     choice = choose_near_step([node("n1", [newer, older], files), node("n2", [newer])], RUN)
     assert choice.checkpoint == older
-    (line,) = choice.rejections
-    assert "40" in line
+    ((step, line),) = choice.rejections
+    assert step == 40
     assert ATTEMPTS[0] in line
     assert newer.parts[-1].name in line
     cut = (40, newer.parts[-1].name, 7)
     choice = choose_near_step([node("n1", [newer, older], [*files, cut])], RUN)
     assert choice.checkpoint == older
-    assert "7 bytes on n1" in choice.rejections[0]
+    assert "7 bytes on n1" in choice.rejections[0].reason
 
 
 def test_parts_of_two_attempts_never_make_one_step():
@@ -175,6 +175,14 @@ def test_bad_marker_is_one_rejection_and_the_older_step_counts(damage):
     bad = NearNode(name="n1", markers={40: BAD_MARKERS[damage]()}, files={})
     choice = choose_near_step([bad, node("n2", [older], files)], RUN)
     assert choice.checkpoint == older
-    (line,) = choice.rejections
+    ((step, line),) = choice.rejections
+    assert step == 40
     assert line.startswith("near step 40: ")
     assert "\n" not in line
+
+
+def test_step_that_a_person_set_aside_takes_the_later_ones_with_it():
+    newer, older = checkpoint(40, ATTEMPTS[0]), checkpoint(20, ATTEMPTS[1])
+    nodes = [node("n1", [newer, older], whole(newer) + whole(older))]
+    for below, expected in ((41, newer), (40, older), (30, older), (20, None)):
+        assert choose_near_step(nodes, RUN, below=below).checkpoint == expected

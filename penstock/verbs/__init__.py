@@ -48,6 +48,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "diff": versions.run_diff,
         "digest": versions.run_digest,
         "pack": versions.run_pack,
+        "overlap": versions.run_overlap,
         "card": versions.run_card,
         "annotate": curation.run_annotate,
         "exclude": curation.run_exclude,

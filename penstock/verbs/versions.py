@@ -1,4 +1,4 @@
-"""`penstock ls|show|diff|digest|pack|card|bench`: versions and their content."""
+"""`penstock ls|show|diff|digest|pack|overlap|card|bench`: versions and their content."""
 
 import re
 from argparse import Namespace
@@ -265,6 +265,27 @@ def _fills(pairs: Sequence[str]) -> dict[str, int]:
             )
         fills[field] = int(number)
     return fills
+
+
+@verb(
+    "list samples whose texts share 13 words in a row with protected versions, such as evaluations",
+    REF,
+    repeated("--protected REF", "version to compare with, such as gsm8k@1", required=True),
+    argument("--field NAME", "text field of the version, such as txt (default: all of txt, json and jsonl)"),
+    argument("--min R", "smallest share of a sample's words, 0 to 1 (default: 0)", type=float, default=0.0),
+)
+def run_overlap(arguments: Namespace) -> Answer:
+    """Exit with 1 if a sample overlaps."""
+    from ..search.overlap.find_overlaps import find_overlaps
+
+    report = find_overlaps(
+        loader.Root(arguments.root),
+        arguments.ref,
+        arguments.protected,
+        field=arguments.field,
+        min_ratio=arguments.min,
+    )
+    return report_answer(report, failed=report.overlaps)
 
 
 @verb(

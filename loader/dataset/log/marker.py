@@ -52,6 +52,7 @@ FOLDERS = (
     "packs/",
     "places/",
     "plans/",
+    "protected/",
     "reports/",
     "seals/",
     "search/",

@@ -52,6 +52,7 @@ from .sweep import (
     hints,
     jobs,
     last_look,
+    protected_tables,
     seals,
     segments,
     sweep,
@@ -293,6 +294,7 @@ def collect(
                 LEASES: lambda: dead_leases(root.store, clients, tally),
                 "log/": lambda: hints(root.store, tally),
                 "maps/": lambda: segments(root.store, "maps/", live, tally),
+                "protected/": lambda: protected_tables(root.store, state, kept, tally),
                 "search/": lambda: segments(root.store, "search/", live, tally),
                 SEALS: lambda: seals(root.store, live, tally),
             }
@@ -302,7 +304,7 @@ def collect(
                     yield from map(swept, pieces) if swept else pieces
                     continue
                 table = as_table(side_objects.get(folder, tuple)())
-                if swept and folder in ("cards/", FOREIGN_FOLDER, SEALS):
+                if swept and folder in ("cards/", "protected/", FOREIGN_FOLDER, SEALS):
                     table = swept(table)
                 unfinished_files = as_table(unfinished(clients, folder))
                 table = (

@@ -28,6 +28,7 @@ from loader.storage.external_shards import FOREIGN
 from loader.storage.store import ObjectInfo
 
 from ...progress import progress
+from ...search.overlap.protected_texts import FOLDER
 from ...units import size
 from .clients import JOBS, Clients, job_folder, job_folders, sign_of_job
 from .deleted_record import DeletedRecord, PrimaryRecord
@@ -36,6 +37,7 @@ from .needed import References, Tally, Unreadable, protected, references
 from .plan import LISTED_ROWS, CollectionPlan
 
 _CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
+_PROTECTED = re.compile(r"protected/(v-[0-9a-f]{64})\.parquet")
 _SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
 _ADOPTED = re.compile(rf"{FOREIGN}[0-9a-f]{{32}}/.+", re.DOTALL)
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
@@ -52,6 +54,24 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
             tally.add_foreign([info.key], info.nbytes)
         elif record.id not in kept:
             yield info, record.dataset, record.txn, "card of a retired version"
+
+
+def protected_tables(
+    store: Store,
+    state: State,
+    kept: Mapping[str, object],
+    tally: Tally,
+) -> Iterator[SideObject]:
+    """Yield tables of deleted versions' shingles. Costs a listing."""
+    for info in _in_place(store, FOLDER, tally):
+        match = _PROTECTED.fullmatch(info.key)
+        record = None
+        if match:
+            record = state.by_id(match[1])
+        if record is None:
+            tally.add_foreign([info.key], info.nbytes)
+        elif record.id not in kept:
+            yield info, record.dataset, record.txn, "shingles of a retired version"
 
 
 def adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
@@ -350,10 +370,12 @@ def last_look(
         living = clients.living(leases.read())
         now = protected(state, living, condemned)
         back = [record for id, record in now.items() if id not in kept]
-        cards = (
-            key for key in ripe["key"].to_pylist() if key.startswith("cards/") and not is_unfinished(key)
+        of_versions = (
+            key
+            for key in ripe["key"].to_pylist()
+            if key.startswith(("cards/", FOLDER)) and not is_unfinished(key)
         )
-        needed = [one.key for one in living] + [key for key in cards if _card_of(key) in now]
+        needed = [one.key for one in living] + [key for key in of_versions if _version_of(key) in now]
         kept_keys = pa.array([*needed, *jobs.worked_on(ripe["key"].to_pylist())], pa.large_string())
         if back:
             lost = Unreadable(root.store, state, condemned, mirror=mirror)
@@ -392,5 +414,9 @@ class _Jobs:
         return [key for key in keys if key in stays]
 
 
-def _card_of(key: str) -> str:
-    return key.split("/")[2].partition("-")[2]
+def _version_of(key: str) -> str:
+    """Return the id of the version that a card or a table of shingles belongs to."""
+    match = _CARD.fullmatch(key) or _PROTECTED.fullmatch(key)
+    if match is None:
+        return ""
+    return match.groups()[-1]

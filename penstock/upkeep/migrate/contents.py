@@ -24,6 +24,7 @@ SMALL_FOLDERS = (
     "lists/",
     "windows/",
     "norms/",
+    "protected/",
     "seals/",
     "foreign/",
     "cards/",

@@ -1,6 +1,6 @@
 """Edits of objects that no version protects.
 
-Cards, gate pages, plans, decisions of runs, views, packs, lists, windows, norms, ledgers and exclusions.
+Cards, gate pages, plans, decisions of runs, views, packs, lists, windows, norms, shingles, ledgers and exclusions.
 """
 
 import json
@@ -20,6 +20,8 @@ from ...denied.cells import OWN, WORDS, json_object
 from ...denied.folder_reads import read_folder
 from ...denied.hashed_names import TAKEN_DOWN, Marks
 from ...denied.record import Place, add_to_record
+from ...search.overlap.protected_texts import FOLDER as PROTECTED
+from ...search.overlap.protected_texts import protected_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +149,15 @@ class _Texts(HTMLParser):
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of objects derived from these versions.
 
-    Deletes cards, norms, plans, and the views, lists, packs and windows that no other plan names; rewrites ledgers and
-    decisions. Reads each plan, pack, table of windows, norm, ledger and decision, 32 at once.
+    Deletes cards, norms, shingles, plans, and the views, lists, packs and windows that no other plan names; rewrites
+    ledgers and decisions. Reads each plan, pack, table of windows, norm, ledger and decision, 32 at once.
     """
     records = list(versions)
     if not records:
         return Edits()
     deletes = [info.key for folder in card_folders(records) for info in store.list(folder)]
     ids = {one.id for one in records}
+    shingle_tables = {protected_path(one.id) for one in records}
     views: set[str] = set()
     lists: set[str] = set()
     kept: set[str] = set()  # hashes that the other plans name
@@ -166,6 +169,8 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
         else:
             kept |= {match.decode() for match in _HASH.findall(data)}
     remade = _unnamed(store, "views/", views - kept)
+    # Shingles of a denied text are hashes, which a holder of the text could find.
+    remade += [info.key for info in store.list(PROTECTED) if info.key in shingle_tables]
     for folder in ("packs/", "windows/"):
         for path, data in read_folder(store, folder):
             content = table_facts(parse_table(data, path)).get("content_sha256")

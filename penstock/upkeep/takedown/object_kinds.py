@@ -1,9 +1,10 @@
 """Kinds of objects that hold no sample's bytes and no sample's name, by the path that their format prescribes."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ...denied.record import Place
+from ...search.overlap.protected_texts import protected_path
 
 _NAME, _HASH, _ENTRY = r"[^/]+", r"[0-9a-f]{64}", r"[0-9]{12}"
 
@@ -55,6 +56,7 @@ _SEARCHED = {
     ),
     "maps": re.compile(rf"maps/[0-9a-f]{{16}}/(?:fit\.parquet|how\.json|{_NAME}-[0-9a-f]{{16}}\.parquet)"),
     "plans": re.compile(r".+\.json"),
+    "protected": re.compile(rf"protected/v-{_HASH}\.parquet"),
     "follows": re.compile(r".+\.json"),
     "ledgers": re.compile(r".+\.jsonl"),
     "cards": re.compile(rf".+/(?:card\.(?:json|md|html)|examples-{_NAME}\.jpg)"),
@@ -79,6 +81,14 @@ def is_searchable(path: str) -> bool:
     """Return whether a proof can search an object with this path."""
     pattern = _SEARCHED.get(path.partition("/")[0])
     return pattern is not None and pattern.fullmatch(path) is not None
+
+
+def is_shingles_of(path: str, versions: Collection[str]) -> bool:
+    """Return whether a table has the shingles of one of these versions, by their ids.
+
+    A comparison that began before the takedown may have stored it since.
+    """
+    return any(path == protected_path(version) for version in versions)
 
 
 MOST_NAMED = 100

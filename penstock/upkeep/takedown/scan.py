@@ -34,7 +34,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from ..gc.needed import OURS
 from .derived import card_folders, decision_without, exclusion_without, ledger_without, page_names, plan_is_of
-from .object_kinds import StrangeObjects, is_free, is_searchable
+from .object_kinds import StrangeObjects, is_free, is_searchable, is_shingles_of
 from .pipeline_files import is_hint, table_without, with_units, without_names
 from .run_records import is_rewritten, run_record_names, run_record_without
 from .segment_edits import segment_is_denied
@@ -159,6 +159,7 @@ SCANNED = (
     "search/",
     "maps/",
     "plans/",
+    "protected/",
     "follows/",
     "ledgers/",
     "cards/",
@@ -171,7 +172,6 @@ SCANNED = (
 )
 """Prefixes in a root that may name samples or hold their bytes."""
 ELSEWHERE = {"checkpoints/": "each model that was trained on the samples has a place of its own"}
-"""Prefixes with their own check."""
 NOT_SEARCHED = "not searched"
 """Verdict on an object that no format of penstock has, or that is too large to search."""
 _NEVER = {
@@ -255,6 +255,7 @@ class Scan:
             "slices": self._slice,
             **dict.fromkeys(("search", "maps"), partial(segment_is_denied, root, record)),
             "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
+            "protected": lambda path: is_shingles_of(path, self._ids),
             "follows": self._decision,
             "ledgers": self._ledger,
             "cards": lambda path: path.startswith(self._cards),

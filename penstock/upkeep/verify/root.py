@@ -36,6 +36,7 @@ from loader.storage.store import Refusals, list_place
 
 from ...exclusion_records import parse
 from ...progress import progress
+from ...search.overlap.protected_texts import parse_protected
 from .decisions import check_decisions
 from .log import check_log
 from .segments import segment_problem
@@ -118,6 +119,11 @@ def _pack(key: str, data: bytes, _: State) -> str:
     return "" if actual == stated else f"the sha256 of its rows is {actual}, it states {stated}; {AGAIN}"
 
 
+def _protected(key: str, data: bytes, _: State) -> str:
+    parse_protected(data, key, key)
+    return ""
+
+
 def _windows(key: str, data: bytes, _: State) -> str:
     check_windows(data, key, key)
     return ""
@@ -196,6 +202,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "packs": _pack,
     "lists": _list,
     "norms": _norm,
+    "protected": _protected,
     "seals": _seal,
     "cards": _card,
     "takedowns": _named,

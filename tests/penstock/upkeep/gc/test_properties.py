@@ -92,12 +92,14 @@ def test_what_goes_with_a_version_goes():
     one, two = two_versions(root)
     for record in (one, two):
         root.store.put(f"cards/d/{record.number:06d}-{record.id}/card.json", b"{}")
+        root.store.put(f"protected/{record.id}.parquet", b"")
     root.store.put("heartbeats/probe-0", b"")
     left = Lease(root.store)
     left.add(two.id)
     for hour in (0, 80, 160):
         look(root, hour)
     assert there(root, "cards/") == {f"cards/d/000002-{two.id}/card.json"}
+    assert there(root, "protected/") == {f"protected/{two.id}.parquet"}
     assert there(root, "heartbeats/") == set()
     assert there(root, "leases/") == set()
     left.close()
@@ -248,6 +250,7 @@ def test_what_is_not_ours_stays():
         f"data/{one.txn}/loose.tar",
         f"data/{one.txn}/a/b/c.tar",
         "cards/d/readme.md",
+        "protected/readme.md",
         "heartbeats/somebody.json",
     }
     for key in foreign:

@@ -22,6 +22,7 @@ from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore, NotAR
 from loader.storage import open_store
 from loader.storage.files import MemoryBudget
 from penstock.cli import main
+from penstock.search.overlap.protected_texts import protected_texts
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.plan import plan_migration
 from penstock.upkeep.migrate.run import copied_entries, migrate
@@ -52,7 +53,7 @@ def place(tmp_path):
 
 def objects(store):
     """Key -> bytes of what a mirror shall have."""
-    folders = ("data/", "plans/", "views/", "packs/", "slices/", "cards/", "log/")
+    folders = ("data/", "plans/", "views/", "packs/", "protected/", "slices/", "cards/", "log/")
     return {
         info.key: store.get(info.key).data
         for info in store.list("")
@@ -64,6 +65,7 @@ def objects(store):
 
 def test_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys):
     root.open("d@1").where("i < 7").select("cls")._table  # noqa: B018 - stores the view
+    protected_texts(root.open("d@2"))
     root.save_slice("d@2", "cups", ["k0003"], by="ann", why="odd")
     root.alias("d@2", "prod")
     report = migrate(root, place, Pace())

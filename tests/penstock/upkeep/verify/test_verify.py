@@ -594,6 +594,25 @@ def test_two_views_exchanged(root):
         assert f"{key} was written as {other}" in found[key]
 
 
+def test_table_of_shingles_that_was_edited(root):
+    from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
+    from penstock.search.overlap.protected_texts import protected_texts
+
+    with root.write("exam") as writer:
+        writer.add("q", {"txt": "a question of nine words, some of them repeated"})
+    protected_texts(root.open("exam"))
+    (info,) = root.store.list("protected/")
+    assert said(root) == []
+
+    def edit(data):
+        table = parse_table(data, "x")
+        facts = {name: value for name, value in table_facts(table).items() if name not in ("table", "schema")}
+        return table_bytes(table.slice(1), "protected", facts=facts)
+
+    change(root, info.key, edit)
+    only(root, info.key, "its content differs from its checksum; delete it to rebuild it")
+
+
 def packs_of(root):
     """Two of one dataset, each with checksums of its pieces. Their keys."""
     txn = root.begin("t")

@@ -79,6 +79,9 @@ class ReadChoice:
         """Bytes of the pages that this rank reads side by side."""
         self.in_pages = self.pays and self._has_room(can_overflow=can_overflow)
         """True if pages are read ahead, False if ranges are."""
+        if peers and recipe.plan.pack is None:
+            # A page stays at its peer. Reading it ahead asks the peer once more than its ranges, and brings nothing.
+            self.in_pages = False
         self.range_bytes = min(limit, RANGES_BYTES)
         """Most bytes of ranges that are read ahead."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import loader
+from loader.cache.peers.handler import PageAnswers
 from loader.cache.spec import NodeCache
 from penstock.cli import main
 from penstock.nodes.cache_fill import fill_pages
@@ -53,6 +54,24 @@ def test_training_after_a_fill_reads_no_shard(version, nodes):
         metrics = batches.metrics()
     assert metrics["cache_misses_total"] == 0
     assert metrics["cache_peer_hits_total"] > 0
+
+
+def test_filled_epoch_asks_a_peer_only_for_bytes(version, nodes, monkeypatch):
+    for spec in specs(nodes):
+        fill_pages(version, spec, None)
+    ranges = []
+    answer = PageAnswers.answer
+
+    def recorded(answers, exchange):
+        ranges.append(exchange.head.byte_range())
+        answer(answers, exchange)
+
+    monkeypatch.setattr(PageAnswers, "answer", recorded)
+    plan = loader.plan({"points": version}, seed=1, global_batch=10)
+    with loader.Loader(plan, cache=specs(nodes)[0], workers=0, framework="numpy", steps=20) as batches:
+        assert len(list(batches)) == 20
+    assert len(ranges) > 0
+    assert None not in ranges
 
 
 def test_second_fill_reads_nothing(version, nodes):

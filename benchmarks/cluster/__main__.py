@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from loader.run.ahead.read_choice import RANGES_STEPS
+
 from .. import sections
 from .cluster import SAMPLE_BYTES, cluster, make_root
 from .costs import connection_memory_mb, page_costs
@@ -22,6 +24,11 @@ from .replicas import checkpoint_reads
 
 NODES = 8
 SAMPLES = 3200
+SHARE_SAMPLES = 26_600
+SHARE_SAMPLE_BYTES = 24_000
+SHARE_PAGE_BYTES = 2**15
+"""So small that 20,000 pages are read in minutes; samples of less than a page would share requests across gaps."""
+SHARE_BATCH = 16
 QUIET_STEPS = 40
 """More than are read ahead."""
 PAUSE_S = 0.05
@@ -52,19 +59,31 @@ def whole_set(bucket: Path, folder: Path, size: int, *, has_namespaces: bool = F
 
 
 def shares(bucket: Path, folder: Path, size: int) -> list[Row]:
-    """Caches that hold a part of the set together."""
+    """Caches that hold a part of a set of 20,000 pages together; bytes in sets of the samples' own bytes."""
+    many = folder / "pages"
+    stored = make_root(many, SHARE_SAMPLES, SHARE_SAMPLE_BYTES, part_samples=SHARE_SAMPLES // NODES)
+    unit = SHARE_SAMPLES * SHARE_SAMPLE_BYTES
+    pages = stored // SHARE_PAGE_BYTES
+    ahead_bytes = RANGES_STEPS * SHARE_BATCH * SHARE_SAMPLE_BYTES
     rows = []
-    for share in (0.25, 0.5, 0.75):
-        limit = int(share * size / NODES)
-        with cluster(bucket, folder / f"share{share}", NODES, limit) as nodes:
-            nbytes, _, _ = _epochs(nodes.epoch, 3, size)
-        rows.append(
-            Row(
-                f"caches for {share} of the set: bytes of three epochs, in sets",
-                _list(nbytes),
-                f"{1 - share:.2f}",
-            )
-        )
+    measured: list[tuple[str, str, int | None]] = [("nothing is kept", "", None)]
+    for share, aim in ((0.25, "0.77"), (0.5, "0.52"), (0.75, "0.27")):
+        limit = int(share * stored / NODES)
+        measured.append((f"caches for {share} of the set", aim, limit))
+    for number, (what, aim, limit) in enumerate(measured):
+        caches = folder / f"shares{number}"
+        with cluster(
+            many,
+            caches,
+            NODES,
+            limit,
+            batch=SHARE_BATCH,
+            page_bytes=SHARE_PAGE_BYTES,
+            memory_bytes=ahead_bytes,
+        ) as nodes:
+            nbytes, _, _ = _epochs(nodes.epoch, 2 if limit is None else 3, unit)
+        rows.append(Row(f"{pages:,} pages, {what}: bytes of the epochs, in sets", _list(nbytes), aim))
+        shutil.rmtree(caches, ignore_errors=True)
     return rows
 
 
@@ -212,7 +231,10 @@ def page(rows: Sequence[Row]) -> str:
         "## Nodes of a cluster",
         "",
         f"{NODES} nodes of one rank each, {SAMPLES:,} samples of {SAMPLE_BYTES // 1000} kB in a shuffle, batches of 4, "
-        "5 ms of latency: `python -m benchmarks.cluster`. Four pages of each cache stay free: 4 of 9, 18 and 27 MB.",
+        "5 ms of latency: `python -m benchmarks.cluster`. The shares are measured on {SHARE_SAMPLES:,} samples of "
+        f"{SHARE_SAMPLE_BYTES // 1000} kB in pages of {SHARE_PAGE_BYTES // 2**10} KiB, in batches of {SHARE_BATCH}: "
+        f"{RANGES_STEPS} steps are read ahead, {RANGES_STEPS * SHARE_BATCH * NODES / SHARE_SAMPLES:.0%} of the first "
+        "epoch. Two pages of each cache stay free.",
         "",
         "| what | measured | aim |",
         "| --- | --- | --- |",

@@ -17,6 +17,7 @@ import numpy as np
 import loader
 from loader.cache.peers.environment import TOKEN_VARIABLE
 from loader.cache.peers.lifetime import live_server
+from loader.cache.spec import PAGE_BYTES
 
 from ..contest import ROOT
 from ..latency_server import BUCKET, Served, latency_store
@@ -31,11 +32,13 @@ TOKEN = secrets.token_urlsafe(32)
 """Token of the servers that listen beyond the loopback interface."""
 
 
-def make_root(folder: Path, samples: int) -> int:
+def make_root(
+    folder: Path, samples: int, sample_bytes: int = SAMPLE_BYTES, part_samples: int = PART_SAMPLES
+) -> int:
     """Write a root of random samples under a folder that becomes a bucket; return the bytes of its shards."""
-    with loader.Root(folder) as root, root.write(DATASET, part_samples=PART_SAMPLES) as writer:
+    with loader.Root(folder) as root, root.write(DATASET, part_samples=part_samples) as writer:
         for number in range(samples):
-            value = np.frombuffer(secrets.token_bytes(SAMPLE_BYTES), np.uint8)
+            value = np.frombuffer(secrets.token_bytes(sample_bytes), np.uint8)
             writer.add(f"{number:06d}", {"x.npy": value})
     return sum(path.stat().st_size for path in folder.rglob("*.tar"))
 
@@ -43,9 +46,16 @@ def make_root(folder: Path, samples: int) -> int:
 class Node:
     """One node. Without a limit it has no folder, and reads ranges of the bucket."""
 
-    def __init__(self, folder: Path, limit_bytes: int | None, place: Place = LOOPBACK) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit_bytes: int | None,
+        place: Place = LOOPBACK,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
         self.place = place
         self.folder = folder
+        self.page_bytes = page_bytes
         self.limit_bytes = limit_bytes
         self.server: subprocess.Popen[bytes] | None = None
         self.rank: subprocess.Popen[str] | None = None
@@ -56,6 +66,7 @@ class Node:
         listen = self.address or f"{self.place.host}:0"
         command = [*self.place.command, sys.executable, "-m", "loader.cache.peers.serve"]
         command += ["--path", str(self.folder), "--listen", listen, "--limit-bytes", str(self.limit_bytes)]
+        command += ["--page-bytes", str(self.page_bytes)]
         self.server = subprocess.Popen(command, cwd=ROOT, env=self._environment(), stderr=subprocess.DEVNULL)
         deadline_s = time.monotonic() + START_S
         while (record := live_server(str(self.folder))) is None:
@@ -66,7 +77,8 @@ class Node:
 
     def start(self, number: int, settings: dict[str, Any]) -> int:
         """Start the node's rank; return the steps of an epoch."""
-        own = {"rank": number, "limit_bytes": self.limit_bytes}
+        own: dict[str, Any] = {"rank": number, "limit_bytes": self.limit_bytes}
+        own["page_bytes"] = self.page_bytes
         own["folder"] = None if self.limit_bytes is None else str(self.folder)
         command = [*self.place.command, sys.executable, "-m", "benchmarks.cluster.rank"]
         command.append(json.dumps({**settings, **own}))
@@ -166,10 +178,14 @@ def cluster(
     *,
     with_peers: bool = True,
     batch: int = 4,
+    page_bytes: int = PAGE_BYTES,
+    memory_bytes: int = 0,
     latency_s: float = 0.005,
     has_namespaces: bool = False,
 ) -> Iterator[Cluster]:
     """Yield n nodes over a bucket. limit_bytes: of each node's folder; None keeps nothing.
+
+    memory_bytes: of ranges that a rank without a folder reads ahead.
 
     has_namespaces: each node and the bucket have a network namespace of their own.
     """
@@ -180,7 +196,7 @@ def cluster(
         *node_places, bucket_place = places
         nodes: list[Node] = []
         for number, place in enumerate(node_places):
-            nodes.append(Node(folder / f"node{number}", limit_bytes, place))
+            nodes.append(Node(folder / f"node{number}", limit_bytes, place, page_bytes))
         bucket_server = latency_store(
             bucket,
             latency_s,
@@ -200,6 +216,7 @@ def cluster(
             "global_batch": batch * n,
             "ranks": n,
             "peers": peers,
+            "memory_bytes": memory_bytes,
         }
         steps = [node.start(number, settings) for number, node in enumerate(nodes)]
         yield Cluster(nodes, store, steps[0])

@@ -18,11 +18,12 @@ def main(settings: dict[str, Any]) -> None:
     """Read steps until the input ends."""
     version = loader.Root(settings["root"], options=settings["options"]).open(DATASET)
     plan = loader.plan({DATASET: version}, seed=11, global_batch=settings["global_batch"])
-    cache: Any = 0
+    cache: Any = settings["memory_bytes"]
     if settings["folder"]:
         cache = loader.NodeCache(
             path=settings["folder"],
             limit_bytes=settings["limit_bytes"],
+            page_bytes=settings["page_bytes"],
             peers=settings["peers"],
         )
     world = loader.World(rank=settings["rank"], world_size=settings["ranks"])

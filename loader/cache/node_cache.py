@@ -33,8 +33,8 @@ OWN_WAIT_S = 60.0
 """Longest wait for a page that a thread of this process is fetching."""
 TOUCH_S = 60.0
 """Age in seconds of a set's file at which a loader touches it."""
-SLACK_PAGES = 2
-"""Pages that the capacity leaves free for each running loader."""
+SLACK_PAGES = 1
+"""Pages that the capacity leaves free for each running loader: one whose claim expired may still be written."""
 ENDED_NS = 2**63 - 1
 """Begin of the epoch of a loader that has ended."""
 

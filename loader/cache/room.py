@@ -257,6 +257,8 @@ class FolderRoom:
         """Count the files, and remember which may make room; return the bytes that they take. O(pages)."""
         start_s = time.monotonic()
         self._remove_abandoned()
+        # Before the pages: a page that is published meanwhile counts twice, and never not at all.
+        unfinished = self._unfinished_bytes() - claim_bytes
         epochs = self._epochs()
         total = 0
         n_files = 0
@@ -271,7 +273,6 @@ class FolderRoom:
         chosen = nsmallest(VICTIMS_MAX, victims())
         self._victims = chosen[::-1]
         self._has_all_victims = n_files <= VICTIMS_MAX
-        unfinished = self._unfinished_bytes() - claim_bytes
         held = total + max(0, unfinished)
         _write(
             ledger,

@@ -30,8 +30,8 @@ from .training_nodes import listen_address, server_arguments
 
 logger = logging.getLogger(__name__)
 
-QUEUE_PAGES = 64
-"""Pages that wait to be sent to their owners. One more is dropped, and its claim is released."""
+QUEUE_BYTES = 64 * 2**20
+"""Most bytes of pages that are claimed at peers or wait to be sent there. A page more is not claimed."""
 POLL_S = 0.02
 """Seconds between two questions for a page that another reader is fetching."""
 SEND_S = 2.0
@@ -75,7 +75,8 @@ class PeerCache:
         self.local = OpenCache(spec, count, self._sets_of_node)
         self.own_address = _own_address(spec, self._members.all())
         self._client = PeerClient(cache_token(self._folder), spec.page_bytes)
-        self._queue: Queue[Callable[[], object] | None] = Queue(QUEUE_PAGES)
+        self._queue_pages = max(1, QUEUE_BYTES // spec.page_bytes)
+        self._queue: Queue[Callable[[], object] | None] = Queue(self._queue_pages)
         self._next_sets_s: dict[str, float] = {}  # address -> earliest time to send the lists again
         self._sender = threading.Thread(
             target=self._send_queued,
@@ -241,7 +242,7 @@ class PeerCache:
         first, stop = _range(question)
         if stop > first:
             headers += f"Range: bytes={first}-{stop - 1}\r\n"
-        if question.claim is not None:
+        if question.claim is not None and self._has_room_to_send():
             headers += f"{heads.CLAIM}: {question.claim}\r\n"
         path = f"/v1/pages/{question.name}"
         try:
@@ -302,6 +303,10 @@ class PeerCache:
         if verdict == heads.COMING:
             return Absence.COMING
         return Absence.NOT_KEPT
+
+    def _has_room_to_send(self) -> bool:
+        """Return whether the queue takes another page: one that it drops would leave the bucket again."""
+        return len(self._claims) + self._queue.qsize() < self._queue_pages
 
     def _hand_over(self, name: str, claim: PeerNonce) -> bool:
         """Forget a claim, which its page or a release ends from now on. Return whether this call is the first."""

@@ -124,13 +124,37 @@ def test_no_claim_outlives_a_read_that_fails(tmp_path, origin):
 
 
 def test_page_beyond_the_queue_is_dropped_with_its_claim(tmp_path, origin, monkeypatch):
-    monkeypatch.setattr(peer_cache_module, "QUEUE_PAGES", 1)
+    monkeypatch.setattr(peer_cache_module, "QUEUE_BYTES", PAGE)
     with running_nodes(tmp_path, 2) as nodes:
         reader = Reader(nodes[0], [node.address for node in nodes], origin)
         read_all(reader.store)
         reader.close()
         for node in nodes:
             settled(node)
+
+
+def test_page_that_would_not_be_sent_is_not_read_whole(tmp_path, origin, monkeypatch):
+    """A page that the full queue drops leaves the bucket again: it is read by ranges instead."""
+    monkeypatch.setattr(peer_cache_module, "QUEUE_BYTES", 2 * PAGE)
+    with running_nodes(tmp_path, 2) as nodes:
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        is_over = threading.Event()
+        send = reader.cache._tell
+
+        def wait(*arguments, **options):
+            assert is_over.wait(30)
+            return send(*arguments, **options)
+
+        monkeypatch.setattr(reader.cache, "_tell", wait)
+        for key, nbytes in SIZES.items():
+            for low in range(0, nbytes, PAGE):
+                reader.store.get_ranges(key, [ByteRange(low, 10)])
+        is_over.set()
+        reader.close()
+        whole = [nbytes for _, _, nbytes in origin.asked if nbytes > 10]
+        own = [path for path in (nodes[0].folder / "pages").rglob("*") if path.is_file()]
+        # Two wait in the queue, and one is being sent.
+        assert len(own) < len(whole) <= len(own) + 3
 
 
 def test_late_put_frees_no_other_claim(tmp_path, origin):

@@ -14,6 +14,7 @@ from .verb import Answer, Table, Verb, argument, verb
 
 if TYPE_CHECKING:
     from ..checkpoints.listing import ListedStep
+    from ..checkpoints.marker import Checkpoint
 
 HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
 FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
@@ -22,9 +23,15 @@ FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 @verb(
     "list runs and steps, finished or not, and the versions of their data",
     argument("run", "only this run", nargs="?"),
+    argument("--near DIR", "near saves in this folder of a node cache instead; with --peers its token"),
+    argument(
+        "--peers LIST", "near saves of all nodes instead: their cache servers, as for penstock cache ls"
+    ),
 )
 def ls(arguments: Namespace) -> Answer:
     """Exit with 1 if a finished save cannot be loaded."""
+    if arguments.near is not None or arguments.peers is not None:
+        return _near(arguments)
     from ..checkpoints.listing import listed_steps
 
     store = loader.Root(arguments.root).store
@@ -130,6 +137,39 @@ def set_aside(arguments: Namespace) -> Answer:
     return {"run": run, "step": step, "nbytes": aside.nbytes, "newest": newest}, text, 0
 
 
+def _near(arguments: Namespace) -> Answer:
+    """List near saves. Exit with 1 if a start passes over a finished one."""
+    from ..checkpoints.near.listing import listed_near_steps, nodes_of_folder, nodes_of_peers
+
+    is_cluster = arguments.peers is not None
+    if is_cluster:
+        nodes = nodes_of_peers(arguments.peers, arguments.run, arguments.near)
+    else:
+        nodes = nodes_of_folder(arguments.near, arguments.run)
+    steps = list(listed_near_steps(nodes, is_cluster=is_cluster))
+    body = []
+    cells = []
+    for step in steps:
+        row = _facts(step.run, step.step, step.checkpoint, step.problem, step.nbytes)
+        row["nodes"] = step.nodes
+        body.append(row)
+        cells.append(
+            (
+                step.run,
+                step.step,
+                row["saved"] or "-",
+                size(step.nbytes),
+                step.nodes,
+                step.problem or _trained_on(row),
+            )
+        )
+    header = ("run", "step", "saved (UTC)", "bytes", "nodes", "trained on")
+    table = Table(form=FORM, header=header, rows=cells)
+    wrong = any(step.problem and step.checkpoint is not None for step in steps)
+    where = arguments.peers or arguments.near
+    return body, [table] if body else f"{where} has no near saves", int(wrong)
+
+
 def _run_and_step(where: str) -> tuple[str, int]:
     """Return (run, step) of RUN@STEP. Raises: InvalidRuntime."""
     run, _, step = where.rpartition("@")
@@ -139,14 +179,18 @@ def _run_and_step(where: str) -> tuple[str, int]:
 
 
 def _row(step: "ListedStep") -> dict[str, Any]:
-    checkpoint = step.checkpoint
+    row = _facts(step.run, step.step, step.checkpoint, step.problem, step.nbytes)
+    row["set_aside"] = step.set_aside
+    return row
+
+
+def _facts(run: str, step: int, checkpoint: "Checkpoint | None", problem: str, nbytes: int) -> dict[str, Any]:
     return {
-        "run": step.run,
-        "step": step.step,
-        "complete": not step.problem,
-        "problem": step.problem,
-        "nbytes": step.nbytes,
-        "set_aside": step.set_aside,
+        "run": run,
+        "step": step,
+        "complete": not problem,
+        "problem": problem,
+        "nbytes": nbytes,
         "saved": second(checkpoint.at_us) if checkpoint else None,
         "ranks": checkpoint.world_size if checkpoint else None,
         "plan": checkpoint.plan if checkpoint else None,

@@ -38,6 +38,16 @@ class NearRejection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssessedStep:
+    """One attempt at a near step, and whether its objects are there."""
+
+    marker: NearMarker
+    holders: Holders
+    problem: str
+    """Why it is not whole, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NearChoice:
     """The near step at which a start goes on."""
 
@@ -64,23 +74,18 @@ def choose_near_step(
 
     unreadable: (step, attempt) of near steps whose bytes were wrong when they were read.
     """
-    markers = _markers(nodes, run, above)
-    markers.sort(key=_precedence, reverse=True)
     rejections: list[NearRejection] = []
-    for marker in markers:
+    for near in assess_near_steps(nodes, run, above=above):
+        marker = near.marker
         if (marker.step, marker.attempt) in unreadable:
             continue
-        holders: Holders = {}
-        problem = marker.problem
-        if marker.checkpoint is not None:
-            holders = _holders(nodes, marker.checkpoint)
-            problem = _missing(nodes, marker.checkpoint, holders)
+        problem = near.problem
         if below is not None and marker.step >= below:
             problem = f"step {below} was set aside, and the run goes on before it"
         if not problem:
             return NearChoice(
                 checkpoint=marker.checkpoint,
-                holders=holders,
+                holders=near.holders,
                 rejections=rejections,
             )
         rejection = NearRejection(marker.step, f"{marker.label}: {problem}")
@@ -92,8 +97,30 @@ def choose_near_step(
     )
 
 
+def assess_near_steps(
+    nodes: Sequence[NearNode],
+    run: str,
+    *,
+    above: int = -1,
+) -> list[AssessedStep]:
+    """Return all attempts above a step, in the order in which a start prefers them. Does no I/O."""
+    markers = _markers(nodes, run, above)
+    markers.sort(key=_precedence, reverse=True)
+    steps: list[AssessedStep] = []
+    for marker in markers:
+        holders: Holders = {}
+        problem = marker.problem
+        if marker.checkpoint is not None:
+            holders = _holders(nodes, marker.checkpoint)
+            problem = _missing(nodes, marker.checkpoint, holders)
+        step = AssessedStep(marker=marker, holders=holders, problem=problem)
+        steps.append(step)
+    return steps
+
+
 def _precedence(marker: NearMarker) -> tuple[int, int, str, bytes]:
     """Newer steps first; of two attempts at a step the one that more nodes know."""
+    # A marker goes to all nodes: of two attempts the one that fewer nodes know was cut off.
     return (
         marker.step,
         len(marker.nodes),
@@ -107,6 +134,7 @@ def _markers(
     run: str,
     above: int,
 ) -> list[NearMarker]:
+    # By their bytes: two attempts at a step have two markers.
     holders: dict[tuple[int, bytes], list[str]] = {}
     for node in nodes:
         for step, data in node.markers.items():
@@ -142,6 +170,7 @@ def _missing(
     holders: Holders,
 ) -> str:
     """Return in one line why a near step is not whole, or ""."""
+    # One copy is enough: the second one may be on the lost node.
     missing = [stored for stored in checkpoint.objects if not holders[stored.name]]
     if not missing:
         return ""

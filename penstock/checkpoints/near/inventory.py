@@ -82,6 +82,7 @@ def gather_inventory(
         problem,
     )
     everyone = _all_gather(presence, group)
+    # Only now: a rank that raised before the exchange would leave the others waiting.
     for other in everyone:
         if other.problem:
             raise InvalidRuntime(other.problem)
@@ -89,6 +90,7 @@ def gather_inventory(
     markers = _markers(own.markers, everyone, group)
     places = [one.place for one in everyone]
     is_first_of_node = places.index(presence.place) == rank
+    # The ranks of a node share its folder: one list is enough.
     files: Sequence[NearFile] = ()
     if is_first_of_node:
         files = own.files

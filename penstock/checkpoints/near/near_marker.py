@@ -57,6 +57,7 @@ def parse_near_marker(
     problem = ""
     where = f"its marker on {nodes[0]}"
     try:
+        # It checks the marker's own hash, so that a cut or flipped marker ends here.
         checkpoint = decode(data, where)
         problem = _problem(checkpoint, run, step)
     except (Corrupt, FormatTooNew) as error:

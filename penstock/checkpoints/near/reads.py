@@ -99,6 +99,7 @@ class NearReads:
     def _order(self, stored: StoredObject) -> list[str]:
         """Return the nodes to ask: this one, then the others, each reader beginning with another one."""
         others = [node for node in self._holders[stored.name] if node != self._own]
+        # Else all readers would ask the same one of two holders.
         if others:
             digest = hashlib.blake2b(f"{stored.name} {self._own}".encode(), digest_size=4).digest()
             first = int.from_bytes(digest, "big") % len(others)
@@ -110,6 +111,7 @@ class NearReads:
 
     def _copy(self, stored: StoredObject, node: str) -> bytes:
         """Return one node's copy. Raises: WrongCopy; NearFault; OSError; StoreError."""
+        # From the disk, also if this node's server is down.
         if node == self._own:
             data = self._own_copy(stored)
         elif not stored.nbytes:

@@ -86,6 +86,7 @@ class NearSteps:
         marked: set[int] = set()
         for node in self._inventory.nodes:
             marked |= node.markers.keys()
+        # Without near steps a start costs the root no further request.
         below = None
         if max(marked, default=-1) > root_step:
             below = set_aside_step(store, self._run, root_step)
@@ -134,6 +135,7 @@ class NearSteps:
         if not self._inventory.is_first_of_node:
             return
         files = NearFiles(self._folder)
+        # A disk that fails must not end a start that has loaded.
         try:
             for near in files.steps(self._run):
                 if near.step <= start.root_step or near.step not in start.marked:

@@ -18,6 +18,7 @@ from ...denied.denied_bytes import look_at_owners
 from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, TakedownRecord, read_record
 from ...progress import progress
+from .near_saves import near_places
 from .peer_pages import peer_places
 from .raw_objects import shared_marks
 from .remains import cache_places, mirror_places, noncurrent
@@ -85,6 +86,7 @@ def prove(
         *mirror_places(root, record, mirrors, keeps_nothing),
         *noncurrent(root.store, record.paths, s3, stated=root.url in keeps_nothing),
         *_checkpoints(root.store, record),
+        *near_places(record, caches, cache_peers),
         *(
             {"check": "told", "what": what, "clean": False, "why": "named by the author of this proof"}
             for what in known

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.cache.pages import former_page_name
+from loader.cache.pages import former_page_name, make_place
 from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, InvalidRuntime
 from penstock.cli import main
@@ -159,6 +159,14 @@ def test_what_is_out_of_reach_makes_it_incomplete(kit, taken, place, tmp_path):
         root.store.put(f"checkpoints/{run}/steps/000000000001.json", marker.encode())
     (left,) = unclean(kit.prove(root, n))
     assert left["path"] == "checkpoints/a/steps/000000000001.json"
+    root.store.delete_many([left["path"]])
+    cache = tmp_path / "cache"
+    make_place(str(cache), shared=False)
+    near = cache / "near" / left["path"]
+    near.parent.mkdir(parents=True)
+    near.write_text(json.dumps({"versions": [{"id": root.record("clips@1", retired=True).id}]}))
+    (left,) = unclean(kit.prove(root, n, caches=[str(cache)]))
+    assert left["path"] == str(near)
 
 
 def test_before_the_sweep_it_is_incomplete(kit, place):

@@ -173,6 +173,13 @@ class OpenCache:
         with self._contained("beat"):
             self._loaders.begin_epoch()
 
+    def room_bytes(self) -> int:
+        """Return the bytes of the disk that pages may still take."""
+        room_bytes = 0
+        with self._contained("open"):
+            room_bytes = (self.limit_bytes or 0) - self._room.held_bytes()
+        return max(0, room_bytes)
+
     def close(self) -> None:
         with self._contained("beat"):
             self._loaders.withdraw()

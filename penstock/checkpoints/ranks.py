@@ -67,12 +67,28 @@ def from_first_rank(call: Callable[[], T], group: Any) -> T:
     return value  # type: ignore[no-any-return]
 
 
-def from_all_ranks(value: T) -> list[T]:
-    """Return the value of each rank of the default group, in their order. Every rank calls it."""
+def from_all_ranks(value: T, group: Any = None) -> list[T]:
+    """Return the value of each rank of a group, in their order. Every rank calls it. group: None for the default."""
     from torch import distributed
 
     if not distributed.is_initialized():
         return [value]
-    values: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(values, value)
+    values: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, value, group=group)
     return values
+
+
+def on_every_rank(call: Callable[[], T], group: Any) -> T:
+    """Return this rank's result, or raise the first rank's error on all. group: None for a single process."""
+    problem: Exception | None = None
+    try:
+        result = call()
+    except Exception as error:  # noqa: BLE001 - it is raised on every rank
+        problem = error
+    problems = [problem]
+    if group is not None:
+        problems = from_all_ranks(problem, group)
+    for raised in problems:
+        if raised is not None:
+            raise raised
+    return result

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from threading import Event
 from types import TracebackType
@@ -19,7 +20,7 @@ from loader.storage.requests import patient
 
 from . import marker
 from .marker import Checkpoint
-from .near.settings import check_near
+from .near.session import NearSession
 from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from loader.storage import RangeReader
 
     from .near.choice import NearRejection
+    from .near.save import NearCounts
     from .reader import CheckpointReader
     from .writer import CheckpointWriter
 
@@ -84,10 +86,8 @@ class Checkpoints:
     ) -> None:
         if cache is not None and not isinstance(cache, loader.NodeCache):
             raise InvalidRuntime(f"cache = {cache!r}; accepted: loader.NodeCache(path=...), or None")
-        check_near(near, near_every)
         self._cache = cache
         self._near = near
-        self._near_every = near_every
         self.near_rejections: Sequence[NearRejection] = ()
         """On the first rank, near steps that the last `load` passed over."""
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
@@ -96,6 +96,7 @@ class Checkpoints:
         if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes < 1:
             raise InvalidRuntime(f"part_bytes = {part_bytes!r}; a whole number of at least 1 is needed")
         self.run, self._part_bytes = marker.check_run(run), part_bytes
+        self._near_session = NearSession(near, near_every, run, part_bytes)
         self._group: Any = None
         self._pending: tuple[int, Future[Any]] | None = None
 
@@ -148,12 +149,12 @@ class Checkpoints:
         Raises: Conflict if `step` is not above the newest step; InvalidField; MissingDependency; StoreError; another
         rank's error.
         """
-        self.wait()
+        self._wait_for_save()
         _check_torch_is_installed()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
         writer, begun = self.writer(step, batches), Event()
-        writer.on_committed = on_committed
+        writer.on_committed = partial(self._near_session.committed, step, on_committed)
         how: dict[str, Any] = {"storage_writer": writer, **self._collective()}
         with _quiet(how), names_apart(state):
             if wait:
@@ -167,8 +168,46 @@ class Checkpoints:
         going.add_done_callback(lambda done: _log_failure(done, step, self))
         self._pending = step, going
 
+    def save_near(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        batches: BatchPosition | None = None,
+        *,
+        on_failed: Callable[..., object] | None = None,
+    ) -> None:
+        """Save a near checkpoint in the background if `near_every` divides `step`. Every rank calls it after each step.
+
+        Copies the state as `save(wait=False)` does. A failure costs this checkpoint, and is logged. So does a near save
+        that is still running. Saves nothing without `near_every`. `Run.steps` calls it.
+
+        on_failed: called with the step and `reason=` by the first failure after a success, in another thread.
+
+        Raises: InvalidRuntime, by the first call, if a node cannot hold three steps; InvalidField.
+        """
+        if not self._near_session.saves:
+            return
+        _check_torch_is_installed()
+        with names_apart(state), _quiet(self._collective()):
+            self._near_session.open(state)
+            if self._near_session.is_due(step):
+                facts = _facts(batches) if batches is not None else {}
+                self._near_session.save(step, state, facts, on_failed)
+
+    def near_counts(self) -> "NearCounts | None":
+        """Return the counts of this start's near saves; None before the first call of `save_near`."""
+        return self._near_session.counts()
+
+    def describe(self) -> str:
+        """Return lines about where this rank saves, and about its near saves."""
+        return f"checkpoints: {self.run} in {self._root.url}\n{self._near_session.describe()}".rstrip()
+
     def wait(self) -> None:
-        """Wait for the background save. Raises: its error."""
+        """Wait for the background saves, near ones too. Raises: the error of the one in the root."""
+        self._wait_for_save()
+        self._near_session.wait()
+
+    def _wait_for_save(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
@@ -241,7 +280,7 @@ class Checkpoints:
                     near.reject(checkpoint, error)
                     continue
                 break
-            if self._near_every is not None:
+            if self._near_session.saves:
                 near.delete(start)
         return checkpoint
 
@@ -307,6 +346,7 @@ class Checkpoints:
         try:
             self.wait()
         finally:
+            self._near_session.close()
             group, self._group = self._group, None
             if group is not None:
                 from torch import distributed

@@ -36,7 +36,7 @@ from .parts import (
     piece_name,
     sealed_part,
 )
-from .ranks import several
+from .ranks import AT_ONCE, several
 from .retention import CheckpointRetention
 
 
@@ -54,6 +54,8 @@ class CheckpointWriter(StorageWriter):
     """Called at a save's start."""
     on_committed: Callable[[], object] | None = None
     """Called on the coordinator as soon as the checkpoint is whole."""
+    at_once = AT_ONCE
+    """Parts of this rank in memory at a time."""
 
     def __init__(
         self,
@@ -115,10 +117,10 @@ class CheckpointWriter(StorageWriter):
             number, pieces = numbered
             name = f"{attempt}-{number:05d}.safetensors"
             data, placed = sealed_part(name, pieces, [self._content(piece, planner) for piece in pieces])
-            self._store.put(marker.part_key(self._run, self._step, name), data)
+            self.store_object(placed[0].part, data)
             return pieces, placed
 
-        for pieces, placed in several(write, parts):
+        for pieces, placed in several(write, parts, at_once=self.at_once):
             for piece, where in zip(pieces, placed, strict=True):
                 stored[piece.item.index].append(where)
         self._values = {}
@@ -141,7 +143,7 @@ class CheckpointWriter(StorageWriter):
         stored = StoredObject(
             name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
         )
-        self._store.put(marker.part_key(self._run, self._step, stored.name), data)
+        self.store_object(stored, data)
         checkpoint = Checkpoint(
             run=self._run,
             step=self._step,
@@ -151,6 +153,14 @@ class CheckpointWriter(StorageWriter):
             parts=tuple(contents.parts()),
             **self._facts,
         )
+        self.commit(checkpoint)
+
+    def store_object(self, stored: StoredObject, data: bytes | memoryview) -> None:
+        """Store a part or the index. Raises: StoreError."""
+        self._store.put(marker.part_key(self._run, self._step, stored.name), data)
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Write the marker, then apply retention, on the coordinator. Raises: Conflict; StoreError."""
         self._check_newest()
         key = marker.marker_key(self._run, self._step)
         self._store.put_if_absent(key, marker.encode(checkpoint))

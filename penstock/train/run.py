@@ -261,7 +261,8 @@ class Run:
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     newest = self._save(saved, step, state or {}, source, wait=stop or last)
-                    self._begun = perf_counter()
+                if saved is not None and not (stop or last):
+                    saved.save_near(step, state or {}, source, on_failed=partial(self._event, "near_failed"))
                 if stop and not last:
                     self._leaves_after(step, saved=newest == step)
                     return
@@ -388,6 +389,7 @@ class Run:
         self._save_s = max(self._save_s, perf_counter() - begun)
         stood |= {"at_us": utc_us(), "took_us": elapsed_us(begun)}
         self._hang.arm()
+        self._begun = perf_counter()
         return step
 
     def note(self, **values: Any) -> None:

@@ -1,10 +1,11 @@
-"""The variables that a cluster's cache reads: its token, the Slurm job, the launcher's meeting point."""
+"""The variables that a cluster's cache reads: its token, the Slurm job, a node's block, the ranks' meeting point."""
 
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
 TOKEN_VARIABLE = "PENSTOCK_CACHE_TOKEN"
+BLOCK_VARIABLE = "PENSTOCK_NODE_BLOCK"
 
 
 class SlurmJob(NamedTuple):
@@ -33,6 +34,17 @@ def slurm_job(environ: Mapping[str, str] | None = None) -> SlurmJob | None:
 def slurm_node() -> str | None:
     """Return Slurm's name of this node; None outside a job."""
     return os.environ.get("SLURMD_NODENAME") or None
+
+
+def node_block() -> str:
+    """Return the block of this node, whose nodes may fail together: BLOCK_VARIABLE, else Slurm's; "" if unknown."""
+    block = os.environ.get(BLOCK_VARIABLE, "")
+    if block:
+        return block
+    # Such as s0.s4.n17: the switches above a node, then its name.
+    address = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
+    switches, _, _ = address.rpartition(".")
+    return switches
 
 
 def master_host() -> str:

@@ -96,6 +96,15 @@ class NearFiles:
         self._folder = folder
         self._lock = threading.Lock()
         self._store: LocalStore | None = None
+        self._is_root = False
+
+    def create(self) -> None:
+        """Make the folder a root."""
+        from ...dataset.log.marker import create_root_if_empty  # only for the first near checkpoint
+
+        store = self._open()
+        create_root_if_empty(store)
+        self._is_root = True
 
     def write(
         self,
@@ -107,6 +116,8 @@ class NearFiles:
         """Write a file durably, in place of one of the same name. Raises: WrongFile, and leaves nothing behind."""
         digest = hashlib.sha256()
         received = 0
+        if not self._is_root:
+            self.create()
         file = self._open().open_new(key)
         try:
             for piece in pieces:
@@ -131,7 +142,8 @@ class NearFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
         status = os.fstat(descriptor)
-        return descriptor, status.st_size
+        nbytes = status.st_size
+        return descriptor, nbytes
 
     def free_bytes(self) -> int:
         """Return the bytes that another file may take. Raises: OSError."""
@@ -140,8 +152,8 @@ class NearFiles:
         if not os.path.isdir(folder):
             folder = os.path.dirname(folder)
         disk = os.statvfs(folder)
-        free = disk.f_bavail * disk.f_frsize
-        return free - SPARE_BYTES
+        free_bytes = disk.f_bavail * disk.f_frsize
+        return free_bytes - SPARE_BYTES
 
     def run(self, run: str) -> NearRun:
         """Return the files of a run, and its newest markers."""
@@ -175,7 +187,7 @@ class NearFiles:
             step = int(match[2])
             others = sizes.get(step, 0)
             sizes[step] = others + info.nbytes
-        marked = set(self._marked(run))
+        marked = frozenset(self._marked(run))
         steps: list[NearStep] = []
         for step in sorted(marked | sizes.keys()):
             has_marker = step in marked

@@ -73,7 +73,7 @@ class PeerCache:
         self._lock = threading.Lock()
         self._sets_lock = threading.Lock()
         self.local = OpenCache(spec, count, self._sets_of_node)
-        self.own_address = _own_address(spec, self._members.all())
+        self.own_address = member_address(spec, self._members.all())
         self._client = PeerClient(cache_token(self._folder), spec.page_bytes)
         self._queue_pages = max(1, QUEUE_BYTES // spec.page_bytes)
         self._queue: Queue[Callable[[], object] | None] = Queue(self._queue_pages)
@@ -377,7 +377,7 @@ def _range(question: PageQuestion) -> tuple[int, int]:
     return start, stop
 
 
-def _own_address(spec: NodeCache, members: Sequence[str]) -> str | None:
+def member_address(spec: NodeCache, members: Sequence[str]) -> str | None:
     """Return this node's address among the members, whose server runs from now on; None if it is none of them."""
     folder = os.fspath(spec.path)
     record = live_server(folder)

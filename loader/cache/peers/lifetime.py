@@ -87,7 +87,7 @@ def write_record(folder: str, record: ServerRecord) -> None:
 
 def live_server(folder: str) -> ServerRecord | None:
     """Return the record of the folder's server; None if none runs. A record without a lock is stale."""
-    return _read_record(folder) if is_locked(folder) else None
+    return last_server(folder) if is_locked(folder) else None
 
 
 def is_locked(folder: str) -> bool:
@@ -107,7 +107,8 @@ def is_locked(folder: str) -> bool:
     return False
 
 
-def _read_record(folder: str) -> ServerRecord | None:
+def last_server(folder: str) -> ServerRecord | None:
+    """Return the record of the last server of a folder, which may have ended; None without one."""
     try:
         with open(os.path.join(folder, RECORD), "rb") as file:
             body = parse_json_object(file.read(_RECORD_BYTES))

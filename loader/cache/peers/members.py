@@ -1,8 +1,8 @@
 """The nodes of a cluster's cache, and the owner of each page by rendezvous hashing.
 
-The owner of a page is the member with the highest hash of (page, member). If a member goes, only its pages move
-(Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Nodes that disagree about the members
-keep a page twice.
+The owner of a page is the member with the highest hash of (page, host of the member). If a member goes, only its pages
+move (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Nodes that disagree about the
+members keep a page twice.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
@@ -78,11 +79,26 @@ class CacheMembers:
             self._all = tuple(sorted(set(addresses)))
 
 
+@lru_cache(maxsize=16)
+def _identities(members: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the host of each member, or its address if others have that host.
+
+    A new job and a restarted run have other ports on the nodes whose folders have the pages.
+    """
+    hosts = [split_address(member)[0] for member in members]
+    count = Counter(hosts)
+    identities = list(members)
+    for number, host in enumerate(hosts):
+        if count[host] == 1:
+            identities[number] = host
+    return tuple(identities)
+
+
 def _owner(name: str, members: tuple[str, ...]) -> str:
     best = b""
     owner = members[0]
-    for member in members:
-        pair = f"{name} {member}"
+    for member, identity in zip(members, _identities(members), strict=True):
+        pair = f"{name} {identity}"
         weight = hashlib.blake2b(pair.encode(), digest_size=8).digest()
         if weight > best:
             best = weight

@@ -12,7 +12,7 @@ from ..addresses import format_address, is_loopback, split_address
 from ..pages import make_place
 from ..spec import NodeCache
 from .environment import TOKEN_VARIABLE, master_host, slurm_node
-from .lifetime import cache_token, live_server, start_server, write_token
+from .lifetime import cache_token, last_server, live_server, start_server, write_token
 
 DISCARD_PORT = 9
 
@@ -93,7 +93,7 @@ def _start(spec: NodeCache, token: str, *, is_one_machine: bool) -> _NodeServer:
             host = "127.0.0.1"
             if not is_one_machine:
                 host = own_address()
-            address = format_address(host, 0)  # the server chooses a port
+            address = format_address(host, _last_port(folder, host))
             record = start_server(
                 folder,
                 listen_address(address),
@@ -109,6 +109,29 @@ def _start(spec: NodeCache, token: str, *, is_one_machine: bool) -> _NodeServer:
     except (PenstockError, OSError) as error:
         return _NodeServer("", f"{node_name()}: {error}")
     return _NodeServer(record.address, "")
+
+
+def _last_port(folder: str, host: str) -> int:
+    """Return the port of the folder's server before, if it is free; else 0, with which the server chooses one.
+
+    If nodes share a host, the port decides which pages a folder is asked for.
+    """
+    record = last_server(folder)
+    if record is None:
+        return 0
+    try:
+        _, port = split_address(record.address)
+    except InvalidRuntime:
+        return 0  # the file is damaged
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            # As the server binds: a connection that has just ended does not occupy the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+        except OSError:
+            return 0
+    return port
 
 
 def listen_address(address: str) -> str:

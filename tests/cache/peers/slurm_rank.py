@@ -1,22 +1,32 @@
-"""A rank of a Slurm job: two epochs through the cache of its nodes. Prints `read STEP DIGEST` after each step."""
+"""A rank of a Slurm job: two epochs through the cache of its nodes. Prints `read RANK STEP DIGEST` after each step."""
 
 import json
 import os
 import sys
 import time
 
+import torch
+
 import loader
+from penstock.checkpoints import Checkpoints
 from penstock.train import Run
 
 settings = json.loads(sys.argv[1])
-with Run.joined(name="cluster") as run:
+with Run.joined() as run:
     version = loader.Root("s3://bucket", options=settings["options"]).open("points")
     plan = loader.plan({"points": version}, seed=3, global_batch=8 * run.world.world_size)
     folder = os.path.join(settings["folder"], os.environ["SLURMD_NODENAME"])
     cache = run.node_cache(folder, limit_bytes=settings["limit_bytes"], page_bytes=settings["page_bytes"])
-    with loader.Loader(plan, run.world, cache=cache, workers=0, steps=settings["steps"]) as batches:
-        for batch in run.steps(batches):
-            print("read", batch.step, batch.digest, flush=True)
+    state = {"steps": torch.zeros(1, dtype=torch.int64)}
+    with (
+        loader.Loader(plan, run.world, cache=cache, workers=0, steps=settings["steps"]) as batches,
+        Checkpoints(run.checkpoints, run.name) as saved,
+    ):
+        for batch in run.steps(batches, saved, state, save_every=settings["save_every"]):
+            state["steps"] += 1
+            # One write: ranks share a file.
+            print(f"read {run.world.rank} {batch.step} {batch.digest}\n", end="", flush=True)
             time.sleep(0.02)
         metrics = batches.metrics()
-        print("metrics", json.dumps({name: metrics[name] for name in metrics if "cache" in name}), flush=True)
+    shown = {name: value for name, value in metrics.items() if "cache" in name}
+    print(f"metrics {json.dumps(shown)}\nsteps {int(state['steps'])}\n", end="", flush=True)

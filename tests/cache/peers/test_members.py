@@ -38,6 +38,19 @@ def test_member_that_goes_moves_only_its_own_pages():
     assert moved == [name for name in NAMES if before.owner(name) == addresses(5)[-1]]
 
 
+def test_pages_stay_on_their_hosts_if_the_ports_change():
+    before = CacheMembers(addresses(5))
+    after = CacheMembers(tuple(address.replace("7070", f"4{n}17") for n, address in enumerate(addresses(5))))
+    hosts = [split_address(before.owner(name))[0] for name in NAMES]
+    assert [split_address(after.owner(name))[0] for name in NAMES] == hosts
+
+
+def test_members_of_one_host_have_pages_each():
+    members = ("10.0.0.1:7070", "10.0.0.1:7071", "10.0.0.2:7070")
+    pages = Counter(map(CacheMembers(members).owner, NAMES))
+    assert min(pages[member] for member in members) > 0.8 * len(NAMES) / 3
+
+
 @pytest.mark.parametrize(
     ("peers", "accepted"),
     [

@@ -3,9 +3,11 @@
 import os
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from loader.cache.answers import Grant
 from loader.cache.cached_store import CachedStore, Content
@@ -13,20 +15,38 @@ from loader.cache.node_cache import OpenCache
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.spec import NodeCache
-from loader.storage import ByteRange, open_store
+from loader.storage import open_store
 
 from .cluster import Node
 
 PAGES = 64
-READS = 3000
+READS = 3200
+ROUNDS = 5
+KEY = f"{1:064x}"
+"""The object of all pages."""
 PAGE_BYTES = 2**20
 CUT_BYTES = 100_000
 CONNECTIONS = 1000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def page_costs(folder: Path) -> tuple[float, float, float]:
-    """Return the processor time of 100 kB in us: from the disk, and of a peer's reader and server."""
+class PageCosts(NamedTuple):
+    """Processor time of 100 kB, in us."""
+
+    disk_us: float
+    """From the page of a folder of this node."""
+    reader_us: float
+    """Of the reader of a peer's page."""
+    server_us: float
+    """Of the peer's server."""
+
+    @property
+    def ratio(self) -> float:
+        """Both sides as a multiple of the disk's."""
+        return (self.reader_us + self.server_us) / self.disk_us
+
+
+def page_costs(folder: Path, pages_per_call: Sequence[int]) -> list[PageCosts]:
+    """Return the costs of a page for each number of pages that a call reads: the least of ROUNDS each."""
     owner = Node(folder / "owner", 2**30)
     reader = Node(folder / "reader", 2**30)
     try:
@@ -35,24 +55,40 @@ def page_costs(folder: Path) -> tuple[float, float, float]:
         peers = [owner.address, reader.address]
         local = OpenCache(NodeCache(path=owner.folder, limit_bytes=2**30), _count)
         remote = PeerCache(NodeCache(path=reader.folder, limit_bytes=2**30, peers=peers), _count)
-        candidates = (f"{number:064x}" for number in count())
-        keys = list(islice((key for key in candidates if not remote.is_own(_page(key))), PAGES))
-        for key in keys:
-            name = _page(key)
+        numbers = list(islice((number for number in count() if not remote.is_own(_page(number))), PAGES))
+        for number in numbers:
+            name = _page(number)
             grant = local.read(name, (), claim=PAGE_BYTES)
             assert isinstance(grant, Grant)
             local.put(name, grant.nonce, os.urandom(PAGE_BYTES))
-        local_us = _reader_us(local, keys)
         assert owner.server is not None
-        before_s = _process_s(owner.server.pid)
-        peer_us = _reader_us(remote, keys)
-        server_us = (_process_s(owner.server.pid) - before_s) / READS * 1e6
+        server_pid = owner.server.pid
+        costs = [_least_costs(local, remote, server_pid, numbers, n) for n in pages_per_call]
         remote.close()
         local.close()
     finally:
         owner.kill()
         reader.kill()
-    return local_us, peer_us, server_us
+    return costs
+
+
+def _least_costs(
+    local: OpenCache,
+    remote: PeerCache,
+    server_pid: int,
+    numbers: Sequence[int],
+    n: int,
+) -> PageCosts:
+    """Return the least of ROUNDS costs of calls that read n pages each."""
+    disk_us: list[float] = []
+    reader_us: list[float] = []
+    server_us: list[float] = []
+    for _ in range(ROUNDS):
+        disk_us.append(_reader_us(local, numbers, n))
+        begun_s = _process_s(server_pid)
+        reader_us.append(_reader_us(remote, numbers, n))
+        server_us.append((_process_s(server_pid) - begun_s) / READS * 1e6)
+    return PageCosts(min(disk_us), min(reader_us), min(server_us))
 
 
 def connection_memory_mb(folder: Path) -> float:
@@ -82,25 +118,36 @@ def connection_memory_mb(folder: Path) -> float:
         node.kill()
 
 
-def _reader_us(cache: OpenCache | PeerCache, keys: list[str]) -> float:
-    """Return the processor time of a range that a loader reads through its cache. keys: of objects of one page."""
+def _reader_us(cache: OpenCache | PeerCache, numbers: Sequence[int], n: int) -> float:
+    """Return the processor time of a range that a loader reads through its cache, n ranges at a time.
+
+    numbers: of pages of one object.
+    """
     origin = open_store(f"memory://cluster-{id(cache)}")
-    store = CachedStore(origin, cache, lambda key: Content(key, PAGE_BYTES), 0.0)
-    for key in keys:
-        store.get_ranges(key, [ByteRange(0, CUT_BYTES)])
+    content = Content(KEY, (max(numbers) + 1) * PAGE_BYTES)
+    store = CachedStore(origin, cache, lambda key: content, 0.0)
+    calls: list[list[tuple[int, int]]] = []
+    for begin in range(0, READS, n):
+        ranges: list[tuple[int, int]] = []
+        for read in range(begin, begin + n):
+            page = numbers[read % PAGES]
+            ranges.append((page * PAGE_BYTES + read * 1009 % 900_000, CUT_BYTES))
+        calls.append(ranges)
+    store.lend_ranges(KEY, [(number * PAGE_BYTES, CUT_BYTES) for number in numbers])
     begun_s = time.process_time()
-    for number in range(READS):
-        store.get_ranges(keys[number % PAGES], [ByteRange(number * 1009 % 900_000, CUT_BYTES)])
+    for call in calls:
+        store.lend_ranges(KEY, call)
     return (time.process_time() - begun_s) / READS * 1e6
 
 
-def _page(sha256: str) -> str:
-    return page_name(sha256, PAGE_BYTES, 0)
+def _page(number: int) -> str:
+    return page_name(KEY, PAGE_BYTES, number)
 
 
 def _process_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Return the processor time of another process of this user. /proc counts ticks of 10 ms only."""
+    clock = (~pid << 3) | 2  # the kernel's number of a process's clock: clock_getcpuclockid(3)
+    return time.clock_gettime(clock)
 
 
 def _resident_mb(pid: int) -> float:

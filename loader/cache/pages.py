@@ -212,7 +212,7 @@ class Pages:
             else:
                 data = _checked(name, os.pread(descriptor, status.st_size, 0))
                 pieces = [bytes(data[cut]) for cut in cuts]
-            _touch(descriptor, status)
+            touch(descriptor, status)
         finally:
             os.close(descriptor)
         if any(len(piece) != cut.stop - cut.start for piece, cut in zip(pieces, cuts, strict=True)):
@@ -232,7 +232,7 @@ class Pages:
             identity = self._own_identity(name, status)
             if identity != verified:
                 _checked(name, os.pread(descriptor, status.st_size, 0))
-            _touch(descriptor, status)
+            touch(descriptor, status)
         except BaseException:
             os.close(descriptor)
             raise
@@ -345,8 +345,8 @@ def _pread(descriptor: int, start: int, stop: int) -> bytes:
     return os.pread(descriptor, stop - start, HEADER_BYTES + start)
 
 
-def _touch(descriptor: int, status: os.stat_result) -> None:
-    """Record the use in the file's access time, whatever the mount options."""
+def touch(descriptor: int, status: os.stat_result) -> None:
+    """Record the use in a page file's access time, whatever the mount options."""
     now_ns = time.time_ns()
     if now_ns - status.st_atime_ns > TOUCH_S * 10**9:
         with suppress(PermissionError):  # another user's page: its owner tracks its use

@@ -1,6 +1,5 @@
 """The figures of each node of a cluster's cache, asked for at once."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -52,11 +51,9 @@ def node_statuses(peers: str, folder: str | None) -> list[NodeStatus]:
 
 def _status(client: PeerClient, address: str) -> NodeStatus:
     try:
-        call = client.begin(address, "GET", "/v1/status")
-        answer = call.answer(0, time.monotonic() + ANSWER_S)
+        answer = client.ask(address, "GET", "/v1/status", wait_s=ANSWER_S)
     except PeerFault as error:
         return NodeStatus(address, str(error).removeprefix(f"{address}: "))
-    call.done()
     if answer.status != 200:
         return NodeStatus(address, f"it answered {answer.status}: {answer.text[:200]}")
     try:

@@ -1,5 +1,7 @@
 """Requests to other nodes' servers: kept connections, deadlines, and peers that are left out for a while.
 
+The requests of a call go to a peer together on one connection, and their answers come in order.
+
 A fault of a peer must cost a training at most half a second, once. A peer that refuses, resets, lies about a length or
 is late is therefore left out for LEFT_OUT_S seconds, doubling to LEFT_OUT_MOST_S; then one request at a time tests it.
 """
@@ -8,12 +10,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ...storage.cloud.http_connection import PLAIN, Broken, HttpConnection, Place
+from ...storage.cloud.http_connection import Place
 from ..addresses import split_address
+from .connection import PeerConnection
+from .heads import AnswerHead, page_answer_start, parse_answer_head
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,13 @@ MOST_WAIT_S = 2.0
 BODY_S = 0.25
 """Seconds for the body of an answer, in addition to its bytes at SLOW_BYTES_PER_S."""
 SLOW_BYTES_PER_S = 100e6
+"""A call's deadline moves by the time that the bytes it received take at this rate."""
+ROUND = 32
+"""Requests that are sent at once. Their heads must fit into a socket's buffers: no thread reads answers meanwhile."""
+PARTIAL = 206
+"""Status of an answer that is a page's bytes."""
+TEXT_BYTES = 4096
+"""Longest text of an answer."""
 LEFT_OUT_S = 5.0
 LEFT_OUT_MOST_S = 60.0
 KEPT = 2
@@ -45,7 +56,9 @@ LIES_S = 3600.0
 
 
 class PeerFault(OSError):
-    """A peer did not answer as it should."""
+    """A peer did not answer as it should. is_unsent: no byte of the request has left."""
+
+    is_unsent = False
 
 
 @dataclass(slots=True)
@@ -53,7 +66,7 @@ class _Peer:
     """State of one peer. Guarded by the client's lock."""
 
     place: Place
-    idle: list[HttpConnection] = field(default_factory=list)
+    idle: list[PeerConnection] = field(default_factory=list)
     left_out_until_s: float = 0.0
     left_out_s: float = 0.0
     """Seconds of the last exclusion; 0 while the peer is healthy."""
@@ -62,15 +75,14 @@ class _Peer:
     lies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LIES))
 
 
-@dataclass(slots=True)
-class PeerAnswer:
-    """The head of an answer. If `status` is 206, the body waits in `connection`."""
+class PeerAnswer(NamedTuple):
+    """An answer."""
 
     status: int
     text: str
-    """Body of any other answer."""
-    etag: str
-    connection: HttpConnection
+    """The body, unless it is the page's bytes."""
+    data: bytes | None = None
+    """The requested bytes of the page."""
 
 
 class PeerClient:
@@ -89,10 +101,11 @@ class PeerClient:
         has_warnings: bool = True,
     ) -> None:
         self._has_warnings = has_warnings
-        self._body_s = BODY_S + page_bytes / SLOW_BYTES_PER_S
-        self._authorization = ""
+        self._send_s = LATE_S + page_bytes / SLOW_BYTES_PER_S
+        self.authorization = ""
+        """Line of a request's head."""
         if token is not None:
-            self._authorization = f"Authorization: Bearer {token}\r\n"
+            self.authorization = f"Authorization: Bearer {token}\r\n"
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         self._lock = threading.Lock()
@@ -110,18 +123,39 @@ class PeerClient:
         addresses = sorted(self._peers)
         return [address for address in addresses if self.is_left_out(address)]
 
-    def begin(self, address: str, method: str, path: str, headers: str = "", body: bytes = b"") -> "PeerCall":
-        """Send a request, and return the call whose answer can be read. headers: lines that end with CR LF.
+    def begin(self, address: str, requests: Sequence[bytes], *, is_forced: bool = False) -> "PeerCall":
+        """Send requests, and return the call whose answers can be read in order.
+
+        is_forced: also to a peer that is left out, and whatever the outcome, it does not change that.
 
         Raises: PeerFault at once if the peer is left out or cannot be reached.
         """
-        peer = self._admit(address)
-        if body:
-            headers += f"Content-Length: {len(body)}\r\n"
-        head = f"{method} {path} HTTP/1.1\r\nHost: {address}\r\n{self._authorization}{headers}\r\n"
-        call = PeerCall(self, address, peer, head.encode("latin-1") + body)
+        peer = self._admit(address, is_forced)
+        call = PeerCall(self, address, peer, requests, is_forced)
         call.send()
         return call
+
+    def request(self, address: str, method: str, path: str, headers: str = "", body: bytes = b"") -> bytes:
+        """Return a request for `begin`. headers: lines that end with CR LF."""
+        if body:
+            headers += f"Content-Length: {len(body)}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {address}\r\n{self.authorization}{headers}\r\n"
+        return head.encode("latin-1") + body
+
+    def ask(
+        self,
+        address: str,
+        method: str,
+        path: str,
+        *,
+        headers: str = "",
+        body: bytes = b"",
+        wait_s: float,
+    ) -> PeerAnswer:
+        """Send one request, and return its answer. headers: lines that end with CR LF. Raises: PeerFault."""
+        request = self.request(address, method, path, headers, body)
+        call = self.begin(address, [request])
+        return call.answer(time.monotonic() + wait_s)
 
     def deadline_s(self) -> float:
         """Return the seconds that an answer may take."""
@@ -149,51 +183,62 @@ class PeerClient:
     def close(self) -> None:
         """Close the kept connections."""
         with self._lock:
-            idle: list[HttpConnection] = []
+            idle: list[PeerConnection] = []
             for peer in self._peers.values():
                 idle += peer.idle
                 peer.idle.clear()
         for connection in idle:
             connection.close()
 
-    def _admit(self, address: str) -> _Peer:
+    def _admit(self, address: str, is_forced: bool) -> _Peer:
         with self._lock:
             peer = self._peers.get(address)
             if peer is None:
                 host, port = split_address(address)
                 peer = self._peers[address] = _Peer(Place(host, port, None))
+            if is_forced:
+                return peer
             if self._clock() < peer.left_out_until_s or peer.is_tested:
-                raise PeerFault(f"{address} is left out")
+                fault = PeerFault(f"{address} is left out")
+                fault.is_unsent = True
+                raise fault
             peer.is_tested = peer.left_out_s > 0
             return peer
 
-    def connection(self, peer: _Peer) -> tuple[HttpConnection, bool]:
-        """Return a connection, and whether it is a new one. Raises: Broken."""
-        now_s = self._clock()
+    def idle_connection(self, peer: _Peer) -> PeerConnection | None:
+        """Return a kept connection, which the server may have closed meanwhile."""
+        if not peer.idle:
+            return None
+        oldest_s = self._clock() - IDLE_S
         stale = []
+        chosen = None
         with self._lock:
-            chosen = None
             while peer.idle and chosen is None:
                 candidate = peer.idle.pop()
-                if now_s - candidate.idle_since <= IDLE_S and candidate.is_quiet():
+                if candidate.idle_since_s >= oldest_s:
                     chosen = candidate
                 else:
                     stale.append(candidate)
         for candidate in stale:
             candidate.close()
-        if chosen is not None:
-            return chosen, False
-        return HttpConnection(peer.place, CONNECT_S, self._body_s), True
+        return chosen
 
-    def keep(self, peer: _Peer, connection: HttpConnection) -> None:
-        connection.idle_since = self._clock()
-        with self._lock:
-            if len(peer.idle) < KEPT:
-                peer.idle.append(connection)
-                return
+    def new_connection(self, peer: _Peer) -> PeerConnection:
+        """Return a new connection. Raises: OSError."""
+        return PeerConnection(peer.place, CONNECT_S, LATE_S, self._send_s)
+
+    def keep(self, peer: _Peer, connection: PeerConnection) -> None:
+        """Keep a connection for the next call, or close it."""
+        connection.idle_since_s = self._clock()
+        if not connection.has_unread:
+            with self._lock:
+                if len(peer.idle) < KEPT:
+                    peer.idle.append(connection)
+                    return
         connection.close()
 
     def succeeded(self, peer: _Peer, seconds: float) -> None:
+        """Note that a peer answered a call whose first answer took so long."""
         with self._lock:
             peer.left_out_s = 0.0
             peer.is_tested = False
@@ -202,7 +247,8 @@ class PeerClient:
             if self._answers % SORT_ANSWERS == 0:
                 self._set_late()
 
-    def failed(self, address: str, peer: _Peer, error: Exception) -> None:
+    def failed(self, address: str, peer: _Peer, reason: str) -> None:
+        """Leave a peer out."""
         with self._lock:
             first = peer.left_out_s == 0
             peer.is_tested = False
@@ -215,7 +261,7 @@ class PeerClient:
                 "Check `penstock cache ls`",
                 address,
                 peer.left_out_s,
-                error,
+                reason,
             )
 
     def _set_late(self) -> None:
@@ -231,83 +277,149 @@ class PeerClient:
 
 
 class PeerCall:
-    """One request that was sent. Read its answer with `answer`, then the body, then call `done`."""
+    """Requests to one peer. Read the answers in order; after the last one the connection is kept.
 
-    def __init__(self, client: PeerClient, address: str, peer: _Peer, request: bytes) -> None:
+    If a method raises, the connection is closed.
+    """
+
+    def __init__(
+        self,
+        client: PeerClient,
+        address: str,
+        peer: _Peer,
+        requests: Sequence[bytes],
+        is_forced: bool,
+    ) -> None:
         self.address = address
         self._client = client
         self._peer = peer
-        self._request = request
-        self._connection: HttpConnection | None = None
+        self._requests = requests
+        self._is_forced = is_forced
+        self._n_sent = 0
+        self._n_answered = 0
+        self._first_answer_s = 0.0
+        self._transfer_s = 0.0
+        """Seconds that the bytes of the answers take at SLOW_BYTES_PER_S."""
+        self._connection: PeerConnection | None = None
+        self._may_be_closed = False
+        """True for a kept connection before its first answer: the server may have closed it."""
         self._begun_s = time.monotonic()
 
     def send(self) -> None:
-        """Send the request. Raises: PeerFault."""
-        for _ in range(2):
-            is_new = True
-            try:
-                connection, is_new = self._client.connection(self._peer)
-                self._connection = connection
-                connection.send(self._request)
-                return
-            except OSError as error:
-                # The server may have closed a kept connection a moment ago.
-                if is_new:
-                    raise self.fault(error) from error
-        raise self.fault(OSError(0, "kept connections are closed"))
+        """Send the next round of requests. Raises: PeerFault."""
+        if self._connection is None:
+            self._connection = self._client.idle_connection(self._peer)
+            self._may_be_closed = self._connection is not None
+        if self._connection is None:
+            self._send_anew()
+            return
+        try:
+            self._send(self._connection)
+        except OSError as error:
+            if not self._may_be_closed:
+                raise self.fault(error) from error
+            self._send_anew()
 
-    def answer(self, nbytes: int, deadline_s: float) -> PeerAnswer:
-        """Read the head of the answer. nbytes: most bytes of a body. deadline_s: of `time.monotonic`.
+    def answer(self, deadline_s: float, cut: tuple[int, int] | None = None) -> PeerAnswer:
+        """Read the next answer. Raises: PeerFault.
 
-        Raises: PeerFault.
+        deadline_s: of `time.monotonic`. cut: [start, stop) of the page whose bytes may come; None expects a text.
         """
-        connection = self._connection
-        assert connection is not None
+        if self._n_answered == self._n_sent:
+            self.send()
+        deadline_s += self._transfer_s
+        head = self._read_head(deadline_s)
+        nbytes = 0
+        is_page = cut is not None and head.startswith(page_answer_start(*cut))
+        if cut is not None and is_page:
+            nbytes = cut[1] - cut[0]
+            status = PARTIAL
+        else:
+            parsed = self._parse(head, cut)
+            nbytes = parsed.nbytes
+            status = parsed.status
+        assert self._connection is not None
+        self._transfer_s += nbytes / SLOW_BYTES_PER_S
         try:
-            wait_s = max(0.001, deadline_s - time.monotonic())
-            if not connection.has_data(wait_s):
-                raise Broken(f"no answer within {time.monotonic() - self._begun_s:.2f} s")
-            status = connection.read_head(nbytes, self._keep)
+            body = self._connection.read_body(nbytes, deadline_s + BODY_S + nbytes / SLOW_BYTES_PER_S)
         except OSError as error:
             raise self.fault(error) from error
-        text = ""
-        if status != PLAIN:
-            text = connection.text.decode("utf-8", "replace").strip()
-        if status == 0:
-            raise self.fault(OSError(0, "its answer is no HTTP, or is cut off"))
-        return PeerAnswer(status, text, connection.etag, connection)
-
-    def body(self, first: int, nbytes: int) -> bytes:
-        """Return the body of a 206, which must be these bytes of the page. Raises: PeerFault."""
-        connection = self._connection
-        assert connection is not None
-        if (connection.first, connection.nbytes) != (first, nbytes):
-            raise self.fault(OSError(0, f"it answered bytes {connection.first} +{connection.nbytes}"))
-        try:
-            data = connection.all()
-        except OSError as error:
-            raise self.fault(error) from error
-        self.done()
-        return data
-
-    def done(self) -> None:
-        """Record that the whole answer was read, and keep the connection."""
-        if self._connection is not None:
-            self._connection.discard()
-        self._client.succeeded(self._peer, time.monotonic() - self._begun_s)
+        self._n_answered += 1
+        if self._n_answered == len(self._requests):
+            self._end()
+        if status == PARTIAL:
+            return PeerAnswer(status, "", body)
+        return PeerAnswer(status, body.decode("utf-8", "replace").strip())
 
     def abandon(self) -> None:
-        """Close the connection without reading the answer."""
+        """Close the connection without reading the answers that are missing."""
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
     def fault(self, error: OSError) -> PeerFault:
         """Leave the peer out, close the connection, and return the error to raise."""
-        if self._connection is not None:
-            with suppress(OSError):
-                self._connection.close()
-        self._client.failed(self.address, self._peer, error)
-        return PeerFault(f"{self.address}: {error}")
+        self.abandon()
+        text = str(error.strerror or error)
+        if isinstance(error, TimeoutError):
+            text = f"no answer within {time.monotonic() - self._begun_s:.2f} s"
+        if not self._is_forced:
+            self._client.failed(self.address, self._peer, text)
+        fault = PeerFault(f"{self.address}: {text}")
+        fault.is_unsent = not self._n_sent
+        return fault
 
-    def _keep(self, connection: HttpConnection) -> None:
-        self._client.keep(self._peer, connection)
+    def _send(self, connection: PeerConnection) -> None:
+        stop = min(len(self._requests), self._n_answered + ROUND)
+        requests = self._requests[self._n_answered : stop]
+        self._n_sent = stop
+        connection.send(b"".join(requests))
+
+    def _send_anew(self) -> None:
+        """Send the round over a new connection. Raises: PeerFault."""
+        self.abandon()
+        self._may_be_closed = False
+        try:
+            self._connection = self._client.new_connection(self._peer)
+            self._send(self._connection)
+        except OSError as error:
+            raise self.fault(error) from error
+
+    def _read_head(self, deadline_s: float) -> bytes:
+        assert self._connection is not None
+        try:
+            head = self._connection.read_head(deadline_s)
+        except ConnectionError as error:
+            if not self._may_be_closed:
+                raise self.fault(error) from error
+            self._send_anew()
+            return self._read_head(deadline_s)
+        except OSError as error:
+            raise self.fault(error) from error
+        self._may_be_closed = False
+        if not self._n_answered:
+            self._first_answer_s = time.monotonic() - self._begun_s
+        return head
+
+    def _parse(self, head: bytes, cut: tuple[int, int] | None) -> AnswerHead:
+        """Parse a head that is not the usual one. Raises: PeerFault."""
+        parsed = parse_answer_head(head)
+        if parsed is None:
+            raise self.fault(OSError(0, "its answer is no HTTP"))
+        if parsed.status != PARTIAL:
+            if parsed.nbytes > TEXT_BYTES:
+                raise self.fault(OSError(0, f"its answer has a text of {parsed.nbytes} bytes"))
+            return parsed
+        if cut is None or parsed.cut != cut or parsed.nbytes != cut[1] - cut[0]:
+            raise self.fault(
+                OSError(0, f"it answered bytes {parsed.cut}, {parsed.nbytes} of them, not {cut}")
+            )
+        return parsed
+
+    def _end(self) -> None:
+        """Keep the connection, and note that the peer is healthy."""
+        if self._connection is not None:
+            self._client.keep(self._peer, self._connection)
+            self._connection = None
+        if not self._is_forced:
+            self._client.succeeded(self._peer, self._first_answer_s)

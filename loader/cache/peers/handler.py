@@ -17,25 +17,33 @@ from ..answers import Absence, Grant
 from ..claims import ClaimFile
 from ..pages import HEADER_BYTES, page_checksum
 from ..spec import NodeCache
-from .heads import CHECKSUM, CLAIM, COMING, GRANTED, NONCE, NOT_STORED, SET, UNKNOWN_SET, BadHead
+from .heads import (
+    CHECKSUM,
+    COMING,
+    GRANTED,
+    NONCE,
+    NOT_STORED,
+    UNKNOWN_SET,
+    BadHead,
+    PageRequest,
+    page_answer_head,
+    page_request,
+)
 from .near_answers import PREFIX, NearAnswers
+from .reader_claims import ReaderClaim, ReaderClaims
 from .served_cache import SETS_BYTES, ServedCache
 from .server import Exchange
 
 ID_BYTES = 16
 """Bytes of the hash that is a list's id."""
 PREFIXES_BYTES = 17 * 65536
-ETAG = '"page"'
-"""Change token of every page: a page's name decides its bytes."""
 BODIES_BYTES = 32 * 2**20
 """Most bytes of bodies in memory at once. One body is always accepted."""
 
 _PAGE_PATH = re.compile(r"/v1/(pages|claims|checks)/([0-9a-f]{40})")
 _SET_PATH = re.compile(r"/v1/sets/([0-9a-f]{32})")
 _PREFIXES = re.compile(rb"(?:[0-9a-f]{16}\n){1,65536}")
-_SET_ID = re.compile(r"[0-9a-f]{32}")
-_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
-_NONCE = re.compile(r"(\d{1,20})-(\d{1,20})")
+_NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class PageAnswers:
@@ -46,6 +54,7 @@ class PageAnswers:
         self._counts: Counter[str] = Counter()
         self._cache = ServedCache(spec, self._count)
         self._near = NearAnswers(spec)
+        self._claims = ReaderClaims()
         bodies = BODIES_BYTES // spec.page_bytes
         self._bodies = threading.Semaphore(max(1, bodies))
 
@@ -98,11 +107,11 @@ class PageAnswers:
         method = exchange.head.method
         match method, kind:
             case "GET", "pages":
-                self._send_page(exchange, name)
+                self.send_page(exchange, page_request(name, exchange.head))
             case "PUT", "pages":
                 self._store_page(exchange, name)
             case "DELETE", "claims":
-                self._cache.release(name, _nonce(exchange))
+                self._release(name, _nonce(exchange))
                 exchange.send_text(200, "released")
             case "POST", "checks":
                 verdict = "right"
@@ -128,55 +137,61 @@ class PageAnswers:
                 self._cache.discard(name)
         exchange.send_text(200, str(len(pages)))
 
-    def _send_page(self, exchange: Exchange, name: str) -> None:
-        head = exchange.head
-        cut = head.byte_range()
-        page = self._cache.open_page(name)
+    def send_page(self, exchange: Exchange, request: PageRequest) -> None:
+        """Answer with a page's bytes, or why they are not here. Raises: BadHead; BrokenExchange; OSError."""
+        page = self._cache.open_page(request.name)
         if page is None:
-            exchange.send_text(404, self._verdict(exchange, name))
+            exchange.send_text(404, self._verdict(request))
             return
-        try:
-            if cut is None:
-                exchange.send_text(200, str(page.nbytes))
-                return
-            start, stop = cut
-            if stop > page.nbytes:
-                raise BadHead(416, f"the page has {page.nbytes} bytes")
-            self._counts["hits"] += 1
-            headers = {
-                "Content-Range": f"bytes {start}-{stop - 1}/{page.nbytes}",
-                "ETag": ETAG,
-            }
-            exchange.send_file(
-                page.descriptor,
-                HEADER_BYTES + start,
-                stop - start,
-                headers,
-            )
-        finally:
-            os.close(page.descriptor)
+        if request.cut is None:
+            exchange.send_text(200, str(page.nbytes))
+            return
+        start, stop = request.cut
+        if stop > page.nbytes:
+            raise BadHead(416, f"the page has {page.nbytes} bytes")
+        self._counts["hits"] += 1
+        head = page_answer_head(start, stop, page.nbytes)
+        exchange.send_file(
+            head,
+            page.descriptor,
+            HEADER_BYTES + start,
+            stop - start,
+        )
 
-    def _verdict(self, exchange: Exchange, name: str) -> str:
+    def _verdict(self, request: PageRequest) -> str:
         """Return why a page is not here, after a claim if the caller asks for one."""
-        headers = exchange.head.headers
         self._counts["misses"] += 1
-        claim = None
-        if CLAIM in headers:
-            claim = _whole(headers[CLAIM], self._cache.page_bytes)
-        answer = self._cache.read(name, (), claim=claim)
-        # Also if the page has come since it was looked for: the reader asks again.
-        verdict = COMING
-        if isinstance(answer, Grant):
-            inode, created_ns = cast(ClaimFile, answer.nonce)
-            verdict = f"{GRANTED} {inode}-{created_ns}"
-        elif answer is Absence.NOT_KEPT or answer is Absence.NO_ROOM:
-            verdict = NOT_STORED
-        set_id = headers.get(SET, "")
-        if _SET_ID.fullmatch(set_id):
-            is_known = self._cache.touch_set(set_id)
-            if not is_known:
-                verdict += UNKNOWN_SET
+        most = self._cache.page_bytes
+        if request.claim_bytes is not None and not 0 < request.claim_bytes <= most:
+            raise BadHead(
+                413, f"a page of this cluster has 1 to {most} bytes; use one page size on all nodes"
+            )
+        verdict = self._claim_verdict(request)
+        if request.set_id and not self._cache.touch_set(request.set_id):
+            verdict += UNKNOWN_SET
         return verdict
+
+    def _claim_verdict(self, request: PageRequest) -> str:
+        name = request.name
+        if self._claims.has(request.nonce, name):
+            return GRANTED
+        answer = self._cache.read(name, (), claim=request.claim_bytes)
+        if isinstance(answer, Grant):
+            file = cast(ClaimFile, answer.nonce)
+            if self._claims.begin(request.nonce, ReaderClaim(name, file)):
+                return GRANTED
+            # The reader gave up before this request was answered.
+            self._cache.release(name, file)
+            return NOT_STORED
+        if answer is Absence.NOT_KEPT or answer is Absence.NO_ROOM:
+            return NOT_STORED
+        # Also if the page has come since it was looked for: the reader asks again.
+        return COMING
+
+    def _release(self, name: str, nonce: str) -> None:
+        file = self._claims.end(nonce, name)
+        if file is not None:
+            self._cache.release(name, file)
 
     def _store_page(self, exchange: Exchange, name: str) -> None:
         head = exchange.head
@@ -190,13 +205,14 @@ class PageAnswers:
                     body += piece
                 data = bytes(body)
         except OSError:
-            self._cache.release(name, nonce)
+            self._release(name, nonce)
             raise
         checksum = page_checksum(name, data)
         if head.headers.get(CHECKSUM) != f"{checksum:08x}":
-            self._cache.release(name, nonce)
+            self._release(name, nonce)
             raise BadHead(400, "the page's bytes do not have their checksum")
-        is_stored = self._cache.put(name, nonce, data)
+        file = self._claims.end(nonce, name)
+        is_stored = file is not None and self._cache.put(name, file, data)
         if not is_stored:
             exchange.send_text(409, "the claim has ended")
             return
@@ -227,19 +243,9 @@ class PageAnswers:
             self._counts["corrupt"] += amount
 
 
-def _nonce(exchange: Exchange) -> ClaimFile:
+def _nonce(exchange: Exchange) -> str:
     """Return the nonce of a request. Raises: BadHead."""
     text = exchange.head.headers.get(NONCE, "")
-    match = _NONCE.fullmatch(text)
-    if match is None:
+    if not _NONCE.fullmatch(text):
         raise BadHead(400, f"the header {NONCE} is missing or no nonce")
-    return int(match[1]), int(match[2])
-
-
-def _whole(text: str, most: int) -> int:
-    if not _NUMBER.fullmatch(text):
-        raise BadHead(400, f"the header {CLAIM} is no number of bytes")
-    number = int(text)
-    if not 0 < number <= most:
-        raise BadHead(413, f"a page of this cluster has 1 to {most} bytes; use one page size on all nodes")
-    return number
+    return text

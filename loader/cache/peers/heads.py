@@ -1,4 +1,7 @@
-"""Heads of requests between nodes: a strict subset of HTTP/1.1 that curl and a load balancer also send."""
+"""Heads of requests and answers between nodes: a strict subset of HTTP/1.1 that curl and a load balancer also send.
+
+The request for a page and its answer have one exact form each, which takes a tenth of the time of the general one.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,20 +10,25 @@ from typing import NamedTuple
 HEAD_BYTES = 4096
 """Longest head of a request, in bytes."""
 HEAD_END = b"\r\n\r\n"
+ANSWER_HEAD_BYTES = 160
+"""Bytes of an answer's head. Spaces fill it, so that the reader receives a head without the bytes that follow."""
 
 CLAIM = "penstock-claim"
-"""Header of a GET that asks for a claim if the page is missing."""
+"""Header of a GET that asks for a claim if the page is missing: the page's size, and a nonce of the reader's choice.
+
+The reader can end a claim by its nonce even if it never received the answer that granted it.
+"""
 SET = "penstock-set"
 """Header with the id of the reader's set of objects."""
 NONCE = "penstock-nonce"
-"""Header of a PUT or a release: the nonce of its claim, in hex."""
+"""Header of a PUT or a release: the nonce of its claim."""
 CHECKSUM = "penstock-checksum"
 """Header of a PUT: the CRC-32C of the page's name and data, in 8 hex digits."""
 SHA256 = "penstock-sha256"
 """Header of a PUT of a near checkpoint's file: the SHA-256 of the body, in 64 hex digits."""
 
 GRANTED = "granted"
-"""Absence: the page is missing and the caller has the claim, whose nonce follows."""
+"""Absence: the page is missing and the caller has the claim."""
 COMING = "coming"
 """Absence: another reader has the claim."""
 NOT_STORED = "not stored"
@@ -31,6 +39,21 @@ UNKNOWN_SET = "; unknown set"
 _REQUEST_LINE = re.compile(r"(GET|PUT|POST|DELETE) (/v1/[0-9A-Za-z/_.-]{1,200}) HTTP/1\.1")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,60}):[ \t]*([\x20-\x7e]{0,2000}?)[ \t]*")
 _RANGE = re.compile(r"bytes=(\d{1,12})-(\d{1,12})")
+_CLAIM = re.compile(r"(\d{1,12}) ([0-9a-f]{32})", re.ASCII)
+_SET_ID = re.compile(r"[0-9a-f]{32}")
+_PAGE_REQUEST = re.compile(
+    rb"GET /v1/pages/([0-9a-f]{40}) HTTP/1\.1\r\n"
+    rb"Host: [!-~]{1,255}\r\n"
+    rb"(?:Authorization: (Bearer [!-~]{1,512})\r\n)?"
+    rb"(?:Penstock-Set: ([0-9a-f]{32})\r\n)?"
+    rb"Range: bytes=(\d{1,12})-(\d{1,12})\r\n"
+    rb"(?:Penstock-Claim: (\d{1,12}) ([0-9a-f]{32})\r\n)?"
+    rb"\r\n"
+)
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)[ \r]")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r", re.IGNORECASE)
+_CONTENT_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d{1,12})-(\d{1,12})/", re.IGNORECASE)
+_CODED = re.compile(rb"\r\n(transfer|content)-encoding:", re.IGNORECASE)
 
 
 class BadHead(ValueError):
@@ -88,3 +111,132 @@ def parse_head(data: bytes) -> RequestHead:
     if not (length.isascii() and length.isdigit() and len(length) <= 12):
         raise BadHead(400, "Content-Length is no number of bytes")
     return RequestHead(request[1], request[2], int(length), headers)
+
+
+class PageRequest(NamedTuple):
+    """A request for a page of the server."""
+
+    name: str
+    cut: tuple[int, int] | None
+    """Requested bytes of the page, [start, stop); None asks only whether the page is here."""
+    claim_bytes: int | None
+    """Size of the page, to claim it if it is missing."""
+    nonce: str
+    """Nonce of the claim."""
+    set_id: str
+    """Id of the reader's set of objects; empty without one."""
+
+
+class ExactPageRequest(NamedTuple):
+    """A request for a page in the form that readers send."""
+
+    page: PageRequest
+    authorization: bytes
+    end: int
+    """Bytes of the head."""
+
+
+def page_request_head(address: str, authorization: str, page: PageRequest) -> str:
+    """Return the head that asks a peer for a page, which `parse_page_request` accepts.
+
+    authorization: a line that ends with CR LF, or nothing.
+    """
+    set_line = ""
+    if page.set_id:
+        set_line = f"Penstock-Set: {page.set_id}\r\n"
+    range_line = ""
+    if page.cut is not None:
+        start, stop = page.cut
+        range_line = f"Range: bytes={start}-{stop - 1}\r\n"
+    claim_line = ""
+    if page.claim_bytes is not None:
+        claim_line = f"Penstock-Claim: {page.claim_bytes} {page.nonce}\r\n"
+    return (
+        f"GET /v1/pages/{page.name} HTTP/1.1\r\nHost: {address}\r\n"
+        f"{authorization}{set_line}{range_line}{claim_line}\r\n"
+    )
+
+
+def parse_page_request(data: bytes) -> ExactPageRequest | None:
+    """Return the request for a page that begins `data`; None if it has another form: see `parse_head`."""
+    match = _PAGE_REQUEST.match(data)
+    if match is None:
+        return None
+    name, authorization, set_id, first, last, claim_bytes, nonce = match.groups(b"")
+    start = int(first)
+    stop = int(last) + 1
+    if stop <= start or match.end() > HEAD_BYTES:
+        return None
+    claim = None
+    if claim_bytes:
+        claim = int(claim_bytes)
+    page = PageRequest(name.decode(), (start, stop), claim, nonce.decode(), set_id.decode())
+    return ExactPageRequest(page, authorization, match.end())
+
+
+def page_request(name: str, head: RequestHead) -> PageRequest:
+    """Return the request for a page that a parsed head states. Raises: BadHead."""
+    claim_bytes = None
+    nonce = ""
+    if CLAIM in head.headers:
+        match = _CLAIM.fullmatch(head.headers[CLAIM])
+        if match is None:
+            raise BadHead(400, f"the header {CLAIM} needs a number of bytes and 32 hex digits")
+        claim_bytes = int(match[1])
+        nonce = match[2]
+    set_id = head.headers.get(SET, "")
+    if not _SET_ID.fullmatch(set_id):
+        set_id = ""
+    return PageRequest(name, head.byte_range(), claim_bytes, nonce, set_id)
+
+
+def page_answer_head(start: int, stop: int, nbytes: int) -> bytes:
+    """Return the head before bytes [start, stop) of a page of so many bytes."""
+    head = b'%b%d\r\nETag: "page"' % (page_answer_start(start, stop), nbytes)
+    return _padded(head)
+
+
+def page_answer_start(start: int, stop: int) -> bytes:
+    """Return how the head before bytes [start, stop) of a page begins."""
+    return b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\nContent-Range: bytes %d-%d/" % (
+        stop - start,
+        start,
+        stop - 1,
+    )
+
+
+def answer_head(status: int, reason: str, nbytes: int, *, is_last: bool) -> bytes:
+    """Return the head of an answer with a text. is_last: the connection ends after it."""
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {nbytes}"
+    )
+    if is_last:
+        head += "\r\nConnection: close"
+    return _padded(head.encode("latin-1"))
+
+
+def _padded(head: bytes) -> bytes:
+    return head.ljust(ANSWER_HEAD_BYTES - len(HEAD_END)) + HEAD_END
+
+
+class AnswerHead(NamedTuple):
+    """One parsed head of an answer."""
+
+    status: int
+    nbytes: int
+    """Bytes of the body."""
+    cut: tuple[int, int] | None
+    """Bytes of the page that are the body, [start, stop), of a 206."""
+
+
+def parse_answer_head(head: bytes) -> AnswerHead | None:
+    """Parse the head of an answer, with its empty line; None if it is no such head."""
+    status = _STATUS_LINE.match(head)
+    length = _LENGTH.search(head)
+    if status is None or length is None or _CODED.search(head):
+        return None
+    cut = None
+    span = _CONTENT_RANGE.search(head)
+    if span is not None:
+        cut = int(span[1]), int(span[2]) + 1
+    return AnswerHead(int(status[1]), int(length[1]), cut)

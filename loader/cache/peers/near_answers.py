@@ -12,7 +12,7 @@ import threading
 
 from ...errors import StoreError
 from ..spec import NodeCache
-from .heads import SHA256, BadHead
+from .heads import SHA256, BadHead, page_answer_head
 from .near_files import (
     FILE_BYTES,
     MARKER_BYTES,
@@ -30,8 +30,6 @@ from .server import Exchange
 PREFIX = "/v1/near"
 AT_ONCE = 8
 """Most files that are received at a time. One more is answered 503, before its body."""
-ETAG = '"near"'
-"""Change token of every file: its name and its SHA-256 in the marker decide its bytes."""
 MARKER = "marker"
 """Last segment of a marker's path."""
 
@@ -153,15 +151,11 @@ class NearAnswers:
             start, stop = cut
             if stop > nbytes:
                 raise BadHead(416, f"the file has {nbytes} bytes")
-            headers = {
-                "Content-Range": f"bytes {start}-{stop - 1}/{nbytes}",
-                "ETag": ETAG,
-            }
             exchange.send_file(
+                page_answer_head(start, stop, nbytes),
                 descriptor,
                 start,
                 stop - start,
-                headers,
             )
         finally:
             os.close(descriptor)

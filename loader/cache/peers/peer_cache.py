@@ -9,23 +9,23 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Full, Queue
-from typing import NamedTuple
 
 from ...errors import InvalidRuntime
-from ...storage.cloud.http_connection import PLAIN
-from ..answers import Absence, Answer, Grant, PageQuestion
+from ..answers import Absence, Answer, PageQuestion
 from ..node_cache import Count, OpenCache, Sets
 from ..object_sets import ObjectSet
 from ..pages import page_checksum
 from ..spec import NodeCache
 from . import heads
-from .client import PeerCall, PeerClient, PeerFault
+from .client import PeerClient, PeerFault
 from .lifetime import cache_token, live_server, start_server
 from .members import CacheMembers, is_local
+from .page_questions import Nonces, PageQuestions, PeerNonce
 from .training_nodes import listen_address, server_arguments
 
 logger = logging.getLogger(__name__)
@@ -40,14 +40,6 @@ SETS_S = 30.0
 """Seconds after which the lists of objects go again to a peer that does not have them."""
 CLOSE_S = 2.0
 """Longest wait for the queue at the end."""
-
-
-class PeerNonce(NamedTuple):
-    """A claim at a peer."""
-
-    address: str
-    nonce: str
-    """As the peer wrote it."""
 
 
 class PeerCache:
@@ -75,6 +67,9 @@ class PeerCache:
         self.local = OpenCache(spec, count, self._sets_of_node)
         self.own_address = member_address(spec, self._members.all())
         self._client = PeerClient(cache_token(self._folder), spec.page_bytes)
+        self._unheard: deque[tuple[str, PeerNonce]] = deque()
+        """Claims to release at peers that may be left out."""
+        self._nonces = Nonces()
         self._queue_pages = max(1, QUEUE_BYTES // spec.page_bytes)
         self._queue: Queue[Callable[[], object] | None] = Queue(self._queue_pages)
         self._next_sets_s: dict[str, float] = {}  # address -> earliest time to send the lists again
@@ -157,7 +152,9 @@ class PeerCache:
         def send() -> None:
             checksum = page_checksum(name, data)
             headers = f"{heads.NONCE}: {claim.nonce}\r\n{heads.CHECKSUM}: {checksum:08x}\r\n"
-            self._tell(claim.address, "PUT", f"/v1/pages/{name}", headers, data)
+            answer = self._tell(claim.address, "PUT", f"/v1/pages/{name}", headers, data)
+            if answer is None:
+                self._release_later(name, claim)
 
         try:
             self._queue.put_nowait(send)
@@ -167,7 +164,7 @@ class PeerCache:
         return True
 
     def release(self, name: str, nonce: Hashable) -> None:
-        """End a claim without a page. At a peer it has ended, or will expire there, if the peer does not answer."""
+        """End a claim without a page. It expires at a peer that cannot be reached."""
         if not isinstance(nonce, PeerNonce):
             self.local.release(name, nonce)
         elif self._hand_over(name, nonce):
@@ -215,98 +212,86 @@ class PeerCache:
 
     def _ask(self, questions: Sequence[PageQuestion], owners: Sequence[str]) -> list[Answer]:
         """Ask peers for pages, all at once, and return their answers."""
-        calls: list[PeerCall | None] = []
-        set_header = self._set_header()
-        for question, owner in zip(questions, owners, strict=True):
-            call = self._begin(question, owner, set_header)
-            calls.append(call)
+        questions = self._with_claims_that_fit(questions)
+        by_owner: dict[str, list[int]] = {}  # owner -> numbers of its questions
+        for number, owner in enumerate(owners):
+            by_owner.setdefault(owner, []).append(number)
+        set_id = self._set_id()
+        sent: list[PageQuestions] = []
+        for owner, numbers in by_owner.items():
+            own = [questions[number] for number in numbers]
+            page_questions = PageQuestions(self._client, owner, own, self._nonces, set_id)
+            page_questions.send()
+            sent.append(page_questions)
         deadline_s = time.monotonic() + self._client.deadline_s()
-        answers: list[Answer] = []
-        for question, call in zip(questions, calls, strict=True):
-            answer: Answer = Absence.NOT_KEPT
-            if call is not None:
-                answer = self._finish(question, call, deadline_s)
-            if isinstance(answer, Absence | Grant):
-                self.count("cache_peer_misses", 1)
-            answers.append(answer)
+        answers: list[Answer] = [Absence.NOT_KEPT] * len(questions)
+        for page_questions in sent:
+            try:
+                own_answers = page_questions.answers(deadline_s)
+            finally:
+                self._note(page_questions)
+            numbers = by_owner[page_questions.owner]
+            for number, answer in zip(numbers, own_answers, strict=True):
+                answers[number] = answer
         return answers
 
-    def _begin(
-        self,
-        question: PageQuestion,
-        owner: str,
-        set_header: str,
-    ) -> PeerCall | None:
-        """Send a question; None if its owner is out of order."""
-        headers = set_header
-        first, stop = _range(question)
-        if stop > first:
-            headers += f"Range: bytes={first}-{stop - 1}\r\n"
-        if question.claim is not None and self._has_room_to_send():
-            headers += f"{heads.CLAIM}: {question.claim}\r\n"
-        path = f"/v1/pages/{question.name}"
-        try:
-            return self._client.begin(owner, "GET", path, headers)
-        except PeerFault:
-            self.count("cache_peer_down", 1)
-            return None
-
-    def _finish(
-        self,
-        question: PageQuestion,
-        call: PeerCall,
-        deadline_s: float,
-    ) -> Answer:
-        """Return the answer to a question that was sent."""
-        if self._client.is_left_out(call.address):
-            # An earlier question of this call found a fault: waiting for each would add up.
-            call.abandon()
-            return Absence.NOT_KEPT
-        try:
-            return self._answer(question, call, deadline_s)
-        except PeerFault:
-            self.count("cache_peer_down", 1)
-            return Absence.NOT_KEPT
-
-    def _answer(
-        self,
-        question: PageQuestion,
-        call: PeerCall,
-        deadline_s: float,
-    ) -> Answer:
-        """Read the answer to one question. Raises: PeerFault."""
-        first, stop = _range(question)
-        nbytes = stop - first
-        answer = call.answer(nbytes, deadline_s)
-        if answer.status == PLAIN:
-            data = call.body(first, nbytes)
-            self.count("cache_peer_hits", 1)
-            self.count("cache_peer_bytes", nbytes)
-            view = memoryview(data)
-            return [view[cut.start - first : cut.stop - first] for cut in question.cuts]
-        is_whether = answer.status == 200 and not question.cuts
-        if not is_whether and answer.status != 404:
-            shown = answer.text[:200]
-            raise call.fault(OSError(0, f"it answered {answer.status}: {shown}"))
-        call.done()
-        if is_whether:
-            return []
-        verdict = answer.text.removesuffix(heads.UNKNOWN_SET)
-        if verdict != answer.text:
-            self._send_sets(call.address)
-        if verdict.startswith(heads.GRANTED) and question.claim is not None:
-            nonce = verdict.removeprefix(heads.GRANTED)
-            claim = PeerNonce(call.address, nonce.strip())
+    def _note(self, questions: PageQuestions) -> None:
+        """Count the answers of one owner, and remember its grants."""
+        counts = {
+            "cache_peer_hits": questions.hits,
+            "cache_peer_bytes": questions.nbytes,
+            "cache_peer_misses": questions.misses,
+            "cache_peer_down": questions.faults,
+        }
+        for name, amount in counts.items():
+            if amount:
+                self.count(name, amount)
+        if questions.grants:
             with self._lock:
-                self._claims[question.name] = claim
-            return Grant(claim)
-        if verdict == heads.COMING:
-            return Absence.COMING
-        return Absence.NOT_KEPT
+                self._claims.update(questions.grants)
+        for name, claim in questions.unheard_claims():
+            self._release_later(name, claim)
+        if questions.lacks_set:
+            self._send_sets(questions.owner)
 
-    def _has_room_to_send(self) -> bool:
-        """Return whether the queue takes another page: one that it drops would leave the bucket again."""
-        return len(self._claims) + self._queue.qsize() < self._queue_pages
+    def _release_later(self, name: str, claim: PeerNonce) -> None:
+        """Let the sender release a claim."""
+        self._unheard.append((name, claim))
+        with suppress(Full):  # then the sender is at work, and comes to it
+            self._queue.put_nowait(self._release_all_unheard)
+
+    def _release_all_unheard(self) -> None:
+        requests: dict[str, list[bytes]] = {}  # peer -> releases
+        while self._unheard:
+            name, claim = self._unheard.popleft()
+            headers = f"{heads.NONCE}: {claim.nonce}\r\n"
+            request = self._client.request(claim.address, "DELETE", f"/v1/claims/{name}", headers)
+            requests.setdefault(claim.address, []).append(request)
+        for address, releases in requests.items():
+            # Although the peer is left out: it may have granted the page after the reader's deadline.
+            with suppress(PeerFault):
+                call = self._client.begin(address, releases, is_forced=True)
+                # A peer that answers later has the releases all the same.
+                deadline_s = time.monotonic() + self._client.deadline_s()
+                for _ in releases:
+                    call.answer(deadline_s)
+
+    def _with_claims_that_fit(self, questions: Sequence[PageQuestion]) -> Sequence[PageQuestion]:
+        """Return the questions, without the claims on pages that the queue would drop.
+
+        A page that is read whole and dropped leaves the bucket again.
+        """
+        room = self._queue_pages - len(self._claims) - self._queue.qsize()
+        if room >= len(questions):
+            return questions
+        fitting: list[PageQuestion] = []
+        for question in questions:
+            if question.claim is not None:
+                room -= 1
+            if room < 0:
+                question = question._replace(claim=None)
+            fitting.append(question)
+        return fitting
 
     def _hand_over(self, name: str, claim: PeerNonce) -> bool:
         """Forget a claim, which its page or a release ends from now on. Return whether this call is the first."""
@@ -318,17 +303,24 @@ class PeerCache:
 
     def _end_claim(self, name: str, claim: PeerNonce) -> None:
         headers = f"{heads.NONCE}: {claim.nonce}\r\n"
-        self._tell(claim.address, "DELETE", f"/v1/claims/{name}", headers)
+        answer = self._tell(claim.address, "DELETE", f"/v1/claims/{name}", headers)
+        if answer is None:
+            self._release_later(name, claim)
 
-    def _tell(self, address: str, method: str, path: str, headers: str = "", body: bytes = b"") -> str:
-        """Send a request whose failure costs nothing but a page; return the answer's text, "" without one."""
+    def _tell(self, address: str, method: str, path: str, headers: str = "", body: bytes = b"") -> str | None:
+        """Send a request whose failure costs nothing but a page; return the answer's text, None without one."""
         try:
-            call = self._client.begin(address, method, path, headers, body)
-            answer = call.answer(0, time.monotonic() + SEND_S)
+            answer = self._client.ask(
+                address,
+                method,
+                path,
+                headers=headers,
+                body=body,
+                wait_s=SEND_S,
+            )
         except PeerFault:
             self.count("cache_peer_down", 1)
-            return ""
-        call.done()
+            return None
         return answer.text
 
     def _send_queued(self) -> None:
@@ -337,6 +329,8 @@ class PeerCache:
             if send is None:
                 return
             send()
+            if self._unheard:
+                self._release_all_unheard()
 
     def _send_sets(self, address: str) -> None:
         """Send the lists of this loader's objects to a peer that does not have them."""
@@ -350,11 +344,12 @@ class PeerCache:
             with suppress(Full):
                 self._queue.put_nowait(send)
 
-    def _set_header(self) -> str:
-        sets = self._sets_of_node()
-        if not sets:
-            return ""
-        return f"{heads.SET}: {sets[0].id}\r\n"
+    def _set_id(self) -> str:
+        """Return the id of this loader's set of objects; "" without one."""
+        sets = self._own_sets
+        if sets is None:
+            sets = self._sets_of_node()
+        return sets[0].id if sets else ""
 
     def _sets_of_node(self) -> Sequence[ObjectSet]:
         """Return the objects of this loader, with the bytes of each that one node keeps."""
@@ -366,15 +361,6 @@ class PeerCache:
                     own_sets.append(share)
                 self._own_sets = own_sets
             return self._own_sets
-
-
-def _range(question: PageQuestion) -> tuple[int, int]:
-    """Return the range of a page around the cuts of a question: (start, stop)."""
-    if not question.cuts:
-        return 0, 0
-    start = min(cut.start for cut in question.cuts)
-    stop = max(cut.stop for cut in question.cuts)
-    return start, stop
 
 
 def member_address(spec: NodeCache, members: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -53,6 +54,7 @@ class ServeSettings:
 
 def serve(settings: ServeSettings) -> None:
     """Serve until SIGTERM or SIGINT. Raises: as `open_server`."""
+    _allow_connections()
     with open_server(settings) as server:
 
         def stop(number: int, frame: FrameType | None) -> None:
@@ -61,6 +63,13 @@ def serve(settings: ServeSettings) -> None:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         server.run()
+
+
+def _allow_connections() -> None:
+    """Let this process have as many open files as the system permits: MOST_CONNECTIONS, and pages."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager

@@ -7,10 +7,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from ..node_cache import TOUCH_S, OpenCache
+from ..node_cache import TOUCH_S, Count, OpenCache
 from ..object_sets import FOLDER
-from ..pages import OBJECT_DIGITS, BadPage, OpenPage
+from ..pages import OBJECT_DIGITS, BadPage
 from ..room import scan
+from ..spec import NodeCache
+from .open_pages import OpenPageFile, OpenPages
 
 SETS_BYTES = 4 * 2**20
 """Most bytes of lists of objects that a server accepts: 262,144 objects."""
@@ -19,8 +21,18 @@ SETS_BYTES = 4 * 2**20
 class ServedCache(OpenCache):
     """The cache of a folder that a server answers from. Thread-safe."""
 
-    def open_page(self, name: str) -> OpenPage | None:
-        """Open a page; None if it is missing or corrupt. A file's bytes are checked once. Raises: OSError."""
+    def __init__(self, spec: NodeCache, count: Count) -> None:
+        self._open_pages = OpenPages()
+        super().__init__(spec, count)
+
+    def open_page(self, name: str) -> OpenPageFile | None:
+        """Return a page's open file; None if it is missing or corrupt. A file's bytes are checked once.
+
+        Raises: OSError.
+        """
+        file = self._open_pages.get(name)
+        if file is not None:
+            return file
         with self._lock:
             verified = self._verified.get(name)
         try:
@@ -31,16 +43,18 @@ class ServedCache(OpenCache):
         if opened is None:
             return None
         self._remember(name, opened.identity)
-        return opened
+        return self._open_pages.add(name, opened)
 
     def discard_wrong(self, name: str) -> bool:
         """Read a page's file again, and delete it if its bytes are wrong. Return whether they are."""
+        self._open_pages.close(name)
         with self._lock:
             self._verified.pop(name, None)
-        page = self.open_page(name)
-        if page is not None:
-            os.close(page.descriptor)
-        return page is None
+        return self.open_page(name) is None
+
+    def beat(self) -> None:
+        super().beat()
+        self._open_pages.close_deleted()
 
     def object_pages(self, prefixes: Collection[str]) -> list[str]:
         """Return the names of all pages of objects. O(pages). prefixes: 16 hex digits each. Raises: OSError."""

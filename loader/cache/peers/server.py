@@ -15,15 +15,26 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from .heads import HEAD_BYTES, HEAD_END, BadHead, RequestHead, parse_head
+from .heads import (
+    HEAD_BYTES,
+    HEAD_END,
+    BadHead,
+    PageRequest,
+    RequestHead,
+    answer_head,
+    page_answer_head,
+    parse_head,
+    parse_page_request,
+)
 
 logger = logging.getLogger(__name__)
 
 THREADS = 16
+THREAD_NAME = "penstock-cache-server"
 MOST_CONNECTIONS = 4096
 """One more is closed at once."""
 HEAD_S = 5.0
@@ -34,6 +45,8 @@ ANSWER_S = 30.0
 """Most seconds for one answer: a slow reader must not occupy a thread for longer."""
 IDLE_S = 30.0
 """Seconds without a request after which a connection is closed. Readers close theirs after a third of it."""
+RECEIVE_BYTES = 2**14
+"""Bytes of requests that are received at once: a reader sends all questions of a call together."""
 PIECE_BYTES = 2**18
 """Bytes of a body that are received at once."""
 LOOK_S = 0.5
@@ -42,7 +55,6 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _REASONS = {
     200: "OK",
-    206: "Partial Content",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -58,12 +70,17 @@ _REASONS = {
 }
 
 
+_NO_BODY = RequestHead("GET", "", 0, {})
+
+
 class BrokenExchange(OSError):
     """The other side was too slow, or left."""
 
 
 class Exchange:
     """One request and its answer. Exactly one of the `send_` methods must be called."""
+
+    __slots__ = ("_begun", "_connection", "_deadline_s", "_unread", "head", "is_answered", "is_reusable")
 
     def __init__(self, connection: "_Connection", head: RequestHead, begun: bytes) -> None:
         self.head = head
@@ -102,19 +119,20 @@ class Exchange:
         """Answer with a line of text. Raises: BrokenExchange."""
         self._begin()
         body = text.encode() + b"\n"
-        self._send(self._head(status, len(body), {"Content-Type": "text/plain; charset=utf-8"}) + body)
+        is_last = not self.is_reusable
+        self._send(answer_head(status, _REASONS[status], len(body), is_last=is_last) + body)
 
     def send_bytes(self, data: bytes) -> None:
         """Answer 206 with the whole of some data, which clients read as they read a file. Raises: BrokenExchange."""
         self._begin()
-        headers = {"Content-Range": f"bytes 0-{len(data) - 1}/{len(data)}", "ETag": '"list"'}
-        self._send(self._head(206, len(data), headers), socket.MSG_MORE)
+        head = page_answer_head(0, len(data), len(data))
+        self._send(head, socket.MSG_MORE)
         self._send(data)
 
-    def send_file(self, descriptor: int, offset: int, nbytes: int, headers: Mapping[str, str]) -> None:
-        """Answer 206 with bytes of an open file. Raises: BrokenExchange."""
+    def send_file(self, head: bytes, descriptor: int, offset: int, nbytes: int) -> None:
+        """Answer with a head and bytes of an open file. Raises: BrokenExchange."""
         self._begin()
-        self._send(self._head(206, nbytes, headers), socket.MSG_MORE)
+        self._send(head, socket.MSG_MORE)
         stop = offset + nbytes
         while offset < stop:
             try:
@@ -137,13 +155,6 @@ class Exchange:
             self._unread -= len(self._begun)
             self._begun = b""
 
-    def _head(self, status: int, nbytes: int, headers: Mapping[str, str]) -> bytes:
-        lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Length: {nbytes}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if not self.is_reusable:
-            lines.append("Connection: close")
-        return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
     def _send(self, data: bytes, flags: int = 0) -> None:
         view = memoryview(data)
         while view:
@@ -161,6 +172,9 @@ class Exchange:
 
 class RequestHandler(Protocol):
     """Answers requests, several at a time."""
+
+    def send_page(self, exchange: Exchange, request: PageRequest) -> None:
+        """Answer an authorised request for a page. Raises: BrokenExchange, BadHead, OSError."""
 
     def answer(self, exchange: Exchange) -> None:
         """Answer one authorised request. Raises: BrokenExchange, BadHead, OSError."""
@@ -183,6 +197,7 @@ class PeerServer:
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_stopping = False
+        self._is_listening = True
         self.ended = threading.Event()
         """Set once `run` begins to end."""
         self._logged: set[str] = set()
@@ -203,12 +218,17 @@ class PeerServer:
         # One event for each registration: no other thread sees a connection while one answers it.
         self._epoll.register(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
         self._epoll.register(self._wake, select.EPOLLIN)
-        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(THREADS)]
+        threads: list[threading.Thread] = []
+        for number in range(THREADS):
+            thread = threading.Thread(target=self._serve, name=f"{THREAD_NAME}-{number}", daemon=True)
+            threads.append(thread)
         for thread in threads:
             thread.start()
         try:
             while not self._is_stopping:
                 self._close_idle()
+                if not self._is_listening:
+                    self._listen()
                 # Not an event's `wait`: a signal handler that sets it could wait for its lock for ever.
                 select.select([self._wake], [], [], LOOK_S)
         finally:
@@ -229,21 +249,28 @@ class PeerServer:
                     return
                 if descriptor == self._listener.fileno():
                     self._accept()
-                    self._epoll.modify(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
                     continue
                 connection = self._connections.get(descriptor)
                 if connection is not None:
                     self._receive(connection)
+
+    def _listen(self) -> None:
+        """Watch the listener again."""
+        self._is_listening = True
+        self._epoll.modify(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _accept(self) -> None:
         while True:
             try:
                 accepted, _ = self._listener.accept()
             except BlockingIOError:
+                self._listen()
                 return
             except OSError as error:
-                # Too many open files: the connections that exist go on.
-                self._log("accept", f"cannot accept a connection: {error}")
+                # Too many open files: the connections that exist go on. The listener stays ready, so that watching it
+                # at once would occupy a core: `run` does so after a while.
+                self._log("accept", f"cannot accept a connection: {error}; raise `ulimit -n` of this server")
+                self._is_listening = False
                 return
             if len(self._connections) >= MOST_CONNECTIONS:
                 self._log(
@@ -271,7 +298,7 @@ class PeerServer:
         """Take what has come, and answer the requests that are complete."""
         connection.is_busy = True
         try:
-            data = connection.socket.recv(HEAD_BYTES, socket.MSG_DONTWAIT)
+            data = connection.socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self._watch(connection)
             return
@@ -284,13 +311,13 @@ class PeerServer:
             connection.since_s = time.monotonic()
         connection.begun += data
         while HEAD_END in connection.begun or len(connection.begun) > HEAD_BYTES:
-            if not self._is_answered(connection):
+            if not self._is_open_after_answer(connection):
                 self._close(connection)
                 return
             connection.since_s = time.monotonic()
         self._watch(connection)
 
-    def _is_answered(self, connection: "_Connection") -> bool:
+    def _is_open_after_answer(self, connection: "_Connection") -> bool:
         """Answer one request; return whether the connection stays open."""
         try:
             return self._answer(connection)
@@ -323,29 +350,45 @@ class PeerServer:
 
     def _answer(self, connection: "_Connection") -> bool:
         """Answer the request that a connection has begun. Return whether the connection stays open."""
+        request = parse_page_request(connection.begun)
+        if request is not None:
+            exchange = Exchange(connection, _NO_BODY, b"")
+            connection.begun = connection.begun[request.end :]
+            self._handle(exchange, request.authorization, request.page)
+            return exchange.is_reusable
         data, end, begun = connection.begun.partition(HEAD_END)
         if not end or len(data) > HEAD_BYTES:
-            exchange = Exchange(connection, RequestHead("GET", "", 0, {}), b"")
-            exchange.is_reusable = False
-            exchange.send_text(431, f"a head has at most {HEAD_BYTES} bytes")
-            return False
+            return self._refuse(connection, 431, f"a head has at most {HEAD_BYTES} bytes")
         try:
             head = parse_head(data)
         except BadHead as error:
-            exchange = Exchange(connection, RequestHead("GET", "", 0, {}), b"")
-            exchange.is_reusable = False
-            exchange.send_text(error.status, str(error))
-            return False
+            return self._refuse(connection, error.status, str(error))
         body = begun[: head.nbytes]
         connection.begun = begun[head.nbytes :]
         exchange = Exchange(connection, head, body)
-        if not self._is_authorized(head):
+        authorization = head.headers.get("authorization", "")
+        self._handle(exchange, authorization.encode("latin-1"), None)
+        return exchange.is_reusable
+
+    def _refuse(self, connection: "_Connection", status: int, text: str) -> bool:
+        """Answer a head that cannot be understood. Return False: where the next one begins is unknown."""
+        exchange = Exchange(connection, _NO_BODY, b"")
+        exchange.is_reusable = False
+        exchange.send_text(status, text)
+        return False
+
+    def _handle(self, exchange: Exchange, authorization: bytes, page: PageRequest | None) -> None:
+        """Answer a request, for a page in the usual form or for anything. Raises: BrokenExchange."""
+        if self._authorization is not None and not hmac.compare_digest(authorization, self._authorization):
             # Before the body is read: its size is the caller's word.
             exchange.send_text(401, "the token is missing or wrong: set PENSTOCK_CACHE_TOKEN to the server's")
             self._log("token", "refused a request without the right token")
-            return exchange.is_reusable
+            return
         try:
-            self._handler.answer(exchange)
+            if page is not None:
+                self._handler.send_page(exchange, page)
+            else:
+                self._handler.answer(exchange)
         except BadHead as error:
             exchange.send_text(error.status, str(error))
         except BrokenExchange:
@@ -353,13 +396,6 @@ class PeerServer:
         except OSError as error:
             self._log("disk", f"a request failed: {error}")
             exchange.send_text(500, "the disk of this server failed; its log has the error")
-        return exchange.is_reusable
-
-    def _is_authorized(self, head: RequestHead) -> bool:
-        if self._authorization is None:
-            return True
-        text = head.headers.get("authorization", "")
-        return hmac.compare_digest(text.encode("latin-1"), self._authorization)
 
     def _log(self, kind: str, text: str) -> None:
         if kind not in self._logged:

@@ -302,7 +302,7 @@ def _text_of(match: re.Match[bytes] | None) -> str:
 
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
     try:
-        sock = _dialled(place, connect_timeout_s)
+        sock = dial(place, connect_timeout_s)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(connect_timeout_s)
@@ -329,8 +329,11 @@ _answered: dict[str, int] = {}
 """Host -> address family that last responded, which is tried first."""
 
 
-def _dialled(place: Place, timeout_s: float) -> socket.socket:
-    """Connect to one of two host addresses, of different families if possible, which share the timeout."""
+def dial(place: Place, timeout_s: float) -> socket.socket:
+    """Return a socket connected to one of two host addresses, of different families if possible.
+
+    They share the timeout. Raises: OSError.
+    """
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     first = _answered.get(place.host, addresses[0][0])
     addresses.sort(key=lambda info: info[0] != first)

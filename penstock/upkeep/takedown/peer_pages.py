@@ -1,6 +1,5 @@
 """Delete and check a takedown's pages at the nodes of a cluster's cache."""
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -74,9 +73,8 @@ def _pages(client: PeerClient, address: str, method: str, record: TakedownRecord
     pages = 0
     while block := list(islice(prefixes, PREFIXES_MAX)):
         lines = [f"{prefix}\n" for prefix in block]
-        call = client.begin(address, method, "/v1/objects", body="".join(lines).encode())
-        answer = call.answer(0, time.monotonic() + ANSWER_S)
-        call.done()
+        body = "".join(lines).encode()
+        answer = client.ask(address, method, "/v1/objects", body=body, wait_s=ANSWER_S)
         if answer.status != 200 or not answer.text.isdigit():
             raise PeerFault(f"it answered {answer.status}: {answer.text[:200]}")
         pages += int(answer.text)

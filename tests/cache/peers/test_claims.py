@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from queue import Full
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.cache import claims as claims_module
+from loader.cache.peers.client import PeerClient
+from loader.cache.peers.heads import PageRequest, page_request_head
 from loader.errors import Transient
 from loader.storage import ByteRange, open_store
 from tests.cache.origin import Origin, body
@@ -26,7 +29,7 @@ CALL = st.tuples(
     st.sampled_from(KEYS),
     st.integers(0, NBYTES - 1),
     st.integers(1, 3 * PAGE),
-    st.sampled_from(["works", "fails", "queue is full"]),
+    st.sampled_from(["works", "fails", "queue is full", "answers late", "peer is left out before the put"]),
 )
 
 
@@ -61,7 +64,14 @@ def test_no_claim_outlives_its_call(nodes, calls):
         span = ByteRange(start, min(nbytes, NBYTES - start))
         if how == "queue is full":
             reader.cache._queue.put_nowait = refuse
-        origin.before = fail if how == "fails" else lambda: None
+        origin.before = lambda: None
+        if how == "fails":
+            origin.before = fail
+        if how == "peer is left out before the put":
+            origin.before = partial(leave_out, reader.cache._client)
+        if how == "answers late":
+            # The peer grants its pages after the reader has gone on with ranges of the bucket.
+            reader.cache._client.deadline_s = lambda: 0.0
         try:
             (blob,) = reader.store.get_ranges(keys[key], [span])
         except Transient:
@@ -70,14 +80,54 @@ def test_no_claim_outlives_its_call(nodes, calls):
             assert blob.data == body(keys[key], NBYTES)[span.offset : span.offset + span.nbytes]
         finally:
             reader.cache._queue.__dict__.pop("put_nowait", None)
+            reader.cache._client.__dict__.pop("deadline_s", None)
         for node in nodes:
             settled(node)
+        forgive(reader.cache._client)
     for reader in readers:
         reader.close()
 
 
 def refuse(item):
     raise Full
+
+
+def leave_out(client):
+    """Let a client leave out all of its peers, as after a fault."""
+    for address, peer in client._peers.items():
+        client.failed(address, peer, "a fault of this test")
+
+
+def forgive(client):
+    for peer in client._peers.values():
+        peer.left_out_s = peer.left_out_until_s = 0.0
+
+
+def test_release_before_its_request_leaves_no_claim(tmp_path):
+    nonce = "0123456789abcdef" * 2
+    with running_nodes(tmp_path, 1) as nodes:
+        address = nodes[0].address
+        client = PeerClient(None, PAGE)
+        claims = nodes[0].folder / "claims"
+        page = PageRequest("0" * 40, (0, 10), PAGE, nonce, "")
+        question = page_request_head(address, "", page).encode()
+        release = {
+            "path": f"/v1/claims/{page.name}",
+            "headers": f"Penstock-Nonce: {nonce}\r\n",
+            "wait_s": 20.0,
+        }
+        deadline_s = time.monotonic() + 20.0
+        # Requests on several connections may overtake each other.
+        assert client.ask(address, "DELETE", **release).status == 200
+        assert client.begin(address, [question]).answer(deadline_s, page.cut).text == "not stored"
+        assert os.listdir(claims) == []
+        other = page_request_head(address, "", page._replace(nonce=nonce[::-1])).encode()
+        assert client.begin(address, [other]).answer(deadline_s, page.cut).text == "granted"
+        # The same request again: its first answer was lost.
+        assert client.begin(address, [other]).answer(deadline_s, page.cut).text == "granted"
+        assert client.ask(address, "DELETE", **release).status == 200
+        assert os.listdir(claims) == [page.name]
+        client.close()
 
 
 HOLDER = """

@@ -1,5 +1,6 @@
 """The server of pages: heads, bodies, tokens, slow and hostile callers."""
 
+import errno
 import os
 import socket
 import threading
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.cache.peers import server as server_module
-from loader.cache.peers.heads import HEAD_BYTES, BadHead, parse_head
+from loader.cache.peers.heads import HEAD_BYTES, BadHead, page_answer_head, parse_head
 from loader.cache.peers.server import PeerServer
 
 TOKEN = "a-token-of-this-test"
@@ -39,7 +40,8 @@ class FileAnswers:
             exchange.send_text(404, "no page")
         else:
             start, stop = wanted
-            exchange.send_file(self._descriptor, start, stop - start, {"ETag": '"x"'})
+            head = page_answer_head(start, stop, len(PAGE))
+            exchange.send_file(head, self._descriptor, start, stop - start)
 
 
 @contextmanager
@@ -198,6 +200,31 @@ def test_connections_above_the_most_are_closed(answers, monkeypatch):
         deadline_s = time.monotonic() + 10
         while not is_answered(address):
             assert time.monotonic() < deadline_s, "the place of a closed connection stays occupied"
+
+
+class FullListener(socket.socket):
+    """A listener in a process that has too many open files."""
+
+    accepts = 0
+
+    def accept(self):
+        self.accepts += 1
+        raise OSError(errno.EMFILE, "too many open files")
+
+
+def test_full_process_does_not_ask_for_connections_all_the_time(answers, monkeypatch):
+    monkeypatch.setattr(server_module, "LOOK_S", 60.0)
+    listener = FullListener()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = PeerServer(listener, answers, TOKEN)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with socket.create_connection(listener.getsockname(), 5):
+        time.sleep(0.1)
+        assert 1 <= listener.accepts <= 2
+    server.stop()
+    thread.join(20)
 
 
 def is_answered(address):

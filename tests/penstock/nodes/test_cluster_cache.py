@@ -60,13 +60,13 @@ def test_filled_epoch_asks_a_peer_only_for_bytes(version, nodes, monkeypatch):
     for spec in specs(nodes):
         fill_pages(version, spec, None)
     ranges = []
-    answer = PageAnswers.answer
+    send_page = PageAnswers.send_page
 
-    def recorded(answers, exchange):
-        ranges.append(exchange.head.byte_range())
-        answer(answers, exchange)
+    def recorded(answers, exchange, request):
+        ranges.append(request.cut)
+        send_page(answers, exchange, request)
 
-    monkeypatch.setattr(PageAnswers, "answer", recorded)
+    monkeypatch.setattr(PageAnswers, "send_page", recorded)
     plan = loader.plan({"points": version}, seed=1, global_batch=10)
     with loader.Loader(plan, cache=specs(nodes)[0], workers=0, framework="numpy", steps=20) as batches:
         assert len(list(batches)) == 20

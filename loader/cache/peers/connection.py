@@ -1,0 +1,116 @@
+"""A connection to a peer's server: requests are sent together, and their answers come in order.
+
+The body of an answer goes from the socket into its own memory, with one system call and without the interpreter's
+lock. The kernel enforces the usual deadline: asking whether data has come was another system call for each answer.
+"""
+
+import select
+import socket
+import struct
+import time
+from errno import ECONNRESET
+
+from ...storage.cloud.http_connection import Place, dial
+from .heads import ANSWER_HEAD_BYTES, HEAD_BYTES, HEAD_END
+
+_REMAINDER = 0.9
+"""Least part of the kernel's wait until a deadline for which the kernel enforces it."""
+
+
+class PeerConnection:
+    """A connection, for one thread at a time. Its methods raise OSError, after which it cannot be used.
+
+    wait_s: longest wait of one receipt, about the usual deadline. send_s: longest time without progress of a request.
+    """
+
+    __slots__ = ("_begun", "_socket", "_wait_s", "idle_since_s")
+
+    def __init__(self, place: Place, connect_s: float, wait_s: float, send_s: float) -> None:
+        self._wait_s = wait_s
+        self._begun = b""
+        """Bytes that came with the last head and belong to what follows."""
+        self.idle_since_s = 0.0
+        self._socket = dial(place, connect_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.settimeout(None)
+            receive_limit = _timeval(wait_s)
+            send_limit = _timeval(send_s)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, receive_limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, send_limit)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def has_unread(self) -> bool:
+        """True if the peer sent more than was asked for."""
+        return bool(self._begun)
+
+    def send(self, data: bytes) -> None:
+        """Send requests."""
+        self._socket.sendall(data)
+
+    def read_head(self, deadline_s: float) -> bytes:
+        """Return the next answer's head, with its empty line. deadline_s: of `time.monotonic`."""
+        data = self._begun or self._receive(ANSWER_HEAD_BYTES, 0, deadline_s)
+        end = data.find(HEAD_END)
+        while end < 0:
+            if len(data) > HEAD_BYTES:
+                raise OSError(0, f"its answer has a head of more than {HEAD_BYTES} bytes, or is no HTTP")
+            data += self._receive(ANSWER_HEAD_BYTES, 0, deadline_s)
+            end = data.find(HEAD_END)
+        end += len(HEAD_END)
+        self._begun = data[end:]
+        return data[:end]
+
+    def read_body(self, nbytes: int, deadline_s: float) -> bytes:
+        """Return the bytes that follow a head."""
+        if not nbytes:
+            return b""
+        if not self._begun:
+            data = self._receive(nbytes, socket.MSG_WAITALL, deadline_s)
+            if len(data) == nbytes:
+                return data
+        else:
+            data = self._begun[:nbytes]
+            self._begun = self._begun[nbytes:]
+        pieces = [data]
+        missing = nbytes - len(data)
+        while missing:
+            piece = self._receive(missing, socket.MSG_WAITALL, deadline_s)
+            pieces.append(piece)
+            missing -= len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _receive(self, nbytes: int, flags: int, deadline_s: float) -> bytes:
+        wait_s = deadline_s - time.monotonic()
+        if wait_s < _REMAINDER * self._wait_s and not self._has_data(wait_s):
+            raise TimeoutError
+        while True:
+            try:
+                data = self._socket.recv(nbytes, flags)
+            except BlockingIOError:  # the kernel's name for its timeout
+                if time.monotonic() >= deadline_s:
+                    raise TimeoutError from None
+                continue
+            if not data:
+                raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
+            return data
+
+    def _has_data(self, wait_s: float) -> bool:
+        wait_ms = 1000.0 * max(0.0, wait_s)
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        events = poller.poll(wait_ms)
+        return bool(events)
+
+
+def _timeval(seconds: float) -> bytes:
+    whole_s = int(seconds)
+    microseconds = int(1e6 * (seconds - whole_s))
+    return struct.pack("@ll", whole_s, max(1, microseconds))

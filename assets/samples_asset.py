@@ -152,14 +152,20 @@ def _is_committed(root: loader.Root, units: StageRecord) -> bool:
 
 
 def _policy(spec: DatasetSpec, features: Sequence[StageRecord]) -> NearDuplicates | None:
+    """Return the policy with the stored names of the fields that it compares."""
     policy = spec.near_duplicates
-    if policy is None or policy.embedding is None:
-        return policy
+    if policy is None:
+        return None
     stored: dict[str, str] = {}
     for record in features:
         stored |= record.body.get("fields", {})
-    field = stored.get(policy.embedding.field, policy.embedding.field)
-    return replace(policy, embedding=replace(policy.embedding, field=field))
+    if policy.embedding is not None:
+        name = policy.embedding.field
+        policy = replace(policy, embedding=replace(policy.embedding, field=stored.get(name, name)))
+    if policy.text is not None:
+        name = policy.text.field
+        policy = replace(policy, text=replace(policy.text, field=stored.get(name, name)))
+    return policy
 
 
 def _find_copies(

@@ -327,8 +327,13 @@ def _output_fields(featurizers: Sequence[Featurizer]) -> set[str]:
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
     fields = _output_fields(featurizers)
-    if "phash" not in columns:
+    if "phash" not in columns and policy.text is None:
         raise ValueError("near_duplicates needs the column 'phash': add Feature(name='phash') to features")
+    if policy.text and policy.text.field not in fields:
+        raise ValueError(
+            f"near_duplicates compares documents by the field {policy.text.field!r}, which no featurizer of the "
+            f"dataset makes; they make {', '.join(sorted(fields)) or 'none'}. Add Feature(name='minhash') to features"
+        )
     if policy.embedding and policy.embedding.field not in fields:
         raise ValueError(
             f"near_duplicates compares embeddings in the field {policy.embedding.field!r}, which no featurizer of the "

@@ -67,9 +67,10 @@ SAMPLE_TEXTS: Mapping[str, str] = {
     "sound_downmix": "matrix by which the clip's audio was mixed; empty for none",
     "sound_gain_db": "gain of the clip's audio against clipping",
     "dup_of": "key of the better copy, of a near-duplicate",
-    "dup_by": "method that matched the near-duplicate: phash or embedding",
+    "dup_by": "method that matched the near-duplicate: phash, embedding or minhash",
     "dup_distance_bits": "bits in which its perceptual hash differs from the better copy's",
     "dup_cosine": "cosine of its embedding with the better copy's",
+    "dup_similarity": "share of equal values of its signature and the original's",
 }
 """Column of the samples table -> description, if no raw object, media or featurizer column has it."""
 
@@ -121,7 +122,7 @@ FROM_MEDIA = {
     "source_duration_s": "duration_s",
 }
 """Column of a sample -> column of media that it copies."""
-FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"})
+FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine", "dup_similarity"})
 """Columns computed from the hashes of a whole batch."""
 
 

@@ -24,6 +24,7 @@ PAGES = {
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,
     "benchmarks.text": PIPELINE,
+    "benchmarks.text_copies": PIPELINE,
     "benchmarks.rollouts": PIPELINE,
     "benchmarks.view": PIPELINE,
     "benchmarks.search": PIPELINE,

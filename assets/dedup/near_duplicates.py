@@ -1,7 +1,7 @@
 """Find near-duplicates of a batch's samples, in the batch and in the newest version, and decide which samples stay."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from loader.dataset.writing.part_extension import read_part
 from loader.modalities import decoder_for
 from loader.storage import Store
 
+from .document_copies import DocumentCopies, document_copies
 from .hamming import Int64s
 from .near_pairs import Embeddings, NearPairs, embeddings_of, find, index_images, merged, near_embeddings
-from .policy import KINDS, NearDuplicates
-from .settle import Candidates, DuplicateOf, candidates_of, looks, schema, settle, table_of, typed
+from .policy import KINDS, TEXT, NearDuplicates
+from .settle import MINHASH, Candidates, DuplicateOf, candidates_of, looks, schema, settle, table_of, typed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,8 +60,20 @@ def published_samples(
 
     Raises: FieldMismatch for an invalid hash.
     """
+    return published_in(newest_version(root, dataset), policy, but)
+
+
+def newest_version(root: loader.Root, dataset: str) -> loader.Version | None:
     newest = root.state.newest(dataset)
-    version = root.open(newest.id) if newest else None
+    if newest is None:
+        return None
+    return root.open(newest.id)
+
+
+def published_in(
+    version: loader.Version | None, policy: NearDuplicates, but: Sequence[str] = ()
+) -> Published:
+    """Return a version's photos and clips, as `published_samples`."""
     columns = version.manifest["columns"] if version else {}
     names = [name for name in schema() if name in columns or name in ("key", "split")]
     table = typed(scan_samples(version, names).collect()) if version else typed({})
@@ -130,13 +143,18 @@ class BatchCopies:
     """Name -> count from the comparison."""
 
     def columns(self, key: str) -> Row:
-        """Return the sample's dup_of, dup_by and dup_distance_bits or dup_cosine; {} if it is no near-duplicate."""
+        """Return the sample's dup_of, dup_by and how near it is; {} if it is no near-duplicate."""
         copy = self.of.get(key)
         if copy is None:
             return {}
-        by_bits = copy.by != "embedding"
-        near = {"dup_distance_bits": int(copy.distance)} if by_bits else {"dup_cosine": 1 - copy.distance}
-        return {"dup_of": copy.of, "dup_by": copy.by, **near}
+        columns: Row = {"dup_of": copy.of, "dup_by": copy.by}
+        if copy.by == MINHASH:
+            columns["dup_similarity"] = round(1 - copy.distance, 6)
+        elif copy.by == "embedding":
+            columns["dup_cosine"] = 1 - copy.distance
+        else:
+            columns["dup_distance_bits"] = int(copy.distance)
+        return columns
 
 
 NONE = BatchCopies()
@@ -158,14 +176,47 @@ def copies_among(
     Corrupt.
     """
     place = {row["key"]: position for position, row in enumerate(landed)}
-    rows = [row for row in samples if row["kind"] in KINDS]
-    rows.sort(key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
+    rows = sorted(samples, key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
+    newest = newest_version(root, dataset)
+    but = [*(row["key"] for row in samples), *replaced]
+    images = [row for row in rows if row["kind"] in KINDS]
+    copies = BatchCopies(compared_with=newest.id if newest else "")
+    if images or policy.text is None:
+        copies = _image_copies(root, newest, policy, images, parts, but)
+    if policy.text is not None:
+        keys = [row["key"] for row in rows if row["kind"] == TEXT]
+        documents = document_copies(root, newest, policy, policy.text, keys, parts, set(but))
+        copies = _with_documents(copies, documents)
+    return copies
+
+
+def _with_documents(copies: BatchCopies, documents: DocumentCopies) -> BatchCopies:
+    counts = {
+        "near_duplicates": len(documents.of),
+        "superseded": 0,
+        "compared_with": documents.n_compared,
+        "published_without_hash": documents.n_unhashed,
+    }
+    for name, n in copies.counts.items():
+        counts[name] += n
+    return replace(copies, of={**copies.of, **documents.of}, counts=counts)
+
+
+def _image_copies(
+    root: loader.Root,
+    newest: loader.Version | None,
+    policy: NearDuplicates,
+    rows: Sequence[Row],
+    parts: Sequence[loader.Part],
+    but: Sequence[str],
+) -> BatchCopies:
+    """Find the copies among photos and clips. rows: in landing order."""
     table = table_of(rows)
     embeddings = None
     if policy.embedding:
         embeddings = _embeddings_of_parts(root.store, parts, table["key"].to_list(), policy.embedding.field)
     new = candidates_of(table, [row["raw_sha256"] for row in rows], embeddings)
-    published = published_samples(root, dataset, policy, but=[*(row["key"] for row in samples), *replaced])
+    published = published_in(newest, policy, but)
     settled = settle(new, published.candidates, near_published(new, published, policy), policy)
     supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
     return BatchCopies(

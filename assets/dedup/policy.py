@@ -7,6 +7,8 @@ from .hamming import MAX_DISTANCE
 
 KINDS = ("image", "video")
 """Kinds of samples whose images are compared."""
+TEXT = "text"
+"""Kind of samples whose documents are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,26 @@ class EmbeddingMatch:
     def __post_init__(self) -> None:
         if not 0 < self.min_cosine <= 1:
             raise ValueError(f"min_cosine={self.min_cosine}; accepted: above 0, at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMatch:
+    """A search among documents, by the featurizer `minhash`. Raises: ValueError for an invalid field.
+
+    Two documents are near if a band of their signatures is equal, and at least `min_similarity` of all values.
+    """
+
+    field: str = "minhash.npy"
+    """Featurizer field with the signature, uint32 [112]."""
+    min_similarity: float = 0.8
+    """Smallest share of equal values, above 0.5, at most 1. It estimates the Jaccard similarity of the documents' sets
+    of shingles, five words each, with a standard error of 0.04.
+    """
+
+    def __post_init__(self) -> None:
+        # Below, bands find less than one copy in twenty.
+        if not 0.5 < self.min_similarity <= 1:
+            raise ValueError(f"min_similarity={self.min_similarity}; accepted: above 0.5, at most 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +63,8 @@ class NearDuplicates:
     """True to find mirrored copies too."""
     embedding: EmbeddingMatch | None = None
     """Second search, or None."""
+    text: TextMatch | None = None
+    """Search among documents, or None. Without the featurizer `phash`, it is the only search."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_distance <= MAX_DISTANCE:
@@ -52,5 +76,17 @@ class NearDuplicates:
 
     def identity(self) -> list[str]:
         """Return strings that identify the policy, the same in every process."""
-        words = [str(self.max_distance), self.keep, self.action, str(self.mirrored)]
-        return words + ([self.embedding.field, str(self.embedding.min_cosine)] if self.embedding else [])
+        words = [
+            str(self.max_distance),
+            self.keep,
+            self.action,
+            str(self.mirrored),
+        ]
+        if self.embedding is not None:
+            words.append(self.embedding.field)
+            words.append(str(self.embedding.min_cosine))
+        if self.text is not None:
+            words.append(TEXT)
+            words.append(self.text.field)
+            words.append(str(self.text.min_similarity))
+        return words

@@ -89,6 +89,8 @@ BLOCK = 1024
 """Samples per block: at most 32 MiB."""
 
 _BY = ("phash", "phash_mirrored", "embedding")
+MINHASH = "minhash"
+"""`dup_by` of a document's copy."""
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Strings = np.ndarray[Any, np.dtype[np.object_]]
@@ -133,9 +135,9 @@ class DuplicateOf:
     of: str
     """Key of the sample that stays."""
     by: str
-    """phash, phash_mirrored or embedding."""
+    """phash, phash_mirrored, embedding or minhash."""
     distance: float
-    """Differing bits, of 64; or 1 - cosine."""
+    """Differing bits, of 64; or 1 - cosine; or share of a signature's values that differ."""
     why: str
     """Why the original stays."""
 
@@ -144,6 +146,8 @@ class DuplicateOf:
         """Reason as stored in refusals."""
         if self.by == _BY[EMBEDDING]:
             near = f"cosine {1 - self.distance:.4f}"
+        elif self.by == MINHASH:
+            near = f"similarity {1 - self.distance:.2f}"
         else:
             near = f"distance {self.distance:.0f}{' mirrored' if self.by == _BY[MIRROR] else ''}"
         return f"near_duplicate of {self.of} ({near}, {self.why})"

@@ -25,7 +25,8 @@ MIN_OBJECTS, MAX_SOURCES = 20, 20
 _NAMES = frozenset((
     "ordinal", "part", "row", "key", "source_key", "unit_id", "raw_uri", "raw_key", "raw_etag", "raw_sha256",
     "raw_start", "raw_end", "subject", "run_id", "asset_key", "partition", "code_version", "dup_of", "dup_by",
-    "dup_distance_bits", "dup_cosine", "phash", "phash_mirrored", "phash_flat_mask", "sha256", "extradata_sha256",
+    "dup_distance_bits", "dup_cosine", "dup_similarity", "phash", "phash_mirrored", "phash_flat_mask", "sha256",
+    "extradata_sha256",
     "keyframe_hashes", "keyframe_pts", "scene_cuts", "start_pts", "end_pts", "title", "author", "origin", "text",
     "n_packets", "max_pts_gap", "min_pts_gap",
 ))

@@ -1,7 +1,7 @@
 """Read single rows of a stored table by row group, at a cost independent of the table's size."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -104,6 +104,38 @@ def _by_row_groups(
     if np.all(np.diff(position) == 1):
         return grouped
     return take_rows(grouped, position)
+
+
+def get_row_groups(
+    store: Store,
+    file: TableFile,
+    choose: Callable[[pq.FileMetaData], list[int]],
+) -> Iterator[pa.Table]:
+    """Yield the row groups of a hashed table that `choose` names by the footer, each checked by SHA-256.
+
+    Raises: Corrupt; FormatTooNew; ObjectNotFound.
+    """
+    name = f"{store.url}/{file.path}"
+    metadata, etag = _footer(store, file, name)
+    groups = choose(metadata)
+    if not groups:
+        return
+    for group, data, start in _row_groups(
+        store,
+        file,
+        metadata,
+        etag,
+        groups,
+    ):
+        with corrupt_if_unreadable(f"{name}, row group {group}"):
+            reader = pq.ParquetFile(
+                Window(file.nbytes, start, data),
+                metadata=metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
+            )
+            table = reader.read_row_group(group, use_threads=False)
+        yield table
 
 
 def _first_rows(metadata: pq.FileMetaData) -> Int64s:

@@ -70,6 +70,14 @@ _SEARCHED = {
     ),
 }
 """First folder -> paths that a proof can search there."""
+NEVER_REWRITTEN = {
+    "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
+    "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
+    "log": "the log is never rewritten",
+    "reports": "a training's report is never rewritten: delete it",
+    "trainings": "penstock takedown run --apply rewrites windows and failures; delete others, such as a profile",
+}
+"""First folder -> why a takedown rewrites none of its objects."""
 
 
 def is_free(path: str) -> bool:

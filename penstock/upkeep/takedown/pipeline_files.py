@@ -13,6 +13,7 @@ from loader.storage import Store
 from ...denied.cells import json_object, scrubbed, taken_rows, without_rows
 from ...denied.hashed_names import Marks
 from ...stages import settled_path
+from .band_edits import is_of_bands
 from .derived import Edits
 
 Json = dict[str, Any]
@@ -70,7 +71,9 @@ def without_names(path: str, body: Json, marks: Marks) -> Json:
 
 
 def is_hint(path: str) -> bool:
-    """Return whether a path under `tables/` is a hint, which names no sample."""
+    """Return whether a path under `tables/` is a hint or of bands, which name no sample."""
+    if is_of_bands(path):
+        return True
     dataset = path.split("/")[1]
     return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
 

@@ -33,8 +33,9 @@ from ...denied.hashed_names import Marks
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from ..gc.needed import OURS
+from .band_edits import bands_are_denied, is_of_bands
 from .derived import card_folders, decision_without, exclusion_without, ledger_without, page_names, plan_is_of
-from .object_kinds import StrangeObjects, is_free, is_searchable, is_shingles_of
+from .object_kinds import NEVER_REWRITTEN, StrangeObjects, is_free, is_searchable, is_shingles_of
 from .pipeline_files import is_hint, table_without, with_units, without_names
 from .run_records import is_rewritten, run_record_names, run_record_without
 from .segment_edits import segment_is_denied
@@ -172,15 +173,9 @@ SCANNED = (
 )
 """Prefixes in a root that may name samples or hold their bytes."""
 ELSEWHERE = {"checkpoints/": "each model that was trained on the samples has a place of its own"}
+"""Prefixes with their own check."""
 NOT_SEARCHED = "not searched"
 """Verdict on an object that no format of penstock has, or that is too large to search."""
-_NEVER = {
-    "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
-    "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
-    "log": "the log is never rewritten",
-    "reports": "a training's report is never rewritten: delete it",
-    "trainings": "penstock takedown run --apply rewrites windows and failures; delete others, such as a profile",
-}
 _WHY = (
     "penstock takedown run --apply rewrites or deletes it, or penstock gc deletes it with its retired version"
 )
@@ -219,7 +214,7 @@ def scanned(
         if verdict:
             yield {**place, "clean": False, "why": f"it could not be read: {verdict}"}
         elif verdict is not None:
-            why = _NEVER.get(path.partition("/")[0], _WHY)
+            why = NEVER_REWRITTEN.get(path.partition("/")[0], _WHY)
             yield {**place, "clean": False, "why": f"it names, holds or shows a denied sample: {why}"}
     for path, why in refused.items():
         place = {"check": "scan", "what": "an object that no store can read", "path": path}
@@ -238,6 +233,7 @@ class Scan:
 
     def __init__(self, root: Root, record: TakedownRecord, marks: Mapping[str, Marks]) -> None:
         self._store: Store = root.store
+        self._takedown = record
         self._marks = marks
         self._pipeline = cache(lambda name: with_units(root.store, name, marks[name]))
         self._txns = {one.txn: one.dataset for one in root.state.txns.values()}
@@ -358,7 +354,11 @@ class Scan:
 
     def _table(self, path: str) -> bool:
         dataset = path.split("/")[1]
-        if dataset not in self._marks or is_hint(path):
+        if dataset not in self._marks:
+            return False
+        if is_of_bands(path):
+            return bands_are_denied(self._store, path, self._takedown)
+        if is_hint(path):
             return False
         if path.endswith(".parquet"):
             return table_without(self._store, path, self._pipeline(dataset)) is not None

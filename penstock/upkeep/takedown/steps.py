@@ -13,6 +13,7 @@ from ...denied.find import Findings, find
 from ...denied.keys_tables import KeysTables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
+from .band_edits import band_edits
 from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
 from .pipeline_files import lifecycle_edits
 from .rewrite import NothingLeft, not_removed, publish_redacted, zeroed
@@ -136,6 +137,7 @@ class Steps:
         self._do(exclusion_edits(self._root.store, self.dataset, self.marks))
         self._do(slice_edits(self._root.store, self.dataset, self.marks))
         self._do(segment_edits(self._root, read_record(self._root.store, self._deny.n)))
+        self._do(band_edits(self._root.store, self.dataset, read_record(self._root.store, self._deny.n)))
         self._note_left_over()
         self._edit_lifecycle()
         index_again(self._root, self.dataset, read_record(self._root.store, self._deny.n))

@@ -31,8 +31,9 @@ BEFORE_THE_GATE = ("raw_objects", "media", "units", "samples")
 """Stages before the gate, in order; a batch that stops in one has no verdict of the gate."""
 CODE_VERSION = "1"
 NEVER = (
-    "a check that could not run; the expectations of every dataset; samples of a protected version; and failures "
-    "before the last audit: damaged or mislabelled objects, and objects that are not accounted for"
+    "a check that could not run; the expectations of every dataset; raw objects and subjects of a protected "
+    "version; and failures before the last audit: damaged or mislabelled objects, and objects that are not accounted "
+    "for"
 )
 """Failures that no approval covers."""
 

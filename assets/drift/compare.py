@@ -19,12 +19,13 @@ from penstock.stages import StageRecord, current_record, find_record, record_pat
 from ..checks.outcome import CheckResult
 from .captions import Texts, caption_findings, texts_of
 from .columns import column_findings, with_source
+from .contamination import BatchDocuments, column_contaminations, compared_names, text_contaminations
 from .findings import (
     CHECK_NAMES,
+    IDENTITIES,
     DriftFinding,
     Thresholds,
     as_check,
-    contaminations,
     featurizer_findings,
     live,
     non_finite_findings,
@@ -227,6 +228,8 @@ class GateInputs:
     """Versions whose samples must not appear."""
     thresholds: Thresholds
     """Thresholds of the dataset."""
+    documents: BatchDocuments | None = None
+    """Parts of the batch; None compares no texts with protected versions."""
 
 
 def drift(compared: GateInputs) -> CheckResult:
@@ -263,13 +266,25 @@ def splits(compared: GateInputs) -> CheckResult:
 
 
 def protected(compared: GateInputs) -> CheckResult:
-    """Check for samples of protected evaluation sets. A failure cannot be approved: remove the samples."""
+    """Check for samples of protected evaluation sets.
+
+    A person may approve alike images and texts, but no raw object or subject of a protected version.
+    """
+    samples = compared.now.samples
     findings: list[DriftFinding] = []
+    names: list[str] = []
     for version in compared.protected:
-        findings += contaminations(compared.now.samples, version, compared.thresholds.near_bits)
-    named = ", ".join(version.name for version in compared.protected) or "no protected version"
+        findings += column_contaminations(samples, version, compared.thresholds.near_bits)
+        names.append(compared_names(samples, compared.documents, version))
+    if compared.documents is not None:
+        findings += text_contaminations(samples, compared.documents, compared.protected)
+    named = ", ".join(names) or "no protected version"
+    has_identity = any(finding.column in IDENTITIES for finding in findings)
     return as_check(
-        "protected", findings, f"{len(compared.now.samples)} samples against {named}", approvable=False
+        "protected",
+        findings,
+        f"{len(samples)} samples against {named}",
+        approvable=not has_identity,
     )
 
 

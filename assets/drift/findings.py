@@ -12,7 +12,6 @@ import loader
 from loader.dataset.tables.parquet import TableFile, get_table_bytes
 
 from ..checks.outcome import CheckResult
-from ..checks.tables import near_of
 from ..report import markdown_table
 
 if TYPE_CHECKING:
@@ -250,39 +249,6 @@ def split_leaks(batch: "pl.DataFrame", version: "loader.Version | None") -> list
                 )
             )
     return findings
-
-
-def contaminations(batch: "pl.DataFrame", protected: "loader.Version", near_bits: int) -> list[DriftFinding]:
-    """Find samples of the batch whose raw object, subject or image is in a protected version."""
-    import polars as pl
-
-    findings = []
-    for name in IDENTITIES:
-        if name not in batch.columns:
-            continue
-        values = batch[name].drop_nulls().unique()
-        hits = same_as(protected, name, values)[name].unique() if len(values) else values
-        if len(hits):
-            keys = batch.filter(pl.col(name).is_in(hits.implode()))["key"]
-            findings.append(_contaminated(protected, name, keys, "the same"))
-    if "phash" in batch.columns and "phash" in protected.manifest["columns"]:
-        pairs = near_of(batch, protected.samples(), near_bits)
-        if pairs:
-            keys = pl.Series("key", sorted(pairs), dtype=pl.String)
-            findings.append(_contaminated(protected, "phash", keys, f"within {near_bits} bits"))
-    return findings
-
-
-def _contaminated(protected: "loader.Version", name: str, keys: "pl.Series", how: str) -> DriftFinding:
-    return DriftFinding(
-        what=f"in the protected {protected.name}",
-        column=name,
-        before="no sample of it",
-        now=f"{len(keys)} samples ({how})",
-        effect=len(keys),
-        certain=True,
-        keys=tuple(keys.head(5)),
-    )
 
 
 def same_as(version: "loader.Version", name: str, values: "pl.Series") -> "pl.DataFrame":

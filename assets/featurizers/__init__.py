@@ -15,6 +15,7 @@ FEATURIZERS = {
     "loudness": "assets.featurizers.loudness:Loudness",
     "mel": "assets.featurizers.mel:Mel",
     "minhash": "assets.featurizers.texts.minhash:MinHash",
+    "overlap": "assets.featurizers.texts.overlap:TextOverlap",
     "phash": "assets.featurizers.phash:PerceptualHash",
     "tokens": "assets.featurizers.texts.tokens:Tokens",
     "vad": "assets.featurizers.vad:VoiceActivity",

@@ -11,7 +11,9 @@ from penstock.stages import StageRecord
 from ..checks import CheckResult, run_expectations
 from ..drift import blank
 from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
+from ..drift.contamination import BatchDocuments
 from ..gate_settings import DEFAULTS, EXPECTATIONS, SUITE, Gate
+from ..stages import reader_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -73,8 +75,24 @@ class GateChecks:
 
     def _drifted(self, check: Callable[[GateInputs], CheckResult]) -> CheckResult:
         if self.compared is None:
-            self.compared = _gate_inputs(self._root, self._gate, self._facts, self._newest)
+            self.compared = _gate_inputs(
+                self._root,
+                self._gate,
+                self._facts,
+                self._newest,
+                self._documents,
+            )
         return check(self.compared)
+
+    @property
+    def _documents(self) -> BatchDocuments:
+        samples = self._samples
+        parts = [loader.Part.from_json(part) for part in samples.body["parts"]]
+        return BatchDocuments(
+            reader=reader_of(self._root.store, samples),
+            name=f"batch {samples.partition} of {samples.dataset}",
+            parts=tuple(parts),
+        )
 
     @cached_property
     def _facts(self) -> BatchFacts:
@@ -92,6 +110,7 @@ def _gate_inputs(
     gate: Gate,
     now: BatchFacts,
     newest: loader.Version | None,
+    documents: BatchDocuments,
 ) -> GateInputs:
     """Return the inputs of the drift checks. now: facts of the batch. newest: the dataset's newest version."""
     against = newest
@@ -106,5 +125,6 @@ def _gate_inputs(
         baseline=baseline,
         newest=newest,
         protected=tuple(protected),
+        documents=documents,
         thresholds=gate.thresholds or DEFAULTS,
     )

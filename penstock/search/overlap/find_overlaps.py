@@ -93,13 +93,7 @@ def find_overlaps(
         raise InvalidRuntime(f"--min {min_ratio}: a share of a sample's words is needed, 0 to 1")
     version = root.open(ref)
     fields = _text_fields(version, field)
-    comparisons: list[_Comparison] = []
-    for name in dict.fromkeys(protected):
-        protected_version = root.open(name)
-        _text_fields(protected_version, None)
-        comparison = _Comparison(protected_version, min_ratio)
-        comparisons.append(comparison)
-
+    comparisons = _comparisons(root, protected, min_ratio)
     indexes = [comparison.index for comparison in comparisons]
     samples = sample_texts(version, fields)
     n_samples = len(version)
@@ -131,6 +125,22 @@ def find_overlaps(
         n_samples=n_samples,
         overlaps=tuple(overlap for _, overlap in named),
     )
+
+
+def _comparisons(
+    root: Root,
+    protected: Sequence[str],
+    min_ratio: float,
+) -> "list[_Comparison]":
+    comparisons: list[_Comparison] = []
+    # A version that is named twice is compared once.
+    for name in dict.fromkeys(protected):
+        version = root.open(name)
+        # Raise before the first texts are read.
+        _text_fields(version, None)
+        comparison = _Comparison(version, min_ratio)
+        comparisons.append(comparison)
+    return comparisons
 
 
 class _Comparison:

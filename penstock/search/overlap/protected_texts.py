@@ -68,6 +68,11 @@ class ProtectedTexts:
     ordinals: Int64s
     """int64 [n]: first sample that has each shingle."""
 
+    @property
+    def columns(self) -> list[np.ndarray]:
+        """Columns of the stored table, in its order."""
+        return [self.hashes, self.quick, self.words, self.ordinals]
+
 
 def protected_path(version_id: str) -> str:
     return f"{FOLDER}{version_id}.parquet"
@@ -90,14 +95,63 @@ def protected_texts(version: Version) -> ProtectedTexts:
     return _make(version, path, is_new=False)
 
 
+def checked_texts(version: Version) -> ProtectedTexts:
+    """Return the shingles of all texts of a version, from its texts. Stores them, or replaces others that are stored.
+
+    Raises: as `protected_texts`.
+    """
+    path = protected_path(version.id)
+    try:
+        stored = version.store.get(path).data
+    except ObjectNotFound:
+        return _make(version, path, is_new=True)
+    protected = _read_texts(version)
+    if not _has_same_shingles(version, path, stored, protected):
+        where = f"{version.store.url}/{path}"
+        logger.warning("%s has other shingles than %s: it is replaced", where, version.name)
+        data = _table_bytes(protected, path, len(version))
+        _store(version, path, data, is_new=False)
+    return protected
+
+
+def _has_same_shingles(
+    version: Version,
+    path: str,
+    data: bytes,
+    protected: ProtectedTexts,
+) -> bool:
+    """Return whether a stored table has these shingles."""
+    try:
+        stored = _parse(version, path, data)
+    except Corrupt:
+        return False
+    return _sha256(stored.columns) == _sha256(protected.columns)
+
+
 def _make(version: Version, path: str, *, is_new: bool) -> ProtectedTexts:
+    protected = _read_texts(version)
+    data = _table_bytes(protected, path, len(version))
+    _store(version, path, data, is_new=is_new)
+    return protected
+
+
+def _read_texts(version: Version) -> ProtectedTexts:
     samples: Iterable[SampleTexts] = ()
     fields = text_fields(version)
     if fields:
         texts = sample_texts(version, fields)
         samples = progress(texts, f"reading {version.name}", total=len(version))
-    protected = distinct_shingles(version.name, samples)
-    data = _table_bytes(protected, path, len(version))
+    return distinct_shingles(version.name, samples)
+
+
+def _store(
+    version: Version,
+    path: str,
+    data: bytes,
+    *,
+    is_new: bool,
+) -> None:
+    """Store a table, if the root can be written."""
     try:
         if is_new:
             version.store.put_if_absent(path, data)
@@ -107,7 +161,6 @@ def _make(version: Version, path: str, *, is_new: bool) -> ProtectedTexts:
         pass
     except StoreError as error:
         logger.warning("%s was not stored (%s); the next comparison reads the texts again", path, error)
-    return protected
 
 
 def distinct_shingles(name: str, samples: Iterable[SampleTexts]) -> ProtectedTexts:
@@ -193,13 +246,12 @@ class _Shingles:
 
 
 def _table_bytes(protected: ProtectedTexts, path: str, n_samples: int) -> bytes:
-    columns: list[np.ndarray] = [protected.hashes, protected.quick, protected.words, protected.ordinals]
-    table = pa.table(columns, schema=_SCHEMA)
+    table = pa.table(protected.columns, schema=_SCHEMA)
     facts = {
         "path": path,
         "rule": RULE,
         "samples": json.dumps(n_samples),
-        "content_sha256": _sha256(columns),
+        "content_sha256": _sha256(protected.columns),
     }
     return table_bytes(table, "protected", facts=facts)
 

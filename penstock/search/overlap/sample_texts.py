@@ -105,6 +105,7 @@ class _TextReader:
     ) -> _FieldBlock | None:
         """Return the places of a field; None if no sample has it."""
         version = self._version
+        # Parts may lack the field's group.
         part, _ = version.parts.locate(ordinals)
         group = version.group_of(field)
         part_has_field = version.parts.has_group(group)
@@ -121,6 +122,7 @@ class _TextReader:
         blocks: dict[str, _FieldBlock],
     ) -> Iterator[SampleTexts]:
         """Yield the texts of some samples of a block. samples: int64 [n], their numbers, ascending by one."""
+        # Fields of one sample are read apart.
         texts: list[list[str]] = [[] for _ in samples]
         for field, block in blocks.items():
             is_in_piece = np.isin(block.numbers, samples)
@@ -173,6 +175,7 @@ def field_texts(field: str, data: bytes) -> list[str]:
     """Return the texts of a field: a txt whole, and each string of JSON but names. Raises: DecodeFailed."""
     value = decoder_for(field)(data, None)
     texts: list[str] = []
+    # A stack: JSON may be nested as deeply as its parser allows.
     pending = [value]
     while pending:
         part = pending.pop()

@@ -8,9 +8,17 @@ import polars as pl
 import pytest
 
 import loader
+from assets.checks import CheckResult
 from assets.drift import Thresholds
 from assets.drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, recent_rows
+from assets.drift.contamination import BatchDocuments
 from assets.drift.findings import same_as
+from loader.dataset.versions.samples_table import live_ordinals
+from loader.errors import DecodeFailed
+from penstock.search.overlap import protected_texts
+from penstock.search.overlap.find_overlaps import find_overlaps
+from penstock.search.overlap.protected_texts import distinct_shingles, protected_path
+from penstock.search.overlap.sample_texts import SampleTexts
 
 HASH = "0123456789abcdef"
 
@@ -85,15 +93,19 @@ def flipped(phash: str, bits: int) -> str:
         ({"phash": flipped(row(3)["phash"], 5)}, "phash"),
     ],
 )
-def test_what_lies_in_a_protected_version_cannot_be_approved(
+def test_sample_of_a_protected_version_is_named_and_only_a_likeness_is_approvable(
     root: loader.Root, planted: Mapping[str, str], column: str
 ) -> None:
     honest = [row(n) for n in range(20, 30)]
     assert judged(root, "protected", honest, "photos@1").passed
     found = judged(root, "protected", [*honest, row(30, **planted)], "photos@1")
     assert found.stops
-    assert not found.approvable
+    assert found.approvable == (column == "phash")
     (finding,) = found.findings
+    version = root.open("photos@1")
+    (ordinal,) = live_ordinals(version, ["photo/0003"])
+    assert f"photo/0030 of photos@1[{ordinal}]" in finding["now"]
+    assert f"photo/0030 of photos@1[{ordinal}]" in found.explanation
     assert (finding["column"], finding["keys"]) == (column, ["photo/0030"])
     assert finding["what"] == "in the protected photos@1"
     assert judged(root, "protected", [*honest, row(30, **planted)]).passed  # nothing is protected
@@ -114,3 +126,69 @@ def test_only_the_tables_at_the_end_are_read_for_recent_rows(root: loader.Root) 
     assert few["phash"].null_count() == 0
     keys = same_as(version, "subject", pl.Series(["person-3", "person-15", "nobody"]))
     assert sorted(keys["subject"]) == ["person-15", "person-3"]
+
+
+QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
+FILLER = "The committee met again on Tuesday to discuss the budget for the coming year without any result. "
+
+
+def documents(root: loader.Root, texts: Mapping[str, bytes]) -> BatchDocuments:
+    """A part of an open transaction, as a batch has it before its gate."""
+    txn = root.begin("docs")
+    part = loader.write_part(root, txn, [(key, {"txt": text}) for key, text in texts.items()])
+    return BatchDocuments(reader=root.store, name="batch b1 of docs", parts=(part,))
+
+
+def judged_texts(root: loader.Root, texts: Mapping[str, bytes], *refs: str) -> CheckResult:
+    rows = [{"key": key, "raw_sha256": f"{n:064x}"} for n, key in enumerate(texts, 100) if key != "filtered"]
+    compared = GateInputs(
+        now=BatchFacts(samples=pl.DataFrame(rows), media=pl.DataFrame()),
+        baseline=None,
+        newest=None,
+        protected=tuple(root.open(ref) for ref in refs),
+        thresholds=Thresholds(),
+        documents=documents(root, texts),
+    )
+    return DRIFT_CHECKS["protected"](compared)
+
+
+def test_question_in_a_document_stops_a_batch_and_both_samples_are_named(root: loader.Root) -> None:
+    with root.write("exam") as out:
+        out.add("q-easy", {"question.txt": "Who wrote Faust in the year 1808 then?", "answer.txt": "Goethe"})
+        out.add("q-clips", {"question.txt": QUESTION, "answer.txt": "72"})
+    texts = {"a": FILLER.encode(), "b": b"72", "filtered": QUESTION.encode(), "empty": b""}
+    clean = judged_texts(root, texts, "exam@1", "photos@1")
+    assert clean.passed
+    assert "against exam@1 (by texts), photos@1 (by raw_sha256, texts)" in clean.explanation
+    result = judged_texts(root, {**texts, "poisoned": f"{FILLER * 3}{QUESTION.lower()}".encode()}, "exam@1")
+    assert result.stops
+    assert result.approvable
+    (ordinal,) = live_ordinals(root.open("exam@1"), ["q-clips"])
+    (finding,) = result.findings
+    assert (finding["what"], finding["column"]) == ("in the protected exam@1", "texts")
+    assert finding["now"] == f"1 samples (13 words in a row): poisoned of exam@1[{ordinal}]"
+    assert finding["keys"] == ["poisoned"]
+    # Takedowns search what is stored about docs for names of its own samples.
+    assert "q-clips" not in str(result)
+
+
+def test_gate_does_not_trust_the_stored_shingles(root: loader.Root) -> None:
+    with root.write("exam") as out:
+        out.add("q", {"txt": QUESTION})
+    path = protected_path(root.open("exam@1").id)
+    planted = {"poisoned": QUESTION.encode()}
+    assert judged_texts(root, planted, "exam@1").stops
+    whole = root.store.get(path).data
+    # A valid table without the question, which only whoever may write to the root can put there.
+    forged = distinct_shingles("exam@1", [SampleTexts(0, [FILLER])])
+    root.store.put(path, protected_texts._table_bytes(forged, path, 1))
+    assert not find_overlaps(root, "exam@1", ["exam@1"]).overlaps
+    assert judged_texts(root, planted, "exam@1").stops
+    assert root.store.get(path).data == whole
+
+
+def test_text_that_cannot_be_read_names_sample_and_remedy(root: loader.Root) -> None:
+    with root.write("exam") as out:
+        out.add("q", {"txt": QUESTION})
+    with pytest.raises(DecodeFailed, match=r"batch b1 of docs, sample 'bad', field 'txt': .*UTF-8.*exclude"):
+        judged_texts(root, {"bad": b"\xff\xfe"}, "exam@1")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import loader
 from assets.featurizers import FEATURIZERS, Features, Featurizer, make, version_of
 from assets.featurizers.models import MODELS
 from assets.testing.featurizers import FeaturizerConformance, ModelConformance, Samples, same
@@ -16,13 +17,33 @@ from loader.errors import InvalidField
 PAGE = (Path(__file__).parents[3] / "docs/pipeline.md").read_text()
 
 Models = Mapping[str, Mapping[str, Any]]
+ROOT = "memory://protected-by-overlap"
+PARAMETERS: Models = {"overlap": {"root": ROOT, "protected": ["exam@1"]}}
+"""Name of a featurizer -> what it needs."""
+
+
+def write_exam(root: loader.Root) -> None:
+    with root.write("exam") as writer:
+        writer.add("q", {"txt": "a question of nine words, as it is here"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _protected() -> None:
+    write_exam(loader.Root(ROOT))
 
 
 class TestFeaturizers(FeaturizerConformance):
     @pytest.fixture(params=FEATURIZERS, scope="class")
     @classmethod
-    def featurizer(cls, request: pytest.FixtureRequest) -> Featurizer:
-        return make(request.param)
+    def featurizer(
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Featurizer:
+        parameters = dict(PARAMETERS.get(request.param, {}))
+        if parameters:  # worker processes read it, too
+            root = loader.Root(tmp_path_factory.mktemp("protected"))
+            write_exam(root)
+            parameters["root"] = root.url
+        return make(request.param, **parameters)
 
 
 class TestModels(ModelConformance):
@@ -34,14 +55,16 @@ class TestModels(ModelConformance):
 
 def test_another_field_is_read_when_told(samples: Samples) -> None:
     for name in FEATURIZERS:
-        for kind in make(name).kinds:
-            field, *more = make(name).inputs[kind]
-            renamed = make(name, **{kind: f"other.{field}"})
+        parameters = PARAMETERS.get(name, {})
+        plain = make(name, **parameters)
+        for kind in plain.kinds:
+            field, *more = plain.inputs[kind]
+            renamed = make(name, **{**parameters, kind: f"other.{field}"})
             assert renamed.inputs[kind] == (f"other.{field}", *more)
-            assert renamed.version != make(name).version
+            assert renamed.version != plain.version
             data = samples[kind][0][field]
-            assert same(make(name)(kind, {field: data}), renamed(kind, {f"other.{field}": data}))
-            assert make(name, **{kind: None}).kinds == make(name).kinds - {kind}
+            assert same(plain(kind, {field: data}), renamed(kind, {f"other.{field}": data}))
+            assert make(name, **{**parameters, kind: None}).kinds == plain.kinds - {kind}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +100,7 @@ def test_registry_names_what_is_there(
     files -= {"__init__", *not_one}
     assert {target.split(":")[0].rpartition(".")[2] for target in registry.values()} == files
     for name in registry:
-        assert make(name, **models.get(name, {})).name == name
+        assert make(name, **{**PARAMETERS, **models}.get(name, {})).name == name
         assert re.search(rf"^- `{name}` \(", PAGE, re.M), f"{name} is not in a list of docs/pipeline.md"
 
 
@@ -104,12 +127,13 @@ def test_versions_follow_code_parameters_and_weights() -> None:
 
 def test_versions_are_those_of_stored_features() -> None:
     """Another version here, without another result, has every user compute everything again."""
-    assert {name: make(name).version for name in FEATURIZERS} == {
+    assert {name: make(name, **PARAMETERS.get(name, {})).version for name in FEATURIZERS} == {
         "picture": "1-1accb6d8",
         "loudness": "2-602409a8",
         "mel": "1-2830b829",
         "phash": "2-1accb6d8",
         "minhash": "1-b76001aa",
+        "overlap": "1-d856f9b6",
         "appearance": "1-1accb6d8",
         "tokens": "2-bd8196ac",
         "vad": "1-ac5e951a",
@@ -128,7 +152,7 @@ def test_facts_are_those_of_stored_features() -> None:
     """A fact of a field never changes: another one here needs another `code`, or publishes are refused."""
     shared = {"weights": "/nowhere/x.safetensors", "sha256": "ab", "device": "cpu"}
     networks = {"embedding": "timm", "latent": "diffusers", "caption": "transformers"}
-    made = [make(name) for name in FEATURIZERS]
+    made = [make(name, **PARAMETERS.get(name, {})) for name in FEATURIZERS]
     made += [make(name, network=networks[name], **shared) for name in MODELS]
     assert {one.name: dict(one.facts) for one in made} == {
         "picture": {},
@@ -143,6 +167,7 @@ def test_facts_are_those_of_stored_features() -> None:
         },
         "phash": {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}},
         "minhash": {"minhash.npy": {"dims": ["hash"], "unit": "32-bit minhash", "shingle_words": 5}},
+        "overlap": {},
         "appearance": {"appearance.npy": {"dims": ["component"]}},
         "episode_sync": {"keep.npy": {"dims": ["row"], "unit": "False at idle rows"}},
         "tokens": {

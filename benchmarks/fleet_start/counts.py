@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 import loader
+from loader.dataset.log.dataset_starts import write_dataset_start
 from penstock.checkpoints import Checkpoints
 
 from ..contest import ROOT
@@ -33,6 +34,7 @@ KINDS = {
     "lease": r"/leases/",
     "log": r"/log/",
     "plan": r"/plans/",
+    "start": r"/starts/",
     "checkpoint": r"/checkpoints/",
     "manifest": r"/manifest",
     "shards": r"/shards|/part",
@@ -79,6 +81,7 @@ def make_root(folder: Path, publishes: int) -> str:
                 for k in range(PART_SAMPLES * PARTS):
                     value = np.frombuffer(secrets.token_bytes(4096), np.uint8)
                     writer.add(f"{number:05d}-{k:05d}", {"x.npy": value})
+        write_dataset_start(root.store, root.state, DATASET)  # publishers write it to buckets, not to disks
         plan = loader.plan({DATASET: root.open(DATASET)}, seed=7, global_batch=BATCH * RANKS)
         with loader.Loader(plan, steps=1, workers=0) as batches, Checkpoints(str(folder), RUN) as saved:
             for _ in batches:

@@ -32,7 +32,7 @@ _PLANS: Rights = {
     "windows/": (CREATE,),
     "norms/": (CREATE,),
 }
-_LOG: Rights = {"log/": (CREATE,), "log/state-*": (PUT,)}
+_LOG: Rights = {"log/": (CREATE,), "log/state-*": (PUT,), "starts/": (PUT,)}
 _HEARTBEATS: Rights = {"heartbeats/": (PUT, DELETE)}
 
 ROLES: Mapping[str, Rights] = {

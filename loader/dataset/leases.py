@@ -268,15 +268,26 @@ class Lease:
 
     def withdraw(self, version_ids: Collection[str]) -> None:
         """Release proposed versions that no other thread proposes, by one request; none if that changes nothing."""
-        released: list[str] = []
         with self._lock:
-            for version in version_ids:
-                n_proposals = self._proposed.pop(version, 0)
-                if n_proposals > 1:
-                    self._proposed[version] = n_proposals - 1
-                elif n_proposals == 1:
-                    released.append(version)
+            released = self._end_proposals(version_ids)
             self._release(released)
+
+    def drop(self, version_ids: Collection[str]) -> None:
+        """Release the same versions with the next beat, before an `add`. No request."""
+        with self._lock:
+            for version in self._end_proposals(version_ids):
+                del self._versions[version]
+
+    def _end_proposals(self, version_ids: Collection[str]) -> list[str]:
+        """Return the versions that no thread proposes any more."""
+        released: list[str] = []
+        for version in version_ids:
+            n_proposals = self._proposed.pop(version, 0)
+            if n_proposals > 1:
+                self._proposed[version] = n_proposals - 1
+            elif n_proposals == 1:
+                released.append(version)
+        return released
 
     def keep(self, version_ids: Collection[str]) -> None:
         """Release all versions but these and proposed ones, by one request; none if that changes nothing."""

@@ -1,4 +1,4 @@
-"""Open the versions that a stored plan names in two rounds of requests. A plan has ids, so nothing waits for the log.
+"""Open versions whose ids are known or guessed in two rounds of requests. A stored plan has ids; a name has a guess.
 
     1. the log's entries; the lease; the manifests, at the paths of the start notes
     2. the log's end; the tables of shards, at the paths in the manifests
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import PenstockError
 from ..storage.threads import DaemonPool, Together, in_background
-from .log.refs import resolve
+from .log.dataset_starts import Guess, read_dataset_start
+from .log.refs import ParsedRef, explain_mirror_lag, parse_ref, resolve
 from .log.state import State
 from .start_notes import planned_ids, read_start
 from .tables.manifest import manifest_of
@@ -47,6 +48,58 @@ def ahead_of_plan(root: "Root", plan: str) -> Iterator[Callable[[object], dict[s
             return _open_together(root, ids, notes.result())
 
         yield open_planned
+
+
+def open_guessed(root: "Root", ref: str) -> Version:
+    """Return the version that a ref names, read early if the dataset's start has it.
+
+    A wrong guess costs an object that is read in vain. Raises: as `Root.open`.
+    """
+    parsed = parse_ref(ref)
+    if parsed.dataset is None:
+        return root._open(root.record(ref))
+    with (
+        in_background(root._log.list_ahead) as listing,
+        in_background(read_dataset_start, root.store, parsed.dataset) as start,
+    ):
+        listing.result()  # before the lease: only a root gets one
+        name = parsed.name or str(parsed.number)
+        guess = start.result().get(name)
+    if guess is None:
+        return root._open(root.record(ref))
+    return _open_guess(root, parsed, guess)
+
+
+def _open_guess(
+    root: "Root",
+    ref: ParsedRef,
+    guess: Guess,
+) -> Version:
+    id, path = guess
+    lease = root._lease
+    version = None
+    with Together(root.store, [path]) as store, in_background(lease.propose, [id]) as claim:
+        try:
+            state = root.state
+            is_new = claim.result()
+            with explain_mirror_lag(root.store, root._marker, state):
+                record = resolve(state, ref)
+            if record.id == id:
+                with in_background(_read, root, store, state, id) as reading:
+                    if is_new:
+                        # A lease protects only from later retirements: read the log again.
+                        resolve(root.state, id)
+                    version = reading.result()
+        except Exception:  # not Ctrl-C, as in `_open_together`
+            claim.exception()
+            lease.withdraw([id])
+            raise
+    if version is None:
+        lease.drop([id])
+        return root._open(record)
+    lease.confirm([id])
+    version.reader = root  # keeps the lease while the root or the version is alive
+    return version
 
 
 def _open_together(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore
-from ..storage import Store, open_store
+from ..storage import Store, is_local, open_store
 from ..storage.mirror import MirroredStore, primary_of
 from ..storage.threads import in_background
 from .heartbeats import Heartbeat
@@ -121,19 +121,15 @@ class Root:
     def open(self, ref: str, *, retired: bool = False) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
-        Writes a lease, which shows a collector that the version is in use; with read-only credentials it logs one
-        warning instead. retired: True also opens retired versions. Raises: VersionNotFound; VersionRetired; NotARoot;
-        FormatTooNew; Corrupt.
+        Writes a lease, which shows a collector that it is in use; with read-only credentials it logs one warning
+        instead. retired: also open retired versions. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew;
+        Corrupt.
         """
-        record = self.record(ref, retired=retired)
-        # Objects read while the lease is written are checked against their sha256, and returned once it holds.
-        with in_background(self._read, record) as reading:
-            if self._lease.add(record.id):  # only the first of several threads writes it
-                # A lease protects only from later retirements: read the log again.
-                resolve(self.state, record.id, retired=retired)
-            version = reading.result()
-        version.reader = self  # keeps the lease while the root or a version is alive
-        return version
+        if self._log.is_unread and not retired and not is_local(self.store):
+            from .planned_versions import open_guessed
+
+            return open_guessed(self, ref)
+        return self._open(self.record(ref, retired=retired), retired=retired)
 
     def datasets(self) -> list[str]:
         """Return the sorted names of all datasets that have a version."""
@@ -375,18 +371,12 @@ class Root:
         return save_slice(self, ref, name, samples, by=by, why=why, page=page)
 
     def retire(self, ref: str, *, reason: str) -> None:
-        """Retire a version for good: opening it raises VersionRetired with this reason.
-
-        Raises: InvalidName if the reason is not text.
-        """
+        """Retire a version for good: opening it raises VersionRetired. Raises: InvalidName if the reason is no text."""
         record = resolve(self.state, ref, retired=True)
         self._log.retire(record.dataset, record.number, reason)
 
     def tag(self, ref: str, name: str) -> None:
-        """Give a version a name that never moves.
-
-        Raises: Conflict if the name refers to another version; InvalidName.
-        """
+        """Give a version a name that never moves. Raises: Conflict if it is another version's; InvalidName."""
         self._ref(ref, name, "tag")
 
     def alias(self, ref: str, name: str) -> None:
@@ -424,6 +414,16 @@ class Root:
     def renew_leases(self) -> None:
         """Renew the lease on the opened versions now. A background thread also renews it."""
         self._lease.beat()
+
+    def _open(self, record: VersionRecord, *, retired: bool = False) -> Version:
+        # Objects read while the lease is written are checked against their sha256, and returned once it holds.
+        with in_background(self._read, record) as reading:
+            if self._lease.add(record.id):  # only the first of several threads writes it
+                # A lease protects only from later retirements: read the log again.
+                resolve(self.state, record.id, retired=retired)
+            version = reading.result()
+        version.reader = self  # keeps the lease while the root or a version is alive
+        return version
 
     def _read(self, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
         version = self._verifying(open_record(self.store, record, manifest))

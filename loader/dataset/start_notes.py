@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import FormatTooNew, PenstockError, StoreError
 from ..json_text import parse_json_object
 from ..storage import Store
+from .log.dataset_starts import parse_manifest_paths
 from .log.entries import DAMAGED, canonical
 from .log.state import State
 
@@ -97,18 +98,4 @@ def parse_start_notes(data: bytes) -> dict[str, str]:
     body = parse_json_object(data)
     if body["format"] != FORMAT:
         raise FormatTooNew(f"start notes of format {body['format']!r:.20}; this package reads {FORMAT}")
-    paths: dict[str, str] = {}
-    for id, path in body["manifests"].items():
-        if not _may_be_manifest(id, path):
-            raise ValueError(f"{path!r:.200} is no path of the manifest of {id!r:.80}")
-        paths[id] = path
-    return paths
-
-
-def _may_be_manifest(id: str, path: object) -> bool:
-    # A manifest is named after its hash, which is the id. A forged path must not make a start read a large object.
-    if not isinstance(path, str) or not _ID.fullmatch(id):
-        return False
-    folders, _, name = path.rpartition("/")
-    is_in_data = re.fullmatch(r"data/[A-Za-z0-9][\w.-]*/[\w-]+", folders, re.ASCII) is not None
-    return is_in_data and name == f"manifest-{id[2:18]}.json"
+    return parse_manifest_paths(body["manifests"])

@@ -20,6 +20,7 @@ def kind_of(method, path):
     kinds = {
         r"penstock\.json$": "marker",
         r"/plans/.*\.start\.json$": "notes",
+        r"/starts/": "start",
         "/plans/": "plan",
         r"\.index\.parquet$": "index",
         r"/shards(-\w+)?\.parquet$": "parts",

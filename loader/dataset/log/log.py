@@ -50,6 +50,11 @@ class Log:
         """The last state read; None before the first read. No request."""
         return self._known
 
+    @property
+    def is_unread(self) -> bool:
+        """True if the first read begins with a listing: nothing was read, and `resume` gave no state."""
+        return self._known is None and self._earlier is None
+
     def resume(self, earlier: State) -> None:
         """Continue from the `known` state of an earlier `Log` of this root.
 
@@ -245,6 +250,7 @@ class Log:
         record = outcome.state.committed(txn)
         if record is None:
             raise Corrupt(f"the log holds the commit of transaction {txn} and no version of it")
+        self._write_start(outcome, record.dataset)
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
@@ -258,6 +264,7 @@ class Log:
     def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
         """Retire a version. Repeating it changes nothing. Raises: VersionNotFound; as `append`."""
         outcome = self.append(lambda state: rules.decide_retire(state, dataset, number, reason))
+        self._write_start(outcome, dataset)
         versions = outcome.state.versions(dataset)
         return versions[number - 1]
 
@@ -327,7 +334,16 @@ class Log:
             )
 
         outcome = self.append(decide)
+        self._write_start(outcome, dataset)
         return outcome.state.refs[dataset, name]
+
+    def _write_start(self, outcome: AppendResult, dataset: str) -> None:
+        """Replace the dataset's start if an entry was appended. A disk has none."""
+        if outcome.entry is None or is_local(self._store):
+            return
+        from .dataset_starts import write_dataset_start  # readers of a log do without
+
+        write_dataset_start(self._store, outcome.state, dataset)
 
 
 def _to_do(url: str) -> str:

@@ -58,6 +58,7 @@ FOLDERS = (
     "search/",
     "slices/",
     "stages/",
+    "starts/",
     "swept/",
     "tables/",
     "takedowns/",

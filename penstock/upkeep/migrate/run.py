@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.dataset.log.append import read_tail
+from loader.dataset.log.dataset_starts import write_dataset_start
 from loader.dataset.log.entries import canonical, entry_key, parse
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import (
@@ -21,7 +22,7 @@ from loader.dataset.log.marker import (
 from loader.dataset.log.state import State
 from loader.dataset.tables.place_records import PLACES
 from loader.errors import AlreadyExists, Conflict, Forbidden, NotARoot, ObjectNotFound
-from loader.storage import Store
+from loader.storage import Store, is_local
 from loader.storage.store import check_recordable
 
 from ...places import check_apart
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 
-COPIED = ("data/", PLACES, FOLLOWS, *SMALL_FOLDERS)
+COPIED = ("data/", "starts/", PLACES, FOLLOWS, *SMALL_FOLDERS)
 """Folders of objects that another tool may have copied."""
 
 
@@ -293,8 +294,17 @@ def _copy_last(
     """Copy what names other objects: places, the log, and records of runs. Return the number of the last entry."""
     _copy_places(root.store, target)
     last = _copy_log(root, target, state, after)
+    if not is_local(target):
+        _write_starts(target, state, after)
     _copy_records(root.store, target, records, at_once)
     return last
+
+
+def _write_starts(target: Store, state: State, after: int) -> None:
+    """Write the starts of datasets with new versions. The primary's may name versions that the mirror lacks."""
+    datasets = {record.dataset for record in new_versions(state, after)}
+    for dataset in sorted(datasets):
+        write_dataset_start(target, state, dataset)
 
 
 def _copy_places(source: Store, target: Store) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -13,6 +13,7 @@ import numpy as np
 from loader import Root
 from loader.api.report import FORMAT, Report
 from loader.dataset.leases import list_leases
+from loader.dataset.log.dataset_starts import parse_dataset_start
 from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
@@ -91,7 +92,16 @@ def _plan(key: str, data: bytes, state: State) -> str:
 
 
 def _start_notes(data: bytes, state: State) -> str:
-    for id, path in parse_start_notes(data).items():
+    return _wrong_manifest(parse_start_notes(data), state)
+
+
+def _dataset_start(_: str, data: bytes, state: State) -> str:
+    guesses = parse_dataset_start(data).values()
+    return _wrong_manifest(dict(guesses), state)
+
+
+def _wrong_manifest(paths: Mapping[str, str], state: State) -> str:
+    for id, path in paths.items():
         record = state.by_id(id)
         if record is not None and record.manifest != path:
             return f"it states {path} for {record.name}, the log {record.manifest}: delete it; starts go on without"
@@ -204,6 +214,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "norms": _norm,
     "protected": _protected,
     "seals": _seal,
+    "starts": _dataset_start,
     "cards": _card,
     "takedowns": _named,
     "gates": _named,

@@ -58,16 +58,19 @@ def test_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
     root = loader.Root(url)
     with root.write("photos") as writer:
         writer.add("a", {"cls": 1})
-    log: list[str] = []
+    log: list[tuple[str, int]] = []
 
     def before(verb: str, key: str) -> None:
         if key.startswith("log/") and verb == "get":
-            log.append("lease" if list(root.store.list("leases/")) else "none")
+            leases = list(root.store.list("leases/"))
+            log.append((key, len(leases)))
 
     reader = loader.Root(url)
     reader._use(ObservedStore(reader.store, before))
     version = reader.open("photos@1")
-    assert (log[0], log[-1]) == ("none", "lease")
+    end = "log/000000000003.json"
+    assert log[-1] == (end, 1)
+    assert [key for key, _ in log].count(end) == 2
     assert [lease.versions for lease in list_leases(root.store)] == [(version.id,)]
 
 

@@ -28,14 +28,15 @@ def two_parts(request, url):
 
 
 def test_opening_and_locating_do_not_grow_with_samples(two_parts, stores):
-    """1 marker, 1 list and the log from the last hint, 1 lease (and the log again), 1 manifest and 1 shards table; 1
-    index per part that is asked for."""
+    """1 marker, 1 list, 1 guess and the log from the last hint, 1 lease (and the log again), 1 manifest and 1 shards
+    table; 1 index per part that is asked for."""
     root, n = two_parts
     reader = counted(root, stores)
     version = reader.open("d")
     calls = dict(reader.store.calls)
     assert calls.pop(("get", "penstock.json")) == 1
     assert calls.pop(("list", "log")) == 1
+    assert calls.pop(("get", "starts")) == 1
     assert calls.pop(("put", "leases")) == 1
     assert calls.pop(("get", "data")) == 2
     # Entries 1 and 2, and what is not there after them, twice.
@@ -86,6 +87,7 @@ def test_publishing_costs_what_is_new(url, stores, parts_there, new):
         calls.pop(("put_if_absent", "data")) == 5 + 1
     )  # shards, two column groups, stats, hashes; the manifest
     assert calls.pop(("put_if_absent", "log")) == 1
+    assert calls.pop(("put", "starts")) == 1
     assert calls.pop(("list", "log")) == 1
     # New parts' samples; the parent's manifest for column types and for the check; its hashes. Our manifest is known.
     assert calls.pop(("get", "data")) == new + 2 + 1

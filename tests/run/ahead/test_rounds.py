@@ -17,9 +17,9 @@ from tests.servers.processes import python
 BATCH, ROW_BYTES = 32, 3_000
 
 
-def write(root, publishes, shards_each):
+def write(root, publishes, shards_each, first=0):
     """A version of so many publishes, of so many shards of 20 samples each."""
-    for number in range(publishes):
+    for number in range(first, first + publishes):
         with root.write("large", part_samples=20) as writer:
             for i in range(20 * shards_each):
                 writer.add(f"{number:03d}/{i:05d}", {"bin": bytes([i % 251]) * ROW_BYTES})
@@ -36,24 +36,31 @@ def expected(root, step):
         plan_reads([ByteRange(at.offset, at.nbytes) for at in places if at.path == path], gap, 2**24)
         for path in shards
     ]
+    entries = root.state.n + 1  # every entry since the hint, and the one that may be there by now
     return [
-        {"marker": 1, "listing": 1},
-        {"log": root.state.n + 1},  # every entry since the hint, and the one that may be there by now
-        {"lease": 1, "manifest": 1},
+        {"marker": 1, "listing": 1, "start": 1},
+        {"log": entries, "lease": 1, "manifest": 1},
         {"log": 1, "parts": len(version.manifest["shards"])},  # nobody has retired it; where its parts lie
         {"index": len(shards)},
         {"samples": sum(map(len, reads))},
     ]
 
 
+def expected_without_a_start(root, step):
+    """The same if nothing guesses the version: the lease and the manifest wait for the log."""
+    first, second, *others = expected(root, step)
+    return [first, {"log": second.pop("log")}, second, *others]
+
+
 def expected_of_a_plan(root, step, notes=True):
     """The same for a saved plan: it names the version, so the lease, and with notes the manifest, wait for no log."""
-    rounds = expected(root, step)
-    head = rounds[0] | {"plan": 1, "notes": 1}
+    _, opening, tables, *others = expected(root, step)
+    head = {"marker": 1, "listing": 1, "plan": 1, "notes": 1}
     if notes:
-        return [head, {"log": root.state.n + 1, "lease": 1, "manifest": 1}, *rounds[3:]]
-    parts = {"parts": rounds[3]["parts"]}
-    return [head, {"log": root.state.n + 1, "lease": 1}, {"log": 1, "manifest": 1}, parts, *rounds[4:]]
+        return [head, opening, tables, *others]
+    opening.pop("manifest")
+    parts = {"parts": tables["parts"]}
+    return [head, opening, {"log": 1, "manifest": 1}, parts, *others]
 
 
 def plan_of(version):
@@ -103,11 +110,35 @@ def check_rounds(server, rounds, step, opened):
 
 @pytest.mark.parametrize(("publishes", "shards_each", "step"), [(1, 4, 0), (1, 4, 10**6), (25, 2, 10**6)])
 def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, served):
-    """However many publishes and shards there are, and wherever it begins: five before the samples."""
+    """However many publishes and shards there are, and wherever it begins: four before the samples."""
     write(memory_root, publishes, shards_each)
     rounds = expected(memory_root, step)
-    assert len(rounds) == 5 + 1
+    assert len(rounds) == 4 + 1
     check_rounds(served(memory_root), rounds, step, lambda root: plan_of(root.open("large@latest")))
+
+
+@pytest.mark.parametrize("ref", ["large", "large@2", "large@1", "large@prod"])
+def test_rounds_of_each_name(ref, memory_root, served):
+    write(memory_root, 2, 2)
+    memory_root.alias("large@1", "prod")
+    rounds = expected(memory_root, 0)[:2]
+    check_rounds(served(memory_root), rounds, 0, lambda root: plan_of(root.open(ref)))
+
+
+@pytest.mark.parametrize("guess", ["none", "wrong"])
+def test_rounds_without_a_right_guess(guess, memory_root, served):
+    """As many as an earlier release had."""
+    start = "starts/large.json"
+    write(memory_root, 1, 4)
+    early = memory_root.store.get(start).data
+    write(memory_root, 1, 4, first=1)
+    memory_root.store.delete_many([start])
+    rounds = expected_without_a_start(memory_root, 0)
+    assert len(rounds) == 5 + 1
+    if guess == "wrong":
+        memory_root.store.put(start, early)
+        rounds[1] |= {"lease": 1, "manifest": 1}
+    check_rounds(served(memory_root), rounds, 0, lambda root: plan_of(root.open("large@latest")))
 
 
 @pytest.mark.parametrize(("publishes", "shards_each", "step"), [(1, 4, 0), (25, 2, 7)])

@@ -18,6 +18,7 @@ import pytest
 
 import loader
 from loader.dataset import publish as changes
+from loader.dataset.log.dataset_starts import parse_dataset_start
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.files import MemoryBudget
@@ -270,6 +271,17 @@ def test_what_was_done_to_the_log_is_copied_before_its_entries(root, place):
     puts = [key for verb, key in counted.calls if verb.startswith("put")]
     assert place.get("log/repair-000000000002.json").data == b"{}"
     assert puts.index("log/repair-000000000002.json") < puts.index("log/000000000001.json")
+
+
+def test_mirror_has_starts_of_its_own(root):
+    """Of the versions that it has, also where its primary is a disk, which has none."""
+    mirror = open_store("memory://mirror-with-starts")
+    for newest in (2, 3):
+        migrate(root, mirror, Pace())
+        start = parse_dataset_start(mirror.get("starts/d.json").data)
+        assert start["latest"] == start[str(newest)] == (root.record("d").id, root.record("d").manifest)
+        write(root, range(30 * newest, 30 * newest + 5))
+    assert loader.Root(mirror.url).open("d").number == 3
 
 
 def test_version_published_meanwhile_waits_for_the_next_run(root, place):

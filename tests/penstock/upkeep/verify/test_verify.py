@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import loader
+from loader.dataset.log.dataset_starts import dump_dataset_start
 from loader.dataset.log.entries import canonical, checksum_of, entry_key
 from loader.dataset.log.log import Log
 from loader.dataset.log.snapshots import dump_state, hint_key
@@ -566,6 +567,21 @@ def test_start_notes_that_were_edited(root, edit, problem):
     _, info = root.store.list("plans/")
     change(root, info.key, edit)
     only(root, info.key, problem)
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda data: data.replace(b"/manifest-", b"0/manifest-"), r"it states data/.*, the log data/"),
+        (lambda data: data.replace(b"/manifest-", b"/manifest-0"), "is no path of the manifest of"),
+        (lambda data: data[:-1], "it cannot be read: DamagedJson"),
+    ],
+)
+def test_start_of_a_dataset_that_was_edited(root, edit, problem):
+    root.store.put("starts/d.json", dump_dataset_start(root.state, "d"))
+    assert not verify_root(root).problems
+    change(root, "starts/d.json", edit)
+    only(root, "starts/d.json", problem)
 
 
 def test_view_with_a_flipped_bit(root):

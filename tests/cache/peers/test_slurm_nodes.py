@@ -189,8 +189,8 @@ def test_four_nodes_read_each_byte_once(
     costs = reader_kill[1] + server_kill[1]
     total = sum(before_kills) + sum(reader_kill) + sum(server_kill)
     assert total - costs <= 1.05
-    # Steps since the last checkpoint and the first batches after the start: a few samples.
-    assert reader_kill[1] <= 0.15
+    # The end of the job's step kills all ranks, each with pages that wait to be sent; and the first batches are ranges.
+    assert reader_kill[1] <= 0.3
     # The killed server owned about a quarter of the pages. Their samples come as ranges, and near ones as one read.
     assert server_kill[1] <= 0.5
     metrics = [json.loads(one) for one in re.findall(r"metrics (\{.*\})", text)]

@@ -263,9 +263,9 @@ class Checkpoints:
         how: Mapping[str, Any],
     ) -> Checkpoint | None:
         """Load the newest near step that is above the root's newest and whole, else the root's newest."""
-        from .near.start import NearSteps
+        from .near.start import open_near_steps
 
-        with closing(NearSteps(cache, self.run, how.get("process_group"))) as near:
+        with closing(open_near_steps(self._near_session, cache, self.run, how.get("process_group"))) as near:
             self.near_rejections = near.rejections
             while True:
                 near.gather()

@@ -6,7 +6,7 @@ markers that the first rank's node lacks.
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ from loader.cache.peers.near_client import NearClient, NearFault
 from loader.cache.peers.near_files import NearFile, NearFiles, NearRun, near_folder
 from loader.cache.peers.training_nodes import node_name
 from loader.cache.spec import NodeCache
-from loader.errors import InvalidRuntime, StoreError
+from loader.errors import StoreError
 
 from ..marker import sha256
-from ..ranks import several
+from ..ranks import from_all_ranks, several
 from .choice import NearNode
 
 _log = logging.getLogger(__name__)
@@ -39,8 +39,6 @@ class Presence(NamedTuple):
     """HOST:PORT of the node's server; "" without one."""
     markers: tuple[tuple[int, str], ...]
     """(step, SHA-256) of its markers."""
-    problem: str
-    """Why the rank cannot take part, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +51,17 @@ class NearInventory:
     is_first_of_node: bool
     """True on one rank of each node."""
     nodes: Sequence[NearNode]
+    """Nodes of the ranks."""
+    addresses: Collection[str]
+    """Addresses of all ranks' nodes."""
 
 
 def gather_inventory(
     cache: NodeCache,
     run: str,
     group: Any,
-    client: NearClient,
-    problem: str = "",
 ) -> NearInventory:
-    """Return what all nodes have. Every rank calls it. group: None for a single process.
-
-    A node outside the job that does not answer counts as lost.
-
-    problem: why this rank cannot take part. Raises: InvalidRuntime with it, on every rank.
-    """
+    """Return what the nodes of all ranks have. Every rank calls it. group: None for a single process."""
     folder = near_folder(cache)
     own = _own_files(folder, run)
     server = live_server(os.fspath(cache.path))
@@ -79,17 +73,13 @@ def gather_inventory(
         f"{host}:{folder}",
         address,
         _digests(own.markers),
-        problem,
     )
-    everyone = _all_gather(presence, group)
-    # Only now: a rank that raised before the exchange would leave the others waiting.
-    for other in everyone:
-        if other.problem:
-            raise InvalidRuntime(other.problem)
+    everyone = from_all_ranks(presence, group)
     rank = _rank(group)
     markers = _markers(own.markers, everyone, group)
-    places = [one.place for one in everyone]
-    is_first_of_node = places.index(presence.place) == rank
+    places = [other.place for other in everyone]
+    first_of_node = places.index(presence.place)
+    is_first_of_node = rank == first_of_node
     # The ranks of a node share its folder: one list is enough.
     files: Sequence[NearFile] = ()
     if is_first_of_node:
@@ -97,13 +87,13 @@ def gather_inventory(
     files_by_rank = _gather(files, group)
     nodes: list[NearNode] = []
     if rank == 0:
-        nodes += _nodes(everyone, markers, files_by_rank)
-        nodes += _other_nodes(cache, run, everyone, client)
+        nodes = _nodes(everyone, markers, files_by_rank)
     return NearInventory(
         own=_node_label(presence),
         is_first_rank=rank == 0,
         is_first_of_node=is_first_of_node,
         nodes=nodes,
+        addresses={other.address for other in everyone},
     )
 
 
@@ -160,7 +150,8 @@ def _nodes(
     nodes: dict[str, NearNode] = {}
     places = {presence.place for presence in everyone}
     is_one_node = len(places) == 1
-    for presence, files in zip(everyone, files_by_rank, strict=True):
+    pairs = zip(everyone, files_by_rank, strict=True)
+    for presence, files in pairs:
         if presence.place in nodes:
             continue
         own: Markers = {}
@@ -175,24 +166,29 @@ def _nodes(
     return list(nodes.values())
 
 
-def _other_nodes(
+def other_nodes(
     cache: NodeCache,
     run: str,
-    everyone: Sequence[Presence],
+    addresses_of_ranks: Collection[str],
     client: NearClient,
 ) -> list[NearNode]:
-    """Return the nodes among the cache's peers that have no rank."""
+    """Return the nodes among the cache's peers that have no rank. One that does not answer counts as lost.
+
+    Raises: InvalidRuntime if the peers cannot be found.
+    """
     if cache.peers is None:
         return []
-    with_ranks = {presence.address for presence in everyone}
     members = CacheMembers(tuple(cache.peers))
-    addresses = [address for address in members.all() if address not in with_ranks]
+    addresses = [address for address in members.all() if address not in addresses_of_ranks]
     return served_nodes(addresses, run, client)
 
 
 def _markers(own: Markers, everyone: Sequence[Presence], group: Any) -> dict[str, bytes]:
     """Return digest -> the marker's bytes, of all markers. Every rank calls it."""
-    by_digest = {sha256(data): data for data in own.values()}
+    by_digest: dict[str, bytes] = {}
+    for data in own.values():
+        digest = sha256(data)
+        by_digest[digest] = data
     owners: dict[str, int] = {}
     for rank, presence in enumerate(everyone):
         for _, digest in presence.markers:
@@ -200,7 +196,8 @@ def _markers(own: Markers, everyone: Sequence[Presence], group: Any) -> dict[str
     for digest in sorted(owners):
         # The lowest rank that has it sends it; the first rank needs no copy of its own.
         if owners[digest] != 0:
-            data = _broadcast(by_digest.get(digest, b""), owners[digest], group)
+            data = by_digest.get(digest, b"")
+            data = _broadcast(data, owners[digest], group)
             by_digest[digest] = data
     return by_digest
 
@@ -211,16 +208,6 @@ def _rank(group: Any) -> int:
     from torch import distributed
 
     return distributed.get_rank(group)
-
-
-def _all_gather(presence: Presence, group: Any) -> list[Presence]:
-    if group is None:
-        return [presence]
-    from torch import distributed
-
-    everyone: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(everyone, presence, group=group)
-    return everyone
 
 
 def _broadcast(data: bytes, source: int, group: Any) -> bytes:

@@ -10,16 +10,18 @@ import loader
 from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.near_client import NearClient
 from loader.cache.peers.near_files import NearFiles, near_folder
-from loader.errors import Corrupt, InvalidRuntime, StoreError
+from loader.errors import Corrupt, StoreError
 from loader.storage import Store
 
 from ..marker import Checkpoint, part_key, steps
 from ..parts import Index, decode_index
+from ..ranks import on_every_rank
 from ..set_aside import is_record, read_record
 from .choice import Holders, NearRejection, choose_near_step
-from .inventory import NearInventory, gather_inventory
+from .inventory import NearInventory, gather_inventory, other_nodes
 from .near_marker import attempt_id
 from .reads import NearReads
+from .session import NearSession
 
 _log = logging.getLogger(__name__)
 
@@ -50,18 +52,13 @@ class NearSteps:
         self._run = run
         self._group = group
         self._folder = near_folder(cache)
-        self._problem = ""
-        token = None
-        try:
-            token = cache_token(os.fspath(cache.path))
-        except InvalidRuntime as error:
-            self._problem = str(error)  # raised on every rank, after the exchange in which the others wait
-        self._client = NearClient(token)
+        self._client = NearClient(cache_token(os.fspath(cache.path)))
         self._inventory = NearInventory(
             own="",
             is_first_rank=False,
             is_first_of_node=False,
             nodes=(),
+            addresses=(),
         )
         self._unreadable: set[tuple[int, str]] = set()
         self.rejections: list[NearRejection] = []
@@ -73,8 +70,6 @@ class NearSteps:
             self._cache,
             self._run,
             self._group,
-            self._client,
-            self._problem,
         )
 
     def choose(self, store: Store) -> NearStart:
@@ -83,8 +78,15 @@ class NearSteps:
         Logs for each newer step that is not whole which and why.
         """
         root_step = max(steps(store, self._run), default=-1)
+        others = other_nodes(
+            self._cache,
+            self._run,
+            self._inventory.addresses,
+            self._client,
+        )
+        nodes = [*self._inventory.nodes, *others]
         marked: set[int] = set()
-        for node in self._inventory.nodes:
+        for node in nodes:
             marked |= node.markers.keys()
         # Without near steps a start costs the root no further request.
         below = None
@@ -92,7 +94,7 @@ class NearSteps:
             below = set_aside_step(store, self._run, root_step)
         while True:
             choice = choose_near_step(
-                self._inventory.nodes,
+                nodes,
                 self._run,
                 above=root_step,
                 below=below,
@@ -167,6 +169,21 @@ class NearSteps:
         self.rejections.append(rejection)
         if self._inventory.is_first_rank:
             _log.warning("run %s does not go on at %s", self._run, rejection.reason)
+
+
+def open_near_steps(session: NearSession, cache: "loader.NodeCache", run: str, group: Any) -> NearSteps:
+    """Return the near steps of a run. Every rank calls it. This node's server runs from now on if the run saves.
+
+    Raises: InvalidRuntime, on every rank.
+    """
+
+    def open_here() -> NearSteps:
+        # The other nodes read this one's parts through its server.
+        if session.saves:
+            session.nodes()
+        return NearSteps(cache, run, group)
+
+    return on_every_rank(open_here, group)
 
 
 def set_aside_step(store: Store, run: str, newest: int) -> int | None:

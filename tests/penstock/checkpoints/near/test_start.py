@@ -7,12 +7,15 @@ import pytest
 import torch
 
 import loader
+from loader.cache.peers import lifetime
+from loader.cache.peers.lifetime import live_server
 from loader.errors import CheckpointMismatch, InvalidRuntime
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.marker import marker_key, part_key
 from penstock.checkpoints.restore import load_newest
 from penstock.checkpoints.set_aside import set_aside
 from tests.cache.peers.nodes import running_nodes
+from tests.servers.patience import PATIENCE_S
 
 from .nodes import distribute, near_checkpoints, near_path, saved
 
@@ -262,3 +265,17 @@ def test_token_that_others_may_read_is_refused(root, nodes, steps):
     token.chmod(0o644)
     with pytest.raises(InvalidRuntime):
         load(root, nodes[0], nodes)
+
+
+def test_start_of_a_saver_serves_its_node(root, nodes, steps):
+    nodes[0].stop()
+    with near_checkpoints(root, RUN, nodes[0], nodes[:1], near_every=20) as checkpoints:
+        assert live_server(str(nodes[0].folder)) is None
+        checkpoints.load(empty(), partial=True)
+        server = live_server(str(nodes[0].folder))
+        assert server.address == nodes[0].address
+    (process,) = lifetime._started
+    assert process.pid == server.pid
+    process.terminate()
+    process.wait(PATIENCE_S)
+    lifetime._started.clear()

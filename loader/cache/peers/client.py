@@ -7,6 +7,7 @@ is late is therefore left out for LEFT_OUT_S seconds, doubling to LEFT_OUT_MOST_
 """
 
 import logging
+import random
 import threading
 import time
 from collections import deque
@@ -15,21 +16,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...storage.cloud.http_connection import Place
+from ...storage.requests import Limiter, RetryBudget
 from ..addresses import split_address
-from .connection import PeerConnection
+from . import deadlines
+from .connection import IdleConnections, PeerConnection
 from .heads import AnswerHead, page_answer_start, parse_answer_head
 
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 0.25
-LATE_S = 0.25
-"""Seconds after which an answer is late, if the peers' usual time is short."""
-LATE_FACTOR = 3.0
-"""An answer is late after this many times the peers' 99th percentile."""
-CONGESTED_FACTOR = 3.0
-"""While more than half of the peers are late, the network is busy: wait this many times as long."""
-MOST_WAIT_S = 2.0
-"""Longest deadline of a request, in a busy network too."""
 BODY_S = 0.25
 """Seconds for the body of an answer, in addition to its bytes at SLOW_BYTES_PER_S."""
 SLOW_BYTES_PER_S = 100e6
@@ -42,23 +37,29 @@ TEXT_BYTES = 4096
 """Longest text of an answer."""
 LEFT_OUT_S = 5.0
 LEFT_OUT_MOST_S = 60.0
-KEPT = 2
-"""Connections kept to each peer."""
-IDLE_S = 10.0
-"""Seconds after which a kept connection is closed."""
-LATENCIES = 512
-"""Newest answers whose times give the 99th percentile."""
-SORT_ANSWERS = 64
-"""Answers after which the 99th percentile is computed anew: sorting takes longer than an answer."""
+IN_FLIGHT = 4
+"""Most calls of this process to one peer at a time, halved after a fault. Without a bound a burst of reads opens more
+connections than a server accepts, and its peers leave it out."""
+PAUSES = RetryBudget(base_s=0.05, cap_s=0.25)
+"""The pause between a peer's fault and the read of the bucket. All readers find a dead peer at once: they must not all
+ask the bucket at once."""
 LIES = 3
 """Wrong pages within LIES_S for which a peer is left out."""
 LIES_S = 3600.0
 
 
+# From the operating system: a training script may have seeded the other one, alike on all ranks.
+_random = random.SystemRandom().random
+
+
 class PeerFault(OSError):
-    """A peer did not answer as it should. is_unsent: no byte of the request has left."""
+    """A peer did not answer as it should.
+
+    is_unsent: no byte of the request has left. is_known: the peer was left out before.
+    """
 
     is_unsent = False
+    is_known = False
 
 
 @dataclass(slots=True)
@@ -66,10 +67,11 @@ class _Peer:
     """State of one peer. Guarded by the client's lock."""
 
     place: Place
-    idle: list[PeerConnection] = field(default_factory=list)
+    idle: IdleConnections = field(default_factory=IdleConnections)
     left_out_until_s: float = 0.0
     left_out_s: float = 0.0
     """Seconds of the last exclusion; 0 while the peer is healthy."""
+    limiter: Limiter = field(default_factory=lambda: Limiter(IN_FLIGHT))
     is_tested: bool = False
     """True while one request tests a peer that was left out."""
     lies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LIES))
@@ -89,7 +91,7 @@ class PeerClient:
     """Sends requests to peers. Thread-safe.
 
     token: secret that the servers expect; None for servers on the loopback interface. page_bytes: the cache's.
-    clock: seconds. has_warnings: True logs each peer that is left out, once.
+    has_warnings: True logs each peer that is left out, once. `clock`, `sleep` and `rng` are for tests.
     """
 
     def __init__(
@@ -99,9 +101,13 @@ class PeerClient:
         clock: Callable[[], float] = time.monotonic,
         *,
         has_warnings: bool = True,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: Callable[[], float] = _random,
     ) -> None:
         self._has_warnings = has_warnings
-        self._send_s = LATE_S + page_bytes / SLOW_BYTES_PER_S
+        self._sleep = sleep
+        self._rng = rng
+        self._send_s = deadlines.LATE_S + page_bytes / SLOW_BYTES_PER_S
         self.authorization = ""
         """Line of a request's head."""
         if token is not None:
@@ -109,9 +115,7 @@ class PeerClient:
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         self._lock = threading.Lock()
-        self._latencies_s: deque[float] = deque(maxlen=LATENCIES)
-        self._answers = 0
-        self._late_s = LATE_S
+        self._deadlines = deadlines.Deadlines()
 
     def is_left_out(self, address: str) -> bool:
         """Return whether requests to a peer are refused without being sent."""
@@ -130,10 +134,32 @@ class PeerClient:
 
         Raises: PeerFault at once if the peer is left out or cannot be reached.
         """
-        peer = self._admit(address, is_forced)
-        call = PeerCall(self, address, peer, requests, is_forced)
+        peer = self._peer(address)
+        if not is_forced:
+            self._refuse_left_out(address, peer)  # without waiting for the limiter
+        token = peer.limiter.acquire()
+        if not is_forced:
+            try:
+                self._admit(address, peer)
+            except PeerFault:
+                peer.limiter.release(token, throttled=False)
+                raise
+        call = PeerCall(
+            self,
+            address,
+            peer,
+            token,
+            requests,
+            is_forced=is_forced,
+        )
         call.send()
         return call
+
+    def pause_after_fault(self) -> None:
+        """Wait before the bucket is read in the place of peers: longer, the more of them are left out."""
+        n_left_out = len(self.left_out())
+        pause_s = PAUSES.pause_s(max(1, n_left_out), self._rng())
+        self._sleep(pause_s)
 
     def request(self, address: str, method: str, path: str, headers: str = "", body: bytes = b"") -> bytes:
         """Return a request for `begin`. headers: lines that end with CR LF."""
@@ -159,7 +185,7 @@ class PeerClient:
 
     def deadline_s(self) -> float:
         """Return the seconds that an answer may take."""
-        return self._late_s
+        return self._deadlines.late_s
 
     def report_wrong_page(self, address: str) -> None:
         """Count wrong bytes from a peer, and leave it out if there were LIES within an hour."""
@@ -183,69 +209,50 @@ class PeerClient:
     def close(self) -> None:
         """Close the kept connections."""
         with self._lock:
-            idle: list[PeerConnection] = []
-            for peer in self._peers.values():
-                idle += peer.idle
-                peer.idle.clear()
-        for connection in idle:
-            connection.close()
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.idle.close()
 
-    def _admit(self, address: str, is_forced: bool) -> _Peer:
+    def _peer(self, address: str) -> _Peer:
         with self._lock:
             peer = self._peers.get(address)
             if peer is None:
                 host, port = split_address(address)
                 peer = self._peers[address] = _Peer(Place(host, port, None))
-            if is_forced:
-                return peer
-            if self._clock() < peer.left_out_until_s or peer.is_tested:
-                fault = PeerFault(f"{address} is left out")
-                fault.is_unsent = True
-                raise fault
-            peer.is_tested = peer.left_out_s > 0
             return peer
+
+    def _admit(self, address: str, peer: _Peer) -> None:
+        """Note that a call begins. Raises: PeerFault."""
+        with self._lock:
+            self._refuse_left_out(address, peer)
+            peer.is_tested = peer.left_out_s > 0
+
+    def _refuse_left_out(self, address: str, peer: _Peer) -> None:
+        if self._clock() < peer.left_out_until_s or peer.is_tested:
+            fault = PeerFault(f"{address} is left out")
+            fault.is_unsent = True
+            fault.is_known = True
+            raise fault
 
     def idle_connection(self, peer: _Peer) -> PeerConnection | None:
         """Return a kept connection, which the server may have closed meanwhile."""
-        if not peer.idle:
-            return None
-        oldest_s = self._clock() - IDLE_S
-        stale = []
-        chosen = None
-        with self._lock:
-            while peer.idle and chosen is None:
-                candidate = peer.idle.pop()
-                if candidate.idle_since_s >= oldest_s:
-                    chosen = candidate
-                else:
-                    stale.append(candidate)
-        for candidate in stale:
-            candidate.close()
-        return chosen
+        return peer.idle.take(self._clock())
 
     def new_connection(self, peer: _Peer) -> PeerConnection:
         """Return a new connection. Raises: OSError."""
-        return PeerConnection(peer.place, CONNECT_S, LATE_S, self._send_s)
+        return PeerConnection(peer.place, CONNECT_S, deadlines.LATE_S, self._send_s)
 
     def keep(self, peer: _Peer, connection: PeerConnection) -> None:
         """Keep a connection for the next call, or close it."""
-        connection.idle_since_s = self._clock()
-        if not connection.has_unread:
-            with self._lock:
-                if len(peer.idle) < KEPT:
-                    peer.idle.append(connection)
-                    return
-        connection.close()
+        peer.idle.keep(connection, self._clock())
 
     def succeeded(self, peer: _Peer, seconds: float) -> None:
         """Note that a peer answered a call whose first answer took so long."""
         with self._lock:
             peer.left_out_s = 0.0
             peer.is_tested = False
-            self._latencies_s.append(seconds)
-            self._answers += 1
-            if self._answers % SORT_ANSWERS == 0:
-                self._set_late()
+            if self._deadlines.add(seconds):
+                self._update_deadline()
 
     def failed(self, address: str, peer: _Peer, reason: str) -> None:
         """Leave a peer out."""
@@ -254,7 +261,7 @@ class PeerClient:
             peer.is_tested = False
             peer.left_out_s = min(LEFT_OUT_MOST_S, max(LEFT_OUT_S, 2 * peer.left_out_s))
             peer.left_out_until_s = self._clock() + peer.left_out_s
-            self._set_late()
+            self._update_deadline()
         if first and self._has_warnings:
             logger.warning(
                 "node cache: %s is left out for %g s: %s; its pages come from the bucket. "
@@ -264,16 +271,9 @@ class PeerClient:
                 reason,
             )
 
-    def _set_late(self) -> None:
-        usual_s = 0.0
-        if self._latencies_s:
-            ordered = sorted(self._latencies_s)
-            usual_s = ordered[int(0.99 * (len(ordered) - 1))]
-        late_s = max(LATE_S, LATE_FACTOR * usual_s)
+    def _update_deadline(self) -> None:
         n_late = sum(peer.left_out_s > 0 for peer in self._peers.values())
-        if 2 * n_late > len(self._peers) > 1:
-            late_s *= CONGESTED_FACTOR
-        self._late_s = min(MOST_WAIT_S, late_s)
+        self._deadlines.update(n_late, len(self._peers))
 
 
 class PeerCall:
@@ -287,12 +287,16 @@ class PeerCall:
         client: PeerClient,
         address: str,
         peer: _Peer,
+        token: int,
         requests: Sequence[bytes],
+        *,
         is_forced: bool,
     ) -> None:
         self.address = address
         self._client = client
         self._peer = peer
+        self._token: int | None = token
+        """Place in the peer's limiter, until the call has ended."""
         self._requests = requests
         self._is_forced = is_forced
         self._n_sent = 0
@@ -351,15 +355,15 @@ class PeerCall:
             return PeerAnswer(status, "", body)
         return PeerAnswer(status, body.decode("utf-8", "replace").strip())
 
-    def abandon(self) -> None:
-        """Close the connection without reading the answers that are missing."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def close(self) -> None:
+        """End the call. Answers that were not read are lost."""
+        self._disconnect()
+        self._leave(is_fault=False)
 
     def fault(self, error: OSError) -> PeerFault:
         """Leave the peer out, close the connection, and return the error to raise."""
-        self.abandon()
+        self._disconnect()
+        self._leave(is_fault=True)
         text = str(error.strerror or error)
         if isinstance(error, TimeoutError):
             text = f"no answer within {time.monotonic() - self._begun_s:.2f} s"
@@ -377,7 +381,7 @@ class PeerCall:
 
     def _send_anew(self) -> None:
         """Send the round over a new connection. Raises: PeerFault."""
-        self.abandon()
+        self._disconnect()
         self._may_be_closed = False
         try:
             self._connection = self._client.new_connection(self._peer)
@@ -416,10 +420,22 @@ class PeerCall:
             )
         return parsed
 
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _leave(self, *, is_fault: bool) -> None:
+        """Let another call to the peer begin."""
+        if self._token is not None:
+            self._peer.limiter.release(self._token, throttled=is_fault)
+            self._token = None
+
     def _end(self) -> None:
         """Keep the connection, and note that the peer is healthy."""
         if self._connection is not None:
             self._client.keep(self._peer, self._connection)
             self._connection = None
+        self._leave(is_fault=False)
         if not self._is_forced:
             self._client.succeeded(self._peer, self._first_answer_s)

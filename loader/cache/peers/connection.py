@@ -7,12 +7,17 @@ lock. The kernel enforces the usual deadline: asking whether data has come was a
 import select
 import socket
 import struct
+import threading
 import time
 from errno import ECONNRESET
 
 from ...storage.cloud.http_connection import Place, dial
 from .heads import ANSWER_HEAD_BYTES, HEAD_BYTES, HEAD_END
 
+KEPT = 2
+"""Connections kept to each peer."""
+IDLE_S = 10.0
+"""Seconds after which a kept connection is closed."""
 _REMAINDER = 0.9
 """Least part of the kernel's wait until a deadline for which the kernel enforces it."""
 
@@ -108,6 +113,45 @@ class PeerConnection:
         poller.register(self._socket, select.POLLIN)
         events = poller.poll(wait_ms)
         return bool(events)
+
+
+class IdleConnections:
+    """Connections that wait for the next call. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._connections: list[PeerConnection] = []
+        self._lock = threading.Lock()
+
+    def take(self, now_s: float) -> PeerConnection | None:
+        """Return the connection that was kept last, which the server may have closed; None without one."""
+        oldest_s = now_s - IDLE_S
+        with self._lock:
+            if not self._connections:
+                return None
+            connection = self._connections.pop()
+        if connection.idle_since_s >= oldest_s:
+            return connection
+        connection.close()
+        self.close()  # the others are older
+        return None
+
+    def keep(self, connection: PeerConnection, now_s: float) -> None:
+        """Keep a connection for the next call, or close it."""
+        connection.idle_since_s = now_s
+        if not connection.has_unread:
+            with self._lock:
+                if len(self._connections) < KEPT:
+                    self._connections.append(connection)
+                    return
+        connection.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            connections = self._connections
+            self._connections = []
+        for connection in connections:
+            connection.close()
 
 
 def _timeval(seconds: float) -> bytes:

@@ -55,6 +55,8 @@ class PageQuestions:
         """Questions without an answer."""
         self.grants: dict[str, PeerNonce] = {}
         """Page -> claim of this process."""
+        self.has_new_fault = False
+        """True if the owner was not left out before."""
         self.lacks_set = False
         """True if the owner has no list of the set's objects."""
         self._client = client
@@ -88,6 +90,7 @@ class PageQuestions:
             self._call = self._client.begin(self.owner, requests)
         except PeerFault as fault:
             self._may_have_claims = not fault.is_unsent
+            self.has_new_fault = not fault.is_known
 
     def answers(self, deadline_s: float) -> list[Answer]:
         """Return the answers. From the owner's first fault on, pages are not kept.
@@ -102,15 +105,17 @@ class PageQuestions:
                     answers.append(answer)
                     self._n_heard += 1
             except PeerFault:
-                pass  # the client logs it and leaves the peer out
-            except BaseException:
-                self._call.abandon()
-                raise
+                self.has_new_fault = True  # the client logs it and leaves the peer out
         n = len(self._questions)
         self.faults = n - len(answers)
         self.misses = n - self.hits - self._n_present
         answers += [Absence.NOT_KEPT] * self.faults
         return answers
+
+    def close(self) -> None:
+        """End the call, if an error kept its answers from being read."""
+        if self._call is not None:
+            self._call.close()
 
     def unheard_claims(self) -> Iterator[tuple[str, PeerNonce]]:
         """Yield (page, claim) of questions without an answer: the owner may have granted them."""

@@ -217,22 +217,27 @@ class PeerCache:
         for number, owner in enumerate(owners):
             by_owner.setdefault(owner, []).append(number)
         set_id = self._set_id()
-        sent: list[PageQuestions] = []
-        for owner, numbers in by_owner.items():
-            own = [questions[number] for number in numbers]
-            page_questions = PageQuestions(self._client, owner, own, self._nonces, set_id)
-            page_questions.send()
-            sent.append(page_questions)
-        deadline_s = time.monotonic() + self._client.deadline_s()
         answers: list[Answer] = [Absence.NOT_KEPT] * len(questions)
-        for page_questions in sent:
-            try:
+        sent: list[PageQuestions] = []
+        try:
+            # In one order: calls that wait for each other's peers would wait for ever.
+            for owner in sorted(by_owner):
+                own = [questions[number] for number in by_owner[owner]]
+                page_questions = PageQuestions(self._client, owner, own, self._nonces, set_id)
+                sent.append(page_questions)
+                page_questions.send()
+            deadline_s = time.monotonic() + self._client.deadline_s()
+            for page_questions in sent:
                 own_answers = page_questions.answers(deadline_s)
-            finally:
+                numbers = by_owner[page_questions.owner]
+                for number, answer in zip(numbers, own_answers, strict=True):
+                    answers[number] = answer
+        finally:
+            for page_questions in sent:
+                page_questions.close()
                 self._note(page_questions)
-            numbers = by_owner[page_questions.owner]
-            for number, answer in zip(numbers, own_answers, strict=True):
-                answers[number] = answer
+        if any(page_questions.has_new_fault for page_questions in sent):
+            self._client.pause_after_fault()
         return answers
 
     def _note(self, questions: PageQuestions) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from loader.cache.cached_store import CachedStore
 from loader.cache.object_sets import ObjectSet
-from loader.cache.peers import client, peer_cache
+from loader.cache.peers import client, deadlines, peer_cache
 from loader.cache.peers.lifetime import live_server
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.peers.serve import ServeSettings, open_server
@@ -70,8 +70,13 @@ class Node:
         )
 
 
-PATIENT = {"CONNECT_S": 20.0, "LATE_S": 20.0, "BODY_S": 20.0, "MOST_WAIT_S": 20.0}
-"""Deadlines of readers that no busy machine exceeds."""
+PATIENT = {
+    client: ("CONNECT_S", "BODY_S"),
+    deadlines: ("LATE_S", "MOST_WAIT_S"),
+    peer_cache: ("SEND_S", "CLOSE_S"),
+}
+"""Deadlines of readers, set to PATIENCE_S, which no busy machine exceeds."""
+PATIENCE_S = 20.0
 
 
 @contextmanager
@@ -81,10 +86,9 @@ def running_nodes(folder, n, *, is_patient=True, **settings):
     with ExitStack() as stack:
         patched = stack.enter_context(pytest.MonkeyPatch.context())
         if is_patient:
-            for name, seconds in PATIENT.items():
-                patched.setattr(client, name, seconds)
-            for name in ("SEND_S", "CLOSE_S"):
-                patched.setattr(peer_cache, name, 20.0)
+            for module, names in PATIENT.items():
+                for name in names:
+                    patched.setattr(module, name, PATIENCE_S)
         for node in nodes:
             node.start()
             stack.callback(node.stop)

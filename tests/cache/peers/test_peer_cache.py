@@ -315,3 +315,49 @@ def test_nodes_with_other_members_read_the_same_bytes(tmp_path, origin):
         for reader in readers:
             assert reader.counts["peer_down"] == 0
             reader.close()
+
+
+def test_calls_to_one_peer_are_few_at_a_time(tmp_path, origin, monkeypatch):
+    """A burst of reads opens no more connections than a server of many readers accepts."""
+    waiting = threading.Semaphore(0)
+    may_answer = threading.Event()
+    at_once = []
+
+    def respond(head):
+        at_once.append(head)
+        waiting.release()
+        assert may_answer.wait(30)
+        return answer(404, b"not stored") * head.count(b"GET ")
+
+    with running_nodes(tmp_path, 1) as nodes, false_peer(respond) as slow:
+        reader = Reader(nodes[0], [nodes[0].address, slow], origin)
+        name = remote_name(reader.cache)
+        threads = [threading.Thread(target=reader.cache.read, args=(name, [slice(0, 5)])) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for _ in range(client_module.IN_FLIGHT):
+            assert waiting.acquire(timeout=30)
+        assert not waiting.acquire(timeout=0.1)
+        may_answer.set()
+        for thread in threads:
+            thread.join(30)
+        assert len(at_once) == len(threads)
+        reader.close()
+
+
+def test_readers_of_a_dead_peer_do_not_ask_the_bucket_at_once(tmp_path, origin):
+    """Each call that finds a dead peer draws a pause, and later calls neither ask the peer nor wait."""
+    pauses_s = []
+    with running_nodes(tmp_path, 2) as nodes:
+        reader = Reader(nodes[0], [node.address for node in nodes], origin)
+        client = reader.cache._client
+        client._sleep = pauses_s.append
+        client._rng = lambda: 1.0
+        nodes[1].stop()
+        read_all(reader.store)
+        assert pauses_s == [client_module.PAUSES.base_s]
+        for number in range(10):
+            client.failed(f"127.0.0.1:{number + 1}", client._peer(f"127.0.0.1:{number + 1}"), "test")
+        client.pause_after_fault()
+        assert pauses_s[1:] == [client_module.PAUSES.cap_s]
+        reader.close()

@@ -1,0 +1,43 @@
+"""When the answer of a peer is late: after a multiple of what answers usually take."""
+
+from collections import deque
+
+LATE_S = 0.25
+"""Seconds after which an answer is late, if the peers' usual time is short."""
+LATE_FACTOR = 3.0
+"""An answer is late after this many times the peers' 99th percentile."""
+CONGESTED_FACTOR = 3.0
+"""While more than half of the peers are late, the network is busy: wait this many times as long."""
+MOST_WAIT_S = 2.0
+"""Longest deadline of a request, in a busy network too."""
+LATENCIES = 512
+"""Newest answers whose times give the 99th percentile."""
+SORT_ANSWERS = 64
+"""Answers after which the 99th percentile is computed anew: sorting takes longer than an answer."""
+
+
+class Deadlines:
+    """The deadline of answers. Its caller has a lock."""
+
+    def __init__(self) -> None:
+        self.late_s = LATE_S
+        """Seconds that an answer may take."""
+        self._latencies_s: deque[float] = deque(maxlen=LATENCIES)
+        self._answers = 0
+
+    def add(self, seconds: float) -> bool:
+        """Note the time of an answer; return whether `update` is due."""
+        self._latencies_s.append(seconds)
+        self._answers += 1
+        return self._answers % SORT_ANSWERS == 0
+
+    def update(self, n_late: int, n_peers: int) -> None:
+        """Set the deadline. n_late: peers whose last answer was late, or that have another fault."""
+        usual_s = 0.0
+        if self._latencies_s:
+            ordered = sorted(self._latencies_s)
+            usual_s = ordered[int(0.99 * (len(ordered) - 1))]
+        late_s = max(LATE_S, LATE_FACTOR * usual_s)
+        if 2 * n_late > n_peers > 1:
+            late_s *= CONGESTED_FACTOR
+        self.late_s = min(MOST_WAIT_S, late_s)

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -19,8 +20,18 @@ NODES, REPLICAS = 4, 16
 LATENCY_S = 0.005
 
 
-def checkpoint_reads(folder: Path) -> tuple[float, float]:
-    """Return the bytes that the replicas read, as multiples of the checkpoint: without and with a cache."""
+class CheckpointReads(NamedTuple):
+    """Bytes that all replicas read from the bucket, as multiples of a checkpoint."""
+
+    without: float
+    through: float
+    """Through the caches of the nodes."""
+    near: float
+    """From a newer near save, after the node that saved it was lost."""
+
+
+def checkpoint_reads(folder: Path) -> CheckpointReads:
+    """Load a checkpoint by all replicas at once, three times."""
     bucket = folder / "bucket"
     state = {f"layer{number}": torch.randn(ROWS, COLUMNS) for number in range(TENSORS)}
     with Checkpoints(str(bucket), RUN, part_bytes=2**22) as saved:
@@ -42,22 +53,53 @@ def checkpoint_reads(folder: Path) -> tuple[float, float]:
                 node = nodes[number % NODES]
                 cache = None
                 if with_cache:
-                    cache = loader.NodeCache(path=node.folder, limit_bytes=node.limit_bytes, peers=peers)
+                    cache = _cache(node, peers)
                 _load(store.options, cache, state)
 
             with ThreadPoolExecutor(REPLICAS) as pool:
                 list(pool.map(load, range(REPLICAS)))
             _, nbytes = store.served()
             read.append(nbytes / size)
-    return read[0], read[1]
+        newer = {name: value + 1 for name, value in state.items()}
+        _save_near(store.options, _cache(nodes[0], peers), newer)
+        nodes[0].kill()
+        store.served()
+
+        def load_near(number: int) -> None:
+            node = nodes[1 + number % (NODES - 1)]
+            cache = _cache(node, peers)
+            _load(store.options, cache, newer, near=cache)
+
+        with ThreadPoolExecutor(REPLICAS) as pool:
+            list(pool.map(load_near, range(REPLICAS)))
+        _, nbytes = store.served()
+        read.append(nbytes / size)
+    return CheckpointReads(*read)
+
+
+def _cache(node: Node, peers: list[str]) -> "loader.NodeCache":
+    return loader.NodeCache(path=node.folder, limit_bytes=node.limit_bytes, peers=peers)
+
+
+def _save_near(options: dict[str, str], near: "loader.NodeCache", state: dict[str, torch.Tensor]) -> None:
+    root = loader.Root(f"s3://{BUCKET}", options=options)
+    with Checkpoints(root, RUN, near=near, near_every=1, part_bytes=2**22) as saved:
+        saved.save_near(2, state)
+        saved.wait()
+        counts = saved.near_counts()
+    if counts is None or counts.saved != 1:
+        raise RuntimeError(f"the near save failed: {counts}")
 
 
 def _load(
-    options: dict[str, str], cache: "loader.NodeCache | None", expected: dict[str, torch.Tensor]
+    options: dict[str, str],
+    cache: "loader.NodeCache | None",
+    expected: dict[str, torch.Tensor],
+    near: "loader.NodeCache | None" = None,
 ) -> None:
     state = {name: torch.zeros(ROWS, COLUMNS) for name in expected}
     root = loader.Root(f"s3://{BUCKET}", options=options)
-    with Checkpoints(root, RUN, cache=cache) as saved:
+    with Checkpoints(root, RUN, cache=cache, near=near) as saved:
         saved.load(state)
     for name, value in expected.items():
         if not torch.equal(state[name], value):

@@ -59,9 +59,13 @@ class CachedStore:
         fraction: float = 0.5,
         wait_s: float | None = None,
     ) -> None:
-        self._origin, self._cache, self._content_of = origin, cache, content_of
+        self._origin = origin
+        self._cache = cache
+        self._content_of = content_of
         self._fraction = fraction
-        self._wait_s = WAIT_S if wait_s is None else wait_s
+        self._wait_s = WAIT_S
+        if wait_s is not None:
+            self._wait_s = wait_s
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
 
@@ -75,14 +79,22 @@ class CachedStore:
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
         self._check(key, content, etag)
-        for number in _PageCuts([ByteRange(offset, nbytes)], self._cache.page_bytes).cuts:
-            self._cache.discard(self._name(content, number))
+        span = ByteRange(offset, nbytes)
+        page_cuts = _PageCuts([span], self._cache.page_bytes)
+        for number in page_cuts.cuts:
+            name = self._name(content, number)
+            self._cache.discard(name)
         blob = self._origin.get_range(key, offset, nbytes, self._pins.get(key))
         self._pin(key, blob.etag)
         return Blob(blob.data, content.sha256)
 
     def get_ranges(
-        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self,
+        key: str,
+        spans: Sequence[ByteRange],
+        *,
+        etag: str | None = None,
+        **limits: Unpack[ReadLimits],
     ) -> list[Blob]:
         """Return the ranges, like every store. Raises: as the origin.
 
@@ -96,7 +108,10 @@ class CachedStore:
         return [Blob(bytes(data), content.sha256) for data in ranges]
 
     def lend_ranges(
-        self, key: str, spans: Sequence[tuple[int, int]], etag: str | None = None
+        self,
+        key: str,
+        spans: Sequence[tuple[int, int]],
+        etag: str | None = None,
     ) -> tuple[Sequence[Buffer], str]:
         """Return (bytes of the (offset, nbytes) ranges, the object's change token).
 
@@ -106,9 +121,13 @@ class CachedStore:
         """
         content = self._content(key)
         if content is not None:
-            return self._ranges(key, content, spans, etag, {}), content.sha256
+            ranges = self._ranges(key, content, spans, etag, {})
+            return ranges, content.sha256
         blobs = self._origin.get_ranges(key, [ByteRange(*span) for span in spans], etag=etag)
-        return [blob.data for blob in blobs], blobs[0].etag if blobs else etag or ""
+        change_token = etag or ""
+        if blobs:
+            change_token = blobs[0].etag
+        return [blob.data for blob in blobs], change_token
 
     def _ranges(
         self,
@@ -156,21 +175,31 @@ class CachedStore:
         if content is None:
             return []
         page = self._page(content, number)
+        name = self._name(content, number)
         claimed_cache = cache or self._cache
-        return claimed_cache.read(self._name(content, number), (), claim=page.nbytes)
+        return claimed_cache.read(name, (), claim=page.nbytes)
 
     def is_here(self, key: str, number: int) -> bool:
         """Return whether a page is in the cache, or another reader is fetching it."""
         content = self._content(key)
         if content is None:
             return True
-        answer = self._cache.read(self._name(content, number), ())
+        name = self._name(content, number)
+        answer = self._cache.read(name, ())
         return answer is not Absence.NOT_KEPT
 
     def page_nbytes(self, key: str, number: int) -> int:
-        return self._page(self._certain(key), number).nbytes
+        content = self._certain(key)
+        page = self._page(content, number)
+        return page.nbytes
 
-    def keep(self, key: str, number: int, nonce: Hashable, cache: PageCache | None = None) -> int:
+    def keep(
+        self,
+        key: str,
+        number: int,
+        nonce: Hashable,
+        cache: PageCache | None = None,
+    ) -> int:
         """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim always ends."""
         content = self._certain(key)
         name = self._name(content, number)
@@ -185,20 +214,30 @@ class CachedStore:
             claimed_cache.release(name, nonce)
         return page.nbytes
 
-    def give_back(self, key: str, number: int, nonce: Hashable, cache: PageCache | None = None) -> None:
+    def give_back(
+        self,
+        key: str,
+        number: int,
+        nonce: Hashable,
+        cache: PageCache | None = None,
+    ) -> None:
+        """End a claim whose page is not fetched."""
         claimed_cache = cache or self._cache
-        claimed_cache.release(self.page_name(key, number), nonce)
+        name = self.page_name(key, number)
+        claimed_cache.release(name, nonce)
 
     def has_pages(self, key: str) -> bool:
         return self._content(key) is not None
 
     def page_name(self, key: str, number: int) -> str:
         """Return the name of a page of an object with `Content`."""
-        return self._name(self._certain(key), number)
+        content = self._certain(key)
+        return self._name(content, number)
 
     def _content(self, key: str) -> Content | None:
         if key not in self._contents:
-            self._contents[key] = self._content_of(key)
+            content = self._content_of(key)
+            self._contents[key] = content
         return self._contents[key]
 
     def _certain(self, key: str) -> Content:
@@ -211,7 +250,9 @@ class CachedStore:
 
     def _page(self, content: Content, number: int) -> ByteRange:
         start = number * self._cache.page_bytes
-        return ByteRange(start, min(self._cache.page_bytes, content.nbytes - start))
+        rest = content.nbytes - start
+        nbytes = min(self._cache.page_bytes, rest)
+        return ByteRange(start, nbytes)
 
     def _read_page(
         self,
@@ -223,14 +264,25 @@ class CachedStore:
         wait_s: float | None = None,
     ) -> Answer:
         """Take the cuts of a page from the cache if it has the page; return its answer."""
+        name = self._name(content, number)
         cuts = [cut for _, cut in page_cuts.cuts[number]]
-        answer = self._cache.read(self._name(content, number), cuts, claim=claim, wait_s=wait_s)
+        answer = self._cache.read(
+            name,
+            cuts,
+            claim=claim,
+            wait_s=wait_s,
+        )
         if not isinstance(answer, Grant | Absence):
             page_cuts.take(number, answer)
         return answer
 
     def _read_pages(
-        self, key: str, content: Content, page_cuts: "_PageCuts", *, with_claims: bool
+        self,
+        key: str,
+        content: Content,
+        page_cuts: "_PageCuts",
+        *,
+        with_claims: bool,
     ) -> dict[int, Absence]:
         """Take the cache's pages, and fetch the pages that it grants. Return the absences of all others.
 
@@ -238,26 +290,17 @@ class CachedStore:
         all grants of a call are in memory together.
         """
         numbers = list(page_cuts.cuts)
-        questions: list[PageQuestion] = []
-        for number in numbers:
-            page = self._page(content, number)
-            cuts: list[slice] = []
-            asked_bytes = 0
-            for _, cut in page_cuts.cuts[number]:  # a loop: a comprehension would be a call for each page
-                cuts.append(cut)
-                asked_bytes += cut.stop - cut.start
-            is_worth = asked_bytes >= self._fraction * page.nbytes
-            claim = page.nbytes if with_claims and is_worth else None
-            questions.append(PageQuestion(self._name(content, number), cuts, claim))
-        at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
-        if not any(question.claim is not None for question in questions):
-            at_once = max(1, len(numbers))
+        questions = self._questions(content, page_cuts, with_claims=with_claims)
+        at_once = max(1, len(numbers))
+        if any(question.claim is not None for question in questions):
+            at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
         missing: dict[int, Absence] = {}
         for start in range(0, len(numbers), at_once):
+            stop = start + at_once
             grants: dict[int, Hashable] = {}
             try:
-                answers = self._cache.read_all(questions[start : start + at_once])
-                for number, answer in zip(numbers[start : start + at_once], answers, strict=True):
+                answers = self._cache.read_all(questions[start:stop])
+                for number, answer in zip(numbers[start:stop], answers, strict=True):
                     if isinstance(answer, Grant):
                         grants[number] = answer.nonce
                     elif isinstance(answer, Absence):
@@ -267,8 +310,33 @@ class CachedStore:
                 self._fetch(key, content, grants, page_cuts)
             finally:
                 for number, nonce in grants.items():
-                    self._cache.release(self._name(content, number), nonce)
+                    name = self._name(content, number)
+                    self._cache.release(name, nonce)
         return missing
+
+    def _questions(
+        self,
+        content: Content,
+        page_cuts: "_PageCuts",
+        *,
+        with_claims: bool,
+    ) -> list[PageQuestion]:
+        """Return a question for each page, with a claim if enough of the page is requested."""
+        questions: list[PageQuestion] = []
+        for number, cuts_of_page in page_cuts.cuts.items():
+            page = self._page(content, number)
+            cuts: list[slice] = []
+            asked_bytes = 0
+            for _, cut in cuts_of_page:  # a loop: a comprehension would be a call for each page
+                cuts.append(cut)
+                asked_bytes += cut.stop - cut.start
+            claim = None
+            if with_claims and asked_bytes >= self._fraction * page.nbytes:
+                claim = page.nbytes
+            name = self._name(content, number)
+            question = PageQuestion(name, cuts, claim)
+            questions.append(question)
+        return questions
 
     def _fetch(self, key: str, content: Content, grants: dict[int, Hashable], page_cuts: "_PageCuts") -> None:
         if not grants:
@@ -301,7 +369,8 @@ class CachedStore:
             raise Changed(f"{self.url}/{key}: pinned as {etag}, and the version has SHA-256 {content.sha256}")
 
     def _pin(self, key: str, etag: str) -> None:
-        if self._pins.setdefault(key, etag) != etag:
+        pinned = self._pins.setdefault(key, etag)
+        if pinned != etag:
             raise Changed(
                 f"{self.url}/{key} was replaced while it was being read; shards are immutable: find out who wrote there"
             )
@@ -314,25 +383,29 @@ class _PageCuts:
     """
 
     def __init__(self, spans: Sequence[tuple[int, int]], page_bytes: int) -> None:
-        self._page_bytes, self.end = page_bytes, 0
+        self._page_bytes = page_bytes
+        self.end = 0
         self._whole: list[Buffer] = [b""] * len(spans)
         self._split: dict[int, dict[int, Buffer]] = {}  # for spans in several pages: page -> bytes
         cuts: dict[int, list[tuple[int, slice]]] = {}
-        for i, (at, nbytes) in enumerate(spans):
-            number, low = divmod(at, page_bytes)
-            stop, high = at + nbytes, low + nbytes
+        for i, (start, nbytes) in enumerate(spans):
+            stop = start + nbytes
             if stop > self.end:
                 self.end = stop
+            number, low = divmod(start, page_bytes)
+            high = low + nbytes
             if high <= page_bytes:
                 if nbytes:
-                    cuts.setdefault(number, []).append((i, slice(low, high)))
+                    cut = slice(low, high)
+                    cuts.setdefault(number, []).append((i, cut))
                 continue
             self._split[i] = {}
-            while at < stop:
-                number, low = divmod(at, page_bytes)
-                high = min(page_bytes, low + stop - at)
-                cuts.setdefault(number, []).append((i, slice(low, high)))
-                at += high - low
+            while start < stop:
+                number, low = divmod(start, page_bytes)
+                high = min(page_bytes, low + stop - start)
+                cut = slice(low, high)
+                cuts.setdefault(number, []).append((i, cut))
+                start += high - low
         self.cuts = {number: cuts[number] for number in sorted(cuts)}
 
     def take(self, number: int, pieces: Sequence[Buffer]) -> None:
@@ -343,13 +416,18 @@ class _PageCuts:
                 self._whole[i] = piece
 
     def spans(self, numbers: Iterable[int]) -> list[ByteRange]:
-        return [
-            ByteRange(number * self._page_bytes + cut.start, cut.stop - cut.start)
-            for number in numbers
-            for _, cut in self.cuts[number]
-        ]
+        """Return the ranges of the object that the cuts of some pages are."""
+        spans: list[ByteRange] = []
+        for number in numbers:
+            page_start = number * self._page_bytes
+            for _, cut in self.cuts[number]:
+                nbytes = cut.stop - cut.start
+                spans.append(ByteRange(page_start + cut.start, nbytes))
+        return spans
 
     def joined(self) -> list[Buffer]:
+        """Return the bytes of each span."""
         for i, pieces in self._split.items():
-            self._whole[i] = b"".join(pieces[number] for number in sorted(pieces))
+            ordered = [pieces[number] for number in sorted(pieces)]
+            self._whole[i] = b"".join(ordered)
         return self._whole

@@ -34,7 +34,7 @@ with Run.joined() as run:
             state["steps"] += 1
             # One write: ranks share a file.
             print(f"read {run.world.rank} {batch.step} {batch.digest}\n", end="", flush=True)
-            time.sleep(0.02)
+            time.sleep(settings["pause_s"])
         metrics = batches.metrics()
     shown = {name: value for name, value in metrics.items() if "cache" in name}
     print(f"metrics {json.dumps(shown)}\nsteps {int(state['steps'])}\n", end="", flush=True)

@@ -37,6 +37,8 @@ SAMPLES = 3200
 STEPS = SAMPLES // (8 * len(NODES))
 SAVE_EVERY = 10
 LATENCY_S = 0.03
+PAUSE_S = 0.1
+"""Length of a step: the kill must find an epoch that has pages to read."""
 SETTLE_S = 1.0
 """Longer than a claim of a reader that runs, shorter than the 5 s after which another takes a claim over."""
 CLUSTER = """\
@@ -137,7 +139,7 @@ def rank_of(cluster: Slurm, node: str) -> int:
 
 def kill_with_claims(pid: int, caches: Path) -> list[str]:
     """Kill a reader while it has claims, which nobody ends; return them."""
-    for _ in range(100):
+    for number in range(100):
         os.kill(pid, signal.SIGSTOP)
         # The others' claims end meanwhile: a stopped reader's stay.
         time.sleep(SETTLE_S)
@@ -146,7 +148,8 @@ def kill_with_claims(pid: int, caches: Path) -> list[str]:
             os.kill(pid, signal.SIGKILL)
             return left
         os.kill(pid, signal.SIGCONT)
-        time.sleep(0.05)
+        # Else it may always stop in the same part of a step.
+        time.sleep(0.01 * (number % 13))
     raise AssertionError("the reader never has a claim")
 
 
@@ -164,6 +167,7 @@ def test_four_nodes_read_each_byte_once(
             "page_bytes": PAGE_BYTES,
             "steps": 2 * STEPS,
             "save_every": SAVE_EVERY,
+            "pause_s": PAUSE_S,
         }
         command = (sys.executable, RANK, json.dumps(settings))
         record = loader.Root(tmp_path / "record").url

@@ -19,8 +19,8 @@ from .hamming import Int64s
 from .policy import TEXT, NearDuplicates, TextMatch
 from .settle import DuplicateOf
 from .texts import (
-    BatchDocuments,
     PublishedNear,
+    SignedDocuments,
     documents_of,
     least_equal_values,
     no_published,
@@ -54,8 +54,8 @@ def document_copies(
 ) -> DocumentCopies:
     """Find the copies among documents.
 
-    keys: str [n], in landing order. parts: the batch's. but: keys of published documents to leave out. Memory: 650
-    bytes per document. Raises: FieldMismatch; Corrupt.
+    keys: str [n], in landing order. parts: the batch's. but: keys of published documents to leave out. Memory: 1.1
+    kB per document. Raises: FieldMismatch; Corrupt.
     """
     signatures = signatures_of_parts(
         root.store,
@@ -105,7 +105,7 @@ def signatures_of_parts(
 
 
 def near_published(
-    documents: BatchDocuments,
+    documents: SignedDocuments,
     version: "loader.Version",
     match: TextMatch,
     but: Collection[str],
@@ -135,7 +135,7 @@ def near_published(
 
 
 def _equal_to_published(
-    documents: BatchDocuments,
+    documents: SignedDocuments,
     version: "loader.Version",
     field_name: str,
     document: Int64s,

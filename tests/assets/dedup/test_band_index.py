@@ -1,7 +1,8 @@
 """The index of published bands finds what comparing all finds, whatever was published, excluded or damaged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,26 @@ def test_run_of_an_older_version_leaves_the_newer_ones_segment(corpus: Corpus) -
     corpus.check(first)
     corpus.check(second)
     assert corpus.segments()[0] in before
+
+
+def test_segment_that_another_run_deletes_is_made_again(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes between the look for segments and the look-up in them, as a merge deletes it."""
+    version = corpus.publish(40)
+    corpus.check(version)
+    real = band_index.bands_with
+    calls = []
+
+    def late(*arguments: Any) -> Iterator[band_segments.Bands]:
+        calls.append(arguments)
+        if len(calls) == 1:
+            corpus.root.store.delete_many([info.key for info in corpus.root.store.list("tables/")])
+        yield from real(*arguments)
+
+    monkeypatch.setattr(band_index, "bands_with", late)
+    corpus.check(version)
+    assert len(calls) == 2
 
 
 def test_rows_that_were_excluded_later_are_in_an_older_version(corpus: Corpus) -> None:

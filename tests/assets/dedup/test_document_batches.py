@@ -1,5 +1,6 @@
 """Near documents from landing to version: which is published, and what the accounts say of the others."""
 
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,10 @@ import dagster as dg
 import pytest
 
 from assets.assembly import candidate
+from assets.dedup.document_copies import near_published
 from assets.dedup.policy import NearDuplicates, TextMatch
+from assets.dedup.texts import documents_of
+from assets.featurizers.texts.minhash import signature_of
 from assets.gate_settings import Gate
 from assets.report import check_metadata, samples_metadata
 from assets.spec import DatasetSpec, Feature
@@ -75,6 +79,17 @@ def test_copies_in_a_batch_and_against_the_version(dataset: Any) -> None:
     assert len(names) == 4
 
 
+def test_one_of_several_near_documents_of_a_file_stays(dataset: Any) -> None:
+    articles = [article(seed, changed) for seed in (1, 2, 3) for changed in (0, 5)]
+    lines = [json.dumps({"text": text.decode()}) for text in articles]
+    batch = dataset.batch(SPEC, {"all.jsonl": "\n".join(lines).encode()})
+    record = dataset.record(SPEC, batch)
+    assert record.counts["near_duplicates"] == 3
+    version = dataset.release(SPEC).version
+    texts = {sample["txt"].encode() for sample in version}
+    assert [len(texts & set(articles[first : first + 2])) for first in (0, 2, 4)] == [1, 1, 1]
+
+
 def test_dagster_shows_the_original_of_each_copy(dataset: Any) -> None:
     batch = dataset.batch(SPEC, {"a.txt": article(1), "b.txt": article(1, changed=6), "c.txt": article(2)})
     record = dataset.record(SPEC, batch)
@@ -101,12 +116,16 @@ def test_batch_without_anything_new_is_given_up(dataset: Any) -> None:
     assert dataset.release(SPEC).version.name == "texts@1"
 
 
-def test_published_batch_put_together_again_is_no_copy_of_itself(dataset: Any) -> None:
-    first = dataset.batch(SPEC, {"a.txt": article(1), "b.txt": article(2)})
-    dataset.release(SPEC)
-    other = replace(SPEC, near_duplicates=NearDuplicates(text=TextMatch(min_similarity=0.9)))
-    again = dataset.ingest(other, first)
-    assert (again.counts["near_duplicates"], again.counts["samples"]) == (0, 2)
+def test_document_is_no_copy_of_the_one_that_it_replaces(dataset: Any) -> None:
+    """A raw object that changed: its published sample leaves with the next version."""
+    dataset.batch(SPEC, {"a.txt": article(1), "b.txt": article(2)})
+    version = dataset.release(SPEC).version
+    table = version.samples().collect()
+    (key,) = table.filter(table["raw_key"] == "a.txt")["key"]
+    changed = documents_of(["new"], signature_of(article(1, changed=4).decode())[None])
+    near = near_published(changed, version, TextMatch(), but=())
+    assert [near.keys[ordinal] for ordinal in near.ordinal.tolist()] == [key]
+    assert len(near_published(changed, version, TextMatch(), but={key}).ordinal) == 0
 
 
 def test_excluded_document_has_no_copies(dataset: Any) -> None:

@@ -114,6 +114,21 @@ def test_text_many_times_has_one_original() -> None:
     assert copies["t19999"].reason == "near_duplicate of t0 (similarity 1.00, the other landed before)"
 
 
+def test_published_document_is_named_before_an_equally_near_one() -> None:
+    """b is near a and the published one by 100 values each, and these are not near each other."""
+    draw = np.random.default_rng(1)
+    b = draw.integers(0, 2**32, 112, np.uint32)
+    a, published = b.copy(), b.copy()
+    a[8:20] += 1
+    published[40:52] += 1
+    documents = documents_of(["a", "b"], np.stack([a, b]))
+    pairs = near_pairs(np.stack([a, b]), published[None], 90)
+    assert pairs.document.tolist() == [1]
+    copies = settle_documents(documents, 0.8, pairs)
+    assert {key: copy.of for key, copy in copies.items()} == {"b": "published0"}
+    assert copies["b"].reason.endswith("(similarity 0.89, the other was published before)")
+
+
 def test_documents_without_words_are_no_copies() -> None:
     empty = np.full((3, 112), NO_WORD, np.uint32)
     assert settle_documents(documents_of(["a", "b", "c"], empty), 0.8) == {}

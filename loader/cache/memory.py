@@ -148,7 +148,11 @@ class MemoryPages:
                 return answer
             data = self._pages.get(name)
         if data is None:
-            return Absence.COMING if name in self._coming else Absence.NOT_KEPT
+            if name in self._coming:
+                return Absence.COMING
+            data = self._pages.get(name)  # it may have come between our two looks
+        if data is None:
+            return Absence.NOT_KEPT
         if not cuts:
             return []
         if len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts):

@@ -117,6 +117,11 @@ class OpenCache:
             answer: Answer = Absence.COMING
             if not self._is_coming(name):
                 answer = self._claim(name, cuts, claim)
+            if answer is Absence.NOT_KEPT and claim is None:
+                # A page is written before its claim ends: it may have come between our two looks.
+                pieces = self._read_page(name, cuts)
+                if pieces is not None:
+                    return pieces
             if answer is not Absence.COMING or wait_s is None:
                 return answer
             now_s = time.monotonic()

@@ -12,6 +12,9 @@ from loader.storage import RangeReader, Store, is_local
 
 from .marker import Checkpoint
 
+LATE_S = 2.0
+"""Seconds after which a peer is late. A peer that is left out costs its blocks once for each replica."""
+
 
 @contextmanager
 def cached_reads(
@@ -30,7 +33,12 @@ def cached_reads(
         key = checkpoint.key(part)
         contents[key] = Content(part.sha256, part.nbytes)
         objects.append((part.sha256, part.nbytes))
-    opened = open_cache(cache, _count_nothing, lambda: [ObjectSet.of(objects)])
+    opened = open_cache(
+        cache,
+        _count_nothing,
+        lambda: [ObjectSet.of(objects)],
+        late_s=LATE_S,
+    )
     try:
         yield CachedStore(
             store,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
 from loader.cache.node_cache import OpenCache
+from loader.cache.pages import page_name
 from loader.cache.room import held_bytes
 from loader.cache.spec import NodeCache, PageMemory
 from loader.errors import PenstockError, Transient
@@ -57,6 +58,24 @@ def call(verb, store, ahead, cache, key, spans):
         cache.begin_epoch()
     elif ahead.claim(first) is Claim.GRANTED:
         ahead.fetch(first) if verb == "ahead" else ahead.give_back(first)
+
+
+@pytest.mark.parametrize("wait_s", [None, 5.0])
+def test_page_that_comes_while_a_reader_looks_is_read(wait_s, tmp_path, make_origin):
+    """Its reader has no claim: it was told that the page is coming, and else would read the range from the store."""
+    origin = make_origin(SIZES)
+    spec = NodeCache(path=tmp_path / "cache", limit_bytes=64 * PAGE, page_bytes=PAGE)
+    writer, reader = (OpenCache(spec, lambda what, n: None, origin.sets) for _ in range(2))
+    name = page_name(origin.content("data/a.tar").sha256, PAGE, 0)
+    grant = writer.read(name, (), claim=PAGE)
+    is_taken = reader._claims.is_taken
+
+    def written_first(name):
+        writer.put(name, grant.nonce, bytes(PAGE))
+        return is_taken(name)
+
+    reader._claims.is_taken = written_first
+    assert reader.read(name, [slice(0, 10)], wait_s=wait_s) == [bytes(10)]
 
 
 @pytest.mark.parametrize("where", ["folder", "memory"])

@@ -91,7 +91,8 @@ class PeerClient:
     """Sends requests to peers. Thread-safe.
 
     token: secret that the servers expect; None for servers on the loopback interface. page_bytes: the cache's.
-    has_warnings: True logs each peer that is left out, once. `clock`, `sleep` and `rng` are for tests.
+    has_warnings: True logs each peer that is left out, once. late_s: no answer is late before. `clock`, `sleep` and
+    `rng` are for tests.
     """
 
     def __init__(
@@ -101,13 +102,13 @@ class PeerClient:
         clock: Callable[[], float] = time.monotonic,
         *,
         has_warnings: bool = True,
+        late_s: float = 0.0,
         sleep: Callable[[float], None] = time.sleep,
         rng: Callable[[], float] = _random,
     ) -> None:
         self._has_warnings = has_warnings
         self._sleep = sleep
         self._rng = rng
-        self._send_s = deadlines.LATE_S + page_bytes / SLOW_BYTES_PER_S
         self.authorization = ""
         """Line of a request's head."""
         if token is not None:
@@ -115,7 +116,8 @@ class PeerClient:
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         self._lock = threading.Lock()
-        self._deadlines = deadlines.Deadlines()
+        self._deadlines = deadlines.Deadlines(late_s)
+        self._send_s = self._deadlines.least_s + page_bytes / SLOW_BYTES_PER_S
 
     def is_left_out(self, address: str) -> bool:
         """Return whether requests to a peer are refused without being sent."""
@@ -240,7 +242,8 @@ class PeerClient:
 
     def new_connection(self, peer: _Peer) -> PeerConnection:
         """Return a new connection. Raises: OSError."""
-        return PeerConnection(peer.place, CONNECT_S, deadlines.LATE_S, self._send_s)
+        least_s = self._deadlines.least_s
+        return PeerConnection(peer.place, max(CONNECT_S, least_s), least_s, self._send_s)
 
     def keep(self, peer: _Peer, connection: PeerConnection) -> None:
         """Keep a connection for the next call, or close it."""

@@ -17,10 +17,11 @@ SORT_ANSWERS = 64
 
 
 class Deadlines:
-    """The deadline of answers. Its caller has a lock."""
+    """The deadline of answers. Its caller has a lock. late_s: no answer is late before."""
 
-    def __init__(self) -> None:
-        self.late_s = LATE_S
+    def __init__(self, late_s: float = 0.0) -> None:
+        self.least_s = max(LATE_S, late_s)
+        self.late_s = self.least_s
         """Seconds that an answer may take."""
         self._latencies_s: deque[float] = deque(maxlen=LATENCIES)
         self._answers = 0
@@ -37,7 +38,7 @@ class Deadlines:
         if self._latencies_s:
             ordered = sorted(self._latencies_s)
             usual_s = ordered[int(0.99 * (len(ordered) - 1))]
-        late_s = max(LATE_S, LATE_FACTOR * usual_s)
+        late_s = max(self.least_s, LATE_FACTOR * usual_s)
         if 2 * n_late > n_peers > 1:
             late_s *= CONGESTED_FACTOR
         self.late_s = min(MOST_WAIT_S, late_s)

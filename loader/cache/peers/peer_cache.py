@@ -46,13 +46,20 @@ class PeerCache:
     """One loader's access to the cache of a cluster. Thread-safe.
 
     sets: the objects that this loader reads. count(name, amount) also receives cache_peer_hits, cache_peer_bytes,
-    cache_peer_misses and cache_peer_down.
+    cache_peer_misses and cache_peer_down. late_s: no answer of a peer is late before.
 
     Raises: InvalidRuntime if the folder may not be a cache, if several peers are this machine, or if the server of this
     node does not come up.
     """
 
-    def __init__(self, spec: NodeCache, count: Count, sets: Sets = tuple) -> None:
+    def __init__(
+        self,
+        spec: NodeCache,
+        count: Count,
+        sets: Sets = tuple,
+        *,
+        late_s: float = 0.0,
+    ) -> None:
         assert spec.peers is not None
         self.page_bytes = spec.page_bytes
         self.count = count
@@ -66,7 +73,7 @@ class PeerCache:
         self._sets_lock = threading.Lock()
         self.local = OpenCache(spec, count, self._sets_of_node)
         self.own_address = member_address(spec, self._members.all())
-        self._client = PeerClient(cache_token(self._folder), spec.page_bytes)
+        self._client = PeerClient(cache_token(self._folder), spec.page_bytes, late_s=late_s)
         self._unheard: deque[tuple[str, PeerNonce]] = deque()
         """Claims to release at peers that may be left out."""
         self._nonces = Nonces()

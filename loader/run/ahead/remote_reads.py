@@ -138,8 +138,9 @@ def open_cache(
     count: Count,
     sets: Sets,
     views: Sequence[View] = (),
+    late_s: float = 0.0,
 ) -> "OpenCache | PeerCache | MemoryPages":
-    """Return the open cache of the views that are read through it."""
+    """Return the open cache of the views that are read through it. late_s: no answer of a peer is late before."""
     if not isinstance(spec, NodeCache):
         return MemoryPages(spec, count)
     from ...cache.node_cache import OpenCache  # 5 ms, not needed for memory
@@ -156,7 +157,7 @@ def open_cache(
         return OpenCache(spec, count, sets)
     from ...cache.peers.peer_cache import PeerCache  # only with peers: sockets and processes
 
-    return PeerCache(spec, count, sets)
+    return PeerCache(spec, count, sets, late_s=late_s)
 
 
 def _object_sets(views: Sequence[View], contents: "Sequence[ShardContents]") -> list[ObjectSet]:

@@ -11,6 +11,7 @@ import pytest
 from loader.cache.answers import Absence, Grant
 from loader.cache.pages import page_name
 from loader.cache.peers import client as client_module
+from loader.cache.peers import deadlines
 from loader.cache.peers import peer_cache as peer_cache_module
 from loader.errors import Transient
 from loader.storage import ByteRange, open_store
@@ -269,6 +270,18 @@ def test_late_peer_is_left_out_at_once(tmp_path, origin, monkeypatch):
         assert 0 < len(heads) <= 11
         assert reader.cache._client.left_out() == [late]
         reader.close()
+
+
+def test_patient_client_waits_longer_also_after_faults():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    hasty = client_module.PeerClient(None, PAGE)
+    patient = client_module.PeerClient(None, PAGE, late_s=1.5)
+    for client in (hasty, patient):
+        with pytest.raises(client_module.PeerFault):
+            client.ask(address, "GET", "/", wait_s=1.0)
+        assert client.left_out() == [address]
+    assert (hasty.deadline_s(), patient.deadline_s()) == (deadlines.LATE_S, 1.5)
 
 
 def test_liar_is_left_out_after_three_wrong_pages(tmp_path, origin):

@@ -175,6 +175,48 @@ def test_segment_that_another_run_deletes_is_made_again(
     assert len(calls) == 2
 
 
+class Killed(BaseException):
+    """What ends a run in mid-write."""
+
+
+def test_run_killed_at_any_write_is_completed_by_the_next(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run indexes a version, merges four segments into one, and deletes them."""
+    for _ in range(3):
+        version = corpus.publish(20)
+        corpus.check(version)
+    version = corpus.publish(20)
+    store = version.store
+    before = {info.key: bytes(store.get(info.key).data) for info in store.list("tables/")}
+    n_writes = 0
+    while True:
+        store.delete_many([info.key for info in store.list("tables/")])
+        for path, data in before.items():
+            store.put(path, data)
+        remaining = n_writes
+        with monkeypatch.context() as patch:
+            for name in ("put", "put_if_absent", "delete_many"):
+                real = getattr(type(store), name)
+
+                def write(self: object, *arguments: object, real: Any = real) -> None:
+                    nonlocal remaining
+                    if not remaining:
+                        raise Killed
+                    remaining -= 1
+                    real(self, *arguments)
+
+                patch.setattr(type(store), name, write)
+            try:
+                corpus.check(version)
+                break  # no write was left to be killed at
+            except Killed:
+                n_writes += 1
+        corpus.check(version)
+    assert n_writes > 10
+    assert len(corpus.segments()) == 1
+
+
 def test_rows_that_were_excluded_later_are_in_an_older_version(corpus: Corpus) -> None:
     """A segment without them does not cover it."""
     first = corpus.publish(60)

@@ -20,6 +20,7 @@ from .cluster import SAMPLE_BYTES, cluster, make_root
 from .costs import connection_memory_mb, page_costs
 from .filled import filled_epoch, make_photos
 from .namespaces import refusal
+from .near_saves import NBYTES, near_save_figures
 from .replicas import checkpoint_reads
 
 NODES = 8
@@ -173,6 +174,27 @@ def checkpoints(bucket: Path, folder: Path, size: int) -> list[Row]:
     ]
 
 
+def near(bucket: Path, folder: Path, size: int) -> list[Row]:
+    """Near checkpoints of four nodes beside steps of 50 ms."""
+    figures = near_save_figures(folder / "near")
+    mebibytes = NBYTES // 2**20
+    counts = f"{figures.saved}, {figures.skipped}, {figures.failed}"
+    return [
+        Row(
+            f"near checkpoints of {mebibytes} MiB a rank on 4 nodes: slowest step beside them, of the slowest alone",
+            f"{figures.beside_near_s / figures.alone_s:.2f}",
+            "1.10",
+        ),
+        Row("the same, beside checkpoints in a root", f"{figures.beside_root_s / figures.alone_s:.2f}", ""),
+        Row(
+            "copy of the state: near, root, s",
+            f"{figures.near_copy_s:.2f}, {figures.root_copy_s:.2f}",
+            "",
+        ),
+        Row("near checkpoints saved, skipped, failed", counts, ""),
+    ]
+
+
 def fill(bucket: Path, folder: Path, size: int) -> list[Row]:
     """The first epoch of photos after `penstock cache fill`, against local files."""
     photos = folder / "photos"
@@ -198,6 +220,7 @@ PARTS: dict[str, Callable[[Path, Path, int], list[Row]]] = {
     "costs": costs,
     "checkpoints": checkpoints,
     "fill": fill,
+    "near": near,
 }
 
 

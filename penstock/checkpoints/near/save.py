@@ -161,6 +161,7 @@ class NearSaves:
         return text
 
     def _save(self, step: int, facts: Mapping[str, Any], begun: Event) -> None:
+        writer: NearWriter | None = None
         state = self._state
         # The pool's thread remembers its last call: only this name refers to the copy.
         self._state = None
@@ -179,8 +180,10 @@ class NearSaves:
             writer.on_set_up = begun.set
             first_error(lambda: self._write(state, writer))
         except Exception as error:  # noqa: BLE001 - it costs the near checkpoint, never a step
-            self._fail(step, error)
-            return
+            # A rank that dies after the marker must not cost the step, which a start will need.
+            if writer is None or not writer.is_committed:
+                self._fail(step, error)
+                return
         finally:
             begun.set()
         self._succeed(step)

@@ -48,6 +48,8 @@ class NearWriter(CheckpointWriter):
         self._nodes = nodes
         self._partner = nodes.partner
         self._deadline_s = time.monotonic() + SAVE_S
+        self.is_committed = False
+        """True once the step is whole, on the first rank."""
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Return the plans: a near step may be saved again, after a start at an earlier one."""
@@ -77,6 +79,7 @@ class NearWriter(CheckpointWriter):
         """Write the marker to all nodes; then delete all but this step and the one before."""
         data = marker.encode(checkpoint)
         self._nodes.put_marker(self._run, self._step, data)
+        self.is_committed = True
         kept = [self._step]
         before = self._nodes.newest_below(self._run, self._step)
         if before is not None:

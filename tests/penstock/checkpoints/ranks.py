@@ -24,7 +24,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from loader import NodeCache, Root
+from loader.cache.peers.near_client import NearClient
+from loader.cache.peers.near_files import NearFiles
 from loader.dataset.shards.shard import crc32c
+from loader.storage.disk.store import LocalStore
 from loader.storage.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
 
@@ -142,6 +145,57 @@ def load(request, rank):
     with checkpoints(request) as kept, counted(traffic):
         found = kept.load({"t": TrainingState(model, optimizer)}, step=request.get("step", "latest"))
     return {"digests": digests(model, optimizer), "step": found and found.step, "requests": traffic.requests}
+
+
+def near_state(step, rank):
+    """A state that no other step has: a tensor of all ranks, one of this rank, and a value."""
+    draw = torch.Generator().manual_seed(1000 * step + rank)
+    return {
+        "all": torch.full((3000,), float(step)),
+        f"rank{rank}": torch.randn(4000, generator=draw),
+        "step": step,
+    }
+
+
+def kill_at_change(pid, at):
+    """A process ends by SIGKILL before this one's change number `at` of near files, here or on another node; none does
+    below 0. A call that gives the number of changes."""
+    changes = 0
+
+    def deadly(call):
+        def wrapped(*args, **options):
+            nonlocal changes
+            if changes == at:
+                os.kill(pid, signal.SIGKILL)
+            changes += 1
+            return call(*args, **options)
+
+        return wrapped
+
+    for owner, name in (
+        (LocalStore, "put"),
+        (NearFiles, "write"),
+        (NearFiles, "delete"),
+        (NearClient, "put"),
+        (NearClient, "delete"),
+    ):
+        setattr(owner, name, deadly(getattr(owner, name)))
+    return lambda: changes
+
+
+def save_near(request, rank):
+    """Saves near steps as the rank of a node. During the last one `die_rank` kills itself, or the process `die_pid`.
+    The counts, and the changes of the last step."""
+    near = NodeCache(path=request["near"][rank], limit_bytes=2**16, page_bytes=4096, peers=request["peers"])
+    changes = None
+    with Checkpoints(request["url"], "run", near=near, near_every=1, part_bytes=20_000) as saved:
+        for step in request["steps"]:
+            if step == request["steps"][-1] and rank == request["die_rank"]:
+                changes = kill_at_change(request.get("die_pid") or os.getpid(), request["die_at"])
+            saved.save_near(step, near_state(step, rank))
+            saved.wait()
+        counts = saved.near_counts()
+    return {"counts": counts, "changes": changes and changes()}
 
 
 def as_rank(request, rank, meet, answer):

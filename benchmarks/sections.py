@@ -25,6 +25,7 @@ PAGES = {
     "benchmarks.exchange": PIPELINE,
     "benchmarks.text": PIPELINE,
     "benchmarks.text_copies": PIPELINE,
+    "benchmarks.text_overlap": PIPELINE,
     "benchmarks.rollouts": PIPELINE,
     "benchmarks.view": PIPELINE,
     "benchmarks.search": PIPELINE,

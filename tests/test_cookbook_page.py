@@ -25,7 +25,7 @@ BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE, re.S))
 COMMANDS = dict(re.findall(r"```sh (\w+)\n(.*?)```", PAGE, re.S))
 WITH_LIBRARIES = ("torchvision", "hf")
 POST_TRAINING = ("sft", "dpo", "grpo", "evaluation", "images")
-IN_ONE_PROCESS = ("splits", "validate", "captions", "video", "language", *POST_TRAINING)
+IN_ONE_PROCESS = ("splits", "validate", "captions", "video", "language", "exam", *POST_TRAINING)
 AUGMENT = """
 import loader, sys
 
@@ -146,6 +146,20 @@ def test_sequences_are_stored_once_and_read(
         assert main(words[1:]) == 0
         exec(compile(BLOCKS["stored"], "stored", "exec"), {"__name__": "__main__"})
         assert "\n(8, 512) " in capsys.readouterr().out
+
+
+def test_page_with_a_question_is_named(
+    printed: dict[str, list[str]],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert printed["exam"] == ["2\n"] * 2
+    monkeypatch.chdir(place)
+    words = COMMANDS["overlap"].split()
+    assert main(words[1:]) == 1
+    row = capsys.readouterr().out.splitlines()[0].strip()
+    assert f"It prints `{row}`, and exits with 1." in PAGE
 
 
 def first_and_last_loss(texts: list[str]) -> tuple[float, float]:
@@ -281,7 +295,7 @@ def test_page_counts_the_changed_lines_of_a_moved_training() -> None:
 
 def test_every_block_is_tried() -> None:
     tried = {"resnet", "dataset", "seeded", "tiny", "stored"}
-    assert set(COMMANDS) == {"jpegs", "pack"}
+    assert set(COMMANDS) == {"jpegs", "pack", "overlap"}
     assert set(BLOCKS) == {*tried, *IN_ONE_PROCESS, *WITH_LIBRARIES}
     assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own
 

@@ -19,7 +19,7 @@ from penstock.stages import StageRecord, current_record, find_record, record_pat
 from ..checks.outcome import CheckResult
 from .captions import Texts, caption_findings, texts_of
 from .columns import column_findings, with_source
-from .contamination import BatchDocuments, column_contaminations, compared_names, text_contaminations
+from .contamination import BatchTexts, column_contaminations, compared_names, text_contaminations
 from .findings import (
     CHECK_NAMES,
     IDENTITIES,
@@ -228,7 +228,7 @@ class GateInputs:
     """Versions whose samples must not appear."""
     thresholds: Thresholds
     """Thresholds of the dataset."""
-    documents: BatchDocuments | None = None
+    documents: BatchTexts | None = None
     """Parts of the batch; None compares no texts with protected versions."""
 
 

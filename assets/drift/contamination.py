@@ -42,7 +42,7 @@ class SharedSample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDocuments:
+class BatchTexts:
     """Parts of a batch, to read their texts."""
 
     reader: RangeReader
@@ -139,7 +139,7 @@ def _same_samples(
 
 def text_contaminations(
     batch: "pl.DataFrame",
-    documents: BatchDocuments,
+    documents: BatchTexts,
     protected: Sequence[loader.Version],
 ) -> list[DriftFinding]:
     """Find samples whose texts share 13 words in a row with a protected version.
@@ -168,7 +168,7 @@ def text_contaminations(
 
 def compared_names(
     batch: "pl.DataFrame",
-    documents: BatchDocuments | None,
+    documents: BatchTexts | None,
     protected: loader.Version,
 ) -> str:
     """Return the name of a protected version, with what the batch is compared by."""

@@ -6,12 +6,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeGuard
 
 import loader
+from loader.errors import InvalidRuntime, VersionNotFound, VersionRetired
 from penstock.stages import StageRecord
 
 from ..checks import CheckResult, run_expectations
 from ..drift import blank
 from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
-from ..drift.contamination import BatchDocuments
+from ..drift.contamination import BatchTexts
 from ..gate_settings import DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..stages import reader_of
 
@@ -85,10 +86,10 @@ class GateChecks:
         return check(self.compared)
 
     @property
-    def _documents(self) -> BatchDocuments:
+    def _documents(self) -> BatchTexts:
         samples = self._samples
         parts = [loader.Part.from_json(part) for part in samples.body["parts"]]
-        return BatchDocuments(
+        return BatchTexts(
             reader=reader_of(self._root.store, samples),
             name=f"batch {samples.partition} of {samples.dataset}",
             parts=tuple(parts),
@@ -105,12 +106,20 @@ def _has_samples(version: loader.Version | None) -> TypeGuard[loader.Version]:
     return version is not None and len(version) > 0
 
 
+def _open_protected(root: loader.Root, ref: str) -> loader.Version:
+    try:
+        return root.open(ref)
+    except (VersionNotFound, VersionRetired) as error:
+        # A batch stays stopped: without a comparison the evaluation is not protected.
+        raise InvalidRuntime(f"{error}. Name a version that exists in Gate(protected=)") from error
+
+
 def _gate_inputs(
     root: loader.Root,
     gate: Gate,
     now: BatchFacts,
     newest: loader.Version | None,
-    documents: BatchDocuments,
+    documents: BatchTexts,
 ) -> GateInputs:
     """Return the inputs of the drift checks. now: facts of the batch. newest: the dataset's newest version."""
     against = newest
@@ -119,7 +128,7 @@ def _gate_inputs(
     baseline = None
     if _has_samples(against):
         baseline = baseline_of(root, against)
-    protected = [root.open(ref) for ref in gate.protected]
+    protected = [_open_protected(root, ref) for ref in gate.protected]
     return GateInputs(
         now=now,
         baseline=baseline,

@@ -11,7 +11,7 @@ import loader
 from assets.checks import CheckResult
 from assets.drift import Thresholds
 from assets.drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, recent_rows
-from assets.drift.contamination import BatchDocuments
+from assets.drift.contamination import BatchTexts
 from assets.drift.findings import same_as
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.errors import DecodeFailed
@@ -132,11 +132,11 @@ QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold 
 FILLER = "The committee met again on Tuesday to discuss the budget for the coming year without any result. "
 
 
-def documents(root: loader.Root, texts: Mapping[str, bytes]) -> BatchDocuments:
+def documents(root: loader.Root, texts: Mapping[str, bytes]) -> BatchTexts:
     """A part of an open transaction, as a batch has it before its gate."""
     txn = root.begin("docs")
     part = loader.write_part(root, txn, [(key, {"txt": text}) for key, text in texts.items()])
-    return BatchDocuments(reader=root.store, name="batch b1 of docs", parts=(part,))
+    return BatchTexts(reader=root.store, name="batch b1 of docs", parts=(part,))
 
 
 def judged_texts(root: loader.Root, texts: Mapping[str, bytes], *refs: str) -> CheckResult:

@@ -88,3 +88,17 @@ def test_approval_is_on_record(run: Run, root: loader.Root, stopped: str, texts:
     assert f"{key} of exam@1[0]" in approval["checks"]["protected"]
     checks = {check.name: check for check in build_card(root, version, n_examples=0).history.checks}
     assert "Approved by Ada: a quote, not the answer" in checks["protected"].newest
+
+
+def test_protected_version_that_was_retired_stops_every_batch(
+    run: Run, root: loader.Root, stopped: str, failure_of: Callable[[dg.ExecuteInProcessResult], str]
+) -> None:
+    with root.write("exam") as writer:
+        writer.add("q2", {"txt": "another question"})
+    root.retire("exam@1", reason="replaced")
+    release = run("release", SPEC)
+    assert not release.success
+    assert "retired: replaced; exam has versions 1..2" in failure_of(release)
+    assert "Name a version that exists in Gate(protected=)" in failure_of(release)
+    (batch,) = stopped_batches(root, "demo")
+    assert "protected" in batch.never

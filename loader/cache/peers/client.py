@@ -19,7 +19,7 @@ from ...storage.cloud.http_connection import Place
 from ...storage.requests import Limiter, RetryBudget
 from ..addresses import split_address
 from . import deadlines
-from .connection import IdleConnections, PeerConnection
+from .connection import KEPT, IdleConnections, PeerConnection
 from .heads import AnswerHead, page_answer_start, parse_answer_head
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class _Peer:
     """State of one peer. Guarded by the client's lock."""
 
     place: Place
-    idle: IdleConnections = field(default_factory=IdleConnections)
+    idle: IdleConnections
     left_out_until_s: float = 0.0
     left_out_s: float = 0.0
     """Seconds of the last exclusion; 0 while the peer is healthy."""
@@ -91,8 +91,8 @@ class PeerClient:
     """Sends requests to peers. Thread-safe.
 
     token: secret that the servers expect; None for servers on the loopback interface. page_bytes: the cache's.
-    has_warnings: True logs each peer that is left out, once. late_s: no answer is late before. `clock`, `sleep` and
-    `rng` are for tests.
+    has_warnings: True logs each peer that is left out, once. late_s: no answer is late before. kept: connections
+    kept to each peer. `clock`, `sleep` and `rng` are for tests.
     """
 
     def __init__(
@@ -103,10 +103,12 @@ class PeerClient:
         *,
         has_warnings: bool = True,
         late_s: float = 0.0,
+        kept: int = KEPT,
         sleep: Callable[[float], None] = time.sleep,
         rng: Callable[[], float] = _random,
     ) -> None:
         self._has_warnings = has_warnings
+        self._kept = kept
         self._sleep = sleep
         self._rng = rng
         self.authorization = ""
@@ -220,7 +222,7 @@ class PeerClient:
             peer = self._peers.get(address)
             if peer is None:
                 host, port = split_address(address)
-                peer = self._peers[address] = _Peer(Place(host, port, None))
+                peer = self._peers[address] = _Peer(Place(host, port, None), IdleConnections(self._kept))
             return peer
 
     def _admit(self, address: str, peer: _Peer) -> None:

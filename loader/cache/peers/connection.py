@@ -115,10 +115,27 @@ class PeerConnection:
         return bool(events)
 
 
-class IdleConnections:
-    """Connections that wait for the next call. Thread-safe."""
+KEPT_MOST = 4
+"""Connections kept to each peer of a small cluster: as many as are in flight (`client.IN_FLIGHT`)."""
+_SERVER_CONNECTIONS = 4096
+_NODE_PROCESSES = 32
+"""Processes of a node that connect to a server: 8 ranks with 4 workers each."""
 
-    def __init__(self) -> None:
+
+def kept_connections(nodes: int) -> int:
+    """Return the connections that a process keeps to each peer. All processes' together must fit a server.
+
+    With 2 of them 2,100 questions of an epoch opened 200 connections, with 4 they open 26.
+    """
+    fitting = _SERVER_CONNECTIONS // (_NODE_PROCESSES * nodes)
+    return min(KEPT_MOST, max(KEPT, fitting))
+
+
+class IdleConnections:
+    """Connections that wait for the next call, `most` of them. Thread-safe."""
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._most = most
         self._connections: list[PeerConnection] = []
         self._lock = threading.Lock()
 
@@ -140,7 +157,7 @@ class IdleConnections:
         connection.idle_since_s = now_s
         if not connection.has_unread:
             with self._lock:
-                if len(self._connections) < KEPT:
+                if len(self._connections) < self._most:
                     self._connections.append(connection)
                     return
         connection.close()

@@ -23,6 +23,7 @@ from ..pages import page_checksum
 from ..spec import NodeCache
 from . import heads
 from .client import PeerClient, PeerFault
+from .connection import kept_connections
 from .lifetime import cache_token, live_server, start_server
 from .members import CacheMembers, is_local
 from .page_questions import Nonces, PageQuestions, PeerNonce
@@ -73,7 +74,12 @@ class PeerCache:
         self._sets_lock = threading.Lock()
         self.local = OpenCache(spec, count, self._sets_of_node)
         self.own_address = member_address(spec, self._members.all())
-        self._client = PeerClient(cache_token(self._folder), spec.page_bytes, late_s=late_s)
+        self._client = PeerClient(
+            cache_token(self._folder),
+            spec.page_bytes,
+            late_s=late_s,
+            kept=kept_connections(self._nodes),
+        )
         self._unheard: deque[tuple[str, PeerNonce]] = deque()
         """Claims to release at peers that may be left out."""
         self._nonces = Nonces()

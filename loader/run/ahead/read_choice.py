@@ -48,6 +48,7 @@ class ReadChoice:
         self._page_bytes = page_bytes
         self._limit = limit * max(1, peers)
         self._is_folder = is_folder
+        self._peers = peers
         self.sources = [planned[i] for i in remote]
         self.views = [recipe.stored[i] for i in remote]
         self.caches = recipe.world.world_size
@@ -134,6 +135,8 @@ class ReadChoice:
         manner = "by ranges, some steps ahead"
         if self.in_pages:
             manner = "in pages, ahead of their next use"
+        elif self.pays and self._peers:
+            manner += f", and {self._peers} nodes keep pages for each other"
         elif self.pays:
             manner += ", and the cache keeps a fixed share of the pages"
         elif self._is_folder:

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -13,6 +14,8 @@ from loader.cache.pages import page_name
 from loader.cache.peers import client as client_module
 from loader.cache.peers import deadlines
 from loader.cache.peers import peer_cache as peer_cache_module
+from loader.cache.peers.connection import kept_connections
+from loader.cache.peers.server import MOST_CONNECTIONS
 from loader.errors import Transient
 from loader.storage import ByteRange, open_store
 from tests.cache.origin import Origin, body
@@ -328,6 +331,41 @@ def test_nodes_with_other_members_read_the_same_bytes(tmp_path, origin):
         for reader in readers:
             assert reader.counts["peer_down"] == 0
             reader.close()
+
+
+def test_threads_that_ask_at_once_keep_their_connections(tmp_path, origin, monkeypatch):
+    opened = []
+    new_connection = client_module.PeerClient.new_connection
+
+    def counted(client, peer):
+        opened.append(peer)
+        return new_connection(client, peer)
+
+    with running_nodes(tmp_path, 2) as nodes:
+        peers = [node.address for node in nodes]
+        reader = Reader(nodes[0], peers, origin)
+        read_all(reader.store)
+        settled(nodes[1])
+        monkeypatch.setattr(client_module.PeerClient, "new_connection", counted)
+        barrier = threading.Barrier(client_module.IN_FLIGHT)
+
+        def read_often():
+            for _ in range(8):
+                barrier.wait()
+                read_all(reader.store)
+
+        with ThreadPoolExecutor(client_module.IN_FLIGHT) as pool:
+            threads = [pool.submit(read_often) for _ in range(client_module.IN_FLIGHT)]
+        for thread in threads:
+            thread.result()
+        reader.close()
+    assert len(opened) <= client_module.IN_FLIGHT
+
+
+def test_kept_connections_of_all_processes_fit_a_server():
+    for nodes in range(1, 65):
+        assert 2 <= kept_connections(nodes) <= client_module.IN_FLIGHT
+        assert nodes * 32 * kept_connections(nodes) <= MOST_CONNECTIONS
 
 
 def test_calls_to_one_peer_are_few_at_a_time(tmp_path, origin, monkeypatch):

@@ -24,6 +24,7 @@ ADVICE = {
     "a node cache (cache=), or a root nearer by; of small samples on a disk larger batches",
     "copying": "fewer or smaller fields, or narrower types (float16, uint16): the samples are in memory already, and "
     "copying them takes the time; of small samples larger batches, or several in one (pack)",
+    "peers": "larger caches, or a faster network between the nodes: see `penstock cache ls`",
     "checksums": "fewer or smaller fields; checksums are never left out",
     "decoder": "smaller media in the version (the size that is trained at), fewer frames or a smaller size to decode "
     "(loader.video, loader.image), or fields that are decoded ahead (add_group)",

@@ -10,7 +10,7 @@ from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..run.batch.batch import Batch, SlowSample
 from ..run.loader import Loader
-from ..run.metrics import Metrics, exposition, shown
+from ..run.metrics import Metrics, shown
 from ..run.recipe.recipe import steps_of_run, stored_views
 from ..run.recipe.world import World
 
@@ -131,6 +131,8 @@ class SuccessiveLoaders:
 
     def metrics_text(self) -> str:
         if self._loader is None:
+            from ..run.metrics_text import exposition
+
             return exposition(Metrics(()).totals(), rank=self.world.rank, step=self.step)
         return self._loader.metrics_text()
 

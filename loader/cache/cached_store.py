@@ -343,12 +343,18 @@ class CachedStore:
             return
         self._cache.count("cache_misses", len(grants))
         spans = [self._page(content, number) for number in grants]
-        blobs = self._origin.get_ranges(key, spans, etag=self._pins.get(key), max_gap=0, max_span=FETCH_BYTES)
+        blobs = self._read_origin(key, spans, {"max_gap": 0, "max_span": FETCH_BYTES})
         for (number, nonce), blob in zip(grants.items(), blobs, strict=True):
             self._pin(key, blob.etag)
             self._cache.put(self._name(content, number), nonce, blob.data)
             page = memoryview(blob.data)
             page_cuts.take(number, [page[cut] for _, cut in page_cuts.cuts[number]])
+
+    def _read_origin(self, key: str, spans: Sequence[ByteRange], limits: ReadLimits) -> list[Blob]:
+        begun_s = time.perf_counter()
+        blobs = self._origin.get_ranges(key, spans, etag=self._pins.get(key), **limits)
+        self._cache.count("cache_store_us", int(1e6 * (time.perf_counter() - begun_s)))
+        return blobs
 
     def _read_alone(
         self, key: str, numbers: Sequence[int], page_cuts: "_PageCuts", limits: ReadLimits
@@ -357,7 +363,7 @@ class CachedStore:
             return
         self._cache.count("cache_misses", len(numbers))
         spans = page_cuts.spans(numbers)
-        blobs = iter(self._origin.get_ranges(key, spans, etag=self._pins.get(key), **limits))
+        blobs = iter(self._read_origin(key, spans, limits))
         for number in numbers:
             read = list(islice(blobs, len(page_cuts.cuts[number])))
             for blob in read:

@@ -8,7 +8,7 @@ from threading import Condition
 
 from .answers import Absence, Answer, Grant, PageQuestion
 from .fixed_share import FixedShare, page_rank
-from .object_sets import ObjectSet, pages_bytes, union
+from .object_sets import ObjectSet, pages_bytes
 from .spec import PageMemory
 
 
@@ -244,8 +244,8 @@ class MemoryPages:
             return
         with self._changed:
             if not self._has_share:
-                objects = union(one.sizes() for one in self._sets())
-                self._share.set_share(self._share_bytes, pages_bytes(objects, self.page_bytes, 0))
+                bodies = [objects.body for objects in self._sets()]
+                self._share.set_share(self._share_bytes, pages_bytes(bodies, self.page_bytes, 0))
             self._has_share = True
 
     def _make_room(self, name: str, nbytes: int) -> Absence | None:

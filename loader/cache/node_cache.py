@@ -5,6 +5,7 @@ costs a wait, and fetching a page twice is harmless.
 """
 
 import logging
+import math
 import os
 import threading
 import time
@@ -15,9 +16,9 @@ from contextlib import contextmanager
 from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
 from .answers import Absence, Answer, Grant, PageQuestion
-from .claims import ClaimFile, Claims
+from .claims import CLAIM_S, ClaimFile, Claims
 from .fixed_share import FixedShare, page_rank
-from .object_sets import ObjectSet, ObjectSets, pages_bytes, union
+from .object_sets import ObjectEpochs, ObjectSet, ObjectSets, StoredSet, pages_bytes
 from .pages import HEADER_BYTES, BadPage, Identity, Pages, make_place
 from .room import FolderRoom, held_bytes
 from .running_loaders import BEAT_S, RunningLoader, RunningLoaders
@@ -75,14 +76,13 @@ class OpenCache:
         self._lock = threading.Lock()
         self._beating = threading.Lock()
         self._warned: set[str] = set()
-        self._read_sets: Mapping[
-            str, Mapping[str, int]
-        ] = {}  # id -> sizes, of the sets that any loader reads
+        self._read_sets: Mapping[str, ObjectSet | StoredSet] = {}  # id -> set, of any loader
         self._running: Sequence[RunningLoader] = ()
         self._demand_bytes = 0
         self._capacity_bytes = 0
         self._next_beat_s = 0.0
         self._next_touch_s = 0.0
+        self._recount_s = math.inf
         self._paused_until_s = 0.0
         try:
             make_place(folder, shared=shared)
@@ -286,11 +286,24 @@ class OpenCache:
         with self._beating:
             if not self._is_declared:
                 with self._contained("declare"):
-                    self._own_sets = [objects for objects in self._load_sets() if objects.body]
-                    self._loaders.write(self.limit_bytes or 0, [objects.id for objects in self._own_sets])
-                    self._look_at_folder()
+                    self._write_sets()
                 self.share.begin_epoch()
             self._is_declared = True
+
+    def reload_sets(self) -> None:
+        """Tell the others the objects that this loader reads anew: its share of them has changed."""
+        with self._beating:
+            if not self._is_declared:
+                return
+            with self._contained("declare"):
+                self._write_sets()
+
+    def _write_sets(self) -> None:
+        """Load the sets, and tell the others. Raises: OSError; PenstockError."""
+        self._own_sets = [objects for objects in self._load_sets() if objects.body]
+        self._next_touch_s = 0.0
+        self._loaders.write(self.limit_bytes or 0, [objects.id for objects in self._own_sets])
+        self._look_at_folder()
 
     def _look_at_folder(self) -> None:
         """Set the share from the sets and the running loaders in the folder. Raises: OSError."""
@@ -300,10 +313,9 @@ class OpenCache:
             self._next_touch_s = now_s + TOUCH_S
             for objects in own_sets:
                 self._sets.touch(objects)
-        sets = self._sets.read()
+        sets: dict[str, ObjectSet | StoredSet] = {**self._sets.read()}
         for objects in own_sets:
-            if objects.id not in sets:
-                sets[objects.id] = objects.sizes()
+            sets.setdefault(objects.id, objects)
         for name in self._sets.damaged:
             self._warn(
                 f"wanted {name}",
@@ -311,6 +323,12 @@ class OpenCache:
             )
         self._sets.damaged.clear()
         running = self._loaders.read()
+        if self._loaders.killed:
+            self._loaders.killed = 0
+            self._recount_s = now_s + CLAIM_S  # until then its claims count as running ones
+        if now_s >= self._recount_s:
+            self._recount_s = math.inf
+            self._room.recount()
         limits = [one.limit_bytes for one in running]
         limit = min([*limits, self.limit_bytes or 0])
         slack = SLACK_PAGES * (self.page_bytes + HEADER_BYTES) * max(len(running), 1)
@@ -319,23 +337,23 @@ class OpenCache:
         self._running = running
         if sets.keys() != self._read_sets.keys():
             self._read_sets = sets
-            self._demand_bytes = pages_bytes(union(sets.values()), self.page_bytes, HEADER_BYTES)
+            bodies = [objects.load() for objects in sets.values()]
+            self._demand_bytes = pages_bytes(bodies, self.page_bytes, HEADER_BYTES)
         if has_changed:
             self._room.outdate()
         self.share.set_share(self._capacity_bytes, self._demand_bytes)
 
-    def _epochs(self) -> dict[str, int]:
-        """Return prefix of the page names of each object that is read -> begin of its readers' epoch."""
+    def _epochs(self) -> ObjectEpochs:
+        """Return the epochs of the objects that are read."""
         begins: dict[str, int] = {}
         for loader in self._running:
             for id in loader.sets:
                 begins[id] = min(loader.epoch_ns, begins.get(id, ENDED_NS))
-        epochs: dict[str, int] = {}
-        for id, sizes in self._read_sets.items():
+        sets: list[tuple[bytes, int]] = []
+        for id, objects in self._read_sets.items():
             epoch_ns = begins.get(id, ENDED_NS)
-            for prefix in sizes:
-                epochs[prefix] = min(epoch_ns, epochs.get(prefix, ENDED_NS))
-        return epochs
+            sets.append((objects.load(), epoch_ns))
+        return ObjectEpochs(sets)
 
     def _is_paused(self) -> bool:
         return time.monotonic() < self._paused_until_s

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from threading import Lock
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..dataset.search import CODE_FOLDER
 from .claims import CLAIM_S
 from .fixed_share import page_rank
+from .object_sets import ObjectEpochs
 from .pages import HEADER_BYTES, OBJECT_DIGITS, file_mode
 
 LEDGER = "held"
@@ -119,8 +120,8 @@ class Victim(NamedTuple):
     page: PageFile
 
 
-Epochs = Callable[[], Mapping[str, int]]
-"""() -> prefix of the page names of each object that is read -> begin of the readers' epoch, in ns since 1970."""
+Epochs = Callable[[], ObjectEpochs]
+"""() -> the epochs of the objects that are read."""
 
 
 class FolderRoom:
@@ -194,6 +195,13 @@ class FolderRoom:
         with self._lock:
             self._victims = []
             self._has_all_victims = False
+
+    def recount(self) -> None:
+        """Count the files before the next page: a killed loader's claims still have room."""
+        with self._ledger() as ledger:
+            held, _ = _read(ledger)
+            _write(ledger, held, 0)
+        self.outdate()
 
     @contextmanager
     def _ledger(self) -> Iterator[int]:
@@ -300,7 +308,7 @@ class FolderRoom:
         return max(claimed, writing)
 
 
-def _victim(page: PageFile, epochs: Mapping[str, int]) -> Victim:
+def _victim(page: PageFile, epochs: ObjectEpochs) -> Victim:
     epoch_ns = None
     if _PAGE.fullmatch(page.name):
         epoch_ns = epochs.get(page.name[:OBJECT_DIGITS])

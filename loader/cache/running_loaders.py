@@ -2,9 +2,10 @@
 
 `loaders/<random>`: the limit in bytes (8 bytes, little-endian) and the ids of the object sets (16 bytes each). The
 file's time of access is the loader's last sign, its time of change the begin of the loader's epoch. So a running loader
-writes nothing.
+writes nothing. It has a lock of the file, which the kernel ends with its process: a killed loader is noticed at once.
 """
 
+import fcntl
 import os
 import secrets
 import struct
@@ -13,13 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .pages import file_mode, write_whole
+from ..storage.disk.folder_files import write_all
+from .pages import file_mode
 
 FOLDER = "loaders"
 BEAT_S = 10.0
 DEAD_S = 60.0
 """Age in seconds at which a sign expires."""
+LOCKED = ".locked"
+"""Ending of a sign whose loader has its lock. Earlier releases took none."""
 SIGN_BYTES_MAX = 2**16
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _LIMIT = struct.Struct("<Q")
 _ID_BYTES = 16
 
@@ -45,7 +50,10 @@ class RunningLoaders:
         self._folder = os.path.join(folder, FOLDER)
         self._writing = os.path.join(folder, "writing")
         self._mode = file_mode(shared)
-        self._own = os.path.join(self._folder, secrets.token_hex(8))
+        self._own = os.path.join(self._folder, secrets.token_hex(8) + LOCKED)
+        self._descriptor = -1
+        self.killed = 0
+        """Loaders that ended without a word since this was set to 0."""
         self._body = b""
         self._epoch_ns = time.time_ns()
         self._bodies: dict[str, bytes] = {}  # name -> its bytes, which do not change
@@ -60,7 +68,7 @@ class RunningLoaders:
         for id in sets:
             body += bytes.fromhex(id)
         self._body = body
-        write_whole(self._writing, self._own, self._mode, self._body)
+        self._publish()
         self.beat()
 
     def beat(self) -> None:
@@ -69,12 +77,40 @@ class RunningLoaders:
         try:
             os.utime(self._own, ns=times)
         except FileNotFoundError:  # the others took this loader for dead
-            write_whole(self._writing, self._own, self._mode, self._body)
+            self._publish()
             os.utime(self._own, ns=times)
 
     def withdraw(self) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self._own)
+        self._unlock()
+
+    def __del__(self) -> None:
+        self._unlock()
+
+    def _publish(self) -> None:
+        """Write the sign and keep its lock."""
+        temporary = os.path.join(self._writing, secrets.token_hex(8))
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, self._mode)
+        try:
+            # Before the others see it. A disk without locks leaves them the sign's age.
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(descriptor, memoryview(self._body))
+            os.rename(temporary, self._own)
+        except BaseException:
+            os.close(descriptor)
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self._unlock()
+        self._descriptor = descriptor
+
+    def _unlock(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def read(self) -> list[RunningLoader]:
         """Return the running loaders, this one among them."""
@@ -88,6 +124,10 @@ class RunningLoaders:
                 age_s = abs(now_s - status.st_atime)
                 if age_s > DEAD_S and path != self._own:
                     _remove(path)
+                    continue
+                if path != self._own and name.endswith(LOCKED) and _is_unlocked(path):
+                    _remove(path)
+                    self.killed += 1
                     continue
                 loader = self._loader(path, status.st_mtime_ns)
                 if loader is not None:
@@ -124,9 +164,20 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+def _is_unlocked(path: str) -> bool:
+    """Return whether no process has the lock of a sign."""
+    descriptor = os.open(path, READ_FLAGS)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def _read(path: str) -> bytes:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, READ_FLAGS)
     try:
         return os.read(descriptor, SIGN_BYTES_MAX)
     except OSError:

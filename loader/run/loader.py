@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 from ..cache.spec import CacheSpec, cache_spec
@@ -21,7 +20,7 @@ from .executor import Execution, Executor, Workers
 from .ledger import Budget, open_ledger
 from .making.assemble import Assembler
 from .making.prefetch import prefetch_bound
-from .metrics import Metrics, Status, StepTiming, exposition, shown
+from .metrics import Metrics, Status, StepTiming, shown
 from .recipe.decode import ByBucket, Decode, Transform
 from .recipe.recipe import Recipe, bounds, one_of, steps_of_run
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
@@ -345,6 +344,8 @@ class Loader:
 
     def metrics_text(self) -> str:
         """Return the metrics for Prometheus (text exposition format 0.0.4), labelled with rank and source."""
+        from .metrics_text import exposition
+
         return exposition(self._metrics.totals(), rank=self.world.rank, step=self._step)
 
     def slowest(self) -> list[SlowSample]:
@@ -367,12 +368,7 @@ class Loader:
     def __enter__(self) -> "Loader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Ctrl-C ends training at once, even if a store does not respond or a decoder hangs.
         self._stop(wait=kind is None or issubclass(kind, Exception))
 

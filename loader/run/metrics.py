@@ -1,7 +1,10 @@
-"""Counters, a wait histogram per stage, the status line, the bottleneck, and text for Prometheus.
+"""Counters, a wait histogram per stage, the status line and the bottleneck.
 
 Stages of a batch: `batch.MAKING`; handover: it waits for the training; consumer: the training waits for it; busy: the
 training works; room: threads wait because enough is made ahead; copy: to a device.
+
+peers: the part of fetch that waits for other nodes. A batch waits for reads of other threads. So this part is an
+estimate, by the share of peers in the time of all reads since the batch before.
 
 The bottleneck is training if it waited for less than WAITS of its time, else the threads' largest stage.
 """
@@ -13,7 +16,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from time import monotonic, perf_counter, thread_time
 from typing import TextIO
 
@@ -22,6 +24,7 @@ from .batch.batch import MAKING, Batch, SlowSample, StepMetrics
 BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 STAGES = {
     **MAKING,
+    "peers": "peer_wait_seconds",
     "handover": "handover_wait_seconds",
     "room": "room_wait_seconds",
     "copy": "device_copy_seconds",
@@ -56,6 +59,8 @@ COUNTERS = {
     "cache_peer_bytes": "Bytes read from other nodes.",
     "cache_peer_misses": "Pages that other nodes were asked for and did not have.",
     "cache_peer_down": "Requests to other nodes that failed, or were not sent because the node had failed.",
+    "cache_peer_us": "Microseconds that reads waited for other nodes, in all threads.",
+    "cache_store_us": "Microseconds that reads through a cache waited for the store, in all threads.",
 }
 """Counter -> what it counts."""
 SLOWEST = 16
@@ -90,6 +95,7 @@ class Metrics:
         self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
         self._samples = dict.fromkeys(sources, 0)
         self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the shortest wait first
+        self._peer_us = self._store_us = 0  # counts at the step before
         self._reads_s, self._is_remote = deque[float](maxlen=READS), False
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -106,6 +112,10 @@ class Metrics:
                 self._counts[name] += amount
             for stage, seconds in step.seconds.items():
                 self._observe(stage, seconds / len(step.steps), len(step.steps))
+            peer_share = self._peer_share()
+            if peer_share > 0:
+                peers_s = step.seconds.get("fetch", 0.0) * peer_share
+                self._observe("peers", peers_s / len(step.steps), len(step.steps))
             for source, amount in step.samples.items():
                 self._samples[source] = self._samples.get(source, 0) + amount
             requests_s = step.traffic.latencies_s
@@ -152,6 +162,7 @@ class Metrics:
             self._sums = dict.fromkeys(self._sums, 0.0)
             self._buckets = {stage: [0] * len(counts) for stage, counts in self._buckets.items()}
             self._samples = dict.fromkeys(self._samples, 0)
+            self._peer_us = self._store_us = 0
             self._reads_s.clear()
             return totals
 
@@ -206,6 +217,14 @@ class Metrics:
             reads_s=list(self._reads_s),
         )
 
+    def _peer_share(self) -> float:
+        """Return the share of other nodes in the time that reads took since the last call."""
+        peer_us = self._counts["cache_peer_us"] - self._peer_us
+        store_us = self._counts["cache_store_us"] - self._store_us
+        self._peer_us += peer_us
+        self._store_us += store_us
+        return peer_us / (peer_us + store_us) if peer_us else 0.0
+
     def _observe(self, stage: str, seconds: float, times: int = 1) -> None:
         self._sums[stage] += seconds * times
         self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += times
@@ -239,8 +258,8 @@ WAITS = 0.1
 COPIES = 0.25
 """Share of reading without a wait, from which on it copies. (Threads that copy also wait for the lock.)"""
 
-CONSUMER, COPYING = "consumer", "copying"
-"""Bottlenecks besides `LIMITS`: the training itself, and samples in memory already, which are copied."""
+CONSUMER, COPYING, PEERS = "consumer", "copying", "peers"
+"""Bottlenecks besides `LIMITS`: the training itself, samples in memory already, which are copied, and other nodes."""
 LIMITS = {
     "plan": "plan",
     "address": "indexes",
@@ -256,7 +275,7 @@ LIMITS = {
 def limited_by(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
 ) -> str | None:
-    """Return the bottleneck: a value of LIMITS, "consumer" or "copying"; None without measurements.
+    """Return the bottleneck: a value of LIMITS, "consumer", "copying" or "peers"; None without measurements.
 
     metrics: result of `Loader.metrics`. before: an earlier result, to judge the time since. ahead: whether batches are
     made ahead.
@@ -274,6 +293,8 @@ def limited_by(
         busy_us = metrics.get(name, 0.0) - (before.get(name, 0.0) if before else 0.0)
         if busy_us / 1e6 >= COPIES * spent["fetch"]:
             return COPYING
+        if spent["peers"] > spent["fetch"] / 2:
+            return PEERS
     return LIMITS[slowest]
 
 
@@ -312,7 +333,8 @@ class Status:
         def rate(counter: str) -> float:
             return (metrics[counter] - (before[counter] if before else 0.0)) / elapsed_s
 
-        work = {stage: spent[stage] for stage in (*MAKING, "room")}
+        work = {stage: spent[stage] for stage in (*MAKING, "peers", "room")}
+        work["fetch"] -= work["peers"]
         whole = sum(work.values())
         largest = sorted(work, key=lambda stage: -work[stage])[:_SHOWN]
         shares = " ".join(
@@ -354,66 +376,6 @@ def shown(
             out.flush()
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "penstock_"
-HELP = {
-    "plan": "Per batch: which samples it holds.",
-    "address": "Per batch: where its samples lie, from the indexes.",
-    "fetch": "Per batch: waiting for the store.",
-    "verify": "Per batch: CRC-32C of what was read.",
-    "decode": "Per batch: decoding.",
-    "transform": "Per batch: the user's transform.",
-    "collate": "Per batch: stacking into one memory.",
-    "handover": "Per batch: finished, and not yet requested.",
-    "room": "A thread waited until the consumer took a batch: back-pressure.",
-    "copy": "Per batch: copied to the device, beside the consumer.",
-    "consumer": "The consumer waited for a batch.",
-    "busy": "The consumer worked between two batches.",
-}
-"""Stage -> what its histogram observes."""
-
-
-def exposition(totals: Totals, *, rank: int, step: int) -> str:
-    """Return text exposition format 0.0.4, labelled with the rank; samples also by source.
-
-    https://prometheus.io/docs/instrumenting/exposition_formats/
-    """
-    return "".join(f"{line}\n" for line in _lines(totals, rank, step))
-
-
-def _lines(totals: Totals, rank: int, step: int) -> Iterator[str]:
-    labels = {"rank": str(rank)}
-    yield from _head("step", "gauge", "Global step of the next batch.")
-    yield f"{PREFIX}step{_labelled(labels)} {step}"
-    for name, text in COUNTERS.items():
-        yield from _head(f"{name}_total", "counter", text)
-        by_source = totals.samples if name == "samples" else {}
-        for source, value in by_source.items():
-            yield f"{PREFIX}{name}_total{_labelled({**labels, 'source': source})} {value}"
-        if not by_source:
-            yield f"{PREFIX}{name}_total{_labelled(labels)} {totals.counts[name]}"
-    for stage, name in STAGES.items():
-        yield from _head(name, "histogram", HELP[stage])
-        bounds = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
-        for bound, count in zip(bounds, accumulate(totals.buckets[stage]), strict=True):
-            yield f"{PREFIX}{name}_bucket{_labelled({**labels, 'le': bound})} {count}"
-        yield f"{PREFIX}{name}_sum{_labelled(labels)} {totals.sums[stage]!r}"
-        yield f"{PREFIX}{name}_count{_labelled(labels)} {sum(totals.buckets[stage])}"
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {PREFIX}{name} {text}"
-    yield f"# TYPE {PREFIX}{name} {kind}"
-
-
-def _labelled(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
 class StepTiming:
     """For the thread that takes the batches: `request`, `receive` and `deliver` once for each batch."""
 
@@ -425,19 +387,22 @@ class StepTiming:
 
     def request(self) -> None:
         self._requested_s = perf_counter()
-        self._computed_s = thread_time() - self._delivered_cpu_s
+        cpu_s = thread_time()
+        self._computed_s = cpu_s - self._delivered_cpu_s
 
     def receive(self) -> tuple[float, float | None, float]:
         """Return the seconds of the training's wait, of its work before (None before the first batch), and CPU seconds.
 
         The CPU seconds are its thread's during that work.
         """
-        waited_s = perf_counter() - self._requested_s
+        received_s = perf_counter()
+        waited_s = received_s - self._requested_s
         if self._delivered_s is None:
             return waited_s, None, 0.0
         busy_s = self._requested_s - self._delivered_s
         # Threads that share a loader have CPU seconds of their own.
-        computed_s = min(busy_s, max(0.0, self._computed_s))
+        computed_s = max(0.0, self._computed_s)
+        computed_s = min(busy_s, computed_s)
         return waited_s, busy_s, computed_s
 
     def deliver(self) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from loader.cache.answers import Absence, Grant
 from loader.cache.claims import CLAIM_S
-from loader.cache.pages import Pages
+from loader.cache.node_cache import SLACK_PAGES, OpenCache
+from loader.cache.pages import HEADER_BYTES, Pages
 from loader.cache.room import ABANDONED_S
+from loader.cache.spec import NodeCache
 
 PAGE = 64 * 2**10
 SIZES = {f"data/{i}.tar": 6 * PAGE + 100 * i for i in range(3)}
@@ -88,6 +90,35 @@ def test_jobs_killed_anywhere_leave_whole_pages(on_disk, start, folder, page_fil
         held = sum(path.stat().st_size for path in page_files())
         assert held <= 20 * PAGE
     assert seen
+
+
+def test_killed_job_gives_its_room_back(on_disk, start, folder, page_files, monkeypatch):
+    """Its sign has no lock any more: no minute passes until its limit, and no ten until its claims, stop to count."""
+    on_disk(SIZES)
+    job = start("stop in mid-write", sizes=SIZES, page_bytes=PAGE, limit_pages=1000)
+    assert job.stdout.readline() == "half\n"
+    spec = NodeCache(path=folder, limit_bytes=2000 * PAGE, page_bytes=PAGE)
+    cache = OpenCache(spec, lambda what, amount: None)
+    alone = 2000 * PAGE - SLACK_PAGES * (PAGE + HEADER_BYTES)
+    assert cache._capacity_bytes < alone // 2 + PAGE
+
+    def look_again():
+        cache._next_beat_s = 0.0
+        cache.beat()
+
+    look_again()
+    assert len(cache._running) == 2
+    job.kill()
+    job.wait(30)
+    for module in ("claims", "room", "node_cache"):
+        monkeypatch.setattr(f"loader.cache.{module}.CLAIM_S", 0.0)  # as seconds later
+    look_again()
+    assert len(cache._running) == 1
+    assert cache._capacity_bytes == alone
+    look_again()
+    files = [*page_files(), *(folder / "writing").iterdir()]
+    assert cache._room.held_bytes() == sum(path.stat().st_size for path in files)
+    cache.close()
 
 
 def test_claims_of_a_killed_job_cost_a_bounded_wait(make_origin, reader, folder, body, monkeypatch):

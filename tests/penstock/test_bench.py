@@ -93,7 +93,7 @@ def test_damage_is_status_1_with_its_address(cli, own):
 
 
 def test_every_limit_has_its_advice():
-    assert ADVICE.keys() == {*LIMITS.values(), "consumer", "copying"}
+    assert ADVICE.keys() == {*LIMITS.values(), "consumer", "copying", "peers"}
 
 
 def test_copying_of_samples_in_the_page_cache_is_named(tmp_path):

@@ -66,9 +66,12 @@ class PeerCache:
         self.count = count
         self._folder = os.fspath(spec.path)
         self._members = CacheMembers(tuple(spec.peers))
-        self._nodes = max(1, len(self._members.all()))
+        self._last_members: Sequence[str] = self._members.all()
+        self._nodes = max(1, len(self._last_members))
         self._load_sets = sets
-        self._own_sets: Sequence[ObjectSet] | None = None
+        self._whole_sets: Sequence[ObjectSet] | None = None
+        self._own_sets: Sequence[ObjectSet] = ()
+        self._sets_nodes = 0  # nodes among which `_own_sets` divides the objects
         self._claims: dict[str, PeerNonce] = {}  # page -> claim of this process at a peer
         self._lock = threading.Lock()
         self._sets_lock = threading.Lock()
@@ -130,6 +133,7 @@ class PeerCache:
             if answer is not Absence.COMING or next_s > until_s:
                 return answer
             time.sleep(POLL_S)
+            self.count("cache_peer_us", int(1e6 * POLL_S))
 
     def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
         """Return the answer to each question. The owners are asked at once."""
@@ -199,8 +203,24 @@ class PeerCache:
             self._queue.put_nowait(check)
 
     def beat(self) -> None:
-        """Show that this loader runs (`OpenCache.beat`)."""
+        """Show that this loader runs (`OpenCache.beat`), and follow the members."""
+        members = self._members.all()
+        if members != self._last_members:
+            self._last_members = members
+            self._follow(members)
         self.local.beat()
+
+    def _follow(self, members: Sequence[str]) -> None:
+        """Divide the objects among other members than before."""
+        if self.own_address is None:
+            record = live_server(self._folder)
+            if record is not None and record.address in members:
+                self.own_address = record.address
+        nodes = max(1, len(members))
+        if nodes != self._nodes:
+            self._nodes = nodes
+            self._next_sets_s.clear()
+            self.local.reload_sets()
 
     def begin_epoch(self) -> None:
         """Note that the order begins again."""
@@ -225,6 +245,9 @@ class PeerCache:
 
     def _ask(self, questions: Sequence[PageQuestion], owners: Sequence[str]) -> list[Answer]:
         """Ask peers for pages, all at once, and return their answers."""
+        if not questions:
+            return []
+        begun_s = time.perf_counter()
         questions = self._with_claims_that_fit(questions)
         by_owner: dict[str, list[int]] = {}  # owner -> numbers of its questions
         for number, owner in enumerate(owners):
@@ -251,6 +274,8 @@ class PeerCache:
                 self._note(page_questions)
         if any(page_questions.has_new_fault for page_questions in sent):
             self._client.pause_after_fault()
+        wait_s = time.perf_counter() - begun_s
+        self.count("cache_peer_us", int(1e6 * wait_s))
         return answers
 
     def _note(self, questions: PageQuestions) -> None:
@@ -365,19 +390,22 @@ class PeerCache:
     def _set_id(self) -> str:
         """Return the id of this loader's set of objects; "" without one."""
         sets = self._own_sets
-        if sets is None:
+        if self._sets_nodes != self._nodes:
             sets = self._sets_of_node()
         return sets[0].id if sets else ""
 
     def _sets_of_node(self) -> Sequence[ObjectSet]:
         """Return the objects of this loader, with the bytes of each that one node keeps."""
         with self._sets_lock:
-            if self._own_sets is None:
-                own_sets: list[ObjectSet] = []
-                for objects in self._load_sets():
-                    share = ObjectSet.of_shares(objects.sizes(), self._nodes)
-                    own_sets.append(share)
-                self._own_sets = own_sets
+            if self._whole_sets is None:
+                self._whole_sets = self._load_sets()
+            if self._sets_nodes != self._nodes:
+                self._sets_nodes = self._nodes
+                shares: list[ObjectSet] = []
+                for objects in self._whole_sets:
+                    share = ObjectSet.of_shares(objects, self._nodes)
+                    shares.append(share)
+                self._own_sets = shares
             return self._own_sets
 
 

@@ -14,8 +14,10 @@ from ..room import scan
 from ..spec import NodeCache
 from .open_pages import OpenPageFile, OpenPages
 
-SETS_BYTES = 4 * 2**20
-"""Most bytes of lists of objects that a server accepts: 262,144 objects."""
+SETS_BYTES = 24 * 2**20
+"""Most bytes of lists of objects that a server accepts: 1.5 million objects. One at a time is in memory whole."""
+UNUSED_SET_S = 3 * TOUCH_S
+"""Age in seconds at which a list makes room for another: its readers send it again."""
 
 
 class ServedCache(OpenCache):
@@ -77,9 +79,28 @@ class ServedCache(OpenCache):
         return True
 
     def has_room_for_set(self, nbytes: int) -> bool:
-        """Return whether another list of objects fits: SETS_BYTES bound the memory that lists take."""
+        """Return whether another list of objects fits. Lists that no reader asks for make room, the oldest first."""
         folder = os.path.join(self._folder, FOLDER)
-        stored = sum(entry.stat().st_size for entry in os.scandir(folder))
+        lists: list[tuple[float, int, str]] = []
+        for entry in os.scandir(folder):
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                listed = (
+                    status.st_mtime,
+                    status.st_size,
+                    entry.path,
+                )
+                lists.append(listed)
+        stored = sum(size for _, size, _ in lists)
+        now_s = time.time()
+        for touched_s, size, path in sorted(lists):
+            if stored + nbytes <= SETS_BYTES:
+                break
+            age_s = now_s - touched_s
+            if age_s > UNUSED_SET_S:
+                with suppress(OSError):
+                    os.unlink(path)
+                    stored -= size
         return stored + nbytes <= SETS_BYTES
 
     def adopt_set(self, set_id: str, path: str) -> None:

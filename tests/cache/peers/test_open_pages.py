@@ -28,14 +28,14 @@ def path(cache, name):
 
 
 def open_files(folder):
-    """Return the files below a folder that this process has open."""
+    """Return the files below a folder that this process has open, without its loaders' signs."""
     files = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
         except FileNotFoundError:
             continue  # the descriptor of the list itself
-        if target.startswith(str(folder)):
+        if target.startswith(str(folder)) and "/loaders/" not in target:
             files.append(target)
     return files
 

@@ -9,13 +9,18 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from loader.cache import object_sets
 from loader.cache.answers import Absence, Grant
+from loader.cache.object_sets import ObjectSet
 from loader.cache.pages import page_name
 from loader.cache.peers import client as client_module
 from loader.cache.peers import deadlines
+from loader.cache.peers import members as members_module
 from loader.cache.peers import peer_cache as peer_cache_module
+from loader.cache.peers.client import PeerClient
 from loader.cache.peers.connection import kept_connections
 from loader.cache.peers.server import MOST_CONNECTIONS
+from loader.cache.running_loaders import RunningLoaders
 from loader.errors import Transient
 from loader.storage import ByteRange, open_store
 from tests.cache.origin import Origin, body
@@ -56,6 +61,7 @@ def test_second_reader_sends_no_request(tmp_path, origin):
             reader = Reader(node, peers, origin)
             read_all(reader.store)
             assert reader.counts["peer_hits"] > 0
+            assert reader.counts["peer_us"] > reader.counts["store_us"] == 0
             assert reader.counts["peer_misses"] == reader.counts["peer_down"] == 0
             reader.close()
         assert origin.asked == []
@@ -159,6 +165,52 @@ def test_page_that_would_not_be_sent_is_not_read_whole(tmp_path, origin, monkeyp
         own = [path for path in (nodes[0].folder / "pages").rglob("*") if path.is_file()]
         # Two wait in the queue, and one is being sent.
         assert len(own) < len(whole) <= len(own) + 3
+
+
+def test_share_follows_the_members_behind_a_name(tmp_path, origin, monkeypatch):
+    pages = sum(-(-nbytes // PAGE) for nbytes in SIZES.values())
+    addresses = []
+    monkeypatch.setattr(members_module, "_addresses", lambda name, port: list(addresses))
+    monkeypatch.setattr(members_module, "REFRESH_S", 0.0)
+    monkeypatch.setattr(object_sets, "SUPERSEDED_S", 0.0)  # as minutes later
+    with running_nodes(tmp_path, 2, limit_pages=pages // 4 + 2) as nodes:
+        addresses += [nodes[0].address]
+        reader = Reader(nodes[0], ("dns:cache:7070",), origin)
+        read_all(reader.store)
+        (alone,) = objects_of_loaders(nodes[0].folder)
+        assert 0.2 < reader.cache.local.share.share < 0.3
+        addresses += [nodes[1].address]
+        reader.cache.beat()
+        (divided,) = objects_of_loaders(nodes[0].folder)
+        assert divided != alone
+        assert 0.4 < reader.cache.local.share.share < 0.6
+        addresses.pop()
+        reader.cache.beat()
+        assert objects_of_loaders(nodes[0].folder) == {alone}
+        assert 0.2 < reader.cache.local.share.share < 0.3
+        reader.close()
+
+
+def objects_of_loaders(folder):
+    """Return the ids of the sets that running loaders name."""
+    return {set_id for one in RunningLoaders(str(folder)).read() for set_id in one.sets}
+
+
+@pytest.mark.parametrize("count", [1000, 1_000_000])
+def test_server_knows_a_list_of_a_million_objects(tmp_path, origin, count):
+    body = b"".join(number.to_bytes(8, "big") + (1000).to_bytes(8, "little") for number in range(count))
+    large = ObjectSet.of_shares(ObjectSet("", body), 1)
+    with running_nodes(tmp_path, 1) as nodes:
+        client = PeerClient(None, PAGE)
+        # A list that nobody has asked for makes room for the next one.
+        for objects in (ObjectSet.of_shares(large, 2), large):
+            path = f"/v1/sets/{objects.id}"
+            answer = client.ask(nodes[0].address, "PUT", path, body=objects.body, wait_s=20)
+            assert answer.status == 200
+            stored = nodes[0].folder / "wanted" / objects.id
+            assert stored.read_bytes() == objects.body
+            os.utime(stored, (0, time.time() - 600))
+        client.close()
 
 
 def test_late_put_frees_no_other_claim(tmp_path, origin):

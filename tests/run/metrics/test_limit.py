@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import loader
-from loader.run.batch.batch import MAKING
-from loader.run.metrics import LIMITS, STAGES, WAITS, limited_by, stage_seconds
+from loader.run.batch.batch import MAKING, StepMetrics
+from loader.run.metrics import LIMITS, STAGES, WAITS, Metrics, limited_by, stage_seconds
 
 never = threading.Event()
 
@@ -88,6 +88,33 @@ def test_reading_that_waits_for_no_store_is_copying():
     before = made(fetch=2.0, consumer=2.0) | {"fetch_busy_us_total": 1.0e6}
     assert limited_by(waiting | {"fetch_busy_us_total": 1.1e6}, before) == "store"
     assert limited_by(waiting | {"fetch_busy_us_total": 2.0e6}, before) == "copying"
+
+
+def test_reading_that_waits_for_other_nodes_is_peers():
+    assert limited_by(made(fetch=4.0, peers=1.9, consumer=5.0)) == "store"
+    assert limited_by(made(fetch=4.0, peers=2.1, consumer=5.0)) == "peers"
+    before = made(fetch=2.0, peers=1.5, consumer=2.0)
+    assert limited_by(made(fetch=4.0, peers=2.1, consumer=5.0), before) == "store"
+
+
+def test_fetch_is_divided_by_what_reads_waited_for_since_the_step_before():
+    metrics = Metrics()
+    for peer_us, store_us, peers_s in [
+        (0, 900, 0.0),
+        (300, 0, 2.0),
+        (200, 600, 0.5),
+        (0, 5000, 0.0),
+        (100, 100, 1.0),
+    ]:
+        before = metrics.snapshot()
+        metrics.count("cache_peer_us", peer_us)
+        metrics.count("cache_store_us", store_us)
+        step = StepMetrics([0])
+        step.spent("fetch", 2.0)
+        metrics.add(step)
+        after = metrics.snapshot()
+        assert after["peer_wait_seconds_sum"] - before["peer_wait_seconds_sum"] == peers_s
+        assert after["fetch_wait_seconds_sum"] - before["fetch_wait_seconds_sum"] == 2.0
 
 
 def test_consumer_limits_while_it_hardly_waits():

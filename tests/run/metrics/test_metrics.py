@@ -22,6 +22,7 @@ MAKING = {
     "collate_seconds",
 }
 STAGES = MAKING | {
+    "peer_wait_seconds",
     "transform_seconds",
     "handover_wait_seconds",
     "room_wait_seconds",
@@ -46,7 +47,8 @@ NAMES = {
     "ahead_bytes_total",
     "ahead_failed_total",
     *(f"cache_{name}_total" for name in ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")),
-    *(f"cache_peer_{name}_total" for name in ("hits", "bytes", "misses", "down")),
+    *(f"cache_peer_{name}_total" for name in ("hits", "bytes", "misses", "down", "us")),
+    "cache_store_us_total",
     "substituted_total",
     "samples_per_second",
     "fetched_bytes_per_second",

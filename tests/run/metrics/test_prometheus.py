@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 import loader
-from loader.run.metrics import BOUNDS_S, CONTENT_TYPE, COUNTERS, HELP, STAGES
+from loader.run.metrics import BOUNDS_S, COUNTERS, STAGES
+from loader.run.metrics_text import CONTENT_TYPE, HELP
 
 ODD = 'a "b"\\c\nd, e=f {g} ü'
 

@@ -41,19 +41,20 @@ def test_line(batches):
 def test_rates_and_shares_are_those_since_the_line_before():
     status = Status()
     names = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
-    names += ("handover_wait", "room_wait", "consumer_wait", "consumer_busy")
+    names += ("handover_wait", "room_wait", "consumer_wait", "consumer_busy", "peer_wait")
     before = {f"{name}_seconds_sum": 50.0 for name in names}
     before |= {"consumed_samples_total": 10**6, "fetched_bytes_total": 10**9}
     status.line(1000, before, executor="threads")
     now = dict(before)
     now["fetch_wait_seconds_sum"] += 6.1
+    now["peer_wait_seconds_sum"] += 1.1
     now["decode_seconds_sum"] += 3.9
     now["consumer_wait_seconds_sum"] += 3.0
     now["consumer_busy_seconds_sum"] += 1.0
     now["consumed_samples_total"] += 3248
     now["fetched_bytes_total"] += 380_000_000
     assert status.line(1234, now, executor="threads") == (
-        "step 1,234  812 samples/s  95.0 MB/s  training waits 75 %  workers: fetch 61 % decode 39 %  "
+        "step 1,234  812 samples/s  95.0 MB/s  training waits 75 %  workers: fetch 50 % decode 39 % peers 11 %  "
         "limited by: store"
     )
 

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from ...storage.cloud.http_connection import Place
 from ...storage.requests import Limiter, RetryBudget
 from ..addresses import split_address
+from ..host_names import HostNames
 from . import deadlines
-from .connection import KEPT, IdleConnections, PeerConnection
+from .connection import KEPT, IdleConnections, PeerConnection, connect
 from .heads import AnswerHead, page_answer_start, parse_answer_head
 
 logger = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class PeerClient:
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         self._lock = threading.Lock()
+        self._names = HostNames()
         self._deadlines = deadlines.Deadlines(late_s)
         self._send_s = self._deadlines.least_s + page_bytes / SLOW_BYTES_PER_S
 
@@ -245,7 +247,9 @@ class PeerClient:
     def new_connection(self, peer: _Peer) -> PeerConnection:
         """Return a new connection. Raises: OSError."""
         least_s = self._deadlines.least_s
-        return PeerConnection(peer.place, max(CONNECT_S, least_s), least_s, self._send_s)
+        connect_s = max(CONNECT_S, least_s)
+        addresses = self._names.addresses(peer.place.host, connect_s)
+        return connect(peer.place, addresses, connect_s, least_s, self._send_s)
 
     def keep(self, peer: _Peer, connection: PeerConnection) -> None:
         """Keep a connection for the next call, or close it."""

@@ -9,15 +9,24 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from errno import ECONNRESET
 
 from ...storage.cloud.http_connection import Place, dial
 from .heads import ANSWER_HEAD_BYTES, HEAD_BYTES, HEAD_END
 
+ADDRESSES = 2
+"""Addresses of a host that are tried: it may have one of each family, and one of them may lead nowhere."""
 KEPT = 2
 """Connections kept to each peer."""
 IDLE_S = 10.0
 """Seconds after which a kept connection is closed."""
+KEPT_MOST = 4
+"""Connections kept to each peer of a small cluster: as many as are in flight (`client.IN_FLIGHT`)."""
+_SERVER_CONNECTIONS = 4096
+_NODE_PROCESSES = 32
+"""Processes of a node that connect to a server: 8 ranks with 4 workers each."""
 _REMAINDER = 0.9
 """Least part of the kernel's wait until a deadline for which the kernel enforces it."""
 
@@ -115,11 +124,22 @@ class PeerConnection:
         return bool(events)
 
 
-KEPT_MOST = 4
-"""Connections kept to each peer of a small cluster: as many as are in flight (`client.IN_FLIGHT`)."""
-_SERVER_CONNECTIONS = 4096
-_NODE_PROCESSES = 32
-"""Processes of a node that connect to a server: 8 ranks with 4 workers each."""
+def connect(
+    place: Place,
+    addresses: Sequence[str],
+    connect_s: float,
+    wait_s: float,
+    send_s: float,
+) -> PeerConnection:
+    """Return a connection to one of a host's addresses. connect_s: for all together. Raises: OSError."""
+    until_s = time.monotonic() + connect_s
+    *others, last = addresses[:ADDRESSES]
+    for host in others:
+        remaining_s = until_s - time.monotonic()
+        with suppress(OSError):
+            return PeerConnection(place._replace(host=host), remaining_s / ADDRESSES, wait_s, send_s)
+    remaining_s = max(0.01, until_s - time.monotonic())
+    return PeerConnection(place._replace(host=last), remaining_s, wait_s, send_s)
 
 
 def kept_connections(nodes: int) -> int:

@@ -195,9 +195,10 @@ class PageAnswers:
 
     def _store_page(self, exchange: Exchange, name: str) -> None:
         head = exchange.head
-        if not 0 < head.nbytes <= self._cache.page_bytes:
-            raise BadHead(413, f"a page of this cluster has 1 to {self._cache.page_bytes} bytes")
         nonce = _nonce(exchange)
+        if not 0 < head.nbytes <= self._cache.page_bytes:
+            self._release(name, nonce)
+            raise BadHead(413, f"a page of this cluster has 1 to {self._cache.page_bytes} bytes")
         try:
             with self._bodies:
                 body = bytearray()

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from ...errors import InvalidRuntime
 from ..addresses import DNS, PORT, SLURM, format_address, split_address
+from ..host_names import in_background
 from .environment import slurm_job, slurm_node
 
 REFRESH_S = 30.0
@@ -29,7 +30,7 @@ SLURM_PORTS = 20_000
 class CacheMembers:
     """The members of a cluster's cache. Thread-safe.
 
-    peers: as `parse_peers` returns them. resolve: NAME, PORT -> addresses. clock: seconds.
+    peers: as `parse_peers` returns them. `resolve` (NAME, PORT -> addresses), `clock` and `start` are for tests.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class CacheMembers:
         environ: Mapping[str, str] | None = None,
         resolve: Callable[[str, int], list[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], object]], None] = in_background,
     ) -> None:
+        self._start = start
         self._lock = threading.Lock()
         self._resolve = resolve or _addresses
         self._clock = clock
@@ -66,11 +69,19 @@ class CacheMembers:
         return self._owner(name, members) if members else None
 
     def _look_up(self) -> None:
-        assert self._name is not None
         with self._lock:
             if self._clock() < self._next_look_s:
                 return
+            is_first = not self._next_look_s
             self._next_look_s = self._clock() + REFRESH_S
+        if is_first:
+            self._resolve_name()
+        else:
+            # A resolver that hangs must not stop the reads.
+            self._start(self._resolve_name)
+
+    def _resolve_name(self) -> None:
+        assert self._name is not None
         try:
             addresses = self._resolve(*self._name)
         except OSError:

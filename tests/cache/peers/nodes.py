@@ -46,12 +46,12 @@ class Node:
     def stop(self):
         self._stack.close()
 
-    def start_process(self):
+    def start_process(self, log=subprocess.DEVNULL):
         """Serve by a process, which can be killed."""
         command = [sys.executable, "-m", "loader.cache.peers.serve", "--path", str(self.folder)]
         command += ["--listen", self.address or "127.0.0.1:0", "--page-bytes", str(self.page_bytes)]
         command += ["--limit-bytes", str(self.limit_bytes)]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, stderr=log)
         self._stack.callback(self.kill)
         deadline_s = time.monotonic() + 30
         while (record := live_server(str(self.folder))) is None:

@@ -1,5 +1,6 @@
 """The members of a cluster's cache, and the owners of pages."""
 
+import threading
 from collections import Counter
 
 import pytest
@@ -77,7 +78,12 @@ def test_wrong_peers_are_refused(peers):
 def test_addresses_behind_a_name_are_asked_for_again_after_half_a_minute():
     now_s = [0.0]
     answers = [["10.0.0.1:7070"], ["10.0.0.1:7070", "10.0.0.2:7070"]]
-    members = CacheMembers(("dns:cache:7070",), resolve=lambda name, port: answers[0], clock=lambda: now_s[0])
+    members = CacheMembers(
+        ("dns:cache:7070",),
+        resolve=lambda name, port: answers[0],
+        clock=lambda: now_s[0],
+        start=lambda work: work(),
+    )
     assert members.all() == ("10.0.0.1:7070",)
     answers.pop(0)
     now_s[0] = 29.0
@@ -95,11 +101,32 @@ def test_name_that_does_not_resolve_leaves_the_addresses_of_before():
             raise OSError("no such name")
         return ["10.0.0.1:7070"]
 
-    members = CacheMembers(("dns:cache:7070",), resolve=resolve, clock=lambda: now_s[0])
+    members = CacheMembers(
+        ("dns:cache:7070",), resolve=resolve, clock=lambda: now_s[0], start=lambda work: work()
+    )
     assert members.owner("0" * 40) == "10.0.0.1:7070"
     fails[0] = True
     now_s[0] = 60.0
     assert members.owner("0" * 40) == "10.0.0.1:7070"
+
+
+def test_resolver_that_hangs_stops_no_read():
+    now_s = [0.0]
+    may_answer = threading.Event()
+    answered = threading.Event()
+
+    def resolve(name, port):
+        if now_s[0] > 0:
+            assert may_answer.wait(30)
+            answered.set()
+        return [f"10.0.0.{1 + int(now_s[0] > 0)}:7070"]
+
+    members = CacheMembers(("dns:cache:7070",), resolve=resolve, clock=lambda: now_s[0])
+    assert members.all() == ("10.0.0.1:7070",)
+    now_s[0] = 60.0
+    assert members.all() == ("10.0.0.1:7070",)  # although the resolver does not answer
+    may_answer.set()
+    assert answered.wait(30)
 
 
 def test_name_without_an_address_has_no_owner():

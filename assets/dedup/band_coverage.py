@@ -8,7 +8,7 @@ import numpy as np
 
 import loader
 from loader.dataset.search.segments import SegmentPart, VersionPart, version_parts
-from loader.errors import Corrupt
+from loader.errors import Corrupt, FormatTooNew
 
 from .band_segments import RECORD, BandSegment, IndexedPart, list_segments, read_segment
 from .bands import UInt32s
@@ -51,6 +51,8 @@ def coverage(
         if RECORD in objects:
             try:
                 stored.append(read_segment(store, folder))
+            except FormatTooNew:  # another release's, which runs beside this one
+                continue
             except Corrupt as error:
                 logger.warning("%s", error)
                 superseded.append(folder)

@@ -25,7 +25,7 @@ from loader.dataset.tables.parquet import (
     hashed_table_bytes,
 )
 from loader.dataset.tables.table_rows import get_row_groups
-from loader.errors import AlreadyExists, Corrupt
+from loader.errors import AlreadyExists, Corrupt, FormatTooNew
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
 
@@ -193,23 +193,42 @@ def parse_segment(
     data: bytes,
     folder: str,
 ) -> BandSegment:
-    """Return a segment. Raises: Corrupt."""
+    """Return a segment. Raises: Corrupt; FormatTooNew."""
+    name = folder + RECORD
     try:
         body = parse_json_object(data)
-        if body["format"] != FORMAT:
-            raise ValueError(f"format {body['format']!r}")
-        parts = []
-        for part, source, n_rows, excluded in body["parts"]:
-            own = SegmentPart(str(part), str(source), int(n_rows))
-            parts.append(IndexedPart(own=own, excluded=tuple(excluded)))
+        version = int(body["format"])
+        if version > FORMAT:
+            raise FormatTooNew(
+                f"{name} has format {version}; this penstock reads {FORMAT}. Upgrade penstock-data (docs/install.md)"
+            )
+        parts = [_parsed_part(*facts) for facts in body["parts"]]
         files = tuple(TableFile.from_json(file) for file in body["files"])
+        is_inside = all(file.path.startswith(folder) for file in files)
+    except FormatTooNew:  # a ValueError, too
+        raise
     except _UNREADABLE as error:
-        raise Corrupt(f"{folder}{RECORD} is no record of a segment: {error}") from error
+        raise Corrupt(f"{name} is no record of a segment: {error}") from error
     if not folder.endswith(f"/{_digest(body['parts'])}/"):
-        raise Corrupt(f"{folder}{RECORD} names parts that are not its folder's")
-    if not all(file.path.startswith(folder) for file in files):
-        raise Corrupt(f"{folder}{RECORD} names files outside its folder")
+        raise Corrupt(f"{name} names parts that are not its folder's")
+    if not is_inside:
+        raise Corrupt(f"{name} names files outside its folder")
     return BandSegment(folder=folder, parts=tuple(parts), files=files)
+
+
+def _parsed_part(
+    part: Any,
+    source: Any,
+    n_rows: Any,
+    excluded: Any,
+) -> IndexedPart:
+    """Return a part of a record, which anyone may have written. Raises: ValueError, TypeError."""
+    rows = tuple(int(row) for row in excluded)
+    own = SegmentPart(str(part), str(source), int(n_rows))
+    bounds = [0, *rows, own.n_rows]
+    if min(bounds) < 0 or any(row >= own.n_rows for row in rows):
+        raise ValueError(f"part {own.part} has {own.n_rows} rows, and excludes others")
+    return IndexedPart(own=own, excluded=rows)
 
 
 def list_segments(

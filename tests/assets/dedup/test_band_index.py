@@ -1,5 +1,6 @@
 """The index of published bands finds what comparing all finds, whatever was published, excluded or damaged."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,36 @@ def test_record_that_was_changed_is_no_record(corpus: Corpus) -> None:
         parse_segment(
             data.replace(b"/00.parquet", b"/../00.parquet").replace(folder.encode(), b"data/x/"), folder
         )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        [],
+        {},
+        {"format": "x", "parts": [], "files": []},
+        {"format": 1, "parts": 3, "files": []},
+        {"format": 1, "parts": [["p", "s", 3]], "files": []},
+        {"format": 1, "parts": [["p", "s", -3, []]], "files": []},
+        {"format": 1, "parts": [["p", "s", 3, ["x"]]], "files": []},
+        {"format": 1, "parts": [["p", "s", 3, [3]]], "files": []},
+        {"format": 1, "parts": [["p", "s", None, None]], "files": []},
+        {"format": 1, "parts": [], "files": [{"path": 7, "nbytes": 1, "sha256": "", "n_rows": 1}]},
+        {"format": 1, "parts": [], "files": [7]},
+    ],
+)
+def test_record_of_any_json_is_corrupt(record: object) -> None:
+    with pytest.raises(Corrupt, match=r"bands/x/segment\.json is no record of a segment"):
+        parse_segment(json.dumps(record).encode(), "tables/texts/bands/x/")
+
+
+def test_segment_of_a_newer_release_stays(corpus: Corpus) -> None:
+    version = corpus.publish(40)
+    path = "tables/texts/bands/0123456789abcdef/segment.json"
+    corpus.root.store.put(path, b'{"format": 2, "shards": []}')
+    corpus.check(version)
+    corpus.check(version)
+    assert len(list_segments(corpus.root.store, "texts")) == 2
 
 
 def test_rest_of_a_killed_run_and_unused_segments_go_after_a_day(

@@ -27,6 +27,10 @@ CASES = (
     Case(name="the same, 16 partitions of the prefix", opens="each", partitions=16),
     Case(name=NOW, opens="first"),
 )
+SECOND = (
+    Case(name="second start: the nodes' caches have the samples", opens="first"),
+    Case(name="the same, 4 partitions of the prefix", opens="first", partitions=4),
+)
 HEAD = """# A fleet that begins again
 
 {made} Time is virtual.
@@ -39,8 +43,9 @@ sends 503 above its rate. Ranks start within {starts:g} s. A spent budget ends t
 | | ranks, reads/s | first batch everywhere | lost ranks |
 | --- | --- | --- | --- |"""
 TAIL = """
-The aims: 35 s for 10,000 ranks, 5 s for 1,000, no lost rank. Above 5,000 shards, about 1 MiB of tables, use sixteen
-partitions of the prefix, or a copy on the nodes."""
+The aims: 35 s for 10,000 ranks, 10 s for their second start, 5 s for 1,000, no lost rank. A second start still reads
+the indexes of its samples from the bucket, because node caches keep only shards: use four partitions of the prefix.
+Above 5,000 shards, about 1 MiB of tables, use sixteen, or a copy on the nodes."""
 
 
 def main() -> int:
@@ -53,14 +58,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         saved_plan = make_root(Path(folder), PUBLISHES)
         each, saved, first = (counted(Path(folder), plans) for plans in ("each", saved_plan, "first"))
+        with tempfile.TemporaryDirectory() as caches:
+            second = counted(Path(folder), "first", Path(caches))
     counts = (
         f"{count(each)} if each opens the root, {saved.n} in {len(saved.waves)} round trips for a saved plan, "
-        f"{count(first)} with the first rank's plan"
+        f"{count(first)} with the first rank's plan, {count(second)} if the nodes' caches have the samples"
     )
     lines = HEAD.format(made=made, batch=8, publishes=PUBLISHES, counts=counts).splitlines()
     lines += SIMULATED.format(starts=STARTS_S).splitlines()
     fleet = fleet_of(each, first, given.ranks, given.reads_per_s)
     lines += simulation_rows(fleet, first, given.divide, given.seed)
+    lines += second_start_rows(replace(fleet, rest=waves_of(second)), given.seed)
     return simulated.finish(COMMAND, given, [*lines, *TAIL.splitlines()])
 
 
@@ -76,8 +84,13 @@ def fleet_of(each: RankRequests, first: RankRequests, ranks: int, reads_per_s: f
         ranks=ranks,
         reads_per_s=reads_per_s,
         opening=[len(wave) for wave in each.opening],
-        rest=[len(wave) for wave in first.waves],
+        rest=waves_of(first),
     )
+
+
+def waves_of(requests: RankRequests) -> list[int]:
+    """Return the numbers of requests at once."""
+    return [len(wave) for wave in requests.waves]
 
 
 def simulation_rows(fleet: Fleet, first: RankRequests, divide: int, seed: int) -> Iterator[str]:
@@ -97,6 +110,12 @@ def simulation_rows(fleet: Fleet, first: RankRequests, divide: int, seed: int) -
         ("the same, after 10,000 publishes", old),
     ):
         yield simulated_row(name, used, Simulation(used, now, seed).run())
+
+
+def second_start_rows(fleet: Fleet, seed: int) -> Iterator[str]:
+    """Yield the rows of a fleet whose nodes' caches have the samples."""
+    for case in SECOND:
+        yield simulated_row(case.name, fleet, Simulation(fleet, case, seed).run())
 
 
 def simulated_row(name: str, fleet: Fleet, outcome: Outcome) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ import loader
 from loader.dataset.log.dataset_starts import write_dataset_start
 from penstock.checkpoints import Checkpoints
 
+from ..cluster.cluster import Node
 from ..contest import ROOT
-from ..latency_server import BUCKET, latency_store
+from ..latency_server import BUCKET, CREDENTIALS, Served, latency_store
 from .rank import BATCH, DATASET, RUN
 
 LATENCY_S = 0.4
@@ -89,9 +91,17 @@ def make_root(folder: Path, publishes: int) -> str:
         return plan.save(root)
 
 
-def counted(folder: Path, plans: str) -> RankRequests:
-    """Return the requests of the last rank. plans: as for `rank.train`."""
-    with latency_store(folder, LATENCY_S, record=True) as server:
+def counted(folder: Path, plans: str, caches: Path | None = None) -> RankRequests:
+    """Return the requests of the last rank. plans: as for `rank.train`.
+
+    caches: for a folder of each rank's node. The nodes' servers are filled first, as an epoch would.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(latency_store(folder, LATENCY_S, record=True))
+        arguments: list[list[str]] = [[] for _ in range(RANKS)]
+        if caches is not None:
+            arguments = _filled_caches(stack, caches, server)
+        server.recorded()
         ranks = []
         port = str(20_000 + secrets.randbelow(20_000))
         for rank in range(RANKS):
@@ -108,7 +118,7 @@ def counted(folder: Path, plans: str) -> RankRequests:
                 "AWS_ENDPOINT_URL": str(server.options["endpoint_url"]),
                 "OMP_NUM_THREADS": "1",
             }
-            command = [sys.executable, "-m", "benchmarks.fleet_start.rank", plans]
+            command = [sys.executable, "-m", "benchmarks.fleet_start.rank", plans, *arguments[rank]]
             ranks.append(
                 subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
             )
@@ -116,6 +126,26 @@ def counted(folder: Path, plans: str) -> RankRequests:
         if any(process.returncode for process in ranks):
             raise RuntimeError(f"ranks ended with {[process.returncode for process in ranks]}")
         return requests_of(server.recorded(), f"rank{RANKS - 1}", json.loads(lines[-1]))
+
+
+def _filled_caches(stack: ExitStack, folder: Path, server: Served) -> list[list[str]]:
+    """Start the cache server of each rank's node, and fill it; return each rank's folder and peers."""
+    nodes = [Node(folder / f"node{number}", 2**30) for number in range(RANKS)]
+    for node in nodes:
+        stack.callback(node.kill)
+        node.serve()
+    peers = ",".join(node.address for node in nodes)
+    environment = {
+        **os.environ,
+        **CREDENTIALS,
+        "AWS_ENDPOINT_URL": str(server.options["endpoint_url"]),
+    }
+    for node in nodes:
+        command = [sys.executable, "-m", "penstock", "cache", "fill", DATASET]
+        command += ["--root", f"s3://{BUCKET}", "--path", str(node.folder), "--peers", peers]
+        command += ["--limit", str(node.limit_bytes)]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    return [[str(node.folder), peers] for node in nodes]
 
 
 def requests_of(

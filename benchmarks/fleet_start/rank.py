@@ -1,4 +1,6 @@
-"""`python -m benchmarks.fleet_start.rank first|each|PLAN`: a rank up to its second batch, whose requests are counted.
+"""`python -m benchmarks.fleet_start.rank first|each|PLAN [FOLDER PEERS]`: a rank whose requests are counted.
+
+It runs up to its second batch, with a node cache if there is a folder. PEERS: addresses, with commas.
 
 The environment names its number among the ranks, and the store. Prints a line: `time.monotonic()` at the first batch
 and when it asks for the second.
@@ -7,6 +9,7 @@ and when it asks for the second.
 import json
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -23,8 +26,11 @@ QUIET_S = 0.5
 """Seconds after the first batch: what is read in them was made ahead."""
 
 
-def train(plans: str) -> None:
+def train(plans: str, folder: str = "", peers: str = "") -> None:
     """Take two batches. plans: "first" opens the root on the first rank, "each" on every one; or a plan's hash."""
+    cache: dict[str, Any] = {}
+    if folder:
+        cache["cache"] = loader.NodeCache(path=folder, limit_bytes=2**30, peers=peers.split(","))
     with Run.joined(name=RUN, checkpoints=f"s3://{BUCKET}") as run:
 
         def opened() -> loader.Plan:
@@ -36,7 +42,10 @@ def train(plans: str) -> None:
 
         plan = run.first(opened) if plans == "first" else opened()
         state = {"weights": torch.zeros(1000)}
-        with loader.Loader(plan, run.world) as batches, Checkpoints(run.checkpoints, run.name) as saved:
+        with (
+            loader.Loader(plan, run.world, **cache) as batches,
+            Checkpoints(run.checkpoints, run.name) as saved,
+        ):
             times = []
             for _ in run.steps(batches, saved, state):
                 times.append(time.monotonic())
@@ -48,4 +57,4 @@ def train(plans: str) -> None:
 
 
 if __name__ == "__main__":
-    train(sys.argv[1])
+    train(*sys.argv[1:])

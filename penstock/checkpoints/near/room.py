@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from torch import distributed
+from torch import Tensor, distributed
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.tensor import DTensor
 
 from loader.errors import InvalidRuntime, StoreError
 
@@ -63,6 +64,19 @@ def planned_bytes(state: Mapping[str, Any], group: Any) -> int:
         rank = distributed.get_rank(group)
     all_sizes = from_first_rank(sizes, group)
     return all_sizes[rank]
+
+
+def state_bytes(value: Any) -> int:
+    """Return the bytes of the tensors of a state that are in this process's memory."""
+    if isinstance(value, DTensor):
+        return value.to_local().nbytes
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(state_bytes(inner) for inner in value.values())
+    if isinstance(value, list | tuple):
+        return sum(state_bytes(inner) for inner in value)
+    return 0
 
 
 def check_room(nodes: NearNodes, run: str, step_bytes: int, group: Any) -> None:

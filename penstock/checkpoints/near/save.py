@@ -24,9 +24,10 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from loader.storage.threads import DaemonPool
 
+from ..parts import PART_BYTES
 from ..ranks import first_error, from_all_ranks, on_every_rank
 from .nodes import NearNodes, NearSaveFailed
-from .room import check_room, planned_bytes
+from .room import STEPS, check_room, planned_bytes, state_bytes
 from .writer import PARTS_AT_ONCE, SAVE_S, NearWriter
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class NearSaves:
         self._group = group
         self.step_bytes = step_bytes
         """Bytes of this rank's parts of a step."""
+        self._copy_bytes = 0  # of the state in host memory, which other ranks may have too
         self._is_first = group is None or distributed.get_rank(group) == 0
         self._pool = DaemonPool(1, "penstock-near")
         self._lock = Lock()
@@ -89,7 +91,8 @@ class NearSaves:
         nodes = on_every_rank(open_nodes, group)
         step_bytes = planned_bytes(plain_state(state), group)
         check_room(nodes, run, step_bytes, group)
-        if nodes.partner is None:
+        is_first = group is None or distributed.get_rank(group) == 0
+        if nodes.partner is None and is_first:
             _log.warning(
                 "near checkpoints lie on one node only, %s: they outlive a killed process, not a lost node",
                 nodes.own,
@@ -109,6 +112,7 @@ class NearSaves:
             return
         stager = BlockingAsyncStager()
         self._state = stager.stage(plain_state(state))
+        self._copy_bytes = state_bytes(self._state)
         begun = Event()
         self._saving = self._pool.submit(
             self._save,
@@ -147,11 +151,11 @@ class NearSaves:
         """Return where near steps lie, and what became of them."""
         counts = self.counts
         partner = self._nodes.partner or "no other node"
-        megabytes = self.step_bytes / 1e6
-        parts_megabytes = PARTS_AT_ONCE * self._part_bytes / 1e6
+        part_bytes = min(self._part_bytes, PART_BYTES, self.step_bytes)
+        memory_bytes = self._copy_bytes + PARTS_AT_ONCE * part_bytes
         text = (
-            f"near: {megabytes:,.0f} MB a step of this rank in {self._nodes.folder}, copied to {partner}; "
-            f"{megabytes + parts_megabytes:,.0f} MB of host memory during a save; "
+            f"near: {self.step_bytes:,} bytes a step of this rank in {self._nodes.folder}, copied to {partner}; up to "
+            f"{STEPS} steps of each; {memory_bytes:,} bytes of host memory during a save; "
             f"{counts.saved} saved, {counts.skipped} skipped, {counts.failed} failed"
         )
         if counts.step >= 0:

@@ -19,8 +19,10 @@ WIDTH = 13
 SHORTEST_INSIDE = 8
 """Words of the shortest text that is searched inside others; shorter ones match whole texts only."""
 _BLANK = 0x20
-_OWN_FACTORS = 64
-"""Bytes of a word that have a factor of their own in its quick hash."""
+HASHED_BYTES = 64
+"""Bytes of a word in its quick hash."""
+MOST_BYTES = 8 * 2**20
+"""Bytes of a block from which its words are cut for their quick hashes, which take 32 bytes a byte."""
 
 
 def _powers(base: int, n: int) -> UInt64s:
@@ -35,7 +37,8 @@ def _powers(base: int, n: int) -> UInt64s:
 
 
 # Odd factors of 64 bits: a product loses no bit.
-_BYTE_FACTORS = _powers(0x9E3779B97F4A7C15, _OWN_FACTORS)
+_BYTE_FACTORS = _powers(0x9E3779B97F4A7C15, HASHED_BYTES + 1)
+_BYTE_FACTORS[HASHED_BYTES] = 0  # of all bytes behind
 _WORD_FACTORS = _powers(0xD6E8FEB86659FD93, WIDTH)
 _MIX_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
 _HALF = np.uint64(32)
@@ -62,6 +65,10 @@ def word_run(words: list[str]) -> WordRun:
     if words:
         text = " ".join(words)
         joined = text.encode() + b" "
+    return _split(joined)
+
+
+def _split(joined: bytes) -> WordRun:
     data = np.frombuffer(joined, np.uint8)
     # No word has a blank.
     is_blank = data == _BLANK
@@ -104,9 +111,11 @@ def shingle_hashes(
 
 
 def quick_word_hashes(run: WordRun) -> UInt64s:
-    """Return uint64 [n]: a hash of each word, of its first 64 bytes and the sum of the others."""
+    """Return uint64 [n]: a hash of the first 64 bytes of each word."""
     if not run.n_words:
         return np.zeros(0, np.uint64)
+    if len(run.joined) > MOST_BYTES:
+        run = _with_short_words(run)
     data = np.frombuffer(run.joined, np.uint8)
     # The blank behind a word belongs to it.
     nbytes = run.stops - run.starts + 1
@@ -114,8 +123,7 @@ def quick_word_hashes(run: WordRun) -> UInt64s:
     position = np.arange(len(data))
     starts = np.repeat(run.starts, nbytes)
     position -= starts
-    last_factor = _OWN_FACTORS - 1
-    np.minimum(position, last_factor, out=position)
+    np.minimum(position, HASHED_BYTES, out=position)
     products = _BYTE_FACTORS[position]
     products *= data
     hashes: UInt64s = np.add.reduceat(products, run.starts)
@@ -126,6 +134,19 @@ def quick_word_hashes(run: WordRun) -> UInt64s:
     upper = hashes >> _HALF
     hashes ^= upper
     return hashes
+
+
+def _with_short_words(run: WordRun) -> WordRun:
+    """Return the words' first 64 bytes: a block has more than `MOST_BYTES` only if a word is long."""
+    ends = np.minimum(run.stops, run.starts + HASHED_BYTES)
+    bounds = zip(
+        run.starts.tolist(),
+        ends.tolist(),
+        strict=True,
+    )
+    beginnings = [run.joined[start:end] for start, end in bounds]
+    joined = b" ".join(beginnings)
+    return _split(joined + b" ")
 
 
 def quick_hashes(

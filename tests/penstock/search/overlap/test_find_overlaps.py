@@ -18,6 +18,7 @@ from loader.errors import DecodeFailed, FieldNotFound, InvalidPlan, InvalidRunti
 from penstock import words
 from penstock.cli import main
 from penstock.search.overlap import protected_texts, sample_texts
+from penstock.search.overlap import shingles as shingles_module
 from penstock.search.overlap.compare import ProtectedIndex, overlaps
 from penstock.search.overlap.find_overlaps import find_overlaps
 from penstock.search.overlap.protected_texts import distinct_shingles, protected_path
@@ -115,6 +116,19 @@ def test_overlaps_are_the_reference_ones(
             if overlap is not None:
                 named[number] = (overlap.ratio, overlap.ordinal)
     assert named == expected
+
+
+def test_long_words_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their quick hashes are of 64 bytes, and the same in a block whose words are cut."""
+    long = "x" * 100
+    question = f"{long} b {long} d e f g {long}a"
+    for most_bytes in (1, 1 << 20):
+        monkeypatch.setattr(shingles_module, "MOST_BYTES", most_bytes)
+        index = ProtectedIndex(distinct_shingles("exam@1", [SampleTexts(0, [question])]))
+        for other_bytes in (1, 1 << 20):
+            monkeypatch.setattr(shingles_module, "MOST_BYTES", other_bytes)
+            assert overlaps([f"so {question} it is"], [index]) == [(8 / 11, 0)]
+            assert overlaps([f"so {question}b it is"], [index]) == [None]
 
 
 def test_shingle_at_the_end_of_a_block_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ STATED_BY_CLUSTER = (
 )
 """Variables of Slurm (twice), Open MPI, MPICH and Intel MPI, MVAPICH, Cray: a task may start ranks by itself."""
 WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE")
+NODES_VARIABLE = "PENSTOCK_NODES"
+"""Variable with the number of a training's machines. A `Run` sets it if its ranks count more than others state."""
 NODES = (
     "CROSS_SIZE",
     "GROUP_WORLD_SIZE",
@@ -118,6 +120,9 @@ def _world_size(environ: Mapping[str, str]) -> int:
 
 def _nodes(environ: Mapping[str, str]) -> int:
     """Return the training's number of machines; 0 if unknown."""
+    counted = _number(environ, NODES_VARIABLE)
+    if counted:
+        return counted
     if environ.get("MASTER_ADDR") in LOOPBACK:
         return 1
     counts = [_number(environ, name) for name in NODES]

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from loader import World
 from loader.errors import InvalidRuntime
+from loader.local_ranks import NODES_VARIABLE, node_count
 
+from ..checkpoints.ranks import from_all_ranks
 from .step_file import VARIABLE as STEP_FILE
 
 _log = logging.getLogger(__name__)
@@ -177,3 +179,14 @@ def first_node(nodes: str) -> str:
     if match is None:
         raise InvalidRuntime(f"{nodes!r} is no list of Slurm's nodes; set MASTER_ADDR to the first node")
     return "".join(part or "" for part in match.groups())
+
+
+def share_nodes(node: str) -> None:
+    """Let this process's loaders know on how many nodes its group runs, if the launcher states fewer.
+
+    Every rank calls it. node: name of this node.
+    """
+    nodes = from_all_ranks(node)
+    n_nodes = len(set(nodes))
+    if n_nodes > node_count():
+        os.environ[NODES_VARIABLE] = str(n_nodes)

@@ -20,7 +20,7 @@ from ..units import elapsed_us, utc_us
 from .agreement import Agreement, collective_device
 from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
-from .launched import Launched
+from .launched import Launched, share_nodes
 from .record import FaultRecord, RunRecord
 from .replay_run import load_origin, replay_of
 from .run_folder import RunFolder
@@ -60,9 +60,8 @@ class Run:
         self._launched, self._checkpoints, self._record = launched, checkpoints, record
         self._requests, self._hang = StopRequests(), HangWatch()
         self._stopped, self._finished, self._own_group = Stop.NO, False, False
-        self._ended_early = self._is_context = self._is_closed = False
+        self._ended_early = self._is_context = self._is_closed = self._traced = False
         self._batches: BatchSource | None = None
-        self._traced = False
         self._save_s = 0.0
         self._events: RunRecord | None = None
         self._trackers: RunTrackers | None = None
@@ -131,6 +130,7 @@ class Run:
             self._own_group = True
         device = collective_device(self.device) if distributed.is_initialized() else None
         self._agreement = Agreement(device)
+        share_nodes(self._launched.node)
         if self._record is not None and self.world.rank == 0:
             store = loader.Root(self._record).store
             self._requests.watch(RunFolder(store, self.name))

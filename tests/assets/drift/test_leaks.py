@@ -192,3 +192,23 @@ def test_text_that_cannot_be_read_names_sample_and_remedy(root: loader.Root) -> 
         out.add("q", {"txt": QUESTION})
     with pytest.raises(DecodeFailed, match=r"batch b1 of docs, sample 'bad', field 'txt': .*UTF-8.*exclude"):
         judged_texts(root, {"bad": b"\xff\xfe"}, "exam@1")
+
+
+def clip(n: int, flipped_bits: int = 0) -> dict[str, Any]:
+    frames = [flipped(row(n + offset)["phash"], flipped_bits) for offset in (0, 100, 200)]
+    return row(n, key=f"clip/{n:04d}", kind="video", phash="-".join(frames))
+
+
+def test_clip_of_a_protected_version_is_named(root: loader.Root) -> None:
+    with root.write("clips") as out:
+        for n in range(300, 304):
+            body = clip(n)
+            source = {name: body.pop(name) for name in ("raw_sha256", "subject", "split")}
+            out.add(body.pop("key"), {"x.txt": b"x"}, metadata=body, source=source)
+    other = {"raw_sha256": f"{999:064x}", "subject": "person-999", "key": "clip/new"}
+    result = judged(root, "protected", [row(20), {**clip(302, 5), **other}], "clips@1")
+    assert result.stops
+    (finding,) = result.findings
+    (ordinal,) = live_ordinals(root.open("clips@1"), ["clip/0302"])
+    assert finding["now"] == f"1 samples (within 8 bits): clip/new of clips@1[{ordinal}]"
+    assert judged(root, "protected", [row(20), {**clip(302, 12), **other}], "clips@1").passed

@@ -19,7 +19,7 @@ from .. import sections
 from .cluster import SAMPLE_BYTES, cluster, make_root
 from .costs import connection_memory_mb, page_costs
 from .filled import filled_epoch, make_photos
-from .namespaces import refusal
+from .namespaces import describe_links, refusal
 from .near_saves import NBYTES, near_save_figures
 from .replicas import checkpoint_reads
 
@@ -136,7 +136,8 @@ def in_namespaces(bucket: Path, folder: Path, size: int) -> list[Row]:
     places = folder / "namespaces"
     rows = whole_set(bucket, places, size, has_namespaces=True)
     rows += kills(bucket, places, size, has_namespaces=True)
-    return [Row(f"in namespaces: {row.what}", row.measured, row.aim) for row in rows]
+    links = describe_links()
+    return [Row(f"in namespaces ({links}): {row.what}", row.measured, row.aim) for row in rows if row.aim]
 
 
 def costs(bucket: Path, folder: Path, size: int) -> list[Row]:
@@ -202,6 +203,7 @@ def fill(bucket: Path, folder: Path, size: int) -> list[Row]:
     epoch = filled_epoch(photos, folder / "filled")
     return [
         Row("photos after `cache fill`, bucket at 20 ms: speed, local files 1", f"{epoch.ratio:.2f}", "0.9"),
+        Row("the same by the ranks' processor time", f"{epoch.local_us / epoch.reader_us:.2f}", "0.9"),
         Row("processor time of a photo from local files, us", f"{epoch.local_us:.0f}", ""),
         Row(
             "the same after `cache fill`: rank, servers, us",

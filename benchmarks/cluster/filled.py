@@ -71,7 +71,7 @@ def _round(bucket: Path, folder: Path) -> FilledEpoch:
         peers = [node.address for node in nodes]
         for node in nodes:
             _fill(node, peers, store.options["endpoint_url"])
-        settings = {"global_batch": BATCH, "ranks": 1, "peers": peers, "workers": WORKERS}
+        settings = {"global_batch": BATCH, "ranks": 1, "peers": peers, "memory_bytes": 0, "workers": WORKERS}
         reader = nodes[0]
         reader.start(0, {**settings, "root": f"s3://{BUCKET}", "options": store.options})
         local = stack.enter_context(_local_rank(bucket, folder, settings))

@@ -39,6 +39,17 @@ def refusal() -> str:
     return ""
 
 
+def describe_links() -> str:
+    """Return what the links of the namespaces are."""
+    with ExitStack() as stack:
+        name = f"penstock-{os.getpid()}-probe"
+        _add_namespace(stack, name)
+        delay = "no delay, which needs netem"
+        if _has_delay(name):
+            delay = f"{2 * DELAY_US / 1000:g} ms"
+    return f"{GBITS} Gb/s, {delay}"
+
+
 @contextmanager
 def namespaces(n: int) -> Iterator[list[Place]]:
     """Yield n places, each in a network namespace. The namespaces end with the block."""
@@ -55,8 +66,6 @@ def namespaces(n: int) -> Iterator[list[Place]]:
             _add_namespace(stack, name)
             _connect(switch, name, f"port{number}", host)
             places.append(Place(host, ("ip", "netns", "exec", name)))
-        if not _has_delay(f"{prefix}-0"):
-            print("namespaces: this kernel has no netem, so that links add no delay", flush=True)
         yield places
 
 

@@ -270,16 +270,16 @@ class Checkpoints:
             while True:
                 near.gather()
                 start = from_first_rank(lambda: near.choose(self._store), how.get("process_group"))
-                if start.checkpoint is None:
-                    checkpoint = self._load_stored("latest", state, batches, partial, how)
+                checkpoint = start.checkpoint
+                if checkpoint is None:
+                    if start.root_step >= 0:
+                        checkpoint = self._load_stored(start.root_step, state, batches, partial, how)
                     break
-                checkpoint, contents = start.checkpoint, start.index
                 try:
-                    self._fill(checkpoint, contents, state, batches, partial, how, near.reads(start))
+                    self._fill(checkpoint, start.index, state, batches, partial, how, near.reads(start))
+                    break
                 except CorruptCheckpoint as error:  # the same on every rank
                     near.reject(checkpoint, error)
-                    continue
-                break
             if self._near_session.saves:
                 near.delete(start)
         return checkpoint

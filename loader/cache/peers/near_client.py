@@ -260,21 +260,20 @@ class NearClient:
             )
             _await(connection, deadline_s)
             status = connection.read_head(most, keep)
-            if status != PLAIN:
+            if status == PLAIN and connection.nbytes <= most:
+                return connection.all()
+            if status == PLAIN:
+                problem = f"would answer {connection.nbytes:,} bytes; at most {most:,} are read"
+                connection.close()
+            else:
                 text = _text(connection)
+                problem = f"answered {status}: {text}"
+                # It is kept, and another thread may use it from here on.
                 connection.discard()
-                raise NearFault(f"{address} answered {status}: {text}")
-            if connection.nbytes > most:
-                raise NearFault(
-                    f"{address} would answer {connection.nbytes:,} bytes; at most {most:,} are read"
-                )
-            return connection.all()
-        except NearFault:
-            connection.close()
-            raise
         except OSError as error:
             connection.close()
             raise NearFault(f"{address}: {error}") from error
+        raise NearFault(f"{address} {problem}")
 
     def _list(self, address: str, path: str) -> dict[str, Any]:
         data = self._get(

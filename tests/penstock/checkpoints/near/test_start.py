@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from contextlib import closing
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ import torch
 import loader
 from loader.cache.peers import lifetime
 from loader.cache.peers.lifetime import live_server
-from loader.errors import CheckpointMismatch, InvalidRuntime
+from loader.errors import CheckpointMismatch, CorruptCheckpoint, InvalidRuntime
+from loader.storage.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.marker import marker_key, part_key
+from penstock.checkpoints.near.start import NearSteps
 from penstock.checkpoints.restore import load_newest
 from penstock.checkpoints.set_aside import set_aside
 from tests.cache.peers.nodes import running_nodes
@@ -54,7 +57,7 @@ def nodes(tmp_path):
 def saves(tmp_path_factory):
     """Return saves of steps: step -> (checkpoint, folder). Step 41 is another attempt at step 40."""
     folder = tmp_path_factory.mktemp("saves")
-    names = {10: 10, 20: 20, 40: 40, 41: 40}
+    names = {10: 10, 20: 20, 40: 40, 41: 40, 60: 60}
     return {fill: saved(folder / f"{fill}", RUN, step, state(fill)) for fill, step in names.items()}
 
 
@@ -257,6 +260,35 @@ def test_rejection_is_noted_in_the_run(root, nodes, steps):
     (note,) = notes
     assert note["checkpoint"] == 40
     assert steps[40][0].parts[0].name in note["reason"]
+
+
+def test_near_steps_cost_the_root_no_request(root, nodes):
+    requests = []
+    for near in (False, True):
+        traffic = Traffic()
+        options = {"near": nodes[0].spec([node.address for node in nodes])} if near else {}
+        with Checkpoints(str(root), RUN, **options) as checkpoints, counted(traffic):
+            assert checkpoints.load(empty()).step == 10
+        requests.append(traffic.requests)
+    assert requests[0] == requests[1] > 0
+
+
+def test_step_that_the_training_deletes_meanwhile_gives_way_to_the_next(root, nodes, steps):
+    store = loader.Root(root).store
+    with closing(NearSteps(nodes[0].spec([node.address for node in nodes]), RUN, None)) as near:
+        near.gather()
+        start = near.choose(store)
+        assert start.checkpoint.step == 40
+        for node in nodes:
+            for step in (20, 40):
+                near_path(node, marker_key(RUN, step)).unlink()
+                shutil.rmtree(near_path(node, part_key(RUN, step, "")))
+        distribute(steps[60], nodes)
+        with pytest.raises(CorruptCheckpoint) as caught:
+            near.reads(start).read(start.checkpoint.parts[0])
+        near.reject(start.checkpoint, caught.value)
+        near.gather()
+        assert near.choose(store).checkpoint.step == 60
 
 
 def test_token_that_others_may_read_is_refused(root, nodes, steps):

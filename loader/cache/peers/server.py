@@ -266,6 +266,8 @@ class PeerServer:
             except BlockingIOError:
                 self._listen()
                 return
+            except ConnectionAbortedError:
+                continue  # the caller left before it was accepted
             except OSError as error:
                 # Too many open files: the connections that exist go on. The listener stays ready, so that watching it
                 # at once would occupy a core: `run` does so after a while.

@@ -218,11 +218,38 @@ def test_full_process_does_not_ask_for_connections_all_the_time(answers, monkeyp
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     server = PeerServer(listener, answers, TOKEN)
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     with socket.create_connection(listener.getsockname(), 5):
         time.sleep(0.1)
         assert 1 <= listener.accepts <= 2
+    server.stop()
+    thread.join(20)
+
+
+class AbortedListener(socket.socket):
+    """A listener whose next connection ends before it is accepted."""
+
+    aborts = False
+
+    def accept(self):
+        if self.aborts:
+            self.aborts = False
+            raise ConnectionAbortedError
+        return super().accept()
+
+
+def test_caller_who_leaves_at_once_delays_no_other(answers, monkeypatch):
+    monkeypatch.setattr(server_module, "LOOK_S", 60.0)
+    listener = AbortedListener()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = PeerServer(listener, answers, TOKEN)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    for aborts in (False, True):
+        listener.aborts = aborts
+        assert ask(listener.getsockname(), request(Range="bytes=0-0"))[0] == 206
     server.stop()
     thread.join(20)
 

@@ -247,7 +247,6 @@ class NearClient:
         most: int,
     ) -> bytes:
         """Return the body of an answer, of at most so many bytes."""
-        deadline_s = time.monotonic() + self._request_s
         connection = self._connect(address)
         keep = partial(self._keep, address)
         try:
@@ -258,7 +257,7 @@ class NearClient:
                 path,
                 headers,
             )
-            _await(connection, deadline_s)
+            # Within PROGRESS_S: a node that is silent must not occupy the saver for REQUEST_S.
             status = connection.read_head(most, keep)
             if status == PLAIN and connection.nbytes <= most:
                 return connection.all()

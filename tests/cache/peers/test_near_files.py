@@ -232,10 +232,10 @@ def test_answer_that_is_no_list_is_a_fault(tmp_path):
 
 
 def near_names(node):
-    """Return the files in a node's near folder, unfinished ones too, once its server is done with them."""
+    """Return the files of steps in a node's near folder, unfinished ones too, once its server is done with them."""
     deadline_s = time.monotonic() + 10
     while True:
-        names = [path.name for path in (node.folder / "near").rglob("*") if path.is_file()]
+        names = [path.name for path in (node.folder / "near/checkpoints").rglob("*") if path.is_file()]
         if not any(name.startswith(".tmp-") for name in names) or time.monotonic() > deadline_s:
             return names
         time.sleep(0.01)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import loader
-from loader.cache.peers import near_answers, near_files
+from loader.cache.peers import near_answers, near_client, near_files
 from loader.cache.peers.near_files import NearFiles, near_folder
 from loader.errors import InvalidRuntime
 from penstock.checkpoints import Checkpoints, marker
@@ -159,6 +159,23 @@ def test_dead_node_costs_one_near_save(tmp_path, cluster, monkeypatch, caplog):
         assert saved.near_counts()[:4] == (2, 0, 1, 3 * EVERY)
         (third,) = [node for node in cluster[1:] if node is not partner]
         assert stored(third)[3 * EVERY] == stored(cluster[0])[3 * EVERY]
+
+
+def test_node_that_does_not_answer_costs_the_near_save_and_no_step(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr(near_client, "PROGRESS_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        near = cluster[0].spec([cluster[0].address, f"{host}:{port}"])
+        with Checkpoints(str(tmp_path / "root"), RUN, near=near, near_every=EVERY) as saved:
+            saved.save_near(EVERY, state_of(EVERY))
+            connection, _ = silent.accept()  # the call is over, and its save waits for an answer
+            with connection:
+                assert saved.near_counts()[:3] == (0, 0, 0)
+                saved.save_near(2 * EVERY, state_of(2 * EVERY))
+                saved.wait()
+                assert saved.near_counts()[:3] == (0, 1, 1)
+                assert "longer than 0.2 s" in saved.describe()
+    assert stored(cluster[0]) == {}
 
 
 def test_no_other_node_that_answers_means_no_marker(tmp_path, cluster):

@@ -64,7 +64,7 @@ def _nested(value: Any) -> Iterator[str]:
 
 
 REFERENCE = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|name|names)$")
-TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|table_markdown)$")
+TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|overridden|table_markdown)$")
 _BETWEEN_CELLS = re.compile(r"((?<!\\)\||\n)")
 OWN: Mapping[str, str] = {
     **{name: kind for kind, names in COMPARED_COLUMNS.items() for name in names},
@@ -81,6 +81,8 @@ STRUCTURAL = frozenset(_WHERE | _PRODUCTS | _HOW | _WAYS)
 """Record fields that programs use to locate data; never names of samples."""
 NAMED = frozenset({"exclude", "replaces", "supersede"})
 """Record fields that map a sample's name to a reason or its replacements."""
+CHECKS = "checks"
+"""Field that maps the name of a check to its explanation, in an approval."""
 LABELS = "labels"
 """Field with the class names, in number order."""
 WORDS = ("reason", "by", "page")
@@ -172,6 +174,8 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
             return {
                 name: scrubbed(one, marks, "reason") for name, one in value.items() if not marks.has(name)
             }
+        if field == CHECKS:
+            return {name: scrubbed(one, marks, "explanation") for name, one in value.items()}
         return {name: scrubbed(one, marks, name) for name, one in value.items()}
     if isinstance(value, list):
         if field == LABELS:

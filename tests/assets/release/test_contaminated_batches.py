@@ -10,9 +10,11 @@ import pytest
 import loader
 from assets.gate_settings import Gate
 from assets.spec import DatasetSpec, Feature, Filter
+from loader.dataset.log.denies import Target
 from penstock.approvals import approve, stopped_batches
 from penstock.card.build import build_card
 from penstock.cli import main
+from penstock.upkeep.takedown.run import run_takedown
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 QUESTION = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
@@ -88,6 +90,13 @@ def test_approval_is_on_record(run: Run, root: loader.Root, stopped: str, texts:
     assert f"{key} of exam@1[0]" in approval["checks"]["protected"]
     checks = {check.name: check for check in build_card(root, version, n_examples=0).history.checks}
     assert "Approved by Ada: a quote, not the answer" in checks["protected"].newest
+
+    # A takedown of the document leaves its key in no record of the approval.
+    n = root.log.deny([Target(kind="sample", value=key, dataset="demo")], "ticket 12", "privacy desk").n
+    run_takedown(root, n, apply=True)
+    records = {info.key: root.store.get(info.key).data for info in root.store.list("stages/")}
+    assert [path for path, data in records.items() if key.encode() in data] == []
+    assert any(b"(taken down) of exam@1[0]" in data for data in records.values())
 
 
 def test_protected_version_that_was_retired_stops_every_batch(

@@ -34,6 +34,10 @@ class PageQuestion(NamedTuple):
     """The page's size in bytes, to claim a page that is not here."""
 
 
+def count_nothing(name: str, amount: int) -> None:
+    """Count nothing, for a cache without metrics."""
+
+
 class PageCache(Protocol):
     """A cache of pages by name (`pages.page_name`). Thread-safe."""
 

@@ -58,20 +58,21 @@ def make_place(path: str, *, shared: bool = False) -> None:
         os.mkdir(path, mode)
     if not shared:
         _refuse_others(path)
-    there = os.listdir(path)
-    if there and MARKER not in there:
+    entries = os.listdir(path)
+    if entries and MARKER not in entries:
         raise InvalidRuntime(
-            f"the cache folder {path} holds other things ({min(there)} ...); a cache throws files away, so it needs an "
-            "empty folder of its own"
+            f"the cache folder {path} holds other things ({min(entries)} ...); a cache throws files away, so it needs "
+            "an empty folder of its own"
         )
-    if not shared and (mode_now := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
-        os.chmod(path, mode_now & ~0o077)  # earlier releases left it readable by others
-    if not there:
+    current_mode = stat.S_IMODE(os.stat(path).st_mode)
+    if not shared and current_mode & 0o077:
+        os.chmod(path, current_mode & ~0o077)  # earlier releases left it readable by others
+    if not entries:
         write_new(os.path.join(path, MARKER), FORMAT, file_mode(shared))
     for folder in FOLDERS:
         with suppress(FileExistsError):
             os.mkdir(os.path.join(path, folder), mode)
-    if there:
+    if entries:
         _upgrade(path, file_mode(shared))
 
 
@@ -82,17 +83,20 @@ def _upgrade(path: str, mode: int) -> None:
         text = file.read(1024)
     if text == FORMAT:
         return
-    stated = _FORMAT_NUMBER.search(text)
-    number = int(stated[1]) if stated else 1  # a process was killed before it wrote the marker
+    number = 1  # also if a process was killed before it wrote the marker
+    match = _FORMAT_NUMBER.search(text)
+    if match is not None:
+        number = int(match[1])
     if number > NEWEST_FORMAT:
         raise InvalidRuntime(
             f"the cache folder {path} has format {number}, and this penstock reads formats up to {NEWEST_FORMAT}: use "
             "another folder, or the newer penstock"
         )
+    hints = os.path.join(path, FORMER_HINTS)
     with suppress(OSError):
-        for entry in list(os.scandir(os.path.join(path, FORMER_HINTS))):
+        for entry in list(os.scandir(hints)):
             os.unlink(entry.path)
-        os.rmdir(os.path.join(path, FORMER_HINTS))
+        os.rmdir(hints)
     write_whole(os.path.join(path, "writing"), marker, mode, FORMAT)
 
 
@@ -186,8 +190,12 @@ class Pages:
     """
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
-        self._pages, self._writing = os.path.join(folder, "pages"), os.path.join(folder, "writing")
-        self._mode, self._user = file_mode(shared), None if shared else os.geteuid()
+        self._pages = os.path.join(folder, "pages")
+        self._writing = os.path.join(folder, "writing")
+        self._mode = file_mode(shared)
+        self._user: int | None = None
+        if not shared:
+            self._user = os.geteuid()
 
     def path(self, name: str) -> str:
         return os.path.join(self._pages, name[-2:], name)
@@ -215,8 +223,9 @@ class Pages:
             touch(descriptor, status)
         finally:
             os.close(descriptor)
-        if any(len(piece) != cut.stop - cut.start for piece, cut in zip(pieces, cuts, strict=True)):
-            raise BadPage(f"page {name} ends too early")
+        for piece, cut in zip(pieces, cuts, strict=True):
+            if len(piece) != cut.stop - cut.start:
+                raise BadPage(f"page {name} ends too early")
         return pieces, identity
 
     def open(self, name: str, verified: Identity | None) -> "OpenPage | None":

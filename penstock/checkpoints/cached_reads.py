@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import loader
+from loader.cache.answers import count_nothing
 from loader.cache.cached_store import CachedStore, Content
 from loader.cache.claims import CLAIM_S
 from loader.cache.object_sets import ObjectSet
@@ -35,7 +36,7 @@ def cached_reads(
         objects.append((part.sha256, part.nbytes))
     opened = open_cache(
         cache,
-        _count_nothing,
+        count_nothing,
         lambda: [ObjectSet.of(objects)],
         late_s=LATE_S,
     )
@@ -49,6 +50,3 @@ def cached_reads(
         )
     finally:
         opened.close()
-
-
-def _count_nothing(name: str, amount: int) -> None: ...

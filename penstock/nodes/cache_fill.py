@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 import loader
-from loader.cache.answers import Absence, Grant
+from loader.cache.answers import Absence, Grant, count_nothing
 from loader.cache.cached_store import Content
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
@@ -67,7 +67,7 @@ def fill_pages(version: "loader.Version", spec: "loader.NodeCache", where: str |
     Raises: InvalidRuntime; FieldNotFound and InvalidPredicate for a wrong `where`; StoreError.
     """
     contents = ShardContents(version)
-    cache = PeerCache(spec, _count_nothing, lambda: [contents.objects(version.manifest["groups"])])
+    cache = PeerCache(spec, count_nothing, lambda: [contents.objects(version.manifest["groups"])])
     try:
         selected = _pages(
             version,
@@ -195,6 +195,3 @@ def _of_object(contents: ShardContents, path: str, numbers: Sequence[int]) -> It
         return  # it holds redacted samples: its pages are never kept
     for number in numbers:
         yield _Page(path, content, number)
-
-
-def _count_nothing(name: str, amount: int) -> None: ...

@@ -181,9 +181,8 @@ def own_address() -> str:
 def _first_interface() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(
-                ("192.0.2.1", DISCARD_PORT)
-            )  # reserved for documentation: it only selects the default route
+            # Reserved for documentation: it only selects the default route.
+            probe.connect(("192.0.2.1", DISCARD_PORT))
             return str(probe.getsockname()[0])
         except OSError:
             raise InvalidRuntime(

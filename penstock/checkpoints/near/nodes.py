@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import loader
+from loader.cache.answers import count_nothing
 from loader.cache.node_cache import OpenCache
 from loader.cache.peers.environment import node_block
 from loader.cache.peers.lifetime import cache_token
@@ -60,7 +61,7 @@ class NearNodes:
         # First: it makes the folder, where a server may start. It is also the sign of a running loader, without which
         # the server would end a minute after its last page.
         alone = replace(near, peers=None)
-        self._cache = OpenCache(alone, _count_nothing)
+        self._cache = OpenCache(alone, count_nothing)
         try:
             self.own = _own_member(near, self.addresses)
             """Address of this node."""
@@ -214,6 +215,3 @@ def _own_member(near: "loader.NodeCache", addresses: Sequence[str]) -> str:
             "pass near=run.node_cache(path)"
         )
     return own
-
-
-def _count_nothing(name: str, amount: int) -> None: ...

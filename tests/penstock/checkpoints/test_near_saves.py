@@ -10,6 +10,7 @@ import torch
 
 import loader
 from loader.cache.peers import near_answers, near_client, near_files
+from loader.cache.peers.environment import node_block
 from loader.cache.peers.near_files import NearFiles, near_folder
 from loader.errors import InvalidRuntime
 from penstock.checkpoints import Checkpoints, marker
@@ -261,6 +262,23 @@ def test_without_near_every_nothing_is_saved(tmp_path, cluster):
         saved.save_near(EVERY, state_of(1))
         assert saved.near_counts() is None
     assert not (cluster[0].folder / "near").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "block"),
+    [
+        ({}, ""),
+        ({"SLURM_TOPOLOGY_ADDR": "n17"}, ""),
+        ({"SLURM_TOPOLOGY_ADDR": "s0.s4.n17"}, "s0.s4"),
+        ({"SLURM_TOPOLOGY_ADDR": "s0.s4.n17", "PENSTOCK_NODE_BLOCK": "rack 3"}, "rack 3"),
+    ],
+)
+def test_block_is_the_label_or_the_switches(monkeypatch, environment, block):
+    for name in ("SLURM_TOPOLOGY_ADDR", "PENSTOCK_NODE_BLOCK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert node_block() == block
 
 
 def test_copies_leave_the_block_and_spread_evenly():

@@ -9,14 +9,14 @@ import torch
 
 import loader
 from loader.cache import cached_store
-from loader.cache.peers import client
 from penstock.checkpoints import Checkpoints
 from penstock.train import Run
-from tests.cache.peers.nodes import PATIENT
+from tests.cache.peers.nodes import PATIENCE_S, PATIENT
 
 # On a busy machine usual deadlines leave out peers that run, whose pages would be read again.
-for name, seconds in PATIENT.items():
-    setattr(client, name, seconds)
+for module, names in PATIENT.items():
+    for name in names:
+        setattr(module, name, PATIENCE_S)
 cached_store.WAIT_S = 5.0
 
 settings = json.loads(sys.argv[1])

@@ -31,12 +31,12 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 RANK = str(HERE / "slurm_rank.py")
 RUN = "cluster"
-PAGE_BYTES = 16384
+PAGE_BYTES = 8192
 SAMPLE_BYTES = 6000
 SAMPLES = 3200
 STEPS = SAMPLES // (8 * len(NODES))
 SAVE_EVERY = 10
-LATENCY_S = 0.03
+LATENCY_S = 0.1
 PAUSE_S = 0.1
 """Length of a step: the kill must find an epoch that has pages to read."""
 SETTLE_S = 1.0

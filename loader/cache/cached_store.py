@@ -29,12 +29,14 @@ class Content(NamedTuple):
 
 VERIFIED = " verified"
 """Suffix of the SHA-256 that names pages of hash-checked shards."""
+INDEX = " index"
+"""Suffix of a footer's SHA-256 that names pages of an index."""
 _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Claim no page and wait for none in this context, so that a first batch reads only the bytes that it needs."""
+    """Wait for no page in this context, and claim none unless `first_excess` allows it: for a first batch."""
     token = _waits.set(False)
     try:
         yield
@@ -49,6 +51,8 @@ class CachedStore:
     SHA-256; the origin's token is pinned at the first read.
 
     fraction: a read of at least this fraction of a page claims the page; 0 if nothing else brings pages.
+
+    first_excess: bytes that a read in `waiting_for_no_page` takes besides its own, to claim a page; -1 claims none.
     """
 
     def __init__(
@@ -58,14 +62,14 @@ class CachedStore:
         content_of: Callable[[str], Content | None],
         fraction: float = 0.5,
         wait_s: float | None = None,
+        first_excess: int = -1,
     ) -> None:
         self._origin = origin
         self._cache = cache
         self._content_of = content_of
         self._fraction = fraction
-        self._wait_s = WAIT_S
-        if wait_s is not None:
-            self._wait_s = wait_s
+        self._first_excess = first_excess
+        self._wait_s = WAIT_S if wait_s is None else wait_s
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
 
@@ -84,6 +88,14 @@ class CachedStore:
         for number in page_cuts.cuts:
             name = self._name(content, number)
             self._cache.discard(name)
+        return self.get_origin_range(key, offset, nbytes, etag)
+
+    def get_origin_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Return a range from the origin. Looks at no page."""
+        content = self._content(key)
+        if content is None:
+            return self._origin.get_range(key, offset, nbytes, etag)
+        self._check(key, content, etag)
         blob = self._origin.get_range(key, offset, nbytes, self._pins.get(key))
         self._pin(key, blob.etag)
         return Blob(blob.data, content.sha256)
@@ -124,9 +136,7 @@ class CachedStore:
             ranges = self._ranges(key, content, spans, etag, {})
             return ranges, content.sha256
         blobs = self._origin.get_ranges(key, [ByteRange(*span) for span in spans], etag=etag)
-        change_token = etag or ""
-        if blobs:
-            change_token = blobs[0].etag
+        change_token = blobs[0].etag if blobs else etag or ""
         return [blob.data for blob in blobs], change_token
 
     def _ranges(
@@ -144,7 +154,7 @@ class CachedStore:
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
             )
         is_patient = _waits.get()
-        missing = self._read_pages(key, content, page_cuts, with_claims=is_patient)
+        missing = self._read_pages(key, content, page_cuts, is_patient=is_patient)
         if not missing:
             return page_cuts.joined()
         coming = []
@@ -189,9 +199,7 @@ class CachedStore:
         return answer is not Absence.NOT_KEPT
 
     def page_nbytes(self, key: str, number: int) -> int:
-        content = self._certain(key)
-        page = self._page(content, number)
-        return page.nbytes
+        return self._page(self._certain(key), number).nbytes
 
     def keep(
         self,
@@ -236,8 +244,7 @@ class CachedStore:
 
     def _content(self, key: str) -> Content | None:
         if key not in self._contents:
-            content = self._content_of(key)
-            self._contents[key] = content
+            self._contents[key] = self._content_of(key)
         return self._contents[key]
 
     def _certain(self, key: str) -> Content:
@@ -282,7 +289,7 @@ class CachedStore:
         content: Content,
         page_cuts: "_PageCuts",
         *,
-        with_claims: bool,
+        is_patient: bool,
     ) -> dict[int, Absence]:
         """Take the cache's pages, and fetch the pages that it grants. Return the absences of all others.
 
@@ -290,7 +297,7 @@ class CachedStore:
         all grants of a call are in memory together.
         """
         numbers = list(page_cuts.cuts)
-        questions = self._questions(content, page_cuts, with_claims=with_claims)
+        questions = self._questions(content, page_cuts, is_patient=is_patient)
         at_once = max(1, len(numbers))
         if any(question.claim is not None for question in questions):
             at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
@@ -319,7 +326,7 @@ class CachedStore:
         content: Content,
         page_cuts: "_PageCuts",
         *,
-        with_claims: bool,
+        is_patient: bool,
     ) -> list[PageQuestion]:
         """Return a question for each page, with a claim if enough of the page is requested."""
         questions: list[PageQuestion] = []
@@ -330,8 +337,11 @@ class CachedStore:
             for _, cut in cuts_of_page:  # a loop: a comprehension would be a call for each page
                 cuts.append(cut)
                 asked_bytes += cut.stop - cut.start
+            least_bytes: float = page.nbytes - self._first_excess
+            if is_patient:
+                least_bytes = self._fraction * page.nbytes
             claim = None
-            if with_claims and asked_bytes >= self._fraction * page.nbytes:
+            if asked_bytes >= least_bytes:
                 claim = page.nbytes
             name = self._name(content, number)
             question = PageQuestion(name, cuts, claim)

@@ -259,6 +259,7 @@ class _Doubt:
 
     wrong: set[int] = field(default_factory=set)
     serving: set[int] = field(default_factory=set)
+    is_retry: bool = False
 
 
 _doubt: ContextVar[_Doubt | None] = ContextVar("penstock_doubt", default=None)
@@ -285,8 +286,15 @@ def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
                 if again < 0:
                     raise
                 doubt.wrong |= doubt.serving
+                doubt.is_retry = True
     finally:
         _doubt.reset(token)
+
+
+def is_retry() -> bool:
+    """Return whether `retry_corrupt` repeats a read in this context, because it got corrupt bytes."""
+    doubt = _doubt.get()
+    return doubt is not None and doubt.is_retry
 
 
 def doubted() -> frozenset[int]:

@@ -64,6 +64,13 @@ class Objects(Protocol):
         """Return the whole object."""
 
 
+class ObjectReader(Objects, Protocol):
+    """The part of a store, or of a cache in front of it, needed to read indexes."""
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Return a range, as `RangeReader.get_range`."""
+
+
 class RangeReader(Protocol):
     """The part of a store, or of a cache in front of it, needed to read samples."""
 

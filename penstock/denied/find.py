@@ -170,7 +170,10 @@ class _Search:
                     yield from self._registered(version, shard, absent)
                 else:
                     yield {**absent(f"shard of {where}", shard["path"]), **facts}
-                yield absent(f"index of {where}", shard["index_path"])
+                index = absent(f"index of {where}", shard["index_path"])
+                if shard.get("index_footer_sha256"):  # it names the index's pages in node caches
+                    index = {**index, "footer_sha256": shard["index_footer_sha256"]}
+                yield index
                 if seal := IndexPlace.of(shard).seal:
                     yield absent(f"seal of {where}", seal)
         for paths in self._adopted_of(version).values():

@@ -15,9 +15,10 @@ from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.dataset.reading.places import Lookup
 from loader.dataset.reading.sample_places import Int64s
+from loader.dataset.shards.index import IndexPlace
 from loader.run.ahead.next_reads import Extents, pages_of
 from loader.run.ahead.remote_reads import ShardContents
-from loader.storage import ByteRange
+from loader.storage import ByteRange, RangeReader
 
 from ..progress import progress
 
@@ -57,6 +58,7 @@ class _Page(NamedTuple):
     path: str
     content: Content
     number: int
+    is_of_index: bool = False
 
 
 def fill_pages(version: "loader.Version", spec: "loader.NodeCache", where: str | None) -> FillReport:
@@ -122,7 +124,10 @@ def _fetch(version: "loader.Version", cache: PeerCache, page: _Page) -> _Outcome
     if not isinstance(answer, Grant):
         return _Outcome.PRESENT
     try:
-        (blob,) = version.shard_store.get_ranges(page.path, [span])
+        store: RangeReader = version.shard_store
+        if page.is_of_index:
+            store = version.store
+        (blob,) = store.get_ranges(page.path, [span])
         cache.local.put(name, answer.nonce, blob.data)
     finally:
         cache.local.release(name, answer.nonce)
@@ -144,10 +149,12 @@ def _pages(
     page_bytes: int,
     where: str | None,
 ) -> Iterator[_Page]:
-    """Yield the pages of a version, or those with samples that a predicate selects, in the order of the objects."""
+    """Yield the pages of a version, or those with samples that a predicate selects: indexes, then shards in order."""
     if where is not None:
         yield from _chosen_pages(version, contents, page_bytes, where)
         return
+    parts = np.arange(len(version.parts))
+    yield from _index_pages(version, contents, page_bytes, parts)
     for group in version.manifest["groups"]:
         for path, _, nbytes in version.parts.shard_contents(group):
             numbers = range(-(-nbytes // page_bytes))
@@ -163,12 +170,32 @@ def _chosen_pages(
     chosen = version.where(where)
     ordinals = chosen.version_ordinals(np.arange(len(chosen)))  # [n]: of the version
     part, _ = version.parts.locate(ordinals)  # [n]: the part of each sample
+    yield from _index_pages(version, contents, page_bytes, np.unique(part))
     for group, body in version.manifest["groups"].items():
         has_group = version.parts.has_group(group)[part]
         lookup = Lookup([version], sorted(body["field_nbytes"]))
         numbers = _numbers_by_path(lookup, ordinals[has_group], page_bytes)
         for path in sorted(numbers):
             yield from _of_object(contents, path, sorted(numbers[path]))
+
+
+def _index_pages(
+    version: "loader.Version",
+    contents: ShardContents,
+    page_bytes: int,
+    parts: Int64s,
+) -> Iterator[_Page]:
+    """Yield the pages of the indexes of some parts, which a start reads before any sample."""
+    for group in version.manifest["groups"]:
+        has_group = version.parts.has_group(group)[parts]
+        for part in parts[has_group].tolist():
+            row = version.parts.shard(group, part)
+            place = IndexPlace.of(row)
+            content = contents.index_content(place)
+            if content is None:
+                continue
+            for number in range(-(-content.nbytes // page_bytes)):
+                yield _Page(place.path, content, number, is_of_index=True)
 
 
 def _numbers_by_path(lookup: Lookup, ordinals: Int64s, page_bytes: int) -> dict[str, set[int]]:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt
-from ...storage import Store
 from ...storage.requests import retry_corrupt
+from ...storage.store import ObjectReader
 from ...storage.threads import lock
 from ..tables.parquet import (
     MAGIC_BYTES,
@@ -162,7 +162,7 @@ class IndexFile:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectReader,
         place: IndexPlace,
         *,
         whole: bool = False,

@@ -2,10 +2,11 @@
 
 from collections import OrderedDict
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import StoreError
 from ...storage import ByteRange, Store, is_local
+from ...storage.store import ObjectReader
 from ...storage.threads import ByteLru, in_background, lock
 from ..tables.parquet import MAGIC_BYTES
 from ..tables.parquet_ranges import WHOLE_BELOW_BYTES
@@ -20,6 +21,13 @@ MAX_OPEN_FILES = 4096
 CACHED_INDEX_BYTES = 256 * 2**20
 
 
+class IndexPages(Protocol):
+    """Pages of a node that indexes are read through."""
+
+    def store(self, place: IndexPlace) -> ObjectReader:
+        """Return the store to open an index in. It is used for as long as the index is open."""
+
+
 class IndexCache:
     """Least-recently-used cache of row groups, bounded in bytes; shared by a reader's threads."""
 
@@ -29,10 +37,28 @@ class IndexCache:
         capacity_bytes: int = CACHED_INDEX_BYTES,
     ) -> None:
         self._store = store
+        self._pages: list[IndexPages] = []  # of the loaders that run; the last one's are used
         self._groups = ByteLru(capacity_bytes)
         self._lock = lock()
         self._files: OrderedDict[str, IndexFile] = OrderedDict()
         self._file_bytes = 0
+
+    def read_through(self, pages: IndexPages) -> None:
+        """Open indexes through a node's pages from now on."""
+        with self._lock:
+            self._pages.append(pages)
+
+    def read_without(self, pages: IndexPages) -> None:
+        """Open no more indexes through these pages."""
+        with self._lock:
+            self._pages.remove(pages)
+
+    def _store_of(self, place: IndexPlace) -> ObjectReader:
+        with self._lock:
+            if not self._pages:
+                return self._store
+            pages = self._pages[-1]
+        return pages.store(place)
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
         """Return the row group around `row` if it is in the cache. No request."""
@@ -123,7 +149,7 @@ class IndexCache:
         with in_background(self._file, place) as opening:
             early = None
             with suppress(StoreError):  # reading the footer raises it
-                blob = self._store.get_range(place.path, likely.offset, likely.nbytes)
+                blob = self._store_of(place).get_range(place.path, likely.offset, likely.nbytes)
                 early = EarlyBytes(likely.offset, blob.data, blob.etag)
             return opening.result(), early
 
@@ -134,7 +160,7 @@ class IndexCache:
             with self._lock:
                 file = self._files.get(place.path)
             if file is None:
-                file = IndexFile(self._store, place)
+                file = IndexFile(self._store_of(place), place)
                 with self._lock:
                     self._add(place.path, file)
             return file

@@ -307,28 +307,35 @@ class PartsTable:
 
     def shard_nbytes(self, group: str) -> list[int]:
         """Return the size of each shard of the group, in the order of the parts."""
-        if group not in self._shard_of:
-            return []
-        shard_of_parts = self._shard_of[group]
-        is_present = shard_of_parts != MISSING
-        shards_of_group = shard_of_parts[is_present]
-
         table = self._shards.columns("nbytes")
         nbytes = integers(table["nbytes"])  # [shards], of all groups
+        shards_of_group = self._shards_of_group(group)
         nbytes_of_group: list[int] = nbytes[shards_of_group].tolist()
         return nbytes_of_group
 
     def shard_contents(self, group: str) -> list[tuple[str, str, int]]:
         """Return (path, SHA-256 hex, bytes) of each shard of the group, in the order of the parts."""
+        rows = self.shard_columns(group, "path", "sha256", "nbytes")
+        return [(row["path"], row["sha256"], row["nbytes"]) for row in rows]
+
+    def shard_columns(
+        self,
+        group: str,
+        *names: str,
+    ) -> list[dict[str, Any]]:
+        """Return columns of each shard of the group, in the order of the parts; earlier releases lack some."""
+        table = self._shards.columns(*names)
+        shards_of_group = self._shards_of_group(group)
+        return list(table.take(shards_of_group).to_pylist())
+
+    def _shards_of_group(self, group: str) -> Int64s:
+        """Return int64 [shards of the group], in the order of the parts."""
         if group not in self._shard_of:
-            return []
+            return np.empty(0, np.int64)
         shard_of_parts = self._shard_of[group]
         is_present = shard_of_parts != MISSING
-        shards_of_group = shard_of_parts[is_present]
-
-        table = self._shards.columns("path", "sha256", "nbytes").take(shards_of_group)
-        rows = table.to_pylist()
-        return [(row["path"], row["sha256"], row["nbytes"]) for row in rows]
+        shards_of_group: Int64s = shard_of_parts[is_present]
+        return shards_of_group
 
     def shard_rows(self) -> pa.Table:
         """Return the whole `shards` table, in the manifest's order: 300 bytes per shard."""

@@ -16,6 +16,7 @@ from ...errors import AlreadyExists, Corrupt, ObjectNotFound
 from ...storage import Store
 from ...storage.external_shards import FOREIGN
 from ...storage.requests import retry_corrupt
+from ...storage.store import ObjectReader
 from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 
 Crcs = Mapping[str, NDArray[np.int64]]
@@ -57,7 +58,7 @@ def put_seal(
 
 
 def read_seal(
-    store: Store,
+    store: ObjectReader,
     path: str,
     fields: list[str],
     n_rows: int,
@@ -81,7 +82,7 @@ def read_seal(
     return crcs
 
 
-def _read(store: Store, path: str) -> Crcs:
+def _read(store: ObjectReader, path: str) -> Crcs:
     data = store.get(path).data
     return parse_seal(data, path, f"{store.url}/{path}")
 

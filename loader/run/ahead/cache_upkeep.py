@@ -1,5 +1,6 @@
 """The upkeep of a cache while a loader runs."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
     from ...cache.peers.peer_cache import PeerCache
+    from .index_reads import CachedIndexes
 
 EPOCH_CHECKS = 64
 """Looks at the order for each epoch: each finds where a new one begins to one part in so many."""
@@ -24,9 +26,11 @@ class CacheUpkeep:
         recipe: Recipe,
         cache: "OpenCache | PeerCache | MemoryPages",
         epoch_steps: int,
+        indexes: "Sequence[CachedIndexes]" = (),
     ) -> None:
         self._recipe = recipe
         self._cache = cache
+        self._indexes = indexes
         self._interval = max(1, epoch_steps // EPOCH_CHECKS)
         self._checked_step: int | None = None
         self._epochs: dict[int, int] = {}  # source -> its epoch, when an epoch began for all
@@ -49,6 +53,12 @@ class CacheUpkeep:
                 return
         self._epochs.update(epochs)
         self._cache.begin_epoch()
+
+    def close(self) -> None:
+        """Close the cache. Indexes are read without it from now on."""
+        for indexes in self._indexes:
+            indexes.close()
+        self._cache.close()
 
     def _epochs_at(self, step: int) -> dict[int, int]:
         """Return source -> its epoch, of the sources in a step of this rank."""

@@ -2,12 +2,12 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ...cache.answers import PageCache
-from ...cache.cached_store import VERIFIED, CachedStore, Content
+from ...cache.cached_store import INDEX, VERIFIED, CachedStore, Content
 from ...cache.memory import Count, MemoryPages, Sets
 from ...cache.object_sets import ObjectSet
 from ...cache.spec import CacheSpec, NodeCache, PageMemory, WorkersNodeCache
@@ -18,7 +18,7 @@ from ...dataset.tables.foreign_objects import is_foreign
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...order.plan import PlannedSource
-from ...storage import RangeReader
+from ...storage import RangeReader, is_local
 from ..metrics import Metrics
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import Group
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ...cache.node_cache import OpenCache
     from ...cache.overflow import FolderWithMemory
     from ...cache.peers.peer_cache import PeerCache
+    from .index_reads import CachedIndexes
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,10 @@ def open_remote(
         for i, content_of in zip(remote, contents, strict=True):
             readers[i] = CachedStore(readers[i], pages_cache, content_of, choice.fraction)
     horizon = _horizon(recipe, choice.sources)
-    upkeep = CacheUpkeep(recipe, opened, horizon)
+    indexes: list[CachedIndexes] = []
+    if choice.pays and not isinstance(opened, MemoryPages):
+        indexes = _cached_indexes(views, contents, opened)
+    upkeep = CacheUpkeep(recipe, opened, horizon, indexes)
     steps = RankFuture(recipe, videos, end, run)
     if choice.in_pages:
         stores = {i: store for i, store in readers.items() if isinstance(store, CachedStore)}
@@ -105,6 +109,19 @@ def open_remote(
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
     return opened, _read_ahead(ranges, RANGES_IN_FLIGHT, RANGES_STEPS, metrics, upkeep), upkeep
+
+
+def _cached_indexes(
+    views: Sequence[View], contents: "Sequence[ShardContents]", opened: "OpenCache | PeerCache"
+) -> "list[CachedIndexes]":
+    """Read the indexes of each version through the cache's pages."""
+    from .index_reads import CachedIndexes  # not needed for memory: open indexes are in memory anyway
+
+    contents_of = {view.version: content_of for view, content_of in zip(views, contents, strict=True)}
+    return [
+        CachedIndexes(version, opened, content_of.index_content)
+        for version, content_of in contents_of.items()
+    ]
 
 
 def _read_ahead(
@@ -192,23 +209,49 @@ class ShardContents:
 
     def __init__(self, version: Version) -> None:
         self._version = version
+        self._has_index_pages = not is_local(version.store)
+        self._redacted: dict[
+            str, bool
+        ] = {}  # path of a shard with exclusions -> whether it has redacted samples
 
     def __call__(self, path: str) -> Content | None:
         content = self._version.parts.shard_content(path)
         if content is None:
             return None
         sha256, nbytes = content
-        if is_foreign(path) and any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
+        if is_foreign(path) and self._has_redacted(path):
             return None
         return Content(self.identity(path, sha256), nbytes)
 
+    def index_content(self, place: IndexPlace) -> Content | None:
+        """Return an index's content; None if it has no pages.
+
+        An index of an earlier release has none, because no hash covers its bytes. Nor has one whose shard has none: it
+        has the keys of redacted samples.
+        """
+        if not place.footer_sha256 or not self._has_index_pages:
+            return None
+        shard_path = self._indexes_with_exclusions.get(place.path)
+        if shard_path is not None and self(shard_path) is None:
+            return None
+        return Content(f"{place.footer_sha256}{INDEX}", place.nbytes)
+
     def objects(self, groups: Iterable[str]) -> ObjectSet:
-        """Return the set of the shards of some groups."""
+        """Return the set of the shards of some groups, and of their indexes."""
         objects: list[tuple[str, int]] = []
         for group in groups:
             for path, sha256, nbytes in self._version.parts.shard_contents(group):
                 objects.append((self.identity(path, sha256), nbytes))
+            if self._has_index_pages:
+                objects += self._indexes(group)
         return ObjectSet.of(objects)
+
+    def _indexes(self, group: str) -> Iterator[tuple[str, int]]:
+        """Yield (identity, bytes) of each index of a group that has pages."""
+        for row in self._version.parts.shard_columns(group, "index_footer_sha256", "index_nbytes"):
+            footer_sha256 = row.get("index_footer_sha256")
+            if footer_sha256:
+                yield f"{footer_sha256}{INDEX}", row["index_nbytes"]
 
     def identity(self, path: str, sha256: str) -> str:
         """Return the text that names the pages of the shard at a path."""
@@ -231,6 +274,20 @@ class ShardContents:
                 ):
                     out.setdefault(row["path"], []).append((position, row))
         return out
+
+    @cached_property
+    def _indexes_with_exclusions(self) -> dict[str, str]:
+        """Path of an index -> path of its registered shard, if that has exclusions."""
+        shard_paths: dict[str, str] = {}
+        for path, rows in self._with_exclusions.items():
+            for _, row in rows:
+                shard_paths[row["index_path"]] = path
+        return shard_paths
+
+    def _has_redacted(self, path: str) -> bool:
+        if path not in self._redacted:
+            self._redacted[path] = any(map(self._is_redacted, self._with_exclusions.get(path, ())))
+        return self._redacted[path]
 
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
         position, shard = at

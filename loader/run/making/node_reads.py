@@ -42,7 +42,7 @@ class NodeReads:
             self._stores[source] = view.version.shard_store
         self._cache: OpenCache | PeerCache | MemoryPages | None = None
         self._ahead: ReadAhead[Any] | None = None
-        self._upkeep: CacheUpkeep | None = None  # where nothing is read ahead
+        self._upkeep: CacheUpkeep | None = None
         remote = [source for source, store in self._stores.items() if not is_local(store)]
         if not remote:
             if isinstance(cache, NodeCache):
@@ -53,7 +53,7 @@ class NodeReads:
         from ..ahead.remote_reads import open_remote  # 5 ms, only for remote stores
 
         # Replaces the entries of remote sources in self._stores by cached readers.
-        self._cache, self._ahead, upkeep = open_remote(
+        self._cache, self._ahead, self._upkeep = open_remote(
             cache,
             recipe,
             videos,
@@ -63,17 +63,17 @@ class NodeReads:
             self._stores,
             remote,
         )
-        if self._ahead is None:
-            self._upkeep = upkeep
 
     def __getitem__(self, source: int) -> RangeReader:
         return self._stores[source]
 
     def begin(self, steps: Sequence[int]) -> bool:
         """Read later steps ahead. Return whether these steps are the first after a start or a seek."""
+        if self._ahead is not None:
+            return self._ahead.begin(steps)
         if self._upkeep is not None:
             self._upkeep(steps[0])
-        return self._ahead is not None and self._ahead.begin(steps)
+        return False
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:
         """Return a context whose reads fetch only the bytes that they need, and wait for no other page."""
@@ -95,5 +95,5 @@ class NodeReads:
     def close(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
-        if self._cache is not None:
-            self._cache.close()
+        if self._upkeep is not None:
+            self._upkeep.close()

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loader import Root
-from loader.cache.cached_store import VERIFIED
+from loader.cache.cached_store import INDEX, VERIFIED
 from loader.cache.pages import HEADER_BYTES, MARKER, OBJECT_DIGITS, former_page_name, object_prefix
 from loader.dataset.log.marker import root_id
 from loader.dataset.search.code_files import files_derived_from
@@ -294,6 +294,9 @@ def page_prefixes(record: TakedownRecord) -> set[str]:
     for sha256, _ in _shards(record):
         prefixes.add(object_prefix(sha256))
         prefixes.add(object_prefix(f"{sha256}{VERIFIED}"))
+    for place in record.having("absent"):
+        if "footer_sha256" in place:
+            prefixes.add(object_prefix(f"{place['footer_sha256']}{INDEX}"))
     return prefixes
 
 

@@ -6,7 +6,9 @@ import pytest
 
 import loader
 from loader.dataset.log.denies import Target
+from loader.dataset.shards.index import IndexPlace
 from loader.dataset.tables.place_records import is_adopted, put_place
+from loader.run.ahead.remote_reads import ShardContents
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.registration import adoption
@@ -258,6 +260,25 @@ def test_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tmp_path, 
     assert set(before) - set(texts(root.open("photos"), cache)) == {"1-3 " * 1000}
     assert pages()
     assert not any(secret in page for page in pages())
+
+
+def test_index_of_an_archive_that_holds_them_has_no_pages(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_PLACES", "memory://denied-indexes")
+    place = open_store("memory://denied-indexes/tars")
+    for k in range(3):
+        members = [(f"{k}/{i:04}.txt", b"text") for i in range(8)]
+        place.put(f"{k:03}.tar", tars.tar_bytes(members))
+
+    def with_pages(version):
+        contents = ShardContents(version)
+        places = [IndexPlace.of(shard) for shard in version.parts.shard_rows().to_pylist()]
+        return [contents.index_content(place) is not None for place in places]
+
+    with loader.Root("memory://denied-indexes-root") as root:
+        version = register(root, "webdataset", "memory://denied-indexes/tars", "photos").version
+        assert with_pages(version) == [True] * 3
+        run(root, request(root, *SAMPLE))
+        assert sorted(with_pages(root.open("photos"))) == [False, True, True]
 
 
 def test_import_brings_none_of_them_into_a_version(root, three, tmp_path):

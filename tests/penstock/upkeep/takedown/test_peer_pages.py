@@ -14,8 +14,13 @@ from tests.cache.peers.nodes import PAGE, Node, running_nodes
 GONE = hashlib.sha256(b"gone").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()
 NBYTES = 6 * PAGE
+FOOTER = hashlib.sha256(b"footer").hexdigest()
 RECORD = TakedownRecord(
-    n=1, places=({"check": "absent", "path": "data/gone.tar", "sha256": GONE, "nbytes": NBYTES},)
+    n=1,
+    places=(
+        {"check": "absent", "path": "data/gone.tar", "sha256": GONE, "nbytes": NBYTES},
+        {"check": "absent", "path": "data/gone.index.parquet", "footer_sha256": FOOTER},
+    ),
 )
 
 
@@ -31,6 +36,11 @@ def put_pages(node: Node, sha256: str) -> None:
     cache.close()
 
 
+def put_index(node: Node) -> None:
+    """Put the pages of the index beside those of the shard."""
+    put_pages(node, f"{FOOTER} index")
+
+
 def pages(node: Node) -> int:
     return sum(path.is_file() for path in (node.folder / "pages").rglob("*"))
 
@@ -41,10 +51,11 @@ def test_pages_of_the_shards_go_at_every_node(tmp_path):
         for node in nodes:
             put_pages(node, GONE)
             put_pages(node, OTHER)
+            put_index(node)
         before = list(peer_places(RECORD, [peers]))
         assert [place["clean"] for place in before] == [False, False]
-        assert "6 pages are there" in before[0]["why"]
-        assert purge_peers(peers, RECORD) == 12
+        assert "12 pages are there" in before[0]["why"]
+        assert purge_peers(peers, RECORD) == 24
         assert [pages(node) for node in nodes] == [6, 6]
         assert all(place["clean"] for place in peer_places(RECORD, [peers]))
 

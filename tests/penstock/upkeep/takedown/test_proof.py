@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.cache.pages import former_page_name, make_place
+from loader.cache.pages import former_page_name, make_place, object_prefix
 from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, InvalidRuntime
 from penstock.cli import main
@@ -227,10 +227,11 @@ def test_pages_in_node_caches_are_purged(kit, tmp_path, s3):
         with loader.Loader(plan, steps=8, cache=cache) as batches:
             for batch in batches:
                 assert len(batch.ids) == 2
-            until(lambda: len(pages()) == 27)  # of samples of 81 kB and 27 kB, read ahead
+            until(lambda: len(pages()) == 29)  # of samples of 81 kB and 27 kB, read ahead, and of two indexes
         version = root.open("photos")
         shards = version.parts.shard_contents(version.group_of("bin"))
-        _, sha256, _ = max(shards, key=lambda shard: shard[2])  # the sample of 81 kB
+        path, sha256, _ = max(shards, key=lambda shard: shard[2])  # the sample of 81 kB
+        index = object_prefix(f"{version.parts.shard_at(path)['index_footer_sha256']} index")
         former = former_page_name(sha256, 4096, 3)  # of an earlier release
         (folder / "pages" / former[:2]).mkdir(exist_ok=True)
         (folder / "pages" / former[:2] / former).write_bytes(bytes(4112))
@@ -241,7 +242,9 @@ def test_pages_in_node_caches_are_purged(kit, tmp_path, s3):
         (place,) = cache_places(record, [str(folder)], root)
         assert not place["clean"]
         purged = purge_cache(str(folder), record, root)
-        assert purged == 21  # of 81 kB, and the former one
+        assert purged == 22  # of 81 kB, of its index, and the former one
+        assert [name.startswith(index) for name in before].count(True) == 1
+        assert not any(name.startswith(index) for name in pages())
         assert len(pages()) == len(before) - purged > 0
         (place,) = cache_places(record, [str(folder)], root)
         assert place["clean"]

@@ -29,7 +29,7 @@ help: ## this list
 setup: $(READY) ## the environment .venv, from constraints.txt
 
 $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/blake2b.h loader/native/copies.h loader/native/crc32c.h loader/native/keys.h loader/native/resample.h loader/native/sha256.h loader/native/tar.h
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11, 4) or sys.exit(f"penstock needs Python 3.11.4 or newer, {sys.executable} is {v[0]}.{v[1]}.{v[2]}; run: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up $(VENV), about two minutes the first time. 1 of 3: the virtual environment"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip uninstall --quiet --quiet --yes penstock # the name of this package before, and another project's

@@ -35,7 +35,7 @@ PHOTOS = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.93, fetch_sh
 """Recorded on a node of 16 cores, as those of test_choice.py."""
 WORKING = replace(PHOTOS, wait_share=0.5)
 COPIES = Stages(wait_share=0.97, compute_share=0.02, decode_share=0.0, fetch_share=0.87, load=1.0, cores=1.1)
-STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
+STAGES = ("plan", "address", "fetch_wait", "peer_wait", "verify", "decode", "transform", "collate")
 
 
 def metrics(waited=0.0, busy=0.0, **stages):

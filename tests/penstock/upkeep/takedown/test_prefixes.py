@@ -102,6 +102,7 @@ PLANTED = {
         table(slow_key=[f"{SECRET}/one"]),
     ),
     "checkpoints/": lambda root, id: ("checkpoints/r/steps/000000000001.json", names(versions=[{"id": id}])),
+    "protected/": lambda root, id: (f"protected/{id}.parquet", table(hash=[7], ordinal=[0])),
 }
 
 

@@ -104,20 +104,24 @@ def test_faults_of_worker_processes_reach_the_trainer(tmp_path, samples, new_fau
 
 def test_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_path, new_faults):
     samples.write(memory_root, "photos", range(8))
-    plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
+
+    def plan():  # of a version whose index is not in memory
+        view = memory_root.open("photos@latest").select("x.npy")
+        return loader.plan({"p": view}, seed=1, global_batch=8)
+
     options = {"workers": 0, "framework": "numpy"}
     cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=2**22, page_bytes=2**16)
     folder = tmp_path / "cache" / "pages"
-    with loader.Loader(plan, 0, 1, cache=cache, **options) as batches:
+    with loader.Loader(plan(), 0, 1, cache=cache, **options) as batches:
         digest = next(batches).digest
         next(batches)  # from here on, pages are read ahead
-        until(lambda: any(path.is_file() for path in folder.rglob("*")))
+        until(lambda: sum(path.is_file() for path in folder.rglob("*")) == 2)  # of the shard and its index
     pages = [path for path in folder.rglob("*") if path.is_file()]
     for page in pages:
         data = bytearray(page.read_bytes())
         data[-1] ^= 1
         page.write_bytes(data)
-    with loader.Loader(plan, 0, 1, cache=cache, **options) as batches:
+    with loader.Loader(plan(), 0, 1, cache=cache, **options) as batches:
         assert batches.batch_at(0).digest == digest
         assert batches.metrics()["cache_corrupt_total"] == len(pages) > 0
     assert {(one.kind, one.address) for one in new_faults()} == {("cache page", page.name) for page in pages}

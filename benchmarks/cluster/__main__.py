@@ -182,7 +182,7 @@ def near(bucket: Path, folder: Path, size: int) -> list[Row]:
     counts = f"{figures.saved}, {figures.skipped}, {figures.failed}"
     return [
         Row(
-            f"near checkpoints of {mebibytes} MiB a rank on 4 nodes: slowest step beside them, of the slowest alone",
+            f"near checkpoints of {mebibytes} MiB a rank on 4 nodes: slowest step beside, over the slowest without",
             f"{figures.beside_near_s / figures.alone_s:.2f}",
             "1.10",
         ),
@@ -270,10 +270,10 @@ def page(rows: Sequence[Row]) -> str:
         "## Nodes of a cluster",
         "",
         f"{NODES} nodes of one rank each, {SAMPLES:,} samples of {SAMPLE_BYTES // 1000} kB in a shuffle, batches of 4, "
-        "5 ms of latency: `python -m benchmarks.cluster`. The shares are measured on {SHARE_SAMPLES:,} samples of "
+        f"5 ms of latency: `python -m benchmarks.cluster`. The shares are measured on {SHARE_SAMPLES:,} samples of "
         f"{SHARE_SAMPLE_BYTES // 1000} kB in pages of {SHARE_PAGE_BYTES // 2**10} KiB, in batches of {SHARE_BATCH}: "
         f"{RANGES_STEPS} steps are read ahead, {RANGES_STEPS * SHARE_BATCH * NODES / SHARE_SAMPLES:.0%} of the first "
-        "epoch. Two pages of each cache stay free.",
+        "epoch. A page for each running loader stays free.",
         "",
         "| what | measured | aim |",
         "| --- | --- | --- |",

@@ -7,6 +7,7 @@ import random
 from loader.cache.answers import Grant
 from loader.cache.cached_store import Content
 from loader.cache.object_sets import ObjectSet
+from loader.storage import ByteRange, open_store
 
 
 def body(key, nbytes):
@@ -52,6 +53,24 @@ class Origin:
             descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.write(descriptor, f"{key} {offset} {nbytes}\n".encode())
             os.close(descriptor)
+
+
+def origin_of(folder, sizes):
+    """Create a folder with the objects; return it as an origin."""
+    folder.mkdir()
+    for key, nbytes in sizes.items():
+        (folder / key).write_bytes(body(key, nbytes))
+    return Origin(open_store(str(folder)), sizes)
+
+
+def read_objects(store, sizes):
+    """Read all objects in small ranges, and compare every byte."""
+    for key, nbytes in sizes.items():
+        truth = body(key, nbytes)
+        spans = [ByteRange(low, min(1000, nbytes - low)) for low in range(0, nbytes, 1000)]
+        blobs = store.get_ranges(key, spans)
+        for span, blob in zip(spans, blobs, strict=True):
+            assert blob.data == truth[span.offset : span.offset + span.nbytes]
 
 
 def keep(store, key, spans, page_bytes):

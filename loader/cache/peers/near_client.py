@@ -8,6 +8,8 @@ import base64
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -173,23 +175,12 @@ class NearClient:
         """Delete a step of a run on a node, its marker first; return the bytes of its parts."""
         path = f"{PREFIX}/{run}/{step:012d}"
         deadline_s = time.monotonic() + self._request_s
-        connection = self._connect(address)
         keep = partial(self._keep, address)
-        try:
-            self._send(
-                connection,
-                address,
-                "DELETE",
-                path,
-                "",
-            )
+        with self._request(address, "DELETE", path, "") as connection:
             _await(connection, deadline_s)
             status = connection.read_head(0, keep)
             text = _text(connection)
             connection.discard()
-        except OSError as error:
-            connection.close()
-            raise NearFault(f"{address}: {error}") from error
         if status != 200 or not _NUMBER.fullmatch(text):
             raise NearFault(f"{address} did not delete step {step}: {status}: {text}")
         return int(text)
@@ -213,16 +204,8 @@ class NearClient:
         deadline_s: float,
     ) -> tuple[int, str]:
         """Send a file; return the status and the text of the answer."""
-        connection = self._connect(address)
         keep = partial(self._keep, address)
-        try:
-            self._send(
-                connection,
-                address,
-                "PUT",
-                path,
-                headers,
-            )
+        with self._request(address, "PUT", path, headers) as connection:
             status = connection.read_head(0, keep)
             if status == 100:
                 # Not in one call: a server that takes a byte a second would occupy this thread for ever.
@@ -234,9 +217,6 @@ class NearClient:
                 status = connection.read_head(0, keep)
             text = _text(connection)
             connection.discard()
-        except OSError as error:
-            connection.close()
-            raise NearFault(f"{address}: {error}") from error
         return status, text
 
     def _get(
@@ -247,16 +227,8 @@ class NearClient:
         most: int,
     ) -> bytes:
         """Return the body of an answer, of at most so many bytes."""
-        connection = self._connect(address)
         keep = partial(self._keep, address)
-        try:
-            self._send(
-                connection,
-                address,
-                "GET",
-                path,
-                headers,
-            )
+        with self._request(address, "GET", path, headers) as connection:
             # Within PROGRESS_S: a node that is silent must not occupy the saver for REQUEST_S.
             status = connection.read_head(most, keep)
             if status == PLAIN and connection.nbytes <= most:
@@ -269,9 +241,6 @@ class NearClient:
                 problem = f"answered {status}: {text}"
                 # It is kept, and another thread may use it from here on.
                 connection.discard()
-        except OSError as error:
-            connection.close()
-            raise NearFault(f"{address}: {error}") from error
         raise NearFault(f"{address} {problem}")
 
     def _list(self, address: str, path: str) -> dict[str, Any]:
@@ -286,17 +255,24 @@ class NearClient:
         except DamagedJson as error:
             raise NearFault(f"{address} answered no list: {error}") from error
 
-    def _send(
+    @contextmanager
+    def _request(
         self,
-        connection: HttpConnection,
         address: str,
         method: str,
         path: str,
         headers: str,
-    ) -> None:
-        head = f"{method} {path} HTTP/1.1\r\nHost: {address}\r\n{self._authorization}{headers}\r\n"
-        request = head.encode("latin-1")
-        connection.send(request)
+    ) -> Iterator[HttpConnection]:
+        """Send a request, and yield its connection. An error closes the connection, and names the node."""
+        connection = self._connect(address)
+        try:
+            head = f"{method} {path} HTTP/1.1\r\nHost: {address}\r\n{self._authorization}{headers}\r\n"
+            request = head.encode("latin-1")
+            connection.send(request)
+            yield connection
+        except OSError as error:
+            connection.close()
+            raise NearFault(f"{address}: {error}") from error
 
     def _connect(self, address: str) -> HttpConnection:
         now_s = time.monotonic()

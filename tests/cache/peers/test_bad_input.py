@@ -18,8 +18,8 @@ from loader.cache.peers.client import PeerClient
 from loader.cache.peers.heads import CLAIM, NONCE
 from loader.cache.peers.serve import ServeSettings, open_server
 from loader.errors import InvalidRuntime
-from loader.storage import ByteRange, open_store
-from tests.cache.origin import Origin, body
+from loader.storage import ByteRange
+from tests.cache.origin import body, origin_of, read_objects
 from tests.cache.peers.nodes import PAGE, TOKEN, Node, Reader, running_nodes, settled
 from tests.cache.peers.test_peer_cache import answer, false_peer
 
@@ -30,20 +30,11 @@ WAIT_S = 20.0
 
 @pytest.fixture
 def origin(tmp_path):
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    for key, nbytes in SIZES.items():
-        (folder / key).write_bytes(body(key, nbytes))
-    return Origin(open_store(str(folder)), SIZES)
+    return origin_of(tmp_path / "bucket", SIZES)
 
 
 def read_all(store):
-    for key, nbytes in SIZES.items():
-        truth = body(key, nbytes)
-        spans = [ByteRange(low, min(1000, nbytes - low)) for low in range(0, nbytes, 1000)]
-        blobs = store.get_ranges(key, spans)
-        for span, blob in zip(spans, blobs, strict=True):
-            assert blob.data == truth[span.offset : span.offset + span.nbytes]
+    read_objects(store, SIZES)
 
 
 def warnings(caplog):

@@ -22,8 +22,8 @@ from loader.cache.peers.connection import kept_connections
 from loader.cache.peers.server import MOST_CONNECTIONS
 from loader.cache.running_loaders import RunningLoaders
 from loader.errors import Transient
-from loader.storage import ByteRange, open_store
-from tests.cache.origin import Origin, body
+from loader.storage import ByteRange
+from tests.cache.origin import origin_of, read_objects
 from tests.cache.peers.nodes import PAGE, TOKEN, Reader, running_nodes, settled
 
 SIZES = {f"object{number}": 10 * PAGE + 100 * number for number in range(8)}
@@ -31,20 +31,11 @@ SIZES = {f"object{number}": 10 * PAGE + 100 * number for number in range(8)}
 
 @pytest.fixture
 def origin(tmp_path):
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    for key, nbytes in SIZES.items():
-        (folder / key).write_bytes(body(key, nbytes))
-    return Origin(open_store(str(folder)), SIZES)
+    return origin_of(tmp_path / "bucket", SIZES)
 
 
 def read_all(store):
-    for key, nbytes in SIZES.items():
-        truth = body(key, nbytes)
-        spans = [ByteRange(low, min(1000, nbytes - low)) for low in range(0, nbytes, 1000)]
-        blobs = store.get_ranges(key, spans)
-        for span, blob in zip(spans, blobs, strict=True):
-            assert blob.data == truth[span.offset : span.offset + span.nbytes]
+    read_objects(store, SIZES)
 
 
 def test_second_reader_sends_no_request(tmp_path, origin):

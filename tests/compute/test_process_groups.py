@@ -36,6 +36,15 @@ def test_child_that_does_not_obey_is_killed() -> None:
         assert end_group(process, 0.1) == -signal.SIGKILL
 
 
+def test_child_that_was_waited_for_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = child("false")
+    process.wait()
+    sent = list[int]()
+    monkeypatch.setattr("os.killpg", lambda group, number: sent.append(group))
+    assert end_group(process) == 1
+    assert not sent
+
+
 @pytest.fixture
 def signalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each group that got a signal still had its number."""

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 import loader
-from tests.servers.patience import PATIENCE_S, until
+from penstock.compute.process_groups import end_group, has_ended
+from tests.servers.patience import until
 from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.server
@@ -69,11 +70,9 @@ def dg_dev(folder: Path, log: Path) -> Iterator[None]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE_S)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with suppress(AssertionError):
+            until(lambda: has_ended(process))
+        end_group(process)
 
 
 def tracked() -> Mapping[str, float]:

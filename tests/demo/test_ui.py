@@ -1,14 +1,14 @@
 """`make ui`: what is started, and that all of it ends."""
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.compute.process_groups import end_group
 from tests.servers.patience import PATIENCE_S
 from tests.servers.ports import free_port
 
@@ -30,11 +30,9 @@ def pages(into: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        end_group(process)
         if process.stdout is not None:
             process.stdout.close()
-        process.wait()
 
 
 def test_one_signal_to_one_process_ends_everything(

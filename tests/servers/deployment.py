@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from dagster._cli import cli as dagster_cli
 
 from tests.servers.ports import free_port
+from tests.servers.processes import end, environment_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUICK_DISK = str(Path(__file__).with_name("quick_disk"))
@@ -120,17 +121,15 @@ class Deployment:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for number in self._started_by_code_server() if name == "code-server" else ():
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+            end(number)
 
     def kill_a_worker(self, run_id: str) -> bool:
         """SIGKILL to the process of a run; False when it has none any more."""
         for event in self.events(run_id):
             told = re.search(r"Started process for run \(pid: (\d+)\)", event.get("message", ""))
-            if told:
-                with suppress(ProcessLookupError):
-                    os.kill(int(told[1]), signal.SIGKILL)
-                    return True
+            if told and self._is_ours(int(told[1])):
+                end(int(told[1]))
+                return True
         return False
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
@@ -350,17 +349,17 @@ class Deployment:
 
     def _started_by_code_server(self) -> list[int]:
         """Runs, and the server behind the server, which have sessions of their own: known by their DAGSTER_HOME."""
-        mark, found = f"DAGSTER_HOME={self.home}".encode(), []
+        found = []
         others = {process.pid for process in self._running.values()}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    group = os.getpgid(int(entry.name))
-                    if group not in others:
-                        found.append(int(entry.name))
+        for number in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
+            with suppress(ProcessLookupError):
+                if self._is_ours(number) and os.getpgid(number) not in others:
+                    found.append(number)
         return found
+
+    def _is_ours(self, number: int) -> bool:
+        """Return whether a live process is of this deployment: another may have got the number of one that ended."""
+        return f"DAGSTER_HOME={self.home}".encode() in environment_of(number).split(b"\0")
 
 
 @contextmanager

@@ -13,13 +13,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from penstock.compute.process_groups import end_group, has_ended
 
 RELEASE = "1.37"
 Json = dict[str, Any]
@@ -84,7 +86,7 @@ class Cluster:
     def kill(self, evicted: bool = False) -> None:
         """End a pod that runs: as the kernel does, or as whoever drains its node."""
         pod = next(
-            one for one in self.pods.values() if one.process is not None and one.process.poll() is None
+            one for one in self.pods.values() if one.process is not None and not has_ended(one.process)
         )
         if evicted:
             condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
@@ -95,7 +97,7 @@ class Cluster:
 
     def tell(self, pod: Pod) -> None:
         """SIGTERM, and SIGKILL after the grace period."""
-        if pod.process is None or pod.process.poll() is not None:
+        if pod.process is None or has_ended(pod.process):
             return
         if not pod.told_s:
             pod.told_s = time.monotonic()
@@ -121,17 +123,13 @@ class Cluster:
         """End every pod."""
         for pod in self.pods.values():
             if pod.process is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(pod.process.pid, signal.SIGKILL)
-                pod.process.wait()
+                end_group(pod.process)
 
     def _settle(self, pod: Pod) -> None:
         status = pod.body["status"]
-        if pod.process is None or pod.process.poll() is None or status["phase"] != "Running":
+        if pod.process is None or not has_ended(pod.process) or status["phase"] != "Running":
             return
-        with suppress(ProcessLookupError):  # what of the container is left
-            os.killpg(pod.process.pid, signal.SIGKILL)
-        code = pod.process.returncode
+        code = end_group(pod.process)  # with what of the container is left
         code = 128 - code if code < 0 else code
         status["phase"] = "Failed" if code else "Succeeded"
         ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": now()}
@@ -143,7 +141,7 @@ class Cluster:
         pods = self.of(name)
         for pod in pods:
             self.tell(pod)
-        if not all(pod.process is None or pod.process.poll() is not None for pod in pods):
+        if not all(pod.process is None or has_ended(pod.process) for pod in pods):
             return False
         for pod in pods:
             self._settle(pod)
@@ -162,7 +160,7 @@ class Cluster:
             reason, message = failing
             for pod in pods:
                 self.tell(pod)
-            if all(pod.process is None or pod.process.poll() is not None for pod in pods):
+            if all(pod.process is None or has_ended(pod.process) for pod in pods):
                 status["conditions"] = [
                     {"type": "Failed", "status": "True", "reason": reason, "message": message}
                 ]

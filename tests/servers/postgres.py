@@ -24,6 +24,7 @@ class Postgres:
         folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
         self._folder, self._data = folder, folder / "data"
         self.port = free_port()
+        self._runs = False
         if os.geteuid() == 0:
             shutil.chown(folder, _USER, _USER)
         secret = folder / "password"
@@ -82,9 +83,8 @@ class Postgres:
             self._as_user([*command, "start"]), capture_output=True, text=True, check=False, cwd=self._folder
         )
         log = self._folder / "log"
-        assert done.returncode == 0, done.stderr + (
-            log.read_text(encoding="utf-8")[-3000:] if log.exists() else ""
-        )
+        self._runs = done.returncode == 0
+        assert self._runs, done.stderr + (log.read_text(encoding="utf-8")[-3000:] if log.exists() else "")
 
     def kill(self) -> None:
         """SIGKILL to all of its processes, as when the machine is gone."""
@@ -100,18 +100,21 @@ class Postgres:
                 os.kill(number, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+        self._runs = False
         # Their shared memory keeps another one from starting, and so does a dead postmaster that nobody waited for.
         while any(Path(f"/proc/{number}").exists() for number in everybody):
             time.sleep(0.05)
 
     def stop(self) -> None:
         """Ends what there is of it, data and all."""
-        subprocess.run(
-            self._as_user(["pg_ctl", "-D", str(self._data), "-m", "immediate", "stop"]),
-            check=False,
-            capture_output=True,
-            cwd=self._folder,
-        )
+        # pg_ctl signals the number that a killed postmaster left in its file, whoever has it now.
+        if self._runs:
+            subprocess.run(
+                self._as_user(["pg_ctl", "-D", str(self._data), "-m", "immediate", "stop"]),
+                check=False,
+                capture_output=True,
+                cwd=self._folder,
+            )
         shutil.rmtree(
             self._folder, ignore_errors=True
         )  # where it failed to stop, something may still write there

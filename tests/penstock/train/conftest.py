@@ -45,6 +45,7 @@ class Rank:
         """Wait until it has ended; return its exit status, -n for a signal."""
         ended = self.file.with_name(f"{self.file.name}.status")
         until(ended.exists, lambda: f"no end: {self.text}")
+        assert Path(f"/proc/{self.pid}").exists(), "a signal to it may reach another process"
         return int(ended.read_text())
 
     def signal(self, number: int) -> None:

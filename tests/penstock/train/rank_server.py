@@ -2,11 +2,10 @@
 
 A line of the input is a JSON list of ranks: {"environment": ..., "arguments": [script, ...], "out": FILE}; the answer
 is the list of their process numbers. FILE gets what a rank prints, FILE.status its exit status. All end with
-the input, or an empty list.
+the input, or an empty list. Until then a rank keeps its number, so that no signal to it ends another process.
 """
 
 import atexit
-import contextlib
 import json
 import os
 import runpy
@@ -50,7 +49,10 @@ def rank(environment: dict[str, str], arguments: list[str], out: str) -> NoRetur
 
 def keep(pid: int, out: str) -> None:
     """Write a rank's exit status once it has ended."""
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    # Once waited for, its number may be given to any process, or to a thread of one, which gets the signal then.
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
     with open(f"{out}.part", "w") as file:
         file.write(str(status))
     os.replace(f"{out}.part", f"{out}.status")
@@ -68,8 +70,7 @@ def main() -> None:
         pids += started
         print(json.dumps(started), flush=True)
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 
 from loader.run.workers import parent_watch
 from penstock.checkpoints import Checkpoints
+from penstock.compute.process_groups import end_group
 from penstock.train.run import AGAIN
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
 from tests.servers.patience import PATIENCE_S
@@ -98,9 +99,7 @@ def test_signal_to_every_process_of_a_step_spares_processes_that_the_script_fork
         assert trainer.wait(PATIENCE_S) == AGAIN, rank.text
         assert not members(trainer.pid)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(trainer.pid, signal.SIGKILL)
-        trainer.wait()
+        end_group(trainer)
     assert Checkpoints(root, "alone").steps() == [len(digests([rank]))]
 
 
@@ -120,6 +119,7 @@ else:
 import loader, torch
 from multiprocessing import get_context
 from penstock.checkpoints import Checkpoints
+from penstock.compute.process_groups import end_group
 from penstock.train import Run
 
 root, pauses = sys.argv[1], sys.argv[2] == "pauses"
@@ -163,8 +163,7 @@ def interrupted(root: str, tmp_path: Path) -> Iterator[Callable[..., "subprocess
 
     yield start
     for trainer in trainers:
-        with suppress(ProcessLookupError):
-            os.killpg(trainer.pid, signal.SIGKILL)
+        end_group(trainer)
         trainer.communicate()
 
 

@@ -5,12 +5,12 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import loader
+from penstock.compute.process_groups import end_group
 from penstock.train.launch import script_calls, slurm_job_script
 from penstock.train.launch.run_log import SPANS, RankStart, part_of, rank_starts, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
@@ -208,9 +208,7 @@ def test_signal_to_all_processes_leaves_the_watch_of_srun(
         (tmp_path / "fail").touch()
         assert job.wait(PATIENCE_S) == AGAIN
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        end_group(job)
     assert "failed 2 s ago, and srun still waits for others" in log.read_text()
 
 

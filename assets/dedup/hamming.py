@@ -45,9 +45,12 @@ class Chunk:
         """Number of values within the radius of a given one."""
         return sum(comb(self.bits, flipped) for flipped in range(self.radius + 1))
 
-    def of(self, hashes: UInt64s) -> Int64s:
-        value: Int64s = ((hashes >> np.uint64(self.shift)) & np.uint64((1 << self.bits) - 1)).astype(np.int64)
-        return value
+    def values(self, hashes: UInt64s) -> Int64s:
+        """Return the chunk's bits of each hash."""
+        shifted = hashes >> np.uint64(self.shift)
+        mask = np.uint64((1 << self.bits) - 1)
+        values: Int64s = (shifted & mask).astype(np.int64)
+        return values
 
 
 def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
@@ -55,13 +58,20 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 
     Chunks with a negative radius are left out.
     """
-    least, rest = divmod(max_distance, n_chunks)
-    bits = [BITS // n_chunks + (position < BITS % n_chunks) for position in range(n_chunks)]
-    return tuple(
-        Chunk(shift=sum(bits[:position]), bits=bits[position], radius=least - (position > rest))
-        for position in range(n_chunks)
-        if least - (position > rest) >= 0
-    )
+    quotient, remainder = divmod(max_distance, n_chunks)
+    chunks = []
+    shift = 0
+    for position in range(n_chunks):
+        bits = BITS // n_chunks
+        if position < BITS % n_chunks:
+            bits += 1
+        radius = quotient
+        if position > remainder:
+            radius -= 1
+        if radius >= 0:
+            chunks.append(Chunk(shift=shift, bits=bits, radius=radius))
+        shift += bits
+    return tuple(chunks)
 
 
 @cache
@@ -70,21 +80,28 @@ def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
     if not 0 <= max_distance <= MAX_DISTANCE:
         raise ValueError(f"max_distance={max_distance}; accepted: 0 to {MAX_DISTANCE} bits")
     longest = min(_MAX_CHUNK_BITS, max(8, n_hashes.bit_length() + 1))
-    cuts = (cut(n_chunks, max_distance) for n_chunks in range(3, 17))
-    fitting = [chunks for chunks in cuts if max(chunk.bits for chunk in chunks) <= longest]
-    return min(
-        fitting, key=lambda chunks: sum(chunk.n_masks * (2 + n_hashes / 2**chunk.bits) for chunk in chunks)
-    )
+    cuts = [cut(n_chunks, max_distance) for n_chunks in range(3, 17)]
+    accepted = [chunks for chunks in cuts if max(chunk.bits for chunk in chunks) <= longest]
+
+    def cost(chunks: tuple[Chunk, ...]) -> float:
+        total = 0.0
+        for chunk in chunks:
+            n_comparisons = n_hashes / 2**chunk.bits
+            # A lookup costs as much as two comparisons.
+            total += chunk.n_masks * (2 + n_comparisons)
+        return total
+
+    return min(accepted, key=cost)
 
 
 @cache
 def masks(bits: int, radius: int) -> Int64s:
     """Return int64 [n]: every `bits`-bit value with at most `radius` bits set."""
-    values = [
-        sum(1 << bit for bit in chosen)
-        for flipped in range(radius + 1)
-        for chosen in combinations(range(bits), flipped)
-    ]
+    values = []
+    for n_set in range(radius + 1):
+        for positions in combinations(range(bits), n_set):
+            value = sum(1 << bit for bit in positions)
+            values.append(value)
     return np.array(values, np.int64)
 
 
@@ -124,10 +141,13 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
     tables = []
     first = np.ascontiguousarray(hashes[:, 0])
     for chunk in chunks_for(len(hashes), max_distance):
-        values = chunk.of(first)
-        rows = np.argsort(values.astype(np.int32), kind="stable").astype(np.int32)
-        starts = np.zeros((1 << chunk.bits) + 1, np.int32)
-        np.cumsum(np.bincount(values, minlength=1 << chunk.bits), out=starts[1:])
+        values = chunk.values(first)
+        order = np.argsort(values.astype(np.int32), kind="stable")
+        rows = order.astype(np.int32)
+        n_values = 1 << chunk.bits
+        starts = np.zeros(n_values + 1, np.int32)
+        counts = np.bincount(values, minlength=n_values)
+        np.cumsum(counts, out=starts[1:])
         tables.append(ChunkTable(chunk=chunk, rows=rows, hashes=first[rows], starts=starts))
     return HashIndex(hashes=hashes, max_distance=max_distance, tables=tuple(tables))
 
@@ -138,14 +158,20 @@ def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
     distance: bits of the most different of the k hashes. Memory: the pairs and one step of `_AT_ONCE`.
     """
     n_rows = len(index.hashes)
+    # A pair (query, row) as query * n_rows + row: unique and sorted at once.
     codes = [np.zeros(0, np.int64)]
     for table in index.tables:
-        for query, place in _places(table, queries[:, 0]):
-            hit = np.bitwise_count(queries[query, 0] ^ table.hashes[place]) <= index.max_distance
-            query, row = query[hit], table.rows[place[hit]]
-            also = _distance(index.hashes, row, queries, query) <= index.max_distance
-            codes.append(query[also] * n_rows + row[also])
-    query, row = np.divmod(np.unique(np.concatenate(codes)), max(n_rows, 1))
+        for query, place in _candidates(table, queries[:, 0]):
+            # The first hashes are compared before the others, because they leave few pairs.
+            differing_bits = queries[query, 0] ^ table.hashes[place]
+            is_near = np.bitwise_count(differing_bits) <= index.max_distance
+            query = query[is_near]
+            row = table.rows[place[is_near]]
+            distance = _distance(index.hashes, row, queries, query)
+            all_near = distance <= index.max_distance
+            codes.append(query[all_near] * n_rows + row[all_near])
+    unique_codes = np.unique(np.concatenate(codes))
+    query, row = np.divmod(unique_codes, max(n_rows, 1))
     return query, row, _distance(index.hashes, row, queries, query)
 
 
@@ -159,28 +185,41 @@ def n_compared(index: HashIndex, queries: UInt64s) -> int:
     """Return how many hashes a search compares, in addition to `lookups` per query."""
     total = 0
     for table in index.tables:
-        values = table.chunk.of(queries[:, 0])[:, None] ^ masks(table.chunk.bits, table.chunk.radius)
-        total += int((table.starts[values + 1] - table.starts[values]).sum(dtype=np.int64))
+        near_masks = masks(table.chunk.bits, table.chunk.radius)
+        query_values = table.chunk.values(queries[:, 0])
+        values = query_values[:, None] ^ near_masks
+        counts = table.starts[values + 1] - table.starts[values]
+        total += int(counts.sum(dtype=np.int64))
     return total
 
 
-def _places(table: ChunkTable, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
-    near_values = masks(table.chunk.bits, table.chunk.radius)
-    step = max(1, _AT_ONCE // len(near_values))
+def _candidates(table: ChunkTable, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield (query, position in `table.rows`) of all hashes whose chunk is near, about `_AT_ONCE` at a time."""
+    near_masks = masks(table.chunk.bits, table.chunk.radius)
+    step = max(1, _AT_ONCE // len(near_masks))
     for first in range(0, len(queries), step):
-        values = table.chunk.of(queries[first : first + step])
-        near_chunks = (values[:, None] ^ near_values).ravel()
-        begin = table.starts[near_chunks].astype(np.int64)
-        count = table.starts[near_chunks + 1] - begin
-        filled = np.flatnonzero(count)
-        begin, count = begin[filled], count[filled]
-        query = first + filled // len(near_values)
+        values = table.chunk.values(queries[first : first + step])
+        near_values = (values[:, None] ^ near_masks).ravel()  # [queries x masks]
+        begin = table.starts[near_values].astype(np.int64)
+        count = table.starts[near_values + 1] - begin
+        # Most near values have no hash.
+        occupied = np.flatnonzero(count)
+        begin = begin[occupied]
+        count = count[occupied]
+        query = first + occupied // len(near_masks)
         ends = np.cumsum(count)
         low = 0
+        n_yielded = 0
         while low < len(count):
-            done = int(ends[low - 1]) if low else 0
-            high = max(low + 1, int(np.searchsorted(ends, done + _AT_ONCE, "right")))
+            high = int(np.searchsorted(ends, n_yielded + _AT_ONCE, "right"))
+            high = max(high, low + 1)  # one value may have more hashes than that
             counts = count[low:high]
-            offset = np.arange(int(counts.sum())) - np.repeat(ends[low:high] - counts - done, counts)
-            yield np.repeat(query[low:high], counts), np.repeat(begin[low:high], counts) + offset
+            # Each pair's position within its near value: 0, 1, ... count - 1.
+            range_starts = ends[low:high] - counts - n_yielded
+            n_pairs = int(counts.sum())
+            offset = np.arange(n_pairs) - np.repeat(range_starts, counts)
+            pair_query = np.repeat(query[low:high], counts)
+            pair_begin = np.repeat(begin[low:high], counts)
+            yield pair_query, pair_begin + offset
+            n_yielded = int(ends[high - 1])
             low = high

@@ -53,8 +53,10 @@ class PlannedSteps:
             return False
         if self.without is None:
             return True
-        at = int(np.searchsorted(self.without, step))
-        return at == len(self.without) or self.without[at] != step
+        position = int(np.searchsorted(self.without, step))
+        if position == len(self.without):
+            return True
+        return bool(self.without[position] != step)
 
 
 def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) -> list[PlannedSteps]:
@@ -62,27 +64,33 @@ def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) ->
 
     Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
     """
-    store, others = primary_of(root.store), list(_others(root, saved, run, markers))
-    newest = max([*markers, *(one.end for one in others)], default=0)  # a trail may lack a start's end
-    plans = {start.plan for start in read_starts(store, run)}
-    if "" in plans:
-        return _of_decisions(root, store, run, newest)
-    if not plans:
-        if any(not one.plan for one in others):
+    store = primary_of(root.store)
+    others = list(_other_sources(root, saved, run, markers))
+    ends = [planned.end for planned in others]
+    # A trail may lack the end of a start.
+    newest = max([*markers, *ends], default=0)
+    trail_plans = {start.plan for start in read_starts(store, run)}
+    if "" in trail_plans:
+        return _decided_plans(root, store, run, newest)
+    if not trail_plans:
+        if any(not planned.plan for planned in others):
             raise InvalidRuntime("a start names no plan")
         return others
-    further = [one for one in others if one.plan and one.plan not in plans]
-    if len(plans) == 1 and not further:
+    named = [planned for planned in others if planned.plan]
+    has_further_plans = any(planned.plan not in trail_plans for planned in named)
+    if len(trail_plans) == 1 and not has_further_plans:
         end = max(_last_step(store, run) + 1, newest)
-        return [PlannedSteps(plan=plans.pop(), first=0, end=end)]
-    trail, steps = _of_trail(root, run)
-    if trail and not further:
-        trail[0], trail[-1] = replace(trail[0], first=0), replace(trail[-1], end=max(trail[-1].end, newest))
-    named = [one for one in others if one.plan] if further else []
-    return [*trail, *(replace(one, without=steps) for one in named)]
+        return [PlannedSteps(plan=trail_plans.pop(), first=0, end=end)]
+    trail, steps = _trail_plans(root, run)
+    if has_further_plans:
+        return [*trail, *(replace(planned, without=steps) for planned in named)]
+    if trail:
+        trail[0] = replace(trail[0], first=0)
+        trail[-1] = replace(trail[-1], end=max(trail[-1].end, newest))
+    return trail
 
 
-def _of_decisions(root: Root, store: Store, run: str, newest: int) -> list[PlannedSteps]:
+def _decided_plans(root: Root, store: Store, run: str, newest: int) -> list[PlannedSteps]:
     """Return the plans of a run that decides its steps, as far as it trained. newest: step after the last known one."""
     trained_end = max(_last_step(store, run) + 1, newest)
     planned = []
@@ -93,35 +101,47 @@ def _of_decisions(root: Root, store: Store, run: str, newest: int) -> list[Plann
     return planned
 
 
-def _others(root: Root, saved: Store, run: str, markers: Sequence[int]) -> Iterator[PlannedSteps]:
+def _other_sources(root: Root, saved: Store, run: str, markers: Sequence[int]) -> Iterator[PlannedSteps]:
+    """Yield the steps that markers, reports and the run's record name."""
     plans = several(lambda step: marker.read(saved, run, step).plan, markers)
-    with_plan = [(step, plan) for step, plan in zip(markers, plans, strict=True) if plan]
-    firsts = [0, *(step for step, _ in with_plan)]
-    for first, (step, plan) in zip(firsts, with_plan, strict=False):
-        yield PlannedSteps(plan=plan, first=first, end=step)
+    first = 0
+    for step, plan in zip(markers, plans, strict=True):
+        if plan:
+            yield PlannedSteps(plan=plan, first=first, end=step)
+            first = step
     for report in reports_of(root, run):
         yield PlannedSteps(plan=report.plan, first=report.first_step, end=report.last_step + 1)
-    yield from _of_record(primary_of(root.store), run)
+    yield from _recorded_starts(primary_of(root.store), run)
 
 
-def _of_record(store: Store, run: str) -> Iterator[PlannedSteps]:
+def _recorded_starts(store: Store, run: str) -> Iterator[PlannedSteps]:
     """Yield each start's steps, by its first and last events and its windows. Raises: Corrupt."""
     ends: dict[str, int] = {}
     events: dict[str, list[tuple[int, str]]] = {}
     for info in store.list(f"{RECORDS}{run}/events/"):
-        if match := _EVENT.fullmatch(info.key):
-            events.setdefault(match[1], []).append((int(match[2]), info.key))
+        match = _EVENT.fullmatch(info.key)
+        if match:
+            attempt = match[1]
+            number = int(match[2])
+            events.setdefault(attempt, []).append((number, info.key))
     for info in store.list(f"{RECORDS}{run}/windows/"):
-        if match := _WINDOW.fullmatch(info.key):
-            ends[match[1]] = max(ends.get(match[1], 0), int(match[2]))
+        match = _WINDOW.fullmatch(info.key)
+        if match:
+            attempt = match[1]
+            end = int(match[2])
+            ends[attempt] = max(end, ends.get(attempt, 0))
     for attempt, numbered in sorted(events.items()):
         keys = [key for _, key in sorted(numbered)]
-        bodies = [_event(store, key) for key in dict.fromkeys([*keys[:FIRST_EVENTS], keys[-1]])]
-        began = next((body for body in bodies if body["event"] == "first_batch"), None)
-        if began is not None:
-            first = int(began["step"])
-            end = max(first + 1, ends.get(attempt, 0), *(int(body["step"]) for body in bodies))
-            yield PlannedSteps(plan=str(began.get("plan", "")), first=first, end=end)
+        first_and_last = dict.fromkeys([*keys[:FIRST_EVENTS], keys[-1]])
+        bodies = [_event(store, key) for key in first_and_last]
+        first_batch = next((body for body in bodies if body["event"] == "first_batch"), None)
+        if first_batch is None:
+            continue
+        first = int(first_batch["step"])
+        last_event = max(int(body["step"]) for body in bodies)
+        last_window = ends.get(attempt, 0)
+        end = max(first + 1, last_window, last_event)
+        yield PlannedSteps(plan=str(first_batch.get("plan", "")), first=first, end=end)
 
 
 def _event(store: Store, key: str) -> dict[str, Any]:
@@ -135,20 +155,28 @@ def _event(store: Store, key: str) -> dict[str, Any]:
 def _last_step(store: Store, run: str) -> int:
     keys = [info.key for info in store.list(trail_folder(run)) if info.key.endswith(".parquet")]
     newest = sorted(keys, key=lambda key: key.rpartition("/")[2])[-NEWEST:]
-    tables = (parse_table(store.get(key).data, f"{store.url}/{key}") for key in newest)
-    return max((max(table["step"].to_pylist(), default=-1) for table in tables), default=-1)
+    last = -1
+    for key in newest:
+        table = parse_table(store.get(key).data, f"{store.url}/{key}")
+        last = max([last, *table["step"].to_pylist()])
+    return last
 
 
-def _of_trail(root: Root, run: str) -> tuple[list[PlannedSteps], NDArray[np.int64]]:
+def _trail_plans(root: Root, run: str) -> tuple[list[PlannedSteps], NDArray[np.int64]]:
     """Return where the plan changes, and the recorded steps. Reads the whole trail."""
     trail = read_trail(root, run)
     plans = {start.id: start.plan for start in trail.starts}
     rows = trail.steps.sort("step", "at_us").unique("step", keep="last", maintain_order=True)
-    steps, names = rows["step"].to_numpy(), np.array([plans[start] for start in rows["start"]])
-    changes = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist()] if len(steps) else []
-    ends = [*steps[changes[1:]].tolist(), int(steps[-1]) + 1] if len(steps) else []
+    steps = rows["step"].to_numpy()
+    if not len(steps):
+        return [], steps
+    names = np.array([plans[start] for start in rows["start"]])
+    # Rows, ascending, whose plan differs from the previous row.
+    changes = (np.flatnonzero(names[1:] != names[:-1]) + 1).tolist()
+    firsts = [0, *changes]
+    ends = [*steps[changes].tolist(), int(steps[-1]) + 1]
     planned = [
-        PlannedSteps(plan=str(names[change]), first=int(steps[change]), end=end)
-        for change, end in zip(changes, ends, strict=True)
+        PlannedSteps(plan=str(names[row]), first=int(steps[row]), end=end)
+        for row, end in zip(firsts, ends, strict=True)
     ]
     return planned, steps

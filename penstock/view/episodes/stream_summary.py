@@ -54,10 +54,10 @@ def stream_layout(field: VerifiedField) -> NpyLayout | None:
         return None
     if layout.fortran and len(layout.shape) > 1:
         raise DecodeFailed("an array in Fortran order has no rows to read; store it in C order")
-    if len(layout.head) + layout.nbytes != field.address.nbytes:
+    nbytes = len(layout.head) + layout.nbytes
+    if nbytes != field.address.nbytes:
         raise DecodeFailed(
-            f"{layout.dtype} {list(layout.shape)} takes {len(layout.head) + layout.nbytes} bytes, and "
-            f"{field.address.nbytes} are stored"
+            f"{layout.dtype} {list(layout.shape)} takes {nbytes} bytes, but {field.address.nbytes} are stored"
         )
     return layout
 
@@ -69,26 +69,34 @@ def n_dims(layout: NpyLayout) -> int:
 def read_rows(field: VerifiedField, layout: NpyLayout, first: int, stop: int) -> np.ndarray:
     """Return checked rows [stop - first, dims] in the stored dtype. Raises: Corrupt."""
     dims = n_dims(layout)
-    width = dims * layout.dtype.itemsize
-    data = field.read(len(layout.head) + first * width, (stop - first) * width)
-    return np.frombuffer(data, layout.dtype).reshape(stop - first, dims)
+    n_rows = stop - first
+    row_nbytes = dims * layout.dtype.itemsize
+    start = len(layout.head) + first * row_nbytes
+    data = field.read(start, n_rows * row_nbytes)
+    return np.frombuffer(data, layout.dtype).reshape(n_rows, dims)
 
 
 class StreamSummary:
     def __init__(self, field: VerifiedField, layout: NpyLayout) -> None:
         """Read the stream once; with row blocks, `read_more` does. Raises: DecodeFailed; Corrupt."""
-        self.field, self._layout, self.n_rows, self.dims = field, layout, layout.shape[0], n_dims(layout)
+        self.field = field
+        self._layout = layout
+        self.n_rows = layout.shape[0]
+        self.dims = n_dims(layout)
         if self.dims > MAX_DIMS:
             raise DecodeFailed(f"{self.dims} values a row; up to {MAX_DIMS} are drawn")
-        most = max(1024, LEVEL_BYTES // (8 * max(1, self.dims)))
-        self.rows_each = max(1, -(-self.n_rows // most))
+        bucket_nbytes = 8 * max(1, self.dims)  # the smallest and largest value of each dimension
+        most_buckets = max(1024, LEVEL_BYTES // bucket_nbytes)
+        self.rows_each = max(1, -(-self.n_rows // most_buckets))
         """Rows of a bucket."""
-        n = -(-self.n_rows // self.rows_each)
-        self._low = np.full((n, self.dims), np.nan, np.float32)
+        n_buckets = -(-self.n_rows // self.rows_each)
+        self._low = np.full((n_buckets, self.dims), np.nan, np.float32)
         self._high = self._low.copy()
         self._lock = Lock()
-        each = max(1, PASS_BYTES // max(1, self.rows_each * self.dims * layout.dtype.itemsize))
-        self._spans = [range(at, min(n, at + each)) for at in spread(range(0, n, each))]
+        nbytes_each = self.rows_each * self.dims * layout.dtype.itemsize
+        buckets_each = max(1, PASS_BYTES // max(1, nbytes_each))
+        starts = spread(range(0, n_buckets, buckets_each))
+        self._spans = [range(start, min(n_buckets, start + buckets_each)) for start in starts]
         """Unread buckets, the next last."""
         self._n_spans = len(self._spans)
         if not field.has_rows:
@@ -101,22 +109,28 @@ class StreamSummary:
         return int(self._low.nbytes + self._high.nbytes)
 
     def _fill(self) -> None:
-        width = self.dims * self._layout.dtype.itemsize
-        each = self.rows_each * width
-        rest, bucket = bytearray(), 0
-        skip = len(self._layout.head)
+        """Read the whole stream in chunks, whose borders may lie anywhere."""
+        row_nbytes = self.dims * self._layout.dtype.itemsize
+        bucket_nbytes = self.rows_each * row_nbytes
+        if not bucket_nbytes:
+            return
+        rest = bytearray()
+        bucket = 0
+        n_head = len(self._layout.head)
         for chunk in self.field.chunks():
-            rest += memoryview(chunk)[skip:]
-            skip = max(0, skip - len(chunk))
-            whole = len(rest) // each if each else 0
-            if whole:
-                rows = np.frombuffer(rest, self._layout.dtype, whole * self.rows_each * self.dims)
-                self._set(bucket, rows.reshape(whole, self.rows_each, self.dims))
-                del rows
-                bucket += whole
-                del rest[: whole * each]
-        if rest and width:
-            rows = np.frombuffer(rest, self._layout.dtype, len(rest) // width * self.dims)
+            rest += memoryview(chunk)[n_head:]
+            n_head = max(0, n_head - len(chunk))
+            n_whole = len(rest) // bucket_nbytes
+            if n_whole:
+                n_values = n_whole * self.rows_each * self.dims
+                rows = np.frombuffer(rest, self._layout.dtype, n_values)
+                self._set(bucket, rows.reshape(n_whole, self.rows_each, self.dims))
+                del rows  # a bytearray with a view cannot shrink
+                bucket += n_whole
+                del rest[: n_whole * bucket_nbytes]
+        if rest:
+            n_rows = len(rest) // row_nbytes
+            rows = np.frombuffer(rest, self._layout.dtype, n_rows * self.dims)
             self._set(bucket, rows.reshape(1, -1, self.dims))
 
     def read_more(self, seconds: float) -> float:
@@ -127,21 +141,25 @@ class StreamSummary:
                 if not self._spans:
                     break
                 span = self._spans[-1]
-                first, stop = span.start * self.rows_each, min(self.n_rows, span.stop * self.rows_each)
+                first = span.start * self.rows_each
+                stop = min(self.n_rows, span.stop * self.rows_each)
                 rows = read_rows(self.field, self._layout, first, stop)
-                whole = len(rows) // self.rows_each
-                done = rows[: whole * self.rows_each]
-                self._set(span.start, done.reshape(whole, self.rows_each, self.dims))
-                if len(rows) > len(done):
-                    self._set(span.start + whole, rows[None, len(done) :])
+                n_whole = len(rows) // self.rows_each
+                whole = rows[: n_whole * self.rows_each]
+                self._set(span.start, whole.reshape(n_whole, self.rows_each, self.dims))
+                last = rows[len(whole) :]  # of the stream's last bucket
+                if len(last):
+                    self._set(span.start + n_whole, last[None])
                 self._spans.pop()
             if time.monotonic() > until:
                 break
         return 1 - len(self._spans) / max(1, self._n_spans)
 
     def _set(self, bucket: int, rows: np.ndarray) -> None:
-        at = slice(bucket, bucket + len(rows))
-        self._low[at], self._high[at] = extremes(rows)
+        buckets = slice(bucket, bucket + len(rows))
+        low, high = extremes(rows)
+        self._low[buckets] = low
+        self._high[buckets] = high
 
     def is_narrow(self, first: int, stop: int, n_columns: int) -> bool:
         """Return whether `columns` reads rows instead of buckets."""
@@ -154,42 +172,59 @@ class StreamSummary:
 
         They hold whole buckets: the first may begin, and the last end, outside the range. Raises: Corrupt.
         """
-        first, stop = max(0, first), min(self.n_rows, stop)
-        chosen = slice(dims.start, dims.stop)
+        first = max(0, first)
+        stop = min(self.n_rows, stop)
+        dim_slice = slice(dims.start, dims.stop)
         if stop <= first:
             none = np.empty((len(dims), 0), np.float32)
             return ColumnExtremes(np.empty(0, np.int64), none, none)
         if self.is_narrow(first, stop, n_columns):
-            rows = read_rows(self.field, self._layout, first, stop)[:, chosen]
-            low = high = drawable(rows)
-            begin, each = first, 1
+            rows = read_rows(self.field, self._layout, first, stop)
+            low = high = drawable(rows[:, dim_slice])
+            first_row = first
+            rows_each = 1
         else:
-            begin, end = first // self.rows_each, -(-stop // self.rows_each)
-            low, high, each = self._low[begin:end, chosen], self._high[begin:end, chosen], self.rows_each
-            begin *= each
+            first_bucket = first // self.rows_each
+            end_bucket = -(-stop // self.rows_each)
+            low = self._low[first_bucket:end_bucket, dim_slice]
+            high = self._high[first_bucket:end_bucket, dim_slice]
+            first_row = first_bucket * self.rows_each
+            rows_each = self.rows_each
         group = -(-len(low) // n_columns)
         starts = np.arange(0, len(low), group)
         if group > 1:
-            low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
-        return ColumnExtremes(begin + starts.astype(np.int64) * each, low.T, high.T)
+            low = np.fmin.reduceat(low, starts)
+            high = np.fmax.reduceat(high, starts)
+        column_rows = first_row + starts.astype(np.int64) * rows_each
+        return ColumnExtremes(column_rows, low.T, high.T)
 
 
 def spread(values: Sequence[int]) -> list[int]:
     """Return the values in an order whose every suffix covers them evenly."""
-    n = max(1, len(values))
-    bits = (n - 1).bit_length()
-    reversed_bits = (int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(1 << bits))
-    return [values[i] for i in reversed_bits if i < len(values)][::-1]
+    n_bits = max(0, len(values) - 1).bit_length()
+    order = []
+    for number in range(1 << n_bits):
+        digits = f"{number:0{n_bits}b}"
+        # Numbers with reversed binary digits fall evenly: 0, 4, 2, 6, 1, 5, 3, 7.
+        index = int(digits[::-1], 2)
+        if index < len(values):
+            order.append(values[index])
+    order.reverse()
+    return order
 
 
 def extremes(rows: np.ndarray) -> tuple[F32, F32]:
     """Return (smallest, largest) finite values, float32 [n, dims], of rows [n, each, dims]."""
     if rows.dtype.kind != "f":
         return drawable(rows.min(axis=1)), drawable(rows.max(axis=1))
-    low, high = np.minimum.reduce(rows, axis=1), np.maximum.reduce(rows, axis=1)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+    low = np.minimum.reduce(rows, axis=1)
+    high = np.maximum.reduce(rows, axis=1)
+    is_finite = np.isfinite(low).all() and np.isfinite(high).all()
+    if not is_finite:
+        # fmin and fmax skip NaN, and take longer.
         finite = drawable(rows)
-        low, high = np.fmin.reduce(finite, axis=1), np.fmax.reduce(finite, axis=1)
+        low = np.fmin.reduce(finite, axis=1)
+        high = np.fmax.reduce(finite, axis=1)
     return drawable(low), drawable(high)
 
 

@@ -18,8 +18,12 @@ RATE_HZ = 16_000
 """Rate assumed if not recorded."""
 SILENT = 10 ** (-60 / 20)
 """Peak below which audio is silent: -60 dB of full scale."""
-CLIPPED_RUN, CLIPPED_SAMPLES, CLIPPED_FROM = 3, 10, 0.98
-"""Consecutive peak samples, such samples in total, and share of full scale from which audio is clipped."""
+CLIPPED_RUN = 3
+"""Consecutive peak samples that count as clipped."""
+CLIPPED_SAMPLES = 10
+"""Fewest such samples for a mark."""
+CLIPPED_FROM = 0.98
+"""Smallest peak for a mark, as a share of full scale."""
 MAX_SCALED = 20
 """Largest plausible normalised sample, exceeded without division by full scale."""
 DETAIL_PX = (1024, 384)
@@ -31,18 +35,23 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 def fits(value: Any, facts: Facts) -> bool:
     """Return whether a value is audio, by shape, and by name or rate."""
-    if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
+    words = facts.field.lower().replace("_", ".").split(".")
+    if not _WORDS.intersection(words) and not facts.rate:
         return False
     array = as_array(value)
     if array is None or array.dtype.kind not in "iuf" or not array.size:
         return False
-    return array.ndim == 1 or (array.ndim == 2 and array.shape[0] <= min(MAX_CHANNELS, array.shape[1]))
+    if array.ndim == 1:
+        return True
+    return array.ndim == 2 and array.shape[0] <= min(MAX_CHANNELS, array.shape[1])
 
 
 def _samples(value: object) -> Array:
     array = as_array(value)
     assert array is not None  # guaranteed by `fits`
-    return array[None] if array.ndim == 1 else array
+    if array.ndim == 1:
+        return array[None]
+    return array
 
 
 def _scaled_start(samples: Array) -> Floats:
@@ -51,22 +60,18 @@ def _scaled_start(samples: Array) -> Floats:
     if start.dtype.kind == "f":
         with np.errstate(over="ignore"):
             return np.nan_to_num(start.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    full = _full_scale(start)
-    offset = full if start.dtype.kind == "u" else 0.0
-    return ((start.astype(np.float64) - offset) / full).astype(np.float32)
-
-
-def _full_scale(samples: Array) -> float:
-    """Return a sample's largest possible magnitude; 128 for uint8, where silence is 128."""
-    if samples.dtype.kind == "f":
-        return 1.0
-    bits = 8 * samples.dtype.itemsize
-    return float(2 ** (bits - 1))
+    bits = 8 * start.dtype.itemsize
+    full_scale = float(2 ** (bits - 1))
+    centred = start.astype(np.float64)
+    if start.dtype.kind == "u":  # silence is 128 for uint8
+        centred -= full_scale
+    return (centred / full_scale).astype(np.float32)
 
 
 def _rate(facts: Facts) -> int:
-    known = facts.rate is not None and 1 <= facts.rate < 2**31
-    return round(facts.rate) if known and facts.rate is not None else RATE_HZ
+    if facts.rate is None or not 1 <= facts.rate < 2**31:
+        return RATE_HZ
+    return round(facts.rate)
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
@@ -88,23 +93,31 @@ def wav(samples: Floats, rate_hz: int) -> bytes:
     """Return a WAV file (WAVE_FORMAT_IEEE_FLOAT). samples: float32 [channels, n]."""
     channels, n = samples.shape
     data = np.ascontiguousarray(samples.T, "<f4").tobytes()
-    form = struct.pack("<HHIIHHH", 3, channels, rate_hz, rate_hz * channels * 4, channels * 4, 32, 0)
+    frame_nbytes = channels * 4
+    form = struct.pack("<HHIIHHH", 3, channels, rate_hz, rate_hz * frame_nbytes, frame_nbytes, 32, 0)
     fact = struct.pack("<I", n)
-    body = b"".join(
-        name + struct.pack("<I", len(part)) + part
-        for name, part in ((b"fmt ", form), (b"fact", fact), (b"data", data))
-    )
-    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
+    chunks = _riff_chunk(b"fmt ", form) + _riff_chunk(b"fact", fact) + _riff_chunk(b"data", data)
+    return _riff_chunk(b"RIFF", b"WAVE" + chunks)
+
+
+def _riff_chunk(name: bytes, body: bytes) -> bytes:
+    return name + struct.pack("<I", len(body)) + body
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     samples = _samples(value)
     channels, n = samples.shape
     rate = _rate(facts)
-    at = f"{rate:,} Hz" if facts.rate == rate else f"{rate:,} Hz (assumed: no rate is on record)"
-    count = "1 channel" if channels == 1 else f"{channels} channels"
+    at = f"{rate:,} Hz"
+    if facts.rate != rate:
+        at += " (assumed: no rate is on record)"
+    count = f"{channels} channels"
+    if channels == 1:
+        count = "1 channel"
     start = _scaled_start(samples)
-    peak, level = float(np.abs(start).max()), float(np.sqrt(np.mean(np.square(start, dtype=np.float64))))
+    peak = float(np.abs(start).max())
+    mean_square = np.mean(np.square(start, dtype=np.float64))
+    level = float(np.sqrt(mean_square))
     out = [
         f"{count}, {length(n / rate)} at {at}",
         *array_lines(value, samples),
@@ -116,40 +129,45 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def _decibels(amplitude: float) -> str:
-    return f"{20 * np.log10(amplitude):.1f} dB" if amplitude > 0 else "-inf dB"
+    if amplitude <= 0:
+        return "-inf dB"
+    return f"{20 * np.log10(amplitude):.1f} dB"
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     samples = _samples(value)
     values = range_of(samples)
-    out = array_marks(samples, values)
+    out = list(array_marks(samples, values))
     start = _scaled_start(samples)
     peak = float(np.abs(start).max())
     if peak < SILENT:
-        others = (one for one in out if one.name != "constant")
-        out = (*others, mark("silent", f"the loudest sample is {_decibels(peak)} of full scale"))
-    n_clipped = _clipped(start, peak)
+        out = [one for one in out if one.name != "constant"]
+        out.append(mark("silent", f"the loudest sample is {_decibels(peak)} of full scale"))
+    n_clipped = _n_clipped(start, peak)
     if peak >= CLIPPED_FROM and n_clipped >= CLIPPED_SAMPLES:
-        out = (*out, mark("clipped", f"{n_clipped:,} samples stand in runs at the largest value"))
+        out.append(mark("clipped", f"{n_clipped:,} samples stand in runs at the largest value"))
     if samples.dtype.kind == "f" and max(-values.low, values.high) > MAX_SCALED:
-        low, high = number_text(values.low), number_text(values.high)
-        out = (
-            *out,
-            mark("not_scaled", f"floats from {low} to {high}: were they scaled to 1?"),
-        )
-    return out
+        low = number_text(values.low)
+        high = number_text(values.high)
+        out.append(mark("not_scaled", f"floats from {low} to {high}: were they scaled to 1?"))
+    return tuple(out)
 
 
-def _clipped(samples: Floats, peak: float) -> int:
-    # Samples within 1 in 10,000 of the peak are at the peak.
+def _n_clipped(samples: Floats, peak: float) -> int:
+    """Return how many samples stand in runs of `CLIPPED_RUN` or more at the peak, above and below zero."""
     count = 0
     for sign in (1, -1):
-        at_top = sign * samples >= peak * (1 - 1e-4)
-        inner = at_top[:, : -CLIPPED_RUN + 1].copy()
+        # Samples within 1 in 10,000 of the peak are at the peak.
+        at_peak = sign * samples >= peak * (1 - 1e-4)
+        n_starts = at_peak.shape[1] - CLIPPED_RUN + 1
+        # [channels, starts]: a run of at least CLIPPED_RUN covers the samples from here on.
+        covers = at_peak[:, :n_starts].copy()
         for shift in range(1, CLIPPED_RUN):
-            inner &= at_top[:, shift : at_top.shape[1] - CLIPPED_RUN + 1 + shift]
-        rows = np.count_nonzero(inner & ~np.pad(inner, ((0, 0), (1, 0)))[:, :-1])
-        count += int(np.count_nonzero(inner)) + (CLIPPED_RUN - 1) * int(rows)
+            covers &= at_peak[:, shift : shift + n_starts]
+        before = np.pad(covers, ((0, 0), (1, 0)))[:, :-1]
+        n_runs = np.count_nonzero(covers & ~before)
+        # A run of n samples covers from n - CLIPPED_RUN + 1 of them.
+        count += int(np.count_nonzero(covers)) + (CLIPPED_RUN - 1) * int(n_runs)
     return count
 
 

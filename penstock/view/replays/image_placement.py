@@ -50,10 +50,12 @@ class Placement:
 
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
         """Return uint8 [H, W, C]. pixels: transformed image, [H, W, C]."""
-        black, white = np.array(self.black), np.array(self.white)
-        levels = (np.asarray(pixels, np.float64) - black) / (white - black) * 255
-        rounded: NDArray[np.uint8] = np.clip(np.rint(np.nan_to_num(levels)), 0, 255).astype(np.uint8)
-        return rounded
+        black = np.array(self.black)
+        white = np.array(self.white)
+        shares = (np.asarray(pixels, np.float64) - black) / (white - black)
+        levels = np.rint(np.nan_to_num(shares * 255))
+        colours: NDArray[np.uint8] = np.clip(levels, 0, 255).astype(np.uint8)
+        return colours
 
 
 def channels_last(value: object) -> NDArray[Any] | None:
@@ -68,7 +70,9 @@ def channels_last(value: object) -> NDArray[Any] | None:
         return None
     if pixels.shape[2] in (1, 3, 4):
         return pixels
-    return pixels.transpose(1, 2, 0) if pixels.shape[0] in (1, 3, 4) else None
+    if pixels.shape[0] in (1, 3, 4):
+        return pixels.transpose(1, 2, 0)
+    return None
 
 
 def placements(
@@ -81,13 +85,14 @@ def placements(
     out = {}
     for name, after in trained.items():
         before = decoded.get(name)
-        original, image = channels_last(before), channels_last(after)
+        original = channels_last(before)
+        image = channels_last(after)
         if original is None or image is None or original.dtype != np.uint8:
             continue
-        is_last = original is before
-        if not is_last:  # no decoder returns channels first
+        is_channels_last = original is before
+        if not is_channels_last:  # no decoder returns channels first
             continue
-        if original.shape == image.shape and np.array_equal(original, image):
+        if np.array_equal(original, image):
             continue
         try:
             out[name] = _placement(decoded, name, original.shape, image.shape, transformed)
@@ -112,22 +117,26 @@ def _placement(
         return out.astype(np.float64)
 
     def gradient(steps: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        image = np.repeat(np.broadcast_to(steps, (height, width))[:, :, None], n_channels, axis=2)
+        plane = np.broadcast_to(steps, (height, width))
+        image = np.repeat(plane[:, :, None], n_channels, axis=2)
         if n_channels == 4:
             image[:, :, 3] = 255
         return np.ascontiguousarray(image)
 
+    def ramp(length: int) -> NDArray[np.uint8]:
+        return np.linspace(0, 255, length).round().astype(np.uint8)
+
     try:
         black, grey, white = (run(gradient(np.array([[level]], np.uint8))) for level in _LEVELS)
-        ramp = [np.linspace(0, 255, side).round().astype(np.uint8) for side in (width, height)]
-        across, down = run(gradient(ramp[0][None, :])), run(gradient(ramp[1][:, None]))
+        across = run(gradient(ramp(width)[None, :]))
+        down = run(gradient(ramp(height)[:, None]))
     except _ShapeDiffers:
         return Placement(reason="the result's size depends on the image's content")
-    colours = _colours(black, grey, white)
+    black_levels, white_levels = _colours(black, grey, white)
     ends = np.array([width - 1, height - 1])
     corners, mirrored, residual = _fitted(black, white, across, down, ends)
     reasons = []
-    if not colours[0]:
+    if not black_levels:
         reasons.append("its colours are no linear map of the original's")
     if not corners:
         reasons.append("it is no crop, flip, scale or rotation of the original")
@@ -135,8 +144,8 @@ def _placement(
         corners=corners,
         mirrored=mirrored,
         residual_px=round(residual, 2),
-        black=colours[0],
-        white=colours[1],
+        black=black_levels,
+        white=white_levels,
         reason="; ".join(reasons),
     )
 
@@ -149,10 +158,13 @@ def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, .
     """Return transformed black and white per channel; empty if grey is not halfway."""
     low, middle, high = (np.median(pixels, axis=(0, 1)) for pixels in (black, grey, white))
     span = high - low
-    if not np.isfinite([low, middle, high]).all() or not np.all(np.abs(span) > 1e-9):
+    is_finite = np.isfinite([low, middle, high]).all()
+    if not is_finite or np.any(np.abs(span) <= 1e-9):
         return (), ()
     expected = low + span * _LEVELS[1] / _LEVELS[2]
-    if np.any(np.abs(middle - expected) > MOST_NONLINEAR * np.abs(span) + 0.5 * _step(black)):
+    deviation = np.abs(middle - expected)
+    tolerance = MOST_NONLINEAR * np.abs(span) + 0.5 * _step(black)
+    if np.any(deviation > tolerance):
         return (), ()
     return tuple(low.tolist()), tuple(high.tolist())
 
@@ -170,29 +182,47 @@ def _fitted(
     span = (white - black)[:, :, colour]
     height, width = span.shape[:2]
     with np.errstate(all="ignore"):
-        x = np.nanmean((across - black)[:, :, colour] / span, axis=2) * ends[0]
-        y = np.nanmean((down - black)[:, :, colour] / span, axis=2) * ends[1]
-    rows, columns = np.mgrid[0:height, 0:width]
-    # Padding has no position, and pixels at the ends of a gradient may be clipped.
-    known = (
-        np.isfinite(x) & np.isfinite(y) & (x > 0.5) & (x < ends[0] - 0.5) & (y > 0.5) & (y < ends[1] - 0.5)
-    )
-    chosen = np.flatnonzero(known)
-    if len(chosen) < 16:
+        shares_across = (across - black)[:, :, colour] / span
+        shares_down = (down - black)[:, :, colour] / span
+        share_across = np.nanmean(shares_across, axis=2)
+        share_down = np.nanmean(shares_down, axis=2)
+    # [height, width]: each pixel's position in the original.
+    x = share_across * ends[0]
+    y = share_down * ends[1]
+    # Padding has no position, and pixels at the ends of a gradient may be clipped. No comparison holds for NaN.
+    x_is_known = (x > 0.5) & (x < ends[0] - 0.5)
+    y_is_known = (y > 0.5) & (y < ends[1] - 0.5)
+    points = np.flatnonzero(x_is_known & y_is_known)
+    if len(points) < 16:
         return (), False, 0.0
-    chosen = chosen[:: max(1, len(chosen) // _MOST_POINTS)]
-    ones = np.ones(len(chosen))
-    at = np.stack([columns.reshape(-1)[chosen], rows.reshape(-1)[chosen], ones], axis=1)
-    to = np.stack([x.reshape(-1)[chosen], y.reshape(-1)[chosen]], axis=1)
-    solved = np.linalg.lstsq(at, to, rcond=None)[0]
-    distance = np.hypot(*(at @ solved - to).T)
+    step = max(1, len(points) // _MOST_POINTS)
+    points = points[::step]
+    row, column = np.divmod(points, width)
+    ones = np.ones(len(points))
+    image_points = np.stack([column, row, ones], axis=1)
+    original_x = x.reshape(-1)[points]
+    original_y = y.reshape(-1)[points]
+    original_points = np.stack([original_x, original_y], axis=1)
+    affine = np.linalg.lstsq(image_points, original_points, rcond=None)[0]  # [3, 2]
+    errors = image_points @ affine - original_points
+    distance = np.hypot(errors[:, 0], errors[:, 1])
     # Gradients have only 256 levels. Half a level of rounding does not count as an error of the fit.
-    residual = max(0.0, float(np.percentile(distance, 95)) - float(ends.max()) / 510)
+    rounding_px = float(ends.max()) / 510
+    error_px = float(np.percentile(distance, 95))
+    residual = max(0.0, error_px - rounding_px)
     if residual > MOST_RESIDUAL_PX:
         return (), False, residual
-    outer = np.array(
-        [[-0.5, -0.5, 1], [width - 0.5, -0.5, 1], [width - 0.5, height - 0.5, 1], [-0.5, height - 0.5, 1]]
+    right = width - 0.5
+    bottom = height - 0.5
+    image_corners = np.array(
+        [
+            [-0.5, -0.5, 1],
+            [right, -0.5, 1],
+            [right, bottom, 1],
+            [-0.5, bottom, 1],
+        ]
     )
-    corners = outer @ solved + 0.5
-    determinant = float(solved[0, 0] * solved[1, 1] - solved[0, 1] * solved[1, 0])
-    return tuple((round(float(a), 1), round(float(b), 1)) for a, b in corners), determinant < 0, residual
+    original_corners = (image_corners @ affine + 0.5).round(1)
+    corners = tuple((float(x), float(y)) for x, y in original_corners)
+    determinant = np.linalg.det(affine[:2])
+    return corners, bool(determinant < 0), residual

@@ -29,7 +29,7 @@ class FeatureNames:
 
 
 def names_in(featurizer: Featurizer, generation: int) -> FeatureNames:
-    declared = sorted({field for fields in featurizer.outputs.values() for field in fields})
+    declared = sorted(set().union(*featurizer.outputs.values()))
     if generation == 1:
         return FeatureNames(group=featurizer.name, fields={field: field for field in declared})
     word = f"r{generation}"
@@ -43,13 +43,19 @@ def names_in(featurizer: Featurizer, generation: int) -> FeatureNames:
 def with_generation(field: str, word: str) -> str:
     """Return 'mel.npy' as 'mel.r2.npy'. The last word still selects the decoder."""
     stem, dot, last = field.rpartition(".")
-    return f"{stem}.{word}.{last}" if dot else f"{word}.{field}"
+    if not dot:
+        return f"{word}.{field}"
+    return f"{stem}.{word}.{last}"
 
 
 def described(featurizer: Featurizer, names: FeatureNames) -> dict[str, Any]:
     """Return a featurizer's facts for its record."""
-    identity = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
-    return {**identity, "facts": stored_facts(featurizer, names)}
+    return {
+        "featurizer": featurizer.name,
+        "version": featurizer.version,
+        "fields": dict(names.fields),
+        "facts": stored_facts(featurizer, names),
+    }
 
 
 def stored_facts(featurizer: Featurizer, names: FeatureNames) -> dict[str, dict[str, Any]]:
@@ -67,46 +73,57 @@ def names_of(
     """
     if not any(featurizer.outputs.values()):
         return names_in(featurizer, 1)
-    known = _generation_of(_records(root.store, dataset, featurizer.name), featurizer.version)
-    if known is None:
+    generation = _generation(root.store, dataset, featurizer)
+    if generation is None:
         _claim(root, dataset, stage, featurizer, partition)
-        known = _generation_of(_records(root.store, dataset, featurizer.name), featurizer.version)
-    assert known is not None, "claimed above"
-    return names_in(featurizer, known)
+        generation = _generation(root.store, dataset, featurizer)
+    assert generation is not None, "claimed above"
+    return names_in(featurizer, generation)
 
 
 def _records(store: Store, dataset: str, featurizer: str) -> Iterator[StageRecord]:
     newest = current_record(store, dataset, GENERATIONS, featurizer)
-    folder = newest.path.rpartition("/")[0] if newest else ""
-    for r in range(1, newest.r if newest else 1):
-        yield read_record(store, f"{folder}/{r:012d}.json")
-    if newest is not None:
-        yield newest
+    if newest is None:
+        return
+    folder = newest.path.rpartition("/")[0]
+    for number in range(1, newest.r):
+        yield read_record(store, f"{folder}/{number:012d}.json")
+    yield newest
 
 
 def _owners(records: Iterable[StageRecord]) -> dict[int, str]:
+    """Return generation -> version of the featurizer that writes it."""
     return {int(record.body["generation"]): record.code_version for record in records}
 
 
-def _generation_of(records: Iterable[StageRecord], version: str) -> int | None:
-    return next((number for number, owner in _owners(records).items() if owner == version), None)
+def _generation(store: Store, dataset: str, featurizer: Featurizer) -> int | None:
+    """Return the generation of a featurizer's version; None before its first."""
+    owners = _owners(_records(store, dataset, featurizer.name))
+    for generation, owner in owners.items():
+        if owner == featurizer.version:
+            return generation
+    return None
 
 
 def _claim(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str) -> None:
     owners = _owners(_records(root.store, dataset, featurizer.name))
-    used = [
-        str(record.body["version"])
-        for name, record in current_records(root.store, dataset, stage).items()
-        if record.verdict == "published" and name != partition
-    ]
-    others = sorted(set(used) - {featurizer.version}, key=used.count)
-    if not owners and others:  # records older than generations: the version with most batches came first
+    published = []
+    for name, record in current_records(root.store, dataset, stage).items():
+        if record.verdict == "published" and name != partition:
+            published.append(str(record.body["version"]))
+    others = sorted(set(published) - {featurizer.version}, key=published.count)
+    if not owners and others:
+        # Records older than generations: the version of most batches has the first one.
         owners[1] = others[-1]
         _append(root.store, dataset, featurizer.name, owners[1], 1)
-    newest = max(owners, default=0)
-    is_taken = newest and (owners[newest] in others or _is_published(root, dataset, featurizer, newest))
-    number = newest + 1 if is_taken else max(newest, 1)
-    _append(root.store, dataset, featurizer.name, featurizer.version, number)
+    if not owners:
+        generation = 1
+    else:
+        generation = max(owners)
+        is_taken = owners[generation] in others or _is_published(root, dataset, featurizer, generation)
+        if is_taken:
+            generation += 1
+    _append(root.store, dataset, featurizer.name, featurizer.version, generation)
 
 
 def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, generation: int) -> bool:

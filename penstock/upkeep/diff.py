@@ -45,46 +45,58 @@ class Diff:
 
 def diff(a: Version, b: Version) -> Diff:
     """Return the changes from a to b, by shards and stats tables: O(parts + columns)."""
-    parts_a, parts_b = a.parts.ids.to_pylist(), b.parts.ids.to_pylist()
-    groups_a, groups_b = a.manifest["groups"], b.manifest["groups"]
-    columns_a, columns_b = column_statistics(a), column_statistics(b)
-    names = sorted(columns_a.keys() | columns_b.keys())
+    n_a = len(a)
+    n_b = len(b)
+    excluded = (a.manifest["n_rows"] - n_a, b.manifest["n_rows"] - n_b)
+    parts_a = set(a.parts.ids.to_pylist())
+    parts_b = set(b.parts.ids.to_pylist())
+    groups_a = a.manifest["groups"]
+    groups_b = b.manifest["groups"]
+    coverage = {}
+    for name in sorted(groups_a.keys() & groups_b.keys()):
+        rows = (groups_a[name]["n_rows"], groups_b[name]["n_rows"])
+        if rows[0] != rows[1]:
+            coverage[name] = rows
+    columns_a = column_statistics(a)
+    columns_b = column_statistics(b)
+    columns = {}
+    for name in sorted(columns_a.keys() | columns_b.keys()):
+        statistics = (columns_a.get(name), columns_b.get(name))
+        if statistics[0] != statistics[1]:
+            columns[name] = statistics
     return Diff(
         a=a.name,
         b=b.name,
-        samples=(len(a), len(b)),
+        samples=(n_a, n_b),
         nbytes=(_nbytes(a), _nbytes(b)),
-        parts_added=sorted(set(parts_b) - set(parts_a)),
-        parts_removed=sorted(set(parts_a) - set(parts_b)),
-        excluded=(a.manifest["n_rows"] - len(a), b.manifest["n_rows"] - len(b)),
-        groups_added={
-            name: sorted(groups_b[name]["field_nbytes"]) for name in sorted(groups_b.keys() - groups_a.keys())
-        },
-        groups_removed={
-            name: sorted(groups_a[name]["field_nbytes"]) for name in sorted(groups_a.keys() - groups_b.keys())
-        },
-        coverage={
-            name: (groups_a[name]["n_rows"], groups_b[name]["n_rows"])
-            for name in sorted(groups_a.keys() & groups_b.keys())
-            if groups_a[name]["n_rows"] != groups_b[name]["n_rows"]
-        },
-        columns={
-            name: (columns_a.get(name), columns_b.get(name))
-            for name in names
-            if columns_a.get(name) != columns_b.get(name)
-        },
+        parts_added=sorted(parts_b - parts_a),
+        parts_removed=sorted(parts_a - parts_b),
+        excluded=excluded,
+        groups_added=_further_groups(groups_b, groups_a),
+        groups_removed=_further_groups(groups_a, groups_b),
+        coverage=coverage,
+        columns=columns,
         slices=sorted(_slices(b) - _slices(a)),
     )
 
 
+def _further_groups(groups: dict[str, Any], others: dict[str, Any]) -> dict[str, list[str]]:
+    """Return group -> its fields, of groups that the others lack."""
+    names = sorted(groups.keys() - others.keys())
+    return {name: sorted(groups[name]["field_nbytes"]) for name in names}
+
+
 def column_statistics(version: Version) -> dict[str, dict[str, Any]]:
     """Return column -> merged statistics, without the sketches."""
-    tables = [get_table(version.store, TableFile.from_json(entry)) for entry in version.manifest["stats"]]
-    merged = merge([row for table in tables for row in table.to_pylist()])
+    rows = []
+    for entry in version.manifest["stats"]:
+        table = get_table(version.store, TableFile.from_json(entry))
+        rows += table.to_pylist()
     shown = ("type", "n", "nulls", "nans", "zeros", "min", "max", "mean", "categories")
-    return {
-        name: {key: row[key] for key in shown if row.get(key) is not None} for name, row in merged.items()
-    }
+    statistics = {}
+    for name, row in merge(rows).items():
+        statistics[name] = {key: row[key] for key in shown if row.get(key) is not None}
+    return statistics
 
 
 def _slices(version: Version) -> set[str]:

@@ -32,30 +32,39 @@ class Picked(NamedTuple):
 
 def checked_clock(clock: Any, n: int) -> I64:
     """Return a clock, int64 [n]. Raises: DecodeFailed unless it ascends strictly."""
-    if not isinstance(clock, np.ndarray) or clock.dtype != np.int64 or clock.shape != (n,):
-        got = f"{clock.dtype} {list(clock.shape)}" if isinstance(clock, np.ndarray) else type(clock).__name__
-        raise DecodeFailed(f"a clock is {got}; int64 [{n}] is needed, a time for each row")
-    back = np.flatnonzero(clock[1:] <= clock[:-1])
-    if len(back):
-        row = int(back[0]) + 1
+    if not isinstance(clock, np.ndarray):
+        raise DecodeFailed(f"a clock is {type(clock).__name__}; int64 [{n}] is needed, a time for each row")
+    if clock.dtype != np.int64 or clock.shape != (n,):
+        shape = list(clock.shape)
+        raise DecodeFailed(f"a clock is {clock.dtype} {shape}; int64 [{n}] is needed, a time for each row")
+    descents = np.flatnonzero(clock[1:] <= clock[:-1])
+    if len(descents):
+        row = int(descents[0]) + 1
         raise DecodeFailed(
             f"a clock does not ascend: row {row} is at {clock[row]} ns, after {clock[row - 1]} ns"
         )
-    if n and max(abs(int(clock[0])), abs(int(clock[-1]))) > 2**62:
-        raise DecodeFailed(f"a clock runs from {clock[0]} to {clock[-1]} ns; up to 2^62 ns are accepted")
+    if n:
+        _check_range(clock)
     return clock
 
 
 def checked_times(times: I64) -> I64:
     """Return the times of a clock's blocks. Raises: DecodeFailed unless they ascend."""
-    back = np.flatnonzero(times[1:-1] <= times[:-2])
-    if len(back) or times[-1] < times[-2]:
-        raise DecodeFailed(
-            f"a clock does not ascend: block {int(back[0]) + 1 if len(back) else len(times) - 2}"
-        )
-    if max(abs(int(times[0])), abs(int(times[-1]))) > 2**62:
-        raise DecodeFailed(f"a clock runs from {times[0]} to {times[-1]} ns; up to 2^62 ns are accepted")
+    # The last two are the first and the last row of the last block, which may have one row.
+    descents = np.flatnonzero(times[1:-1] <= times[:-2])
+    if len(descents):
+        raise DecodeFailed(f"a clock does not ascend: block {int(descents[0]) + 1}")
+    if times[-1] < times[-2]:
+        raise DecodeFailed(f"a clock does not ascend: block {len(times) - 2}")
+    _check_range(times)
     return times
+
+
+def _check_range(clock: I64) -> None:
+    """Raise DecodeFailed unless differences of an ascending clock's times fit into int64."""
+    largest = max(abs(int(clock[0])), abs(int(clock[-1])))
+    if largest > 2**62:
+        raise DecodeFailed(f"a clock runs from {clock[0]} to {clock[-1]} ns; up to 2^62 ns are accepted")
 
 
 def frame_times(timeline: Timeline) -> I64:
@@ -67,14 +76,17 @@ def end_ns(video: Timeline | StreamFacts) -> int:
 
 
 def ns_of(ticks: I64, base: Fraction) -> I64:
-    numerator, denominator = base.numerator, base.denominator
+    """Return int64 nanoseconds, rounded down, at most 2^62 from zero. base: seconds of a tick."""
+    numerator = base.numerator
+    denominator = base.denominator
     if len(ticks) and int(np.abs(ticks).max()) * numerator < 2**62 and denominator < 2**33:
-        whole, rest = np.divmod(ticks * numerator, denominator)
-        if int(np.abs(whole).max()) < 2**33:
-            ns: I64 = whole * 10**9 + rest * 10**9 // denominator
+        seconds, rest = np.divmod(ticks * numerator, denominator)
+        if int(np.abs(seconds).max()) < 2**33:  # no product overflows
+            ns: I64 = seconds * 10**9 + rest * 10**9 // denominator
             return ns
     exact = [tick * numerator * 10**9 // denominator for tick in ticks.tolist()]
-    return np.array([min(max(ns, -(2**62)), 2**62) for ns in exact], np.int64)
+    bounded = [min(max(ns, -(2**62)), 2**62) for ns in exact]
+    return np.array(bounded, np.int64)
 
 
 def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
@@ -82,8 +94,12 @@ def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
 
     row: row of the anchor, or int64 [windows, 1]. n: number of the field's rows.
     """
-    rows = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
-    return Picked(np.clip(rows, 0, n - 1), (rows < 0) | (rows >= n), None)
+    steps = np.zeros(len(offsets.values), np.int64)
+    if offsets.unit == "rows":
+        steps = np.array(offsets.values, np.int64)
+    rows = row + steps
+    is_pad = (rows < 0) | (rows >= n)
+    return Picked(np.clip(rows, 0, n - 1), is_pad, None)
 
 
 def by_clock(
@@ -103,31 +119,35 @@ def by_clock(
     """
     n = len(clock)
     if offsets.unit == "rows":
-        in_force = clock.searchsorted(now_ns, side="right") - 1
-        rows = in_force + np.array(offsets.values, np.int64)
+        row_now = clock.searchsorted(now_ns, side="right") - 1
+        rows = row_now + np.array(offsets.values, np.int64)
         index = np.clip(rows, 0, n - 1)
         age = now_ns - clock[index]
         is_old = too_old(age, max_age_ns)
-        return Picked(index, (rows < 0) | (rows >= n) | is_old, age, is_old)
+        is_outside = (rows < 0) | (rows >= n)
+        return Picked(index, is_outside | is_old, age, is_old)
     times = now_ns + np.array(offsets.values, np.int64)
     before = clock.searchsorted(times, side="right") - 1
-    index, share = np.clip(before, 0, n - 1), None
+    index = np.clip(before, 0, n - 1)
+    share = None
     if rule != "last":
         after = np.clip(before + 1, 0, n - 1)
-        to_next = np.abs(clock[after] - times)
+        from_last = times - clock[index]
         if rule == "nearest":
-            index = np.where(to_next < np.abs(times - clock[index]), after, index)
+            to_next = np.abs(clock[after] - times)
+            index = np.where(to_next < np.abs(from_last), after, index)
         else:
-            inside = (before >= 0) & (before < n - 1)
-            gap = np.where(inside, clock[after] - clock[index], 1)
-            share = np.where(inside, (times - clock[index]) / gap, 0.0)
+            has_both = (before >= 0) & (before < n - 1)
+            gap = np.where(has_both, clock[after] - clock[index], 1)
+            share = np.where(has_both, from_last / gap, 0.0)
     age = times - clock[index]
     first, last = episode
     is_pad = (times < first) | (times > last) | (times < clock[0])
     if end is not None:
         is_pad |= times >= end
     # "nearest" may pick a later value, whose age is below 0: its distance counts.
-    is_old = too_old(np.abs(age) if rule == "nearest" else age, max_age_ns)
+    distance = np.abs(age) if rule == "nearest" else age
+    is_old = too_old(distance, max_age_ns)
     return Picked(index, is_pad | is_old, age, is_old, share)
 
 
@@ -143,9 +163,12 @@ def values_at(stream: Any, picked: Picked) -> np.ndarray:
     values: np.ndarray = stream[picked.number]
     if picked.share is None or not picked.share.any():
         return values
-    after = stream[np.minimum(picked.number + 1, len(stream) - 1)]
-    share = picked.share.reshape(*picked.share.shape, *([1] * (stream.ndim - 1)))
-    mixed = values.astype(np.float64) + (after.astype(np.float64) - values) * share
+    next_number = np.minimum(picked.number + 1, len(stream) - 1)
+    after = stream[next_number]
+    value_dims = [1] * (stream.ndim - 1)
+    share = picked.share.reshape(*picked.share.shape, *value_dims)
+    change = after.astype(np.float64) - values
+    mixed = values.astype(np.float64) + change * share
     return np.where(share > 0, mixed, values).astype(stream.dtype)
 
 
@@ -183,7 +206,9 @@ def check_inside(
     use = 'use pad="mask"'
     if anchor is None or picked.age_ns is None:
         raise DecodeFailed(f"{place} has no row for row {row} of {layout.anchor}; {use}")
-    now, first, last = int(anchor[row]), int(anchor[0]), int(anchor[-1])
+    now = int(anchor[row])
+    first = int(anchor[0])
+    last = int(anchor[-1])
     if end_ns is not None and now >= end_ns:
         why = f"it ends {_seconds(last - end_ns)} s before {layout.anchor}"
     elif now < starts_ns:

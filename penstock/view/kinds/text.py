@@ -20,6 +20,8 @@ MAX_EXAMINED = 2**20
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]"
 )
+_PRINTABLE = bytes(byte if 32 <= byte < 127 else ord(".") for byte in range(256))
+"""Byte -> its printable ASCII character, or a dot."""
 _BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
@@ -35,18 +37,22 @@ def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
 
 def bounded(line: str) -> str:
     """Return one cleaned line of at most MAX_LETTERS."""
-    cleaned = terminal_text(line[: MAX_LETTERS + 1].replace("\n", " "))
-    return cleaned if len(cleaned) <= MAX_LETTERS else f"{cleaned[: MAX_LETTERS - 1]}…"
+    start = line[: MAX_LETTERS + 1].replace("\n", " ")
+    cleaned = terminal_text(start)
+    if len(cleaned) <= MAX_LETTERS:
+        return cleaned
+    return f"{cleaned[: MAX_LETTERS - 1]}…"
 
 
 def hex_lines(data: bytes | memoryview, *, most: int = 64) -> tuple[str, ...]:
     """Return the first bytes in lines of 16: offset, hex, ASCII."""
     start = bytes(data[:most])
-    return tuple(
-        f"{at:04x}  {start[at : at + 16].hex(' '):<47}  "
-        + "".join(chr(one) if 32 <= one < 127 else "." for one in start[at : at + 16])
-        for at in range(0, len(start), 16)
-    )
+    shown = []
+    for offset in range(0, len(start), 16):
+        row = start[offset : offset + 16]
+        ascii_text = row.translate(_PRINTABLE).decode("ascii")
+        shown.append(f"{offset:04x}  {row.hex(' '):<47}  {ascii_text}")
+    return tuple(shown)
 
 
 def fits(value: Any, facts: Facts) -> bool:
@@ -62,10 +68,12 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     if not start.strip():
         return (mark("empty", f"no text: {len(value):,} characters, all of them blanks"),)
     out = []
-    if broken := len(_BROKEN.findall(start)):
-        out.append(mark("replaced_letters", f"{broken:,} characters were lost in a conversion (U+FFFD)"))
-    if hidden := len(_HIDDEN.findall(start)):
-        out.append(mark("hidden_letters", f"{hidden:,} invisible characters, such as direction marks"))
+    n_broken = len(_BROKEN.findall(start))
+    if n_broken:
+        out.append(mark("replaced_letters", f"{n_broken:,} characters were lost in a conversion (U+FFFD)"))
+    n_hidden = len(_HIDDEN.findall(start))
+    if n_hidden:
+        out.append(mark("hidden_letters", f"{n_hidden:,} invisible characters, such as direction marks"))
     return tuple(out)
 
 
@@ -79,8 +87,12 @@ MAX_OTHER_BYTES = 64
 def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
     if isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
-        start = view.cast("B") if view.c_contiguous else view.tobytes()[:MAX_OTHER_BYTES]
-        return f"{view.nbytes:,} bytes ({size(view.nbytes)})", *hex_lines(start, most=MAX_OTHER_BYTES)
+        if view.c_contiguous:
+            start = view.cast("B")[:MAX_OTHER_BYTES].tobytes()
+        else:
+            start = view.tobytes()[:MAX_OTHER_BYTES]
+        summary = f"{view.nbytes:,} bytes ({size(view.nbytes)})"
+        return summary, *hex_lines(start, most=MAX_OTHER_BYTES)
     shape = shape_of(value)
     if shape is not None:
         return bounded(shape), *hex_lines(_first_bytes(value), most=MAX_OTHER_BYTES)
@@ -91,15 +103,18 @@ def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def _other_marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    empty = isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes
-    return (mark("empty", "no bytes"),) if empty else ()
+    if isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes:
+        return (mark("empty", "no bytes"),)
+    return ()
 
 
 def _first_bytes(value: object) -> bytes:
     if not isinstance(value, np.ndarray | np.generic):
         return b""
     array = np.asarray(value)
-    return b"" if array.dtype.hasobject else array.flat[:MAX_OTHER_BYTES].tobytes()
+    if array.dtype.hasobject:
+        return b""
+    return array.flat[:MAX_OTHER_BYTES].tobytes()
 
 
 OTHER = Kind(name="other", fits=lambda value, facts: True, lines=_other_lines, marks=_other_marks)

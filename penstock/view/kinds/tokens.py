@@ -27,9 +27,12 @@ MAX_TOKEN_LETTERS = 80
 IGNORED = -100
 """torch.nn.CrossEntropyLoss's `ignore_index`."""
 
-SEGMENTS, LOSS = "segment_ids", "loss_mask"
-OPEN_MASKED, CLOSE_MASKED = "«", "»"
-"""Enclose masked tokens in text."""
+SEGMENTS = "segment_ids"
+LOSS = "loss_mask"
+OPEN_MASKED = "«"
+"""Begins masked tokens in text."""
+CLOSE_MASKED = "»"
+"""Ends masked tokens in text."""
 LAYOUT = (SEGMENTS, LOSS, "position_ids")
 """Ends of the fields that packing adds."""
 _NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
@@ -42,15 +45,17 @@ _ENDS = re.compile(
 
 def _sequence(value: object, facts: Facts) -> Array | None:
     words = facts.field.split(".")
-    named = bool(_NAMES.intersection(words) or facts.vocabulary is not None or facts.special)
-    if not named or words[-1] in _COMPANIONS:
+    has_vocabulary = facts.vocabulary is not None or bool(facts.special)
+    if words[-1] in _COMPANIONS or not (has_vocabulary or _NAMES.intersection(words)):
         return None
     array = as_array(value)
-    if array is None or array.dtype.kind not in "iu" or array.ndim not in (1, 2) or array.size > MAX_LENGTH:
+    if array is None or array.dtype.kind not in "iu" or array.size > MAX_LENGTH:
         return None
-    if array.ndim == 2 and array.shape[0] != 1:
-        return None
-    return array[-1] if array.ndim == 2 else array
+    if array.ndim == 1:
+        return array
+    if array.ndim == 2 and array.shape[0] == 1:
+        return array.reshape(-1)
+    return None
 
 
 def _ids(value: object, facts: Facts) -> Array:
@@ -78,29 +83,34 @@ def fits_packed(value: Any, facts: Facts) -> bool:
 
 def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
     ids = _ids(value, facts)
-    segments, masked = _companion(facts, SEGMENTS, ids.size), _masked(ids, facts)
+    segments = _companion(facts, SEGMENTS, ids.size)
+    is_masked = _masked(ids, facts)
     values = _values(facts, ids.size)
     texts: dict[int, str] = {}
     out = []
-    for at, token in enumerate(ids[:MAX_TOKENS].tolist()):
+    for position, token in enumerate(ids[:MAX_TOKENS].tolist()):
         if token not in texts:
             texts[token] = _text(token, facts)
-        out.append(
-            TokenBox(
-                id=token,
-                text=texts[token],
-                special=token in facts.special,
-                segment=None if segments is None else int(segments[at]),
-                masked=bool(masked[at]),
-                values={field: float(column[at]) for field, column in values.items()},
-            )
+        segment = None
+        if segments is not None:
+            segment = int(segments[position])
+        box = TokenBox(
+            id=token,
+            text=texts[token],
+            special=token in facts.special,
+            segment=segment,
+            masked=bool(is_masked[position]),
+            values={field: float(column[position]) for field, column in values.items()},
         )
+        out.append(box)
     return tuple(out)
 
 
 def _masked(ids: Array, facts: Facts) -> Array:
+    """Return which tokens the loss leaves out: bool [n]."""
     masked: Array = ids == IGNORED
-    for mask in (_companion(facts, LOSS, ids.size), _own_mask(facts, ids.size)):
+    masks = (_companion(facts, LOSS, ids.size), _own_mask(facts, ids.size))
+    for mask in masks:
         if mask is not None:
             masked = np.logical_or(masked, mask == 0)
     return masked
@@ -114,9 +124,12 @@ def _own_mask(facts: Facts, n: int) -> Array | None:
 
 
 def _values(facts: Facts, n: int) -> Mapping[str, Array]:
-    out = {}
+    """Return field -> floats [n] of each field with one float per token."""
+    out: dict[str, Array] = {}
+    if not n:
+        return out
     for field, value in facts.sample.items():
-        array = as_array(value) if n else None
+        array = as_array(value)
         if array is not None and array.dtype.kind == "f" and array.shape in ((n,), (1, n)):
             out[bounded(field)] = array.reshape(-1)
     return out
@@ -126,7 +139,9 @@ def _text(token: int, facts: Facts) -> str:
     text = facts.special.get(token)
     if text is None and facts.decode is not None and _is_known(token, facts):
         text = facts.decode([token])
-    return "" if text is None else bounded(text[:MAX_TOKEN_LETTERS].translate(_BLANKS))
+    if text is None:
+        return ""
+    return bounded(text[:MAX_TOKEN_LETTERS].translate(_BLANKS))
 
 
 def _is_known(token: int, facts: Facts) -> bool:
@@ -138,7 +153,8 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     out = [f"{ids.size:,} tokens, {shape_of(value)}"]
     is_masked = bool(ids.size) and _has_mask(ids, facts)
     if is_masked:
-        out.append(f"{int(np.count_nonzero(~_masked(ids, facts))):,} of them are targets of the loss")
+        n_targets = int(np.count_nonzero(~_masked(ids, facts)))
+        out.append(f"{n_targets:,} of them are targets of the loss")
         out.append(f"{OPEN_MASKED}{CLOSE_MASKED} enclose the others")
     if facts.tokenizer and facts.decode is None:
         out.append(bounded(f"by {facts.tokenizer}: add tokenizers() beside the recipe to show their text"))
@@ -148,10 +164,11 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     for name, start, stop in _pieces(segments, ids.size):
         if name is not None and len(out) < MAX_LINES:
             out.append(f"{name}, {stop - start:,} tokens")
-        for at in range(start, min(stop, len(shown)), TOKENS_A_LINE):
+        for line_start in range(start, min(stop, len(shown)), TOKENS_A_LINE):
             if len(out) >= MAX_LINES:
                 return (*out, f"… {ids.size:,} tokens in all")
-            out.append(_line(shown[at : min(stop, at + TOKENS_A_LINE)], is_enclosed=is_masked))
+            line_stop = min(stop, line_start + TOKENS_A_LINE)
+            out.append(_line(shown[line_start:line_stop], is_enclosed=is_masked))
     return tuple(out)
 
 
@@ -170,11 +187,14 @@ def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]
     """Return (name, first, last + 1) of each document and each stretch between."""
     if segments is None or not n:
         return [(None, 0, n)]
-    borders = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), n]
-    return [
-        (f"document {int(segments[start])}" if segments[start] else "no document", start, stop)
-        for start, stop in pairwise(borders)
-    ]
+    changes = np.flatnonzero(np.diff(segments)) + 1
+    pieces: list[tuple[str | None, int, int]] = []
+    for start, stop in pairwise([0, *changes.tolist(), n]):
+        name = "no document"
+        if segments[start]:
+            name = f"document {int(segments[start])}"
+        pieces.append((name, start, stop))
+    return pieces
 
 
 def _has_mask(ids: Array, facts: Facts) -> bool:
@@ -188,10 +208,11 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     if not ids.size:
         return (mark("empty", "no tokens"),)
     out = []
-    top = np.inf if facts.vocabulary is None else facts.vocabulary
-    outside = ids[((ids < 0) & (ids != IGNORED)) | (ids >= top)]
+    n_words = np.inf if facts.vocabulary is None else facts.vocabulary
+    is_negative = (ids < 0) & (ids != IGNORED)
+    outside = ids[is_negative | (ids >= n_words)]
     if outside.size:
-        text = f"tokens outside the vocabulary of {top:,}: {outside.size:,}, such as {int(outside[0])}"
+        text = f"tokens outside the vocabulary of {n_words:,}: {outside.size:,}, such as {int(outside[0])}"
         out.append(mark("out_of_vocabulary", text))
     if _masked(ids, facts).all():
         out.append(mark("no_target", f"the loss counts none of the {ids.size:,} tokens"))
@@ -205,16 +226,21 @@ def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
     segments = _companion(facts, SEGMENTS, ids.size)
     pieces = _pieces(segments, ids.size)
     whole = [(name, stop) for name, _, stop in pieces if name != "no document"]
-    if segments is None:  # padding after a single sequence also consists of special tokens
-        real = np.flatnonzero(
-            ~np.isin(ids, [one for one in facts.special if one not in ends]) & (ids != IGNORED)
-        )
-        whole = [("the sequence", int(real[-1]) + 1)] if real.size else []
-    without = [name for name, stop in whole if int(ids[stop - 1]) not in ends]
-    if not without:
+    if segments is None:
+        # Padding after a single sequence consists of special tokens, too.
+        padding = [token for token in facts.special if token not in ends]
+        is_text = ~np.isin(ids, padding) & (ids != IGNORED)
+        positions = np.flatnonzero(is_text)
+        whole = []
+        if positions.size:
+            whole.append(("the sequence", int(positions[-1]) + 1))
+    without_end = [name for name, stop in whole if int(ids[stop - 1]) not in ends]
+    if not without_end:
         return ()
-    more = f", and {len(without) - 1:,} more" if len(without) > 1 else ""
-    return (mark("no_end", f"{without[0]} does not end with {bounded(facts.special[ends[0]])}{more}"),)
+    text = f"{without_end[0]} does not end with {bounded(facts.special[ends[0]])}"
+    if len(without_end) > 1:
+        text += f", and {len(without_end) - 1:,} more"
+    return (mark("no_end", text),)
 
 
 TOKENS = Kind(name="tokens", fits=fits, lines=lines, marks=marks, boxes=boxes)

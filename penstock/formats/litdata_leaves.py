@@ -52,58 +52,74 @@ def values_at(
     leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
 ) -> Iterator[tuple[Leaf, ByteRange]]:
     """Yield a sample's leaves and byte ranges; the sample starts with their sizes."""
-    at = begin + 4 * len(leaves)
-    if at > end:
+    header_bytes = 4 * len(leaves)  # a uint32 per leaf
+    offset = begin + header_bytes
+    if offset > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
-    sizes = np.frombuffer(window.read(begin, 4 * len(leaves)), "<u4").tolist()
-    if at + sum(sizes) != end:
-        raise corrupt(
-            window, begin, f"the sample has {end - begin} bytes, and its leaves {at - begin + sum(sizes)}"
-        )
+    sizes = np.frombuffer(window.read(begin, header_bytes), "<u4").tolist()
+    stated_bytes = header_bytes + sum(sizes)
+    if begin + stated_bytes != end:
+        raise corrupt(window, begin, f"the sample has {end - begin} bytes, and its leaves {stated_bytes}")
     for leaf, nbytes in zip(leaves, sizes, strict=True):
-        yield leaf, ByteRange(at, nbytes)
-        at += nbytes
+        yield leaf, ByteRange(offset, nbytes)
+        offset += nbytes
 
 
 def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
     """Add a leaf's value to `out`, as field or metadata."""
     if leaf.encoding in DTYPES:
-        word, shape, start = _array(leaf, window, at)
-        out.fields[field_name(leaf.name, word)] = ByteRange(start, at.offset + at.nbytes - start)
-        if len(shape) != 1:
-            out.metadata[leaf.column] = shape
-    elif leaf.encoding in NUMBERS:
+        _put_array(leaf, window, at, out)
+        return
+    if leaf.encoding in NUMBERS:
         out.metadata[leaf.column] = _number(leaf, window, at)
-    elif leaf.encoding == JSON and leaf.column:
+        return
+    if leaf.encoding == JSON and leaf.column:
         _put_json(leaf, window, at, out)
-    elif leaf.encoding == JSON:
-        if at.nbytes != len(NULL) or window.read(*at) != NULL:
+        return
+    if leaf.encoding == JSON:
+        is_null = at.nbytes == len(NULL) and window.read(*at) == NULL
+        if not is_null:
             out.fields[leaf.field] = document(leaf, window, at)
-    else:
-        if leaf.word and at.nbytes % size_of(leaf.word):
-            raise corrupt(
-                window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
-            )
-        out.fields[leaf.field] = at
+        return
+    if leaf.word and at.nbytes % size_of(leaf.word):
+        raise corrupt(
+            window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
+        )
+    out.fields[leaf.field] = at
 
 
 def document(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
     """Return the byte range of a leaf's JSON."""
-    head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
-    if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
-        raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
-    return ByteRange(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+    text_bytes = at.nbytes - NESTED_HEAD
+    if text_bytes >= 0:
+        head = window.read(at.offset, NESTED_HEAD)
+        if head == struct.pack("<BI", _DOCUMENT, text_bytes):
+            return ByteRange(at.offset + NESTED_HEAD, text_bytes)
+    raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
+
+
+def _put_array(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
+    word, shape, start = _array(leaf, window, at)
+    end = at.offset + at.nbytes
+    out.fields[field_name(leaf.name, word)] = ByteRange(start, end - start)
+    if len(shape) != 1:
+        out.metadata[leaf.column] = shape
 
 
 def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[int], int]:
+    """Return an array's dtype, its shape, and the offset of its values."""
     order = ">" if leaf.encoding == "tensor" else "<"
-    end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
+    words = DTYPES[leaf.encoding]
+    end = at.offset + at.nbytes
     if at.nbytes >= 8:
         dtype, rank = struct.unpack(f"{order}II", window.read(at.offset, 8))
         start = at.offset + 8 + 4 * rank
+        # The rank of a damaged leaf may be any number: no shape is read that ends behind the leaf.
         if dtype < len(words) and start <= end:
-            shape = np.frombuffer(window.read(at.offset + 8, 4 * rank), f"{order}u4").tolist()
-            if start + math.prod(shape) * size_of(words[dtype]) == end:
+            dimensions = window.read(at.offset + 8, 4 * rank)
+            shape = np.frombuffer(dimensions, f"{order}u4").tolist()
+            value_bytes = math.prod(shape) * size_of(words[dtype])
+            if start + value_bytes == end:
                 return words[dtype], shape, start
     raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array")
 
@@ -111,51 +127,64 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
 def _number(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> int | float | bool:
     if at.nbytes != size_of(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
-    number: int | float | bool = np.frombuffer(
-        window.read(*at), "?" if leaf.word == "bool" else f"<{leaf.word}"
-    )[0].item()
+    dtype = "?" if leaf.word == "bool" else f"<{leaf.word}"
+    number: int | float | bool = np.frombuffer(window.read(*at), dtype)[0].item()
     return number
 
 
 def _put_json(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
     try:
-        kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
+        kind = _DOCUMENT
+        if at.nbytes:
+            kind = window.read(at.offset, 1)[0]
         if kind in _FLAT:
-            if at.nbytes != NESTED_HEAD + 8 * struct.unpack("<I", window.read(at.offset + 1, 4))[0]:
-                raise ValueError("it is cut")
             name = field_name(leaf.name, _FLAT[kind])
-            out.fields[name] = ByteRange(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+            out.fields[name] = _flat_values(window, at)
             return
-        if at.nbytes > COLUMN_BYTES:
-            raise ValueError(f"it has {at.nbytes:,} bytes; at most {COLUMN_BYTES:,} are read")
-        data = window.read(*at)
-        value, end = (parse_json(data), len(data)) if kind > 32 else _nested(data, 0, 0)
-        if end != len(data):
-            raise ValueError(f"it ends after {end} of {len(data)} bytes")
-        if value is not None:
-            out.metadata[leaf.column] = json.dumps(value, ensure_ascii=False)
+        value = _json_value(window, at, kind)
     except (DamagedJson, LookupError, struct.error, ValueError) as error:
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} holds no JSON value: {error}") from error
+    if value is not None:
+        out.metadata[leaf.column] = json.dumps(value, ensure_ascii=False)
+
+
+def _flat_values(window: ObjectWindow, at: ByteRange) -> ByteRange:
+    (n_values,) = struct.unpack("<I", window.read(at.offset + 1, 4))
+    if at.nbytes != NESTED_HEAD + 8 * n_values:
+        raise ValueError("it is cut")
+    return ByteRange(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+
+
+def _json_value(window: ObjectWindow, at: ByteRange, kind: int) -> Any:
+    if at.nbytes > COLUMN_BYTES:
+        raise ValueError(f"it has {at.nbytes:,} bytes; at most {COLUMN_BYTES:,} are read")
+    data = window.read(*at)
+    if kind > 32:  # a printable character: the leaf is JSON text, without a header
+        return parse_json(data)
+    value, end = _nested(data, 0, 0)
+    if end != len(data):
+        raise ValueError(f"it ends after {end} of {len(data)} bytes")
+    return value
 
 
 def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Return the value that starts at an offset, and the offset of its end."""
     kind = data[at]
     if kind in _SCALARS:
         return _scalar(data, at + 1, kind)
-    n, at = struct.unpack_from("<I", data, at + 1)[0], at + NESTED_HEAD
+    (n,) = struct.unpack_from("<I", data, at + 1)
+    at += NESTED_HEAD
+    # Each value has a byte or more: a larger number is damage, and would fill the memory.
     if n > len(data) - at or depth > MAX_DEPTH:
         raise ValueError(f"{n} values, of {len(data) - at} bytes")
     if kind == _DOCUMENT:
         return parse_json(data[at : at + n]), at + n
     if kind in _LISTS:
         code = f"<{n}{_LISTS[kind]}"
-        return list(struct.unpack_from(code, data, at)), at + struct.calcsize(code)
+        numbers = struct.unpack_from(code, data, at)
+        return list(numbers), at + struct.calcsize(code)
     if kind == _TEXTS:
-        texts = []
-        for _ in range(n):
-            text, at = _scalar(data, at, _TEXT)
-            texts.append(text)
-        return texts, at
+        return _text_list(data, at, n)
     if kind == _MAPPING:
         mapping = {}
         for _ in range(n):
@@ -167,30 +196,42 @@ def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     raise ValueError(f"a value of kind {kind}")
 
 
+def _text_list(data: bytes, at: int, n: int) -> tuple[list[str], int]:
+    texts = []
+    for _ in range(n):
+        text, at = _scalar(data, at, _TEXT)
+        texts.append(text)
+    return texts, at
+
+
 def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
-    n_keys, at = struct.unpack_from("<I", data, at)[0], at + 4
-    keys, rows = list[str](), list[dict[str, Any]]()
-    for _ in range(n_keys):
-        key, at = _scalar(data, at, _TEXT)
-        keys.append(key)
+    (n_keys,) = struct.unpack_from("<I", data, at)
+    keys, at = _text_list(data, at + 4, n_keys)
+    rows: list[dict[str, Any]] = []
     for _ in range(n):
         row = {}
         for key in keys:
-            row[key], at = _scalar(data, at + 1, _OF_RECORDS[data[at]])
+            kind = _OF_RECORDS[data[at]]
+            row[key], at = _scalar(data, at + 1, kind)
         rows.append(row)
     return rows, at
 
 
 def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    """Return the value behind a kind's byte, and the offset of its end."""
     if kind == _TEXT:
+        (nbytes,) = struct.unpack_from("<I", data, at)
         start = at + 4
-        end = start + struct.unpack_from("<I", data, at)[0]
+        end = start + nbytes
         if end > len(data):
             raise ValueError("a text is cut")
         return data[start:end].decode(), end
     code = _SCALARS[kind]
-    value = struct.unpack_from(code, data, at)
-    return (value[0] if value else None), at + struct.calcsize(code)
+    values = struct.unpack_from(code, data, at)
+    end = at + struct.calcsize(code)
+    if not values:  # null has no bytes
+        return None, end
+    return values[0], end
 
 
 def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[LeafValues]:
@@ -198,70 +239,97 @@ def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[Lea
 
     Raises: InvalidStore for a compressed table; InvalidSample if a value is not contiguous.
     """
-    size = window.nbytes - start - _TAIL_BYTES
-    tail = window.read(start + size, _TAIL_BYTES) if size > 0 else b""
-    if tail != struct.pack("<I", max(0, size) % 2**32) + _MAGIC:
-        raise corrupt(
-            window, start, f"behind the last sample are {window.nbytes - start} bytes, which are no table"
-        )
-    data = window.read(start, size)
-    done = 0
+    data = _table_bytes(window, start)
+    n_rows = 0
     with arrow_errors(f"{window.name}, byte {start}: the table of its samples", damaged="is damaged"):
         source = pa.py_buffer(data)
         head = first_head(pa.BufferReader(source), data)
         if head is not None and head.is_compressed:  # checked before Arrow decompresses it
             raise _compressed(window)
-        for batch in record_batches(pa.BufferReader(source), data, window.name)[1]:
-            done += batch.num_rows
-            if done > n_samples:
+        _, batches = record_batches(pa.BufferReader(source), data, window.name)
+        for batch in batches:
+            n_rows += batch.num_rows
+            if n_rows > n_samples:
                 break
             batch.validate(full=True)
             yield from _rows(window, start, source, batch)
-    if done != n_samples:
-        raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
+    if n_rows != n_samples:
+        raise corrupt(window, start, f"the table has {n_rows} rows, and the chunk {n_samples} samples")
+
+
+def _table_bytes(window: ObjectWindow, start: int) -> bytes:
+    """Return the table between an offset and the tail, which repeats the table's size."""
+    size = window.nbytes - start - _TAIL_BYTES
+    if size > 0:
+        tail = window.read(start + size, _TAIL_BYTES)
+        if tail == struct.pack("<I", size % 2**32) + _MAGIC:
+            return window.read(start, size)
+    raise corrupt(
+        window, start, f"behind the last sample are {window.nbytes - start} bytes, which are no table"
+    )
 
 
 def _rows(window: ObjectWindow, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
-    fields, columns = dict[str, Places](), dict[str, list[Any]]()
-    names = dict[str, str]()
+    fields: dict[str, Places] = {}
+    columns: dict[str, list[Any]] = {}
+    names: dict[str, str] = {}
     for name, array in _leaves(batch):
         kind = array.type
         if pa.types.is_null(kind):
             continue
-        if word := _word(kind):
-            fields[field_name(name, word.strip("-"))] = _places(window, start, source, name, array)
+        word = _word(kind)
+        if word:
+            field = field_name(name, word.strip("-"))
+            fields[field] = _places(window, start, source, name, array)
             continue
-        columns[name] = array.to_pylist() if _is_plain(kind) else _documents(window, name, array)
+        if _is_plain(kind):
+            columns[name] = array.to_pylist()
+        else:
+            columns[name] = _documents(window, name, array)
         names[name] = metadata_name(name, "litdata")
     check_apart(names, window.name)
-    for number in range(batch.num_rows):
-        spans = {name: at for name, places in fields.items() if (at := places[number]) is not None}
-        metadata = {
-            names[name]: values[number] for name, values in columns.items() if values[number] is not None
-        }
+    for row in range(batch.num_rows):
+        spans: dict[str, ByteRange] = {}
+        for field, places in fields.items():
+            place = places[row]
+            if place is not None:
+                spans[field] = place
+        metadata = {}
+        for name, values in columns.items():
+            if values[row] is not None:
+                metadata[names[name]] = values[row]
         yield LeafValues(spans, metadata)
 
 
 def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    waiting = [(field.name, batch.column(at)) for at, field in reversed([*enumerate(batch.schema)])]
-    while waiting:
-        name, array = waiting.pop()
+    """Yield the columns, with the fields of a struct in its place."""
+    stack = [(field.name, batch.column(number)) for number, field in enumerate(batch.schema)]
+    stack.reverse()  # pop() takes the first column
+    while stack:
+        name, array = stack.pop()
         if not pa.types.is_struct(array.type) or not array.type.num_fields:
             yield name, array
             continue
-        inner = zip(array.type, array.flatten(), strict=True)  # flatten() passes nulls on to children
-        waiting += reversed([(f"{name}.{field.name}", child) for field, child in inner])
+        children = array.flatten()  # passes nulls on to children, unlike field()
+        inner = [(f"{name}.{field.name}", child) for field, child in zip(array.type, children, strict=True)]
+        stack += reversed(inner)
 
 
 def _word(kind: pa.DataType) -> str:
+    """Return a field's dtype, "txt" for texts, "-" for bytes, or "" for metadata."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "txt"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return "-"
-    if _is_list(kind) and pa.types.is_floating(kind.value_type):
-        return f"f{kind.value_type.bit_width // 8}"
-    if _is_list(kind) and pa.types.is_integer(kind.value_type):
-        return f"{'iu'[pa.types.is_unsigned_integer(kind.value_type)]}{kind.value_type.bit_width // 8}"
+    if not _is_list(kind):
+        return ""
+    value_type = kind.value_type
+    if pa.types.is_floating(value_type):
+        return f"f{value_type.bit_width // 8}"
+    if pa.types.is_unsigned_integer(value_type):
+        return f"u{value_type.bit_width // 8}"
+    if pa.types.is_integer(value_type):
+        return f"i{value_type.bit_width // 8}"
     return ""
 
 
@@ -282,29 +350,43 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
-    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    wide = wide or pa.types.is_large_list(array.type)
-    width, values = 1, array.buffers()[-1]
+    """Return where the table's bytes hold each value of a column."""
+    offsets = array.buffers()[1]
+    width = 1
+    values = array.buffers()[-1]
     if _is_list(array.type):
         inner = array.values
         if inner.null_count:
             raise InvalidSample(
                 f"{window.name}: a list of {name!r} holds a null, and has no values side by side"
             )
-        width, values = inner.type.bit_width // 8, inner.buffers()[1]
-    edges = np.zeros(len(array) + 1, np.int64)
-    if len(array) and (offsets := array.buffers()[1]) is not None:
-        size = 8 if wide else 4
-        edges = (
-            np.frombuffer(offsets, f"<i{size}", len(array) + 1, size * array.offset).astype(np.int64) * width
-        )
-    low = values.address - source.address if values is not None and values.size else 0
+        width = inner.type.bit_width // 8
+        values = inner.buffers()[1]
+    edges = np.zeros(len(array) + 1, np.int64)  # [rows + 1]: offsets of the values, in bytes
+    if len(array) and offsets is not None:
+        size = _offset_bytes(array.type)
+        counts = np.frombuffer(offsets, f"<i{size}", len(array) + 1, size * array.offset)
+        edges = counts.astype(np.int64) * width
+    low = 0
+    if values is not None and values.size:
+        low = values.address - source.address
+    # Arrow decompresses into memory of its own: the values are then outside the table's bytes.
     if not 0 <= low <= low + int(edges[-1]) <= source.size:
         raise _compressed(window)
-    there = array.is_valid().to_pylist()
+    starts = (edges[:-1] + low + start).tolist()  # [rows]: offsets in the object
     sizes = np.diff(edges).tolist()
-    firsts = (edges[:-1] + low + start).tolist()
-    return [ByteRange(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
+    is_valid = array.is_valid().to_pylist()
+    places: Places = []
+    for offset, nbytes, has_value in zip(starts, sizes, is_valid, strict=True):
+        places.append(ByteRange(offset, nbytes) if has_value else None)
+    return places
+
+
+def _offset_bytes(kind: pa.DataType) -> int:
+    is_large = (
+        pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
+    )
+    return 8 if is_large else 4
 
 
 def _compressed(window: ObjectWindow) -> InvalidStore:
@@ -315,14 +397,20 @@ def _compressed(window: ObjectWindow) -> InvalidStore:
 
 
 def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | None]:
-    value_of, out = reader_of(array, as_text=True), list[str | None]()
-    for at in range(len(array)):
+    """Return each value as JSON, or None for a null."""
+    value_of = reader_of(array, as_text=True)
+    out: list[str | None] = []
+    for row in range(len(array)):
         try:
-            value = value_of(at)
+            value = value_of(row)
         except OutOfRange as error:
             raise NotSupported(
                 f"{window.name}: {name!r} holds {error}; write the dataset again with each as a key of its sample"
             ) from error
-        plain = value.tolist() if isinstance(value, np.ndarray) else value
-        out.append(None if value is None else json.dumps(plain, ensure_ascii=False))
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if value is None:
+            out.append(None)
+        else:
+            out.append(json.dumps(value, ensure_ascii=False))
     return out

@@ -48,13 +48,13 @@ from .importing.write_parts import (
     in_order,
     write_parts,
 )
-from .reading.sample import FoundObjects
+from .reading.sample import FoundObjects, shards_of
 from .reading.stated_counts import WAY_OUT, StatedCounts
 from .registration.earlier import PlaceDifference, imported_difference, live_samples
 from .registration.file_labels import NO_LABELS, FileLabels, LabelOptions, labels_of, relabel, without_table
 from .registration.register import APART, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .registration.shard_rows import group_guessed, shards_of
+from .registration.shard_rows import group_guessed
 from .registration.taken_down import TakenDown
 from .registration.unread_files import unread_files
 from .registry import FORMATS, importer_named, registered_named

@@ -12,7 +12,8 @@ from loader.storage import Store
 from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
 from penstock.formats.importing.spans import read_fields, samples_in
-from penstock.formats.registration.shard_rows import COMMON, ForeignShard, Rows, shards_of
+from penstock.formats.reading.sample import ForeignShard, shards_of
+from penstock.formats.registration.shard_rows import COMMON, Rows
 
 from .admission import Admission, ObjectHistory
 from .sample_facts import Row, unit_row

@@ -17,8 +17,9 @@ from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
+from penstock.formats.reading.sample import ForeignShard, shards_of
 from penstock.formats.registration.parts import objects_of, put_parts
-from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, groups_of, shards_of
+from penstock.formats.registration.shard_rows import Rows, agree, groups_of
 
 from ...stages import BatchSamples, OpenBatch, written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version

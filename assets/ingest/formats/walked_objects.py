@@ -13,8 +13,8 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.card.classes import modality_of
 from penstock.compute.pool import is_fault
-from penstock.formats.reading.sample import FoundObjects
-from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of, shards_of
+from penstock.formats.reading.sample import ForeignShard, FoundObjects, shards_of
+from penstock.formats.registration.shard_rows import Rows, rows_of
 from penstock.formats.registry import registered_named
 
 from ...joined_objects import JoinedObjects

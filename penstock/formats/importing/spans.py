@@ -18,9 +18,10 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import disk_of
 from loader.storage.threads import DaemonPool
 
+from ..reading.sample import ForeignShard
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
-from ..registration.shard_rows import ForeignShard, Rows
+from ..registration.shard_rows import Rows
 from .write_parts import RENAMED
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -101,20 +102,21 @@ def samples_in(
 ) -> list[SpanSamples]:
     """Return the samples of each run of rows. keys: sample keys per run."""
     out = []
-    for (shard, rows), own in zip(walked, keys, strict=True):
+    for (shard, rows), own_keys in zip(walked, keys, strict=True):
         start_of = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
-        starts = np.array([start_of[of] for of in rows.objects], np.int64)
-        places = rows.spans()
+        starts = np.array([start_of[key] for key in rows.objects], np.int64)  # [rows]: of each row's object
+        places = rows.spans().copy()  # [rows, fields, 2]: offsets in the shard
+        places[:, :, 0] -= starts[:, None]
         out.append(
             SpanSamples(
-                keys=own,
+                keys=own_keys,
                 source_keys=rows.source_keys,
                 fields=rows.fields,
                 metadata=rows.each_metadata(),
                 sources=rows.sources,
                 objects=rows.objects,
                 infos={info.key: info for info in shard.infos},
-                places=np.stack([places[:, :, 0] - starts[:, None], places[:, :, 1]], axis=2),
+                places=places,
             )
         )
     return out
@@ -132,29 +134,37 @@ def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
 def cut(runs: Sequence[SpanSamples], shard_bytes: int) -> Iterator[SpanSamples]:
     """Yield slices of runs; each ends with the sample that reaches `shard_bytes`."""
     for run in runs:
-        ends, start, done = np.cumsum(run.sizes), 0, 0
+        ends = np.cumsum(run.sizes)  # [samples]: bytes of the run through each sample
+        start = 0
+        yielded_bytes = 0
         while start < len(run):
-            stop = min(len(run), int(np.searchsorted(ends, done + shard_bytes)) + 1)
+            last = int(np.searchsorted(ends, yielded_bytes + shard_bytes))
+            stop = min(len(run), last + 1)
             yield run.cut(start, stop)
-            start, done = stop, int(ends[stop - 1])
+            start = stop
+            yielded_bytes = int(ends[stop - 1])
 
 
 def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
     keys = [*chain.from_iterable(run.keys for run in runs)]
     hashes = [key_hash(key) for key in keys]
     order = sorted(range(len(keys)), key=hashes.__getitem__)
+    infos: dict[str, ObjectInfo] = {}
+    for run in runs:
+        infos.update(run.infos)
 
     def ordered(columns: Iterator[Sequence[Any]]) -> list[Any]:
-        return [*map([*chain.from_iterable(columns)].__getitem__, order)]
+        values = [*chain.from_iterable(columns)]
+        return [values[number] for number in order]
 
     return SpanSamples(
-        keys=[*map(keys.__getitem__, order)],
+        keys=[keys[number] for number in order],
         source_keys=ordered(run.source_keys for run in runs),
         fields=runs[0].fields,
         metadata=ordered(run.metadata for run in runs),
         sources=ordered(run.sources for run in runs),
         objects=ordered(run.objects for run in runs),
-        infos={key: info for run in runs for key, info in run.infos.items()},
+        infos=infos,
         places=np.concatenate([run.places for run in runs])[order],
     )
 
@@ -168,10 +178,11 @@ def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
 
 
 def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]]:
+    """Yield each sample's fields. Holds the bytes of one block."""
     for block in _cut(samples):
-        requests, which = _requests(block)
+        requests, request_of = _requests(block)
         data = _fetched(store, requests)
-        for places, numbers in zip(block.places.tolist(), which.tolist(), strict=True):
+        for places, numbers in zip(block.places.tolist(), request_of.tolist(), strict=True):
             fields = {}
             for name, (offset, nbytes), number in zip(block.fields, places, numbers, strict=True):
                 start = offset - requests[number].offset
@@ -180,25 +191,31 @@ def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]
 
 
 def _cut(samples: SpanSamples) -> Iterator[SpanSamples]:
-    ends, start, done = np.cumsum(samples.sizes), 0, 0
+    """Yield blocks of at most `BLOCK_BYTES` and `BLOCK_OBJECTS`; a larger sample is a block by itself."""
+    ends = np.cumsum(samples.sizes)  # [samples]: bytes through each sample
+    start = 0
+    yielded_bytes = 0
     while start < len(samples):
-        stop = max(start + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
+        stop = int(np.searchsorted(ends, yielded_bytes + BLOCK_BYTES, "right"))
+        stop = max(start + 1, stop)
         objects = [*dict.fromkeys(samples.objects[start:stop])]
         if len(objects) > BLOCK_OBJECTS:
             stop = start + samples.objects[start:stop].index(objects[BLOCK_OBJECTS])
         yield samples.cut(start, stop)
-        start, done = stop, int(ends[stop - 1])
+        start = stop
+        yielded_bytes = int(ends[stop - 1])
 
 
 def _block(store: Store, samples: SpanSamples, provenance: "_Provenance") -> SampleBlock:
+    metadata = []
+    for key, values in zip(samples.keys, samples.metadata, strict=True):
+        # Many formats have none: the check of an empty mapping is a call per sample.
+        metadata.append(check_metadata(key, values) if values else values)
     return SampleBlock(
         keys=samples.keys,
         fields=samples.fields,
         sizes=samples.places[:, :, 1],
-        metadata=[
-            check_metadata(key, one) if one else one
-            for key, one in zip(samples.keys, samples.metadata, strict=True)
-        ],
+        metadata=metadata,
         sources=[*provenance.of(samples)],
         fill=_BlockBytes(store, samples).fill,
     )
@@ -210,17 +227,32 @@ class _Provenance:
         self._shared: dict[str, Mapping[str, str]] = {}
 
     def of(self, samples: SpanSamples) -> Iterator[Mapping[str, str]]:
-        for of in set(samples.objects) - self._shared.keys():
-            place = {"raw_key": of, "raw_etag": token_of(self._store, samples.infos[of])}
-            self._shared[of] = check_source(samples.keys[0], place)
-        for key, theirs, source, of in zip(
+        """Yield each sample's provenance; the columns of an object are checked once."""
+        for object_key in set(samples.objects) - self._shared.keys():
+            token = token_of(self._store, samples.infos[object_key])
+            columns = {"raw_key": object_key, "raw_etag": token}
+            self._shared[object_key] = check_source(samples.keys[0], columns)
+        for key, source_key, source, object_key in zip(
             samples.keys, samples.source_keys, samples.sources, samples.objects, strict=True
         ):
-            shared = self._shared[of]
-            if theirs != key:
-                yield check_source(key, {**source, **shared, "source_key": text_of(theirs)})
+            shared = self._shared[object_key]
+            if source_key != key:
+                yield check_source(key, {**source, **shared, "source_key": text_of(source_key)})
+            elif source:
+                yield check_source(key, {**source, **shared})
             else:
-                yield check_source(key, {**source, **shared}) if source else shared
+                yield shared
+
+
+class _Origin(NamedTuple):
+    """Values of a block's samples, as ranges of files."""
+
+    files: list[OpenFile]
+    """Open objects, or requests' bytes in memory."""
+    which: Int64s
+    """int64 [samples, fields]: index in `files`."""
+    begin: Int64s
+    """int64 [samples, fields]: offset in that file."""
 
 
 class _Request(NamedTuple):
@@ -231,60 +263,75 @@ class _Request(NamedTuple):
 
 class _BlockBytes:
     def __init__(self, store: Store, samples: SpanSamples) -> None:
-        self._store, self._samples = store, samples
-        self._read: tuple[list[OpenFile], Int64s, Int64s] | None = None
+        self._store = store
+        self._samples = samples
+        self._read: _Origin | None = None
 
     def fill(self, columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
+        """Copy the columns' values to `memory`; return their CRC-32C, shaped as `at`.
+
+        at: int64 [samples, columns]: offset of each value in `memory`.
+        """
+        starts = at.reshape(-1)
+        sizes = _flat(self._samples.places[:, columns, 1])
+        crcs = np.full(at.size, UNKNOWN_CRC)
+        status = np.empty(at.size, np.uint8)
         with ExitStack() as stack:
-            sources = self._opened(stack) or self._requested()
-            files, which, begin = sources[0], sources[1][:, columns], sources[2][:, columns]
-            crcs, status = np.full(at.shape, UNKNOWN_CRC), np.empty(at.size, np.uint8)
-            sizes = self._samples.places[:, columns, 1]
-            flat = [np.ascontiguousarray(array).reshape(-1) for array in (which, begin, sizes)]
-            crcs = crcs.reshape(-1)
-            gather(files, *flat, b"", memory, at.reshape(-1), crcs, status)
-        for i in np.flatnonzero(status != RIGHT).tolist():  # the store reads it, or raises the reason
-            of, start, nbytes = (
-                self._samples.objects[i // len(columns)],
-                int(at.reshape(-1)[i]),
-                int(flat[2][i]),
-            )
-            offset = int(self._samples.places[i // len(columns), columns[i % len(columns)], 0])
-            data = _get(self._store, _Request(self._samples.infos[of], offset, nbytes))
+            origin = self._opened(stack)
+            if origin is None:
+                origin = self._requested()
+            which = _flat(origin.which[:, columns])
+            begin = _flat(origin.begin[:, columns])
+            gather(origin.files, which, begin, sizes, b"", memory, starts, crcs, status)
+        for value in np.flatnonzero(status != RIGHT).tolist():  # the store reads it, or raises the reason
+            row, column = divmod(value, len(columns))
+            info = self._samples.infos[self._samples.objects[row]]
+            offset = int(self._samples.places[row, columns[column], 0])
+            nbytes = int(sizes[value])
+            data = _get(self._store, _Request(info, offset, nbytes))
+            start = int(starts[value])
             memory[start : start + nbytes] = np.frombuffer(data, np.uint8)
-            crcs[i] = crc32c(data)
+            crcs[value] = crc32c(data)
         return crcs.reshape(at.shape)
 
-    def _opened(self, stack: ExitStack) -> tuple[list[OpenFile], Int64s, Int64s] | None:
-        if (disk := disk_of(self._store)) is None:
+    def _opened(self, stack: ExitStack) -> _Origin | None:
+        """Return the objects as files of a disk, which `stack` closes; None for a bucket or a changed object."""
+        disk = disk_of(self._store)
+        if disk is None:
             return None
-        numbers = dict[str, int]()
-        files = list[OpenFile]()
-        for of in dict.fromkeys(self._samples.objects):
-            file = disk.open_same(of, self._samples.infos[of].etag)
+        number_of: dict[str, int] = {}
+        files: list[OpenFile] = []
+        for key in dict.fromkeys(self._samples.objects):
+            file = disk.open_same(key, self._samples.infos[key].etag)
             if file is None:
                 return None  # a read through the store raises the reason
             stack.callback(os.close, file)
-            numbers[of] = len(files)
+            number_of[key] = len(files)
             files.append((file, None))
-        which = np.array([*map(numbers.__getitem__, self._samples.objects)], np.int64)
+        numbers = np.array([number_of[key] for key in self._samples.objects], np.int64)  # [samples]
         begin = self._samples.places[:, :, 0]
-        return files, np.broadcast_to(which[:, None], begin.shape), begin
+        return _Origin(files, np.broadcast_to(numbers[:, None], begin.shape), begin)
 
-    def _requested(self) -> tuple[list[OpenFile], Int64s, Int64s]:
+    def _requested(self) -> _Origin:
+        """Return the objects' ranges, from requests at the first call."""
         if self._read is None:
             requests, which = _requests(self._samples)
             files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetched(self._store, requests)]
-            starts = np.array([one.offset for one in requests], np.int64)
-            self._read = files, which, self._samples.places[:, :, 0] - starts[which]
+            starts = np.array([request.offset for request in requests], np.int64)
+            begin = self._samples.places[:, :, 0] - starts[which]
+            self._read = _Origin(files, which, begin)
         return self._read
+
+
+def _flat(values: Int64s) -> Int64s:
+    return np.ascontiguousarray(values).reshape(-1)
 
 
 def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
     pool = DaemonPool(AT_ONCE, "penstock-spans")
     try:
-        coming = [pool.submit(copy_context().run, _get, store, one) for one in requests]
-        return [future.result() for future in coming]
+        futures = [pool.submit(copy_context().run, _get, store, request) for request in requests]
+        return [future.result() for future in futures]
     finally:
         pool.dismiss()
 
@@ -292,29 +339,46 @@ def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
 def _get(store: Store, request: _Request) -> bytes:
     if not request.nbytes:
         return b""
-    return bytes(
-        store.get_range(request.info.key, request.offset, request.nbytes, request.info.etag or None).data
-    )
+    info = request.info
+    response = store.get_range(info.key, request.offset, request.nbytes, info.etag or None)
+    return bytes(response.data)
 
 
 def _requests(samples: SpanSamples) -> tuple[list[_Request], Int64s]:
-    requests, which = list[_Request](), list[list[int]]()
-    offsets, sizes = samples.places[:, :, 0], samples.places[:, :, 1]
-    lows, highs = offsets.min(axis=1).tolist(), (offsets + sizes).max(axis=1).tolist()
-    objects, n_fields, at = samples.objects, len(samples.fields), 0
-    while at < len(samples):
-        info, low, high = samples.infos[objects[at]], lows[at], highs[at]
-        stop = at + 1
-        while stop < len(samples) and objects[stop] == info.key:
-            if not (high <= lows[stop] <= high + GAP_BYTES and highs[stop] - low <= BLOCK_BYTES):
-                break
-            high, stop = highs[stop], stop + 1
-        if high - low > BLOCK_BYTES + 2 * int(sizes[at:stop].sum()):
-            for places in samples.places[at:stop].tolist():  # fields of a sample that are far apart
+    """Return requests, and int64 [samples, fields]: the request of each value."""
+    requests: list[_Request] = []
+    which: list[list[int]] = []
+    offsets = samples.places[:, :, 0]
+    ends = offsets + samples.places[:, :, 1]
+    lows = offsets.min(axis=1).tolist()  # [samples]: first byte
+    highs = ends.max(axis=1).tolist()  # [samples]: byte after the last
+    n_fields = len(samples.fields)
+    start = 0
+    while start < len(samples):
+        info = samples.infos[samples.objects[start]]
+        low = lows[start]
+        stop = _request_stop(samples, lows, highs, start)
+        high = highs[stop - 1]
+        value_bytes = int(samples.places[start:stop, :, 1].sum())
+        if high - low > BLOCK_BYTES + 2 * value_bytes:
+            # The fields of a sample are far apart: a request each. Samples that share one are near each other.
+            for places in samples.places[start:stop].tolist():
                 which.append([*range(len(requests), len(requests) + n_fields)])
-                requests += (_Request(info, offset, nbytes) for offset, nbytes in places)
+                requests += [_Request(info, offset, nbytes) for offset, nbytes in places]
         else:
-            which += [[len(requests)] * n_fields] * (stop - at)
+            which += [[len(requests)] * n_fields] * (stop - start)
             requests.append(_Request(info, low, high - low))
-        at = stop
+        start = stop
     return requests, np.array(which, np.int64)
+
+
+def _request_stop(samples: SpanSamples, lows: list[int], highs: list[int], start: int) -> int:
+    """Return the sample after the last that shares a request with sample `start`."""
+    stop = start + 1
+    while stop < len(samples) and samples.objects[stop] == samples.objects[start]:
+        end = highs[stop - 1]
+        is_near = end <= lows[stop] <= end + GAP_BYTES
+        if not is_near or highs[stop] - lows[start] > BLOCK_BYTES:
+            break
+        stop += 1
+    return stop

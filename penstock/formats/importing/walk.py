@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from loader.errors import FieldMismatch, PenstockError
 from loader.storage.threads import DaemonPool
 
-from ..reading.sample import NO_METADATA, FoundObjects
+from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects
 from ..registration.earlier import PlaceDifference
-from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, groups_of, keys_of, rows_of
+from ..registration.shard_rows import Rows, agree, group_guessed, groups_of, keys_of, rows_of
 from ..registration.taken_down import TakenDown
 from .spans import SpanUnit, cut, samples_in, units_of
 

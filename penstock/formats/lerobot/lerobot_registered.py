@@ -38,11 +38,12 @@ from ...exclusion_records import standing_exclusions, stay_out
 from ...places import check_apart
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
+from ..reading.sample import ForeignShard, shards_of
 from ..registration.earlier import token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import APART, RegistrationReport, transaction
 from ..registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
-from ..registration.shard_rows import ForeignShard, group_name, shards_of
+from ..registration.shard_rows import group_name
 from ..registration.taken_down import TakenDown
 from ..registration.unread_files import unread_files
 from .dataset_layout import LeRobotEpisode, key_of

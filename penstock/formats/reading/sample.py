@@ -1,7 +1,8 @@
 """Samples of a registered format, as byte ranges of an object."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 import pyarrow as pa
@@ -118,3 +119,80 @@ class FoundObjects(NamedTuple):
                 yield sample._replace(metadata=columns.joined(info.key, sample.metadata))
 
         return self._replace(samples=samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignShard:
+    """Objects that share one index."""
+
+    name: str
+    """First object's key."""
+    infos: tuple[ObjectInfo, ...]
+    """Objects in key order."""
+    offsets: tuple[int, ...]
+    """Each object's offset in the shard, which joins all of them."""
+    nbytes: int
+    """Total bytes."""
+
+
+def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
+    """Return shards of at most `each` objects."""
+    out = []
+    for start in range(0, len(infos), each):
+        objects = tuple(infos[start : start + each])
+        ends = np.cumsum([info.nbytes for info in objects]).tolist()
+        out.append(ForeignShard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedKeys(Sequence[str]):
+    """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
+
+    prefix: str
+    """Text before each number."""
+    first: int
+    """First number."""
+    n: int
+    """Number of keys."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        numbers = range(self.first, self.first + self.n)
+        if isinstance(at, slice):
+            return [f"{self.prefix}{number}" for number in numbers[at]]
+        return f"{self.prefix}{numbers[at]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated(Sequence[Any]):
+    """One value, repeated."""
+
+    value: Any
+    n: int
+    """Number of rows."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, at: int | slice) -> Any:
+        selected = range(self.n)[at]
+        if isinstance(selected, int):
+            return self.value
+        return [self.value] * len(selected)
+
+
+def overlap(ranges: Sequence[NumberedKeys]) -> bool:
+    """Return whether two ranges share a key. Prefixes are "" or end with "/"."""
+    ends: dict[str, int] = {}
+    for keys in sorted(ranges, key=lambda keys: (keys.prefix, keys.first)):
+        if keys.first < ends.get(keys.prefix, 0):
+            return True
+        ends[keys.prefix] = keys.first + keys.n
+    return False

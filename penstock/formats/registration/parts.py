@@ -19,8 +19,8 @@ from loader.dataset.tables.parquet import footer_sha256_of
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 
-from ..reading.sample import NO_METADATA
-from .shard_rows import ForeignShard, Int64s, NumberedKeys, Repeated, Rows, text_array
+from ..reading.sample import NO_METADATA, ForeignShard, NumberedKeys, Repeated
+from .shard_rows import Int64s, Rows, text_array
 
 AT_ONCE = 16
 """Indexes written concurrently."""

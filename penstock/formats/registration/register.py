@@ -30,7 +30,7 @@ from ...exclusion_records import standing_exclusions, stay_out
 from ...places import check_apart
 from ...units import size
 from ..importer import check_allow_missing
-from ..reading.sample import NO_METADATA, FoundObjects
+from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects, shards_of
 from ..reading.stated_counts import StatedCounts
 from ..registry import FORMATS, TABLES, find_registered
 from .earlier import PlaceDifference, difference
@@ -45,17 +45,7 @@ from .file_labels import (
 )
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .shard_rows import (
-    ForeignShard,
-    Rows,
-    agree,
-    groups_of,
-    keys_of,
-    own_keys,
-    rows_of,
-    shards_of,
-    text_array,
-)
+from .shard_rows import Rows, agree, groups_of, keys_of, own_keys, rows_of, text_array
 from .taken_down import TakenDown
 from .unread_files import unread_files
 

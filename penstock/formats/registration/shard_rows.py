@@ -16,9 +16,18 @@ from loader.dataset.tables.any_columns import table_of_any
 from loader.errors import FieldMismatch, InvalidField, InvalidKey, InvalidSample
 from loader.storage import ObjectInfo
 
-from ..reading.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
+from ..reading.sample import (
+    NO_METADATA,
+    ForeignRun,
+    ForeignSample,
+    ForeignShard,
+    ForeignTable,
+    NumberedKeys,
+    Repeated,
+    overlap,
+)
 
-_AT_ONCE = 1024
+_AT_ONCE = 1024  # rows converted at a time
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
@@ -26,47 +35,6 @@ _PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)
 """Keys, each with a line feed, that need no escaping."""
 COMMON = "media"
 """Group of the fields that all samples have."""
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedKeys(Sequence[str]):
-    """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
-
-    prefix: str
-    """Text before each number."""
-    first: int
-    """First number."""
-    n: int
-    """Number of keys."""
-
-    def __len__(self) -> int:
-        return self.n
-
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        numbers = range(self.first, self.first + self.n)
-        if isinstance(at, slice):
-            return [f"{self.prefix}{number}" for number in numbers[at]]
-        return f"{self.prefix}{numbers[at]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated(Sequence[Any]):
-    """One value, repeated."""
-
-    value: Any
-    n: int
-    """Number of rows."""
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, at: int | slice) -> Any:
-        selected = range(self.n)[at]
-        return self.value if isinstance(selected, int) else [self.value] * len(selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +69,11 @@ def text_array(texts: Sequence[str]) -> pa.Array:
         return pa.repeat(texts.value, len(texts))
     if not isinstance(texts, NumberedKeys):
         return pa.array(texts, pa.string())
-    numbers = pc.cast(pa.array(np.arange(texts.first, texts.first + texts.n)), pa.string())
-    return pc.binary_join_element_wise(texts.prefix, numbers, "") if texts.prefix else numbers
-
-
-def overlap(ranges: Sequence[NumberedKeys]) -> bool:
-    """Return whether two ranges share a key. Prefixes are "" or end with "/"."""
-    ends: dict[str, int] = {}
-    for keys in sorted(ranges, key=lambda keys: (keys.prefix, keys.first)):
-        if keys.first < ends.get(keys.prefix, 0):
-            return True
-        ends[keys.prefix] = keys.first + keys.n
-    return False
+    numbers = np.arange(texts.first, texts.first + texts.n)
+    number_texts = pc.cast(pa.array(numbers), pa.string())
+    if not texts.prefix:
+        return number_texts
+    return pc.binary_join_element_wise(texts.prefix, number_texts, "")
 
 
 @dataclass(slots=True)
@@ -140,58 +101,46 @@ class Rows:
     """All fields' `IndexFiles`, if built."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
+        if isinstance(self.metadata, pa.Table):
+            return MetadataRows(self.metadata)
         rows: Sequence[Mapping[str, Any]] = self.metadata
-        return MetadataRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
+        return rows
 
     def metadata_table(self) -> pa.Table | None:
         """Return a table whose types fit all values, or None."""
         if isinstance(self.metadata, pa.Table):
             return self.metadata
-        has_metadata = not isinstance(self.metadata, Repeated) and any(self.metadata)
-        return table_of_any(self.metadata) if has_metadata else None
+        if isinstance(self.metadata, Repeated) or not any(self.metadata):
+            return None
+        return table_of_any(self.metadata)
 
     def spans(self) -> Int64s:
         """Return int64 [rows, fields, 2]: offset in the shard, nbytes."""
         places: Int64s = self.places
-        return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
+        if places.ndim == 3:
+            return places
+        offsets = places[:-1]
+        sizes = np.diff(places)
+        return np.stack([offsets, sizes], 1)[:, None]
 
     def take(self, numbers: Sequence[int]) -> "Rows":
-        metadata = self.metadata
+        """Return some rows, in the order of their numbers."""
+        if isinstance(self.metadata, pa.Table):
+            metadata = self.metadata.take(numbers)
+        else:
+            metadata = [self.metadata[number] for number in numbers]
+        crcs = self.crcs
+        if len(crcs):
+            crcs = crcs[numbers]
         return Rows(
             self.fields,
             source_keys=[self.source_keys[number] for number in numbers],
             objects=[self.objects[number] for number in numbers],
-            metadata=metadata.take(numbers)
-            if isinstance(metadata, pa.Table)
-            else [metadata[number] for number in numbers],
+            metadata=metadata,
             sources=[self.sources[number] for number in numbers],
             places=self.spans()[numbers],
-            crcs=self.crcs[numbers] if len(self.crcs) else self.crcs,
+            crcs=crcs,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignShard:
-    """Objects that share one index."""
-
-    name: str
-    """First object's key."""
-    infos: tuple[ObjectInfo, ...]
-    """Objects in key order."""
-    offsets: tuple[int, ...]
-    """Each object's offset in the shard, which joins all of them."""
-    nbytes: int
-    """Total bytes."""
-
-
-def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
-    """Return shards of at most `each` objects."""
-    out = []
-    for start in range(0, len(infos), each):
-        objects = tuple(infos[start : start + each])
-        ends = np.cumsum([info.nbytes for info in objects]).tolist()
-        out.append(ForeignShard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
-    return out
 
 
 def rows_of(
@@ -200,32 +149,20 @@ def rows_of(
     without: Container[str],
 ) -> list[Rows]:
     """Return a shard's rows, one `Rows` per set of fields and per run. samples: one iterable per object."""
-    kinds: dict[tuple[str, ...], Rows] = {}
-    known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
-    """Foreign field names -> their rows, and these names in the order of ours."""
+    kinds = _RowKinds(without)
     runs: list[Rows] = []
-
-    def rows_with(names_there: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
-        if names_there not in known:
-            our_names = names_of([name for name in names_there if name not in without], info, key)
-            kind = tuple(sorted(our_names))
-            known[names_there] = (
-                kinds.setdefault(kind, Rows(fields=kind)),
-                tuple(our_names[name] for name in kind),
-            )
-        return known[names_there]
-
-    for info, start, samples_there in zip(shard.infos, shard.offsets, samples, strict=True):
-        for sample in samples_there:
+    for info, start, own_samples in zip(shard.infos, shard.offsets, samples, strict=True):
+        for sample in own_samples:
             if isinstance(sample, ForeignRun):
                 runs += _run(sample, info, start, without)
                 continue
             if isinstance(sample, ForeignTable):
-                _add_table(sample, info, start, *rows_with(sample.fields, info, sample.keys[0]))
+                rows, names = kinds.rows_with(sample.fields, info, sample.keys[0])
+                _add_table(sample, info, start, rows, names)
                 continue
             key, fields, metadata, source, crcs = sample
-            rows, in_order = rows_with(tuple(fields), info, key)
-            if not in_order:
+            rows, names = kinds.rows_with(tuple(fields), info, key)
+            if not names:
                 continue
             rows.source_keys.append(key)
             rows.objects.append(info.key)
@@ -233,38 +170,67 @@ def rows_of(
                 rows.metadata = rows.metadata.to_pylist()  # another object in the shard added a table
             rows.metadata.append(metadata)
             rows.sources.append(source)
-            for name in in_order:
+            for name in names:
                 offset, nbytes = fields[name]
                 rows.places += (offset + start, nbytes)
                 if crcs:
                     rows.crcs.append(crcs[name])
-    kinds.pop((), None)  # samples that have no field left
-    for rows in kinds.values():
-        shape = len(rows.source_keys), len(rows.fields)
-        rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
-        rows.crcs = np.array(rows.crcs, np.int64).reshape(shape) if rows.crcs else rows.crcs
-    return [*kinds.values(), *runs]
+    return [*kinds.all(), *runs]
 
 
-def _add_table(
-    table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, in_order: tuple[str, ...]
-) -> None:
-    if not in_order:
+class _RowKinds:
+    """A shard's rows by their set of fields."""
+
+    def __init__(self, without: Container[str]) -> None:
+        self._without = without
+        self._kinds: dict[tuple[str, ...], Rows] = {}
+        self._known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
+
+    def rows_with(
+        self, foreign_names: tuple[str, ...], info: ObjectInfo, key: str
+    ) -> tuple[Rows, tuple[str, ...]]:
+        """Return the rows with these fields, and the foreign names in the order of `Rows.fields`."""
+        known = self._known.get(foreign_names)
+        if known is not None:
+            return known
+        names = [name for name in foreign_names if name not in self._without]
+        foreign_name_of = names_of(names, info, key)
+        kind = tuple(sorted(foreign_name_of))
+        rows = self._kinds.setdefault(kind, Rows(fields=kind))
+        self._known[foreign_names] = rows, tuple(foreign_name_of[name] for name in kind)
+        return self._known[foreign_names]
+
+    def all(self) -> list[Rows]:
+        """Return the rows, with arrays in place of flat lists."""
+        self._kinds.pop((), None)  # samples that have no field left
+        for rows in self._kinds.values():
+            shape = len(rows.source_keys), len(rows.fields)
+            rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
+            if rows.crcs:
+                rows.crcs = np.array(rows.crcs, np.int64).reshape(shape)
+        return [*self._kinds.values()]
+
+
+def _add_table(table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, names: tuple[str, ...]) -> None:
+    if not names:
         return
-    if table.metadata is not None and not rows.source_keys:
-        rows.metadata = table.metadata
+    n = len(table.keys)
+    if table.metadata is None:
+        rows.metadata = [*rows.each_metadata(), *[NO_METADATA] * n]
+    elif rows.source_keys:
+        rows.metadata = [*rows.each_metadata(), *table.metadata.to_pylist()]
     else:
-        rows_there = [NO_METADATA] * len(table.keys) if table.metadata is None else table.metadata.to_pylist()
-        rows.metadata = [*rows.each_metadata(), *rows_there]
-    n, columns = len(table.keys), [table.fields.index(name) for name in in_order]
+        rows.metadata = table.metadata  # the first rows: their columns need no conversion
+    columns = [table.fields.index(name) for name in names]
     places = np.array(table.places, np.int64).reshape(n, len(table.fields), 2)[:, columns]
-    places[:, :, 0] += start
+    places[:, :, 0] += start  # [rows, fields, 2]: offsets in the shard
     rows.source_keys += table.keys
     rows.objects += [info.key] * n
     rows.sources += [NO_METADATA] * n
     rows.places += places.reshape(-1).tolist()
     if table.crcs:
-        rows.crcs += np.array(table.crcs, np.int64).reshape(n, -1)[:, columns].reshape(-1).tolist()
+        crcs = np.array(table.crcs, np.int64).reshape(n, -1)[:, columns]
+        rows.crcs += crcs.reshape(-1).tolist()
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
@@ -272,28 +238,41 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
     if not n or run.field in without:
         return []
     keys = NumberedKeys(run.prefix, run.first, n)
-    kind = tuple(names_of([run.field], info, keys[0]))
-    edges = run.edges + start if start else run.edges
-    metadata = pa.table(dict(run.metadata)) if run.metadata else Repeated(NO_METADATA, n)
-    return [Rows(kind, keys, Repeated(info.key, n), metadata, Repeated(run.source, n), edges)]
+    edges = run.edges
+    if start:
+        edges = edges + start  # a copy of the array: not for the first object
+    metadata: Any = Repeated(NO_METADATA, n)
+    if run.metadata:
+        metadata = pa.table(dict(run.metadata))
+    rows = Rows(
+        fields=tuple(names_of([run.field], info, keys[0])),
+        source_keys=keys,
+        objects=Repeated(info.key, n),
+        metadata=metadata,
+        sources=Repeated(run.source, n),
+        places=edges,
+    )
+    return [rows]
 
 
-def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
+def names_of(foreign_names: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
     """Return penstock's field name -> foreign name. Raises: InvalidField; InvalidSample."""
-    names = dict[str, str]()
-    for name in theirs:
+    names: dict[str, str] = {}
+    for foreign_name in foreign_names:
+        escaped = _FORBIDDEN.sub("_", escape_name(foreign_name))
         try:
-            ours = check_field(_FORBIDDEN.sub("_", escape_name(name)))
+            name = check_field(escaped)
         except InvalidField as error:
             raise InvalidField(
-                f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without {name}"
+                f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without "
+                f"{foreign_name}"
             ) from error
-        if ours in names:
+        if name in names:
             raise InvalidSample(
-                f"{info.key}, sample {key!r}: of the fields {sorted(theirs)} two would have one name; leave one of "
-                "them out (--without)"
+                f"{info.key}, sample {key!r}: of the fields {sorted(foreign_names)} two would have one name; leave "
+                "one of them out (--without)"
             )
-        names[ours] = name
+        names[name] = foreign_name
     return names
 
 
@@ -306,7 +285,8 @@ def key_of(source_key: str, longest: int) -> str:
         key = check_key(source_key)
     except InvalidKey:
         key = escape_key(source_key)
-    if len(key.encode()) + 1 + longest > MAX_MEMBER_BYTES or _HIDDEN.match(key):
+    member_bytes = len(key.encode()) + 1 + longest  # <key>.<field>
+    if member_bytes > MAX_MEMBER_BYTES or _HIDDEN.match(key):
         return hashlib.sha256(source_key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return key
 
@@ -318,9 +298,13 @@ def agree(
     tables = [rows.metadata_table() for rows in parts]
     types = members.agreed([table for table in tables if table is not None], known)
     for rows, table in zip(parts, tables, strict=True):
-        if table is not None:
-            agreed = members.as_agreed(table, types)
-            rows.metadata = agreed if agreed.column_names else [NO_METADATA] * len(rows.source_keys)
+        if table is None:
+            continue
+        converted = members.as_agreed(table, types)
+        if converted.column_names:
+            rows.metadata = converted
+        else:
+            rows.metadata = [NO_METADATA] * len(rows.source_keys)
     return types
 
 
@@ -328,8 +312,11 @@ def own_keys(rows: Rows) -> Sequence[str]:
     """Return the rows' keys in penstock; the source keys themselves if they need no escaping."""
     source_keys: Sequence[str] = rows.source_keys
     longest = max(map(len, rows.fields))
-    most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
-    if most <= MAX_MEMBER_BYTES and every.count("\n") == len(source_keys) and _PLAIN.fullmatch(every):
+    most_bytes = max(map(len, source_keys)) + 1 + longest
+    # One match over all keys: a call for each key would take most of a registration's time.
+    lines = "\n".join([*source_keys, ""])
+    is_line_each = lines.count("\n") == len(source_keys)  # no key has a line feed
+    if most_bytes <= MAX_MEMBER_BYTES and is_line_each and _PLAIN.fullmatch(lines):
         return source_keys
     return [key_of(key, longest) for key in source_keys]
 
@@ -340,22 +327,35 @@ def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence
     if numbered is not None and not _may_be_in_use(numbered, in_use):
         return numbered
     plain = [own_keys(rows) for rows in parts]
-    every = set[str]().union(*plain)
-    if len(every) == sum(map(len, plain)) and every.isdisjoint(in_use):
+    distinct = set[str]().union(*plain)
+    n_keys = sum(map(len, plain))
+    if len(distinct) == n_keys and distinct.isdisjoint(in_use):
         return plain
-    seen, twice = set[str](), set[str]()
-    for keys in plain:
+    repeated = _repeated_keys(plain, in_use)
+    return [_keys_with_objects(rows, keys, repeated) for rows, keys in zip(parts, plain, strict=True)]
+
+
+def _repeated_keys(parts: Sequence[Sequence[str]], in_use: Collection[str]) -> set[str]:
+    """Return the keys that come more than once, or are in use."""
+    distinct: set[str] = set()
+    repeated: set[str] = set()
+    for keys in parts:
         for key in keys:
-            (twice if key in seen or key in in_use else seen).add(key)
-    return [
-        [
-            key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", max(map(len, rows.fields)))
-            if key in twice
-            else key
-            for at, key in enumerate(keys)
-        ]
-        for rows, keys in zip(parts, plain, strict=True)
-    ]
+            if key in distinct or key in in_use:
+                repeated.add(key)
+            else:
+                distinct.add(key)
+    return repeated
+
+
+def _keys_with_objects(rows: Rows, keys: Sequence[str], repeated: Container[str]) -> list[str]:
+    longest = max(map(len, rows.fields))
+    out = []
+    for number, key in enumerate(keys):
+        if key in repeated:
+            key = key_of(f"{rows.objects[number]}/{rows.source_keys[number]}", longest)
+        out.append(key)
+    return out
 
 
 def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) -> bool:
@@ -366,17 +366,21 @@ def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) ->
 
 
 def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
+    """Return each part's keys as a range of numbers; None if one has other keys, or two share a key."""
     out = []
     for rows in parts:
-        theirs = rows.source_keys
-        if not isinstance(theirs, NumberedKeys):
+        source_keys = rows.source_keys
+        if not isinstance(source_keys, NumberedKeys):
             return None
         longest = max(map(len, rows.fields))
-        prefix = key_of(f"{theirs.prefix}0", longest)[:-1]
-        if key_of(theirs[-1], longest) != f"{prefix}{theirs.first + theirs.n - 1}":
+        prefix = key_of(f"{source_keys.prefix}0", longest)[:-1]
+        last_number = source_keys.first + source_keys.n - 1
+        if key_of(source_keys[-1], longest) != f"{prefix}{last_number}":  # too long: the key is a hash
             return None
-        out.append(NumberedKeys(prefix, theirs.first, theirs.n))
-    return None if overlap(out) else out
+        out.append(NumberedKeys(prefix, source_keys.first, source_keys.n))
+    if overlap(out):
+        return None
+    return out
 
 
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -384,10 +388,12 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 
     known: the dataset's groups. Raises: FieldMismatch if a part has only some of a group's fields.
     """
-    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
-    every = sorted({name for rows in parts for name in rows.fields})
-    common = set.intersection(*(set(rows.fields) for rows in parts)) if not known else set()
-    for name in every:
+    group_of = _known_groups(known)
+    field_sets = [set(rows.fields) for rows in parts]
+    common: set[str] = set()
+    if not known:
+        common = set.intersection(*field_sets)
+    for name in sorted(set[str]().union(*field_sets)):
         if name in common:
             group_of[name] = COMMON
         elif name not in group_of:
@@ -395,14 +401,23 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
     members: dict[str, set[str]] = {}
     for name, group in group_of.items():
         members.setdefault(group, set()).add(name)
-    for rows in parts:
+    for rows, fields in zip(parts, field_sets, strict=True):
         for group in {group_of[name] for name in rows.fields}:
-            if missing := sorted(members[group] - set(rows.fields)):
+            missing = sorted(members[group] - fields)
+            if missing:
                 raise FieldMismatch(
                     f"{rows.objects[0]}, sample {rows.source_keys[0]!r} has no field {missing[0]!r}, which all had "
-                    f"that were registered before with {sorted(members[group] & set(rows.fields))}: register the "
-                    "place under another name"
+                    f"that were registered before with {sorted(members[group] & fields)}: register the place under "
+                    "another name"
                 )
+    return group_of
+
+
+def _known_groups(known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return field -> group. known: the dataset's groups."""
+    group_of: dict[str, str] = {}
+    for group, body in known.items():
+        group_of.update(dict.fromkeys(body["field_nbytes"], group))
     return group_of
 
 
@@ -411,15 +426,24 @@ def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str
 
     A known field keeps its group, a new one gets its own; in a new dataset, `COMMON`.
     """
-    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
+    group_of = _known_groups(known)
     in_use = {COMMON, *known}
-    return lambda name: group_of.get(name) or (group_name(name, in_use) if known else COMMON)
+
+    def probable_group(name: str) -> str:
+        if name in group_of:
+            return group_of[name]
+        if not known:
+            return COMMON
+        return group_name(name, in_use)
+
+    return probable_group
 
 
 def group_name(field: str, in_use: set[str]) -> str:
     name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
-    free, n = name, 1
-    while free in in_use:
+    free_name = name
+    n = 1
+    while free_name in in_use:
         n += 1
-        free = f"{name}_{n}"
-    return free
+        free_name = f"{name}_{n}"
+    return free_name

@@ -12,9 +12,9 @@ from loader.storage import open_store
 from penstock.formats import run_import
 from penstock.formats.importing.walk import UnitsAhead, Walk
 from penstock.formats.importing.write_parts import delete_units
+from penstock.formats.reading.sample import shards_of
 from penstock.formats.registration.earlier import PlaceDifference
 from penstock.formats.registration.register import register
-from penstock.formats.registration.shard_rows import shards_of
 from penstock.formats.registry import registered_named
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify

@@ -83,11 +83,16 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
     Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample for a member that is no regular
     file.
     """
-    at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
+    at = 0
+    for_next: dict[str, bytes] = {}  # pax records of the next member
+    for_all: dict[str, bytes] = {}  # pax records of all members that follow
     while True:
-        if many and not pax and not known and (run := many(at)).names:
-            at = run.end
-            yield run
+        is_plain = not for_all and not for_next
+        if many and is_plain:
+            run = many(at)
+            if run.names:
+                at = run.end
+                yield run
         block = read(at, BLOCK_BYTES)
         if len(block) < BLOCK_BYTES:
             raise _corrupt(
@@ -97,36 +102,34 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
             _check_end(read, at, nbytes, name)
             return
         header = at
-        size, kind = _checked(block, name, at), block[156:157]
-        if kind in (b"x", b"X", b"g", b"L", b"K"):
-            data = _content(read, at, size, nbytes, name)
-            if kind == b"g":
-                pax |= _records(data, name, at)
-            elif kind in (b"x", b"X"):
-                known |= _records(data, name, at)
-            elif kind == b"L":
-                known["path"] = data.rstrip(b"\0")
-            at += BLOCK_BYTES + _padded(size)
-            continue
-        if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all headers
-            place = [at + BLOCK_BYTES, size]
-            at += BLOCK_BYTES + _padded(size)
-            yield TarMembers([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
-            continue
-        records = {**pax, **known}
-        known = {}
-        path = records["path"] if records.get("path") else _path(block)
-        if "size" in records:
-            size = _decimal(records["size"], name, header)
+        size = _checked(block, name, at)
+        kind = block[156:157]
         at += BLOCK_BYTES
-        if _is_folder(path, kind, records, name, header):
+        if kind in (b"x", b"X", b"g", b"L", b"K"):
+            data = _content(read, header, size, nbytes, name)
+            at += _padded(size)
+            if kind == b"g":
+                for_all |= _records(data, name, header)
+            elif kind in (b"x", b"X"):
+                for_next |= _records(data, name, header)
+            elif kind == b"L":
+                for_next["path"] = data.rstrip(b"\0")
             continue
+        path = _path(block)
+        if kind != b"0" or not is_plain:  # nearly all headers are plain
+            records = {**for_all, **for_next}
+            for_next = {}
+            path = records.get("path") or path
+            if "size" in records:
+                size = _decimal(records["size"], name, header)
+            if _is_folder(path, kind, records, name, header):
+                continue
         if at + size > nbytes:
-            shown, n_left = path.decode(errors="backslashreplace"), nbytes - at
+            shown = path.decode(errors="backslashreplace")
             raise _corrupt(
                 name,
                 header,
-                f"member {shown!r} has {size:,} bytes, and the object ends after {n_left:,} of them",
+                f"member {shown!r} has {size:,} bytes, and the object ends after {nbytes - at:,} of them",
             )
         place = [at, size]
         at += _padded(size)
@@ -134,15 +137,21 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
 
 
 def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str, header: int) -> bool:
-    shown = path.decode(errors="backslashreplace")
-    if any(record.startswith("GNU.sparse") for record in records) or kind in _OTHERS:
-        raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
-    if kind in _LINKS:
-        raise _refused(name, header, shown, _LINKS[kind])
-    is_folder = kind == b"5" or (kind == b"\0" and path.endswith(b"/"))
-    if not is_folder and kind not in (b"0", b"\0", b"7"):
-        raise _refused(name, header, shown, f"of type {kind!r}")
-    return is_folder
+    """Return whether a member is a folder. Raises: InvalidSample if it is neither that nor a regular file."""
+    is_sparse = any(record.startswith("GNU.sparse") for record in records)
+    if is_sparse or kind in _OTHERS:
+        refusal = _OTHERS.get(kind, "a sparse file")
+    elif kind in _LINKS:
+        refusal = _LINKS[kind]
+    elif kind == b"5":
+        return True
+    elif kind == b"\0":  # a file in the oldest form, which has no kind for folders
+        return path.endswith(b"/")
+    elif kind in (b"0", b"7"):  # 7 is a contiguous file
+        return False
+    else:
+        refusal = f"of type {kind!r}"
+    raise _refused(name, header, path.decode(errors="backslashreplace"), refusal)
 
 
 def walk(window: ObjectWindow) -> Iterator[TarMembers]:
@@ -154,11 +163,11 @@ def walk(window: ObjectWindow) -> Iterator[TarMembers]:
 
 def plain_members(window: ObjectWindow, at: int) -> TarMembers:
     """Return the files buffered from byte `at` on."""
-    opened, start = window.at_hand()
-    names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
-    rows = np.frombuffer(table, np.int64).reshape(-1, 3)
+    buffer, start = window.at_hand()
+    names, table, end = tar_contents(buffer, at - start, window.nbytes - start, window.sums)
+    rows = np.frombuffer(table, np.int64).reshape(-1, 3)  # [members, 3]: offset, nbytes, CRC-32C
     window.served(len(rows))
-    places = rows[:, :2].flatten()
+    places = rows[:, :2].flatten()  # a copy: [offset, nbytes, offset, ...]
     places[::2] += start
     member_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
     return TarMembers(member_names, places.tolist(), rows[:, 2].tolist(), end + start)
@@ -170,27 +179,41 @@ def is_header(block: bytes, path: str, nbytes: int) -> bool:
         size = _checked(block, "", 0)
     except Corrupt:
         return False
-    raw = path.encode("utf-8", "surrogateescape")
-    return (len(raw) > 100 or _path(block) == raw) and size in (nbytes, 0 if nbytes >= 8 * 2**30 else nbytes)
+    raw_path = path.encode("utf-8", "surrogateescape")
+    if len(raw_path) <= 100 and _path(block) != raw_path:
+        return False
+    if nbytes >= 8 * 2**30 and size == 0:  # a pax record has the size
+        return True
+    return size == nbytes
 
 
 def _checked(block: bytes, name: str, at: int) -> int:
+    """Return a header's size field. Raises: Corrupt if its checksum or size is wrong."""
     total = _sum(block[:256]) + _sum(block[256:])
-    if total != _total(block[148:156]) and (checksum := _octal(block[148:156])) != (
-        unsigned := total - _sum(block[148:156]) + 8 * 32
-    ):
-        signed = unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
-        if checksum != signed:
-            what = "it is no tar archive" if at == 0 else "the header there is damaged"
-            raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
+    # Nearly all checksum fields have the common form, whose sum is known: one comparison is enough.
+    if total != _total(block[148:156]) and not _has_other_checksum(block, total):
+        what = "it is no tar archive" if at == 0 else "the header there is damaged"
+        raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
     field = block[124:136]
-    if field[0] in (0x80, 0xFF):  # a binary number, which GNU tar writes from 8 GiB on
-        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
+    if field[0] == 0x80:  # a binary number, which GNU tar writes from 8 GiB on
+        size = int.from_bytes(field[1:], "big")
+    elif field[0] == 0xFF:  # a negative one
+        size = -1
     else:
         size = _octal(field)
     if size < 0:
         raise _corrupt(name, at, f"the header there has the size {field!r}, which is no number of bytes")
     return size
+
+
+def _has_other_checksum(block: bytes, total: int) -> bool:
+    """Return whether a checksum field in any form agrees, also as the sum of signed bytes that old writers made."""
+    checksum = _octal(block[148:156])
+    unsigned = total - _sum(block[148:156]) + 8 * 32  # the field counts as blanks
+    if checksum == unsigned:
+        return True
+    n_negative = sum(byte > 127 for byte in block[:148] + block[156:])
+    return checksum == unsigned - 256 * n_negative
 
 
 def _sum(data: bytes) -> int:
@@ -201,8 +224,10 @@ def _sum(data: bytes) -> int:
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
     """Return the header's byte sum from a checksum field in the common form, else -1."""
-    checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
-    return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
+    if not _PLAIN.fullmatch(checksum):
+        return -1
+    checksum_sum = int(checksum[:6], 8)
+    return checksum_sum + _sum(checksum) - 8 * 32  # the checksum counts its own field as blanks
 
 
 def _octal(field: bytes) -> int:
@@ -212,7 +237,9 @@ def _octal(field: bytes) -> int:
     text = field.split(b"\0", 1)[0].strip(b" ")
     if not text:
         return 0
-    return int(text, 8) if _NUMBER.fullmatch(text) else -1
+    if not _NUMBER.fullmatch(text):
+        return -1
+    return int(text, 8)
 
 
 def _decimal(text: bytes, name: str, at: int) -> int:
@@ -241,26 +268,31 @@ def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
 
 
 def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
-    out, at = dict[str, bytes](), 0
-    while at < len(data) and data[at] != 0:
-        match = _PAX.match(data, at)
-        end = at + int(match[1]) if match else 0
-        if match is None or not match.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+    """Return the records of a pax header, each `<nbytes> <name>=<value>` and a line feed."""
+    records: dict[str, bytes] = {}
+    start = 0
+    while start < len(data) and data[start] != 0:
+        match = _PAX.match(data, start)
+        if match is None:
             raise _corrupt(name, header, "the pax header there is damaged")
-        out[match[2].decode(errors="replace")] = data[match.end() : end - 1]
-        at = end
-    return out
+        end = start + int(match[1])
+        if not match.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise _corrupt(name, header, "the pax header there is damaged")
+        records[match[2].decode(errors="replace")] = data[match.end() : end - 1]
+        start = end
+    return records
 
 
 def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
     tail = read(at, min(TAIL_BYTES, nbytes - at))
-    if any(tail):
-        other = at + next(i for i, byte in enumerate(tail) if byte)
+    n_zeros = len(tail) - len(tail.lstrip(b"\0"))
+    if n_zeros < len(tail):
+        next_block = (at + n_zeros) // BLOCK_BYTES * BLOCK_BYTES
         raise _corrupt(
             name,
             at,
-            f"the archive ends there, and the object goes on at byte {other // BLOCK_BYTES * BLOCK_BYTES}: archives "
-            "that were joined are read only to the first end. Join them with tar --concatenate, or keep them apart",
+            f"the archive ends there, and the object goes on at byte {next_block}: archives that were joined are read "
+            "only to the first end. Join them with tar --concatenate, or keep them apart",
         )
     if len(tail) < 2 * BLOCK_BYTES:
         raise _corrupt(name, at, "the archive is cut: one of its two last blocks of zeros is missing")

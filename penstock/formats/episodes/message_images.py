@@ -31,40 +31,53 @@ _MOST_TICKS = 2**31 - 1
 def kind_of(type_name: str) -> str:
     """Return "raw", "encoded", or "" for no image."""
     words = re.split(r"[./]", type_name)
-    return _KINDS.get(words[-1], "") if words[0] in _PACKAGES else ""
+    if words[0] not in _PACKAGES:
+        return ""
+    return _KINDS.get(words[-1], "")
 
 
 def raw_image(message: Mapping[str, Any]) -> Any:
     """Return a raw image, [height, width, channels]."""
-    encoding = str(message["encoding"])
-    named = re.fullmatch(r"([a-z_]+)(8|16)", encoding)
-    counted = re.fullmatch(r"(8U|8S|16U|16S|32S|32F|64F)C([1-4])", encoding)
-    if named and named[1] in _CHANNELS:
-        dtype, channels = np.dtype(f"u{int(named[2]) // 8}"), _CHANNELS[named[1]]
-    elif counted:
-        dtype, channels = np.dtype(_DEPTHS[counted[1]]), int(counted[2])
-    else:
-        raise InvalidSample(f"its images have the encoding {encoding!r}, which is not read")
-    height, width, step = (int(message[name]) for name in ("height", "width", "step"))
+    dtype, channels = _pixel_type(str(message["encoding"]))
+    height = int(message["height"])
+    width = int(message["width"])
+    line_bytes = int(message["step"])  # with padding
     data = _bytes_of(message["data"])
-    row = width * channels * dtype.itemsize
-    if not 0 < row <= step or len(data) != height * step:
+    pixel_bytes = width * channels * dtype.itemsize
+    if not 0 < pixel_bytes <= line_bytes or len(data) != height * line_bytes:
         raise Corrupt(
-            f"its image of {width} x {height} x {channels} has {len(data):,} bytes, {step:,} in a line"
+            f"its image of {width} x {height} x {channels} has {len(data):,} bytes, {line_bytes:,} in a line"
         )
-    lines = np.frombuffer(data, np.uint8).reshape(height, step)[:, :row]
-    values = np.frombuffer(lines.tobytes(), dtype.newbyteorder(">" if message.get("is_bigendian") else "<"))
+    lines = np.frombuffer(data, np.uint8).reshape(height, line_bytes)
+    pixels = lines[:, :pixel_bytes].tobytes()
+    pixel_dtype = dtype.newbyteorder("<")
+    if message.get("is_bigendian"):
+        pixel_dtype = dtype.newbyteorder(">")
+    values = np.frombuffer(pixels, pixel_dtype)
     return values.astype(dtype).reshape(height, width, channels)
+
+
+def _pixel_type(encoding: str) -> tuple[np.dtype[Any], int]:
+    """Return the dtype and the number of channels of an encoding of ROS, such as rgb8 or 16UC1."""
+    by_colours = re.fullmatch(r"([a-z_]+)(8|16)", encoding)
+    if by_colours and by_colours[1] in _CHANNELS:
+        n_bytes = int(by_colours[2]) // 8
+        return np.dtype(f"u{n_bytes}"), _CHANNELS[by_colours[1]]
+    by_number = re.fullmatch(r"(8U|8S|16U|16S|32S|32F|64F)C([1-4])", encoding)
+    if by_number:
+        return np.dtype(_DEPTHS[by_number[1]]), int(by_number[2])
+    raise InvalidSample(f"its images have the encoding {encoding!r}, which is not read")
 
 
 def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
     """Return (codec with size, bytes)."""
-    data, format = _bytes_of(message["data"]), str(message["format"])
+    data = _bytes_of(message["data"])
+    format = str(message["format"])
     if format in ("h264", "h265", "av1"):
         return format, data
     if data.startswith(_PNG):
         width, height, bits, colours = struct.unpack_from(">IIBB", data, 16)
-        if bits != 8 or colours not in (0, 2):
+        if bits != 8 or colours not in (0, 2):  # 0 is grey, 2 is RGB
             raise InvalidSample(
                 "its images are PNG with alpha, a palette, or other than 8 bits, which a decoder of videos changes: "
                 "record raw images"
@@ -91,45 +104,50 @@ def _bytes_of(data: Any) -> bytes:
 
 def depth_images(images: Sequence[bytes], what: str) -> Any:
     """Return 16-bit grey PNGs of one size as uint16 [images, height, width, 1]."""
-    head, *others = {one[:8] + one[16:26] for one in images}  # magic, width, height, bits, colours
-    width, height = struct.unpack_from(">II", head.ljust(16), 8)
-    is_read = head.startswith(_PNG) and head[16:] == b"\x10\0" and not others
-    if not is_read or 2 * width * height * len(images) > _MOST_DEPTH_BYTES:
+    headers = {image[:8] + image[16:26] for image in images}  # magic, width, height, bits, colours
+    header = headers.pop()
+    width, height = struct.unpack_from(">II", header.ljust(16), 8)
+    is_depth = header.startswith(_PNG) and header[16:] == b"\x10\0"  # 16 bits, grey
+    decoded_bytes = 2 * width * height * len(images)
+    if not is_depth or headers or decoded_bytes > _MOST_DEPTH_BYTES:
         raise InvalidSample(
             f"{what}: its images are no PNG of one size, grey, of 16 bits, and {_MOST_DEPTH_BYTES:,} bytes together"
         )
-    decoded = list[Any]()
+    frames: list[Any] = []
     for image in images:
         with opened(io.BytesIO(image), what, _DEMUXERS["png"]) as (container, stream):
-            decoded += [frame.to_ndarray() for frame in container.decode(stream)]
-    if len(decoded) != len(images):
-        raise Corrupt(f"{what}: {len(images)} images hold {len(decoded)} frames")
-    return np.stack(decoded).astype(np.uint16)[..., None]
+            frames += [frame.to_ndarray() for frame in container.decode(stream)]
+    if len(frames) != len(images):
+        raise Corrupt(f"{what}: {len(images)} images hold {len(frames)} frames")
+    return np.stack(frames).astype(np.uint16)[..., None]
 
 
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:
     """Return an mp4 file. ns: frame times, int64 [frames], strictly ascending."""
-    with opened(io.BytesIO(b"".join(frames)), what, _DEMUXERS[codec.partition(" ")[0]]) as video:
+    demuxer = _DEMUXERS[codec.partition(" ")[0]]
+    with opened(io.BytesIO(b"".join(frames)), what, demuxer) as video:
         container, stream = video
         packets = [packet for packet in container.demux(stream) if packet.size]
-        sizes, key = [packet.size for packet in packets], [packet.is_keyframe for packet in packets]
+        sizes = [packet.size for packet in packets]
+        is_key = [packet.is_keyframe for packet in packets]
         if sizes != [len(frame) for frame in frames]:
             raise Corrupt(
                 f"{what}: {len(frames)} messages hold {len(sizes)} frames; each message is to be one frame"
             )
-        if not key[0]:
+        if not is_key[0]:
             raise Corrupt(f"{what}: its first frame is no keyframe; packets are never encoded anew")
-        base, pts = _ticks(ns, what)
+        tick_s, ticks = _ticks(ns, what)
+        pts = ticks.tolist()
         span = PacketSpan(
             bodies=frames,
-            pts=pts.tolist(),
-            key=key,
-            end=end_of(pts.tolist()),
+            pts=pts,
+            key=is_key,
+            end=end_of(pts),
             places=[-1] * len(frames),
-            time_base=base,
+            time_base=tick_s,
             kind=(),
         )
-        return mp4_of(video, span, what, base)
+        return mp4_of(video, span, what, tick_s)
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:

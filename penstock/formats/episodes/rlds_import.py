@@ -56,65 +56,83 @@ class RldsFeature(NamedTuple):
 def features_in(data: bytes, name: str) -> list[RldsFeature]:
     """Return the features that `features.json` declares. name: file name for errors."""
     try:
-        features = list(_leaves(parse_json_object(data), "", 0, name, 0))
+        features = list(_leaves(parse_json_object(data), "", 0, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"{name}: it is no features.json of TensorFlow Datasets: {error!r}") from error
-    if not any(one.in_steps for one in features):
+    if not any(feature.in_steps for feature in features):
         raise InvalidSample(f"{name} has no steps: import such a dataset as tfrecord")
     return features
 
 
-def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iterator[RldsFeature]:
+def _leaves(node: Any, path: str, sequences: int, depth: int) -> Iterator[RldsFeature]:
+    """Yield the features of a node. sequences: lists around it. depth: nodes around it."""
     if depth > _MOST_DEPTH:
         raise ValueError(f"{path} lies deeper than {_MOST_DEPTH}")
     if "featuresDict" in node:
-        for child, below in node["featuresDict"]["features"].items():
-            yield from _leaves(below, f"{path}/{child}" if path else child, sequences, name, depth + 1)
+        for name, child in node["featuresDict"]["features"].items():
+            child_path = f"{path}/{name}" if path else name
+            yield from _leaves(child, child_path, sequences, depth + 1)
     elif "sequence" in node:
-        yield from _leaves(node["sequence"]["feature"], path, sequences + 1, name, depth + 1)
+        yield from _leaves(node["sequence"]["feature"], path, sequences + 1, depth + 1)
     else:
         yield _leaf(node, path, sequences)
 
 
 def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
-    kind, dtype, shape = "", "int64", list[int]()
+    kind = ""
+    dtype = "int64"
+    shape: list[int] = []
     if "tensor" in node:
-        body = node["tensor"]
-        kind, dtype = "numbers", str(body["dtype"])
-        shape = [int(one) for one in body.get("shape", {}).get("dimensions", [])]
-        if dtype == "string":
-            kind, dtype = ("text" if not shape else ""), "int64"
-        if body.get("encoding", "none") != "none" or min(shape, default=1) < 0:
-            kind = ""
+        kind, dtype, shape = _tensor(node["tensor"])
     elif "classLabel" in node:
         kind = "numbers"
     elif "text" in node:
         kind = "text"
     in_steps = path.partition("/")[0] == STEPS
     if "image" in node:
-        body = node["image"]
-        kind = "image"
-        stored = body.get("dtype", "uint8")
-        if in_steps and stored != "uint8":
-            kind = "depth" if (stored, body["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
-        elif stored not in ("uint8", "uint16"):
-            kind = ""  # the bytes of floats as a PNG of four channels
-    if sequences != in_steps:
+        kind = _image_kind(node["image"], in_steps)
+    if sequences != in_steps:  # the steps are the only list that is read
         kind = ""
-    return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
+    number_type = np.dtype(dtype.replace("bfloat16", "float32"))  # records have float32 values
+    return RldsFeature(path, in_steps, kind, number_type, tuple(shape))
+
+
+def _tensor(body: dict[str, Any]) -> tuple[str, str, list[int]]:
+    """Return the kind, the dtype of numbers, and the shape of a tensor."""
+    dtype = str(body["dtype"])
+    shape = [int(length) for length in body.get("shape", {}).get("dimensions", [])]
+    kind = "numbers"
+    if dtype == "string":
+        kind = "" if shape else "text"
+        dtype = "int64"
+    is_encoded = body.get("encoding", "none") != "none"
+    if is_encoded or min(shape, default=1) < 0:  # -1 is an unknown length
+        kind = ""
+    return kind, dtype, shape
+
+
+def _image_kind(body: dict[str, Any], in_steps: bool) -> str:
+    dtype = body.get("dtype", "uint8")
+    if in_steps and dtype != "uint8":
+        is_depth = dtype == "uint16" and body["shape"]["dimensions"][-1] == "1"
+        return "depth" if is_depth else ""
+    if dtype not in ("uint8", "uint16"):  # the bytes of floats as a PNG of four channels
+        return ""
+    return "image"
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the record files. Raises: InvalidStore for another file format."""
-    keys = {info.key for info in infos}
+    keys = sorted(info.key for info in infos)
     if FEATURES not in keys:
         return Readable([], lambda info: [], lambda run: iter(()))
-    if others := [key for key in sorted(keys) if _OTHERS.search(key)]:
-        raise InvalidStore(
-            f"{store.url}/{others[0]} is no TFRecord: write the dataset with file_format='tfrecord'"
-        )
+    for key in keys:
+        if _OTHERS.search(key):
+            raise InvalidStore(
+                f"{store.url}/{key} is no TFRecord: write the dataset with file_format='tfrecord'"
+            )
     features = features_in(store.get(FEATURES).data, f"{store.url}/{FEATURES}")
-    chosen = [one for one in features if not _is_left_out(one, options)]
+    chosen = [feature for feature in features if not _is_left_out(feature, options)]
     for feature in chosen:
         if not feature.kind:
             raise InvalidSample(
@@ -138,8 +156,10 @@ def _is_left_out(feature: RldsFeature, options: ColumnarOptions) -> bool:
 
 def _name(feature: RldsFeature) -> str:
     """Return the field name: the path with dots, without `steps`."""
-    path = feature.path.partition("/")[2] if feature.in_steps else feature.path
-    return (path or feature.path).replace("/", ".")
+    path = feature.path
+    if feature.in_steps:
+        path = path.partition("/")[2] or path
+    return path.replace("/", ".")
 
 
 def _samples(
@@ -155,48 +175,79 @@ def _samples(
 def _episode(
     values: dict[str, ExampleFeature], chosen: list[RldsFeature], where: str
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
-    fields, metadata, steps = dict[str, bytes](), dict[str, Any](), dict[str, int]()
+    """Return an episode's fields and metadata."""
+    fields: dict[str, bytes] = {}
+    metadata: dict[str, Any] = {}
+    n_steps: dict[str, int] = {}  # path -> number of its values
     for feature in chosen:
         raw = values.get(feature.path)
         what = f"{where}: {feature.path}"
         if raw is None or not len(raw.values):
-            steps |= {feature.path: 0} if feature.in_steps else {}
+            if feature.in_steps:
+                n_steps[feature.path] = 0
             continue
         if feature.in_steps:
-            own, steps[feature.path] = _steps(feature, raw, what)
+            feature_fields, n_steps[feature.path] = _steps(feature, raw, what)
         else:
-            own = _own(feature, raw, metadata, what)
-        if twice := sorted(set(own) & set(fields)):
+            feature_fields = _episode_value(feature, raw, metadata, what)
+        repeated = sorted(feature_fields.keys() & fields.keys())
+        if repeated:
             raise InvalidSample(
-                f"{what}: {twice[0]} is the field of another feature: leave one out (--without)"
+                f"{what}: {repeated[0]} is the field of another feature: leave one out (--without)"
             )
-        fields |= own
-    if len(set(steps.values())) > 1:
-        most = max(steps.values())
-        path = next(path for path, n in steps.items() if n != most)
-        raise Corrupt(f"{where}: {path} has values of {steps[path]} steps, others of {most}")
-    metadata["n_steps"] = max(steps.values(), default=0)
+        fields |= feature_fields
+    most = max(n_steps.values(), default=0)
+    for path, n in n_steps.items():
+        if n != most:
+            raise Corrupt(f"{where}: {path} has values of {n} steps, others of {most}")
+    metadata["n_steps"] = most
     if not fields:
         raise InvalidSample(f"{where}: no step has a value: an episode without fields is no sample")
     return fields, metadata
 
 
 def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[str, bytes], int]:
+    """Return the fields of a feature with a value per step, and the number of steps."""
     name = _name(feature)
     if feature.kind == "numbers":
-        array = _numbers(feature, raw, what)
+        array = _numbers(feature, raw, what)  # [steps, ...]
         return {f"{name}.npy": npy_of(array)}, len(array)
-    listed = _bytes(raw, what)
+    data = _bytes(raw, what)
     if feature.kind == "text":
-        texts = [_text(one, what) for one in listed]
+        texts = [_text(text, what) for text in data]
         return {f"{name}.json": json_of(texts)}, len(texts)
     if feature.kind == "depth":
-        return {f"{name}.npy": npy_of(depth_images(listed, what))}, len(listed)
-    codecs = list(dict.fromkeys(_codec(one, what) for one in listed))
+        return {f"{name}.npy": npy_of(depth_images(data, what))}, len(data)
+    codecs = list(dict.fromkeys(_codec(image, what) for image in data))
     if len(codecs) > 1:
         raise InvalidSample(f"{what}: its images are of several kinds or sizes: {', '.join(codecs[:3])}")
-    film = mp4_of_frames(codecs[0], listed, np.arange(len(listed)) * STEP_NS, what)
-    return {f"{name}.mp4": film, f"{name}.mp4{SUFFIX}": index_packets(film)}, len(listed)
+    times = np.arange(len(data)) * STEP_NS
+    video = mp4_of_frames(codecs[0], data, times, what)
+    return {f"{name}.mp4": video, f"{name}.mp4{SUFFIX}": index_packets(video)}, len(data)
+
+
+def _episode_value(
+    feature: RldsFeature, raw: ExampleFeature, metadata: dict[str, Any], what: str
+) -> dict[str, bytes]:
+    """Return the field of a feature with one value per episode, or add the value to `metadata`."""
+    name = _name(feature)
+    if feature.kind == "numbers":
+        array = _numbers(feature, raw, what)  # [1, ...]
+        if feature.shape:
+            return {f"{name}.npy": npy_of(array[0])}
+        metadata[metadata_name(name)] = array[0].item()
+        return {}
+    (data, *others) = _bytes(raw, what)
+    if others:
+        raise Corrupt(f"{what}: expected one value per episode, got {len(others) + 1}")
+    if feature.kind == "image":
+        extension = word_of(data) or "bin"
+        return {f"{name}.{extension}": data}
+    text = _text(data, what)
+    if len(data) > MOST_TEXT_BYTES:
+        return {f"{name}.txt": data}
+    metadata[metadata_name(name)] = text
+    return {}
 
 
 def _codec(image: bytes, what: str) -> str:
@@ -208,32 +259,15 @@ def _codec(image: bytes, what: str) -> str:
         raise Corrupt(f"{what}: an image is damaged: {error}") from error
 
 
-def _own(feature: RldsFeature, raw: ExampleFeature, metadata: dict[str, Any], what: str) -> dict[str, bytes]:
-    name = _name(feature)
-    if feature.kind == "numbers":
-        array = _numbers(feature, raw, what)
-        if feature.shape:
-            return {f"{name}.npy": npy_of(array[0])}
-        metadata[metadata_name(name)] = array[0].item()
-        return {}
-    (data, *more) = _bytes(raw, what)
-    if more:
-        raise Corrupt(f"{what} has {len(more) + 1} values, and is one of the episode")
-    if feature.kind == "image":
-        return {f"{name}.{word_of(data) or 'bin'}": data}
-    text = _text(data, what)
-    if len(data) > MOST_TEXT_BYTES:
-        return {f"{name}.txt": data}
-    metadata[metadata_name(name)] = text
-    return {}
-
-
 def _numbers(feature: RldsFeature, raw: ExampleFeature, what: str) -> Any:
-    if raw.kind == "bytes" or len(raw.values) % max(1, feature.size) or not feature.size:
-        raise Corrupt(f"{what} has {len(raw.values)} {raw.kind} values, and a shape of {list(feature.shape)}")
+    """Return the values: [values, ...] in the feature's dtype and shape."""
+    n_values = len(raw.values)
+    if raw.kind == "bytes" or not feature.size or n_values % feature.size:
+        raise Corrupt(f"{what} has {n_values} {raw.kind} values, and a shape of {list(feature.shape)}")
     numbers: Any = raw.values
     converted = numbers.astype(feature.dtype)
-    if feature.dtype.kind in "iu" and (converted.astype(numbers.dtype) != numbers).any():
+    is_integer = feature.dtype.kind in "iu"
+    if is_integer and (converted.astype(numbers.dtype) != numbers).any():
         raise Corrupt(f"{what} has numbers that are no {feature.dtype}")
     return converted.reshape(-1, *feature.shape)
 

@@ -55,7 +55,8 @@ class EpisodeTexts:
 
         values: Arrow structs. room: most bytes to keep. Keeps nothing beyond it and the limits of language.
         """
-        first, self.n_rows = self.n_rows, self.n_rows + n_rows
+        first = self.n_rows
+        self.n_rows += n_rows
         if self.trouble:
             return 0
         structs = values.slice(0, MAX_LINES + 1).to_pylist()
@@ -89,14 +90,14 @@ Texts = dict[str, dict[int, EpisodeTexts]]
 
 def read_texts(parquet: Any, columns: Collection[str]) -> Texts:
     """Return the language columns of an open Parquet file."""
-    there = [name for name in parquet.schema_arrow.names if name in columns]
-    texts: Texts = {name: {} for name in there}
-    room = OBJECT_BYTES
-    if not there or "episode_index" not in parquet.schema_arrow.names:
+    names = [name for name in parquet.schema_arrow.names if name in columns]
+    texts: Texts = {name: {} for name in names}
+    if not names or "episode_index" not in parquet.schema_arrow.names:
         return texts
-    for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=["episode_index", *there], use_threads=False):
+    room = OBJECT_BYTES
+    for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=["episode_index", *names], use_threads=False):
         episodes = batch.column("episode_index").to_pylist()
-        for name in there:
+        for name in names:
             room -= _add(texts[name], episodes, batch.column(name), room)
     return texts
 
@@ -109,31 +110,41 @@ def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room:
         texts.setdefault(episode, EpisodeTexts())
     if pa.types.is_null(column.type):
         column = column.cast(pa.list_(pa.struct([])))
-    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    kind = column.type.value_type if is_list else column.type
-    if not is_list or not (pa.types.is_struct(kind) or pa.types.is_null(kind)):
+    if not _holds_structs(column.type):
         for episode in set(episodes):
             texts[episode].trouble = f"it is {column.type}; lists of structs are needed"
         return 0
     lists = _lists(column)
-    starts = [
-        row
-        for row in range(len(lists))
-        if not row or episodes[row] != episodes[row - 1] or not lists[row].equals(lists[row - 1])
-    ]
+    starts = []
+    for row in range(len(lists)):
+        is_next = row > 0 and episodes[row] == episodes[row - 1]
+        if not is_next or not lists[row].equals(lists[row - 1]):
+            starts.append(row)
     free = room
     for start, stop in zip(starts, [*starts[1:], len(lists)], strict=True):
         free -= texts[episodes[start]].add(lists[start], stop - start, free)
     return room - free
 
 
+def _holds_structs(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
+        return False
+    return bool(pa.types.is_struct(kind.value_type) or pa.types.is_null(kind.value_type))
+
+
 def _lists(column: Any) -> list[Any]:
-    offsets, values = column.offsets.to_pylist(), column.values
-    valid = np.asarray(column.is_valid())
-    return [
-        values.slice(offsets[row], (offsets[row + 1] - offsets[row]) * bool(valid[row]))
-        for row in range(len(column))
-    ]
+    """Return each row's values as an Arrow array; a null has none."""
+    offsets = column.offsets.to_pylist()  # [rows + 1]
+    is_valid = np.asarray(column.is_valid())
+    lists = []
+    for row in range(len(column)):
+        n_values = offsets[row + 1] - offsets[row]
+        if not is_valid[row]:
+            n_values = 0  # Arrow allows values behind a null
+        lists.append(column.values.slice(offsets[row], n_values))
+    return lists
 
 
 PERSISTENT, EVENTS = "language_persistent", "language_events"
@@ -156,25 +167,28 @@ def language_of(
 ) -> bytes:
     """Return an episode's `language.jsonl`. texts: by column. columns: language columns to read. Raises: Corrupt."""
     clock = rows.ns.tolist()
-    lines = [LanguageLine(start_ns=clock[one["start"]], style=TASK, text=one["task"]) for one in rows.tasks]
+    lines = [
+        LanguageLine(start_ns=clock[task["start"]], style=TASK, text=task["task"]) for task in rows.tasks
+    ]
     lines += subtask_lines(rows.subtasks, rows.ns)
-    for name in (name for name in COLUMNS if name in columns):
+    for name in COLUMNS:
+        if name not in columns:
+            continue
         with feature_named(name):
             if name not in texts:
                 raise Corrupt(f"{what}: no column {name!r}")
             try:
                 runs = texts[name].checked()
-                lines += (
-                    _persistent(runs, rows.seconds, clock) if name == PERSISTENT else _events(runs, clock)
-                )
+                if name == PERSISTENT:
+                    lines += _persistent(runs, rows.seconds, clock)
+                else:
+                    lines += _events(runs, clock)
             except (DamagedJson, RecursionError) as error:
                 raise Corrupt(f"{what}: {name}: {error}") from None
     with feature_named(FIELD):
         try:
-            data = b"".join(
-                json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-                for line in lines
-            )
+            documents = [json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False) for line in lines]
+            data = "".join(f"{document}\n" for document in documents).encode()
             parse_language(data)  # the bounds and types of every other language
         except (Corrupt, RecursionError, TypeError, ValueError) as error:
             raise Corrupt(f"{what}: language: {error}") from None
@@ -186,20 +200,21 @@ def subtask_lines(spans: Sequence[TextSpan], ns: I64) -> list[LanguageLine]:
     lines = []
     starts = {span.start for span in spans}
     for span in spans:
+        start_ns = int(ns[span.start])
         end_ns = None  # until the next subtask, or the episode's end
         if span.stop not in starts and span.stop < len(ns):
             end_ns = int(ns[span.stop])
         lines.append(
-            LanguageLine(
-                start_ns=int(ns[span.start]), end_ns=end_ns, style=SUBTASK, role=SPEAKER, text=span.text
-            )
+            LanguageLine(start_ns=start_ns, end_ns=end_ns, style=SUBTASK, role=SPEAKER, text=span.text)
         )
     return lines
 
 
 def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iterator[LanguageLine]:
     times = seconds.astype(np.float32).tolist()
-    row_of = {time: row for row, time in reversed([*enumerate(times)])}
+    row_of: dict[float, int] = {}
+    for row, time in enumerate(times):
+        row_of.setdefault(time, row)  # the first of rows with one time
     for line in _structs(runs[0].structs):
         time = line.get("timestamp")
         if not isinstance(time, float) or not abs(time) <= _MAX_S:
@@ -210,8 +225,11 @@ def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iter
                 f"timestamp {time:.3f} is on another clock than the episode's rows, which have {times[0]:.3f} to "
                 f"{times[-1]:.3f} s; seconds since the first row are needed"
             )
-        start = clock[row_of[time]] if time in row_of else math.floor(Fraction(time) * 10**9)
-        yield _line(line, start, None)
+        if time in row_of:
+            start_ns = clock[row_of[time]]
+        else:
+            start_ns = math.floor(Fraction(time) * 10**9)
+        yield _line(line, start_ns, None)
     if len(runs) > 1:
         raise DamagedJson(
             f"row {runs[1].first} differs from row 0; an episode has the same texts in all of its rows"
@@ -219,10 +237,13 @@ def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iter
 
 
 def _events(runs: Sequence[TextRun], clock: list[int]) -> Iterator[LanguageLine]:
-    n = 0
+    n_events = 0
     for run in runs:
-        for row in range(run.first, run.stop) if run.structs else ():
-            if (n := n + len(run.structs)) > MAX_LINES:
+        if not run.structs:
+            continue
+        for row in range(run.first, run.stop):
+            n_events += len(run.structs)
+            if n_events > MAX_LINES:
                 raise DamagedJson(f"row {row}: more than {MAX_LINES} events")
             for line in _structs(run.structs):
                 yield _line(line, clock[row], clock[row] + EVENT_NS)
@@ -236,17 +257,17 @@ def _structs(structs: list[Any]) -> list[dict[str, Any]]:
     return structs
 
 
-def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLine:
+def _line(struct: Mapping[str, Any], start_ns: int, end_ns: int | None) -> LanguageLine:
     calls = struct.get("tool_calls")
     if struct.get("style") == TASK:
         raise DamagedJson(f"a text of style {TASK!r}, which LeRobot has in meta/tasks only")
     if calls is not None:
         if not isinstance(calls, list):
             raise DamagedJson(f"tool_calls {calls!r:.80}; a list is needed")
-        calls = [parse_json(one) if isinstance(one, str) else _without_nulls(one) for one in calls]
+        calls = [_tool_call(call) for call in calls]
     return LanguageLine(
-        start_ns=start,
-        end_ns=end,
+        start_ns=start_ns,
+        end_ns=end_ns,
         style=struct.get("style"),
         role=struct.get("role"),  # type: ignore[arg-type]  # checked with the line
         text=struct.get("content"),
@@ -255,11 +276,20 @@ def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLin
     )
 
 
+def _tool_call(call: Any) -> Any:
+    """Return a call: JSON text, as Arrow stores pa.json_(), or a struct."""
+    if isinstance(call, str):
+        return parse_json(call)
+    return _without_nulls(call)
+
+
 def _without_nulls(value: Any) -> Any:
     """Drop null members, which Arrow adds to a call if another call has them."""
     if isinstance(value, dict):
         return {name: _without_nulls(part) for name, part in value.items() if part is not None}
-    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_nulls(part) for part in value]
+    return value
 
 
 def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
@@ -273,8 +303,12 @@ def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
 
 def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
     """Return the columns that the lines need."""
-    rows = set(ns.tolist())
-    return {EVENTS if _is_event(line, rows) else PERSISTENT for line in lines if line.style != TASK}
+    times = set(ns.tolist())
+    columns = set()
+    for line in lines:
+        if line.style != TASK:
+            columns.add(EVENTS if _is_event(line, times) else PERSISTENT)
+    return columns
 
 
 def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
@@ -282,14 +316,19 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
 
     Raises: InvalidSample above `MOST_BYTES`.
     """
-    rows, nbytes, repeated = set(ns.tolist()), 0, 0
-    for line in (line for line in lines if line.style != TASK):
-        repeats = 1 if _is_event(line, rows) else len(ns)
-        repeated += repeats > 1
-        nbytes += repeats * (_TEXT_BYTES + len(json.dumps(_struct(line), ensure_ascii=False).encode()))
+    times = set(ns.tolist())
+    nbytes = 0
+    n_repeated = 0
+    for line in lines:
+        if line.style == TASK:
+            continue
+        repeats = 1 if _is_event(line, times) else len(ns)
+        n_repeated += repeats > 1
+        document = json.dumps(_struct(line), ensure_ascii=False)
+        nbytes += repeats * (_TEXT_BYTES + len(document.encode()))
     if nbytes > MOST_BYTES:
         raise InvalidSample(
-            f"language of {nbytes} bytes, as LeRobot repeats {repeated} texts in each of {len(ns)} rows; up to "
+            f"language of {nbytes} bytes, as LeRobot repeats {n_repeated} texts in each of {len(ns)} rows; up to "
             f"{MOST_BYTES} are written"
         )
     return nbytes
@@ -297,76 +336,90 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
 
 def inexact(lines: Sequence[LanguageLine], ns: I64, fps: Fraction) -> str | None:
     """Return what LeRobot's columns cannot hold of the lines, or None."""
-    rows, starts = set(ns.tolist()), dict[tuple[str | None, bool], list[int]]()
-    for line in sorted(lines, key=lambda line: line.start_ns):
-        for is_text in {False, line.text is not None}:
-            starts.setdefault((line.style, is_text), []).append(line.start_ns)
+    times = set(ns.tolist())
     task = ActiveText(line for line in lines if line.style == TASK and line.text is not None)
-    if (TASK, True) in starts and None in map(task.at, rows):
+    has_task = any(line.style == TASK and line.text is not None for line in lines)
+    if has_task and None in map(task.at, times):
         return "a row has no task, and LeRobot's rows each have one"
+    starts = _starts(lines)
     stamps = set(seconds_of(ns, fps).tolist())
     for line in lines:
-        if _is_event(line, rows):
+        if _is_event(line, times):
             continue
         if line.style == TASK:
-            if line.start_ns not in rows or line != LanguageLine(*line[:3], text=task.at(line.start_ns)):
+            if line.start_ns not in times or line != LanguageLine(*line[:3], text=task.at(line.start_ns)):
                 return f"the task at {line.start_ns} ns becomes one of whole rows, its text only"
-        elif line.start_ns not in rows:
+        elif line.start_ns not in times:
             seconds = _seconds(line.start_ns)
             if seconds in stamps or math.floor(Fraction(seconds) * 10**9) != line.start_ns:
                 return f"the time {line.start_ns} ns becomes float32 seconds"
-        own = starts[line.style, line.text is not None]
-        after = bisect_right(own, line.start_ns)
-        if line.end_ns is not None and line.end_ns != (own[after] if after < len(own) else None):
+        if line.end_ns is not None and line.end_ns != _next_start(line, starts):
             return f"the text at {line.start_ns} ns ends at {line.end_ns} ns, in LeRobot where the next one begins"
     return None
 
 
-def _is_event(line: LanguageLine, rows: Container[int]) -> bool:
-    return line.style != TASK and line.end_ns == line.start_ns + EVENT_NS and line.start_ns in rows
+def _starts(lines: Sequence[LanguageLine]) -> dict[tuple[str | None, bool], list[int]]:
+    """Return (style, has a text) -> start times, ascending; False: of all lines of the style."""
+    starts: dict[tuple[str | None, bool], list[int]] = {}
+    for line in sorted(lines, key=lambda line: line.start_ns):
+        starts.setdefault((line.style, False), []).append(line.start_ns)
+        if line.text is not None:
+            starts.setdefault((line.style, True), []).append(line.start_ns)
+    return starts
+
+
+def _next_start(line: LanguageLine, starts: Mapping[tuple[str | None, bool], list[int]]) -> int | None:
+    """Return when the next line of the style starts; of lines with a text if this one has one."""
+    style_starts = starts[line.style, line.text is not None]
+    following = bisect_right(style_starts, line.start_ns)
+    if following == len(style_starts):
+        return None
+    return style_starts[following]
+
+
+def _is_event(line: LanguageLine, times: Container[int]) -> bool:
+    return line.style != TASK and line.end_ns == line.start_ns + EVENT_NS and line.start_ns in times
 
 
 def _seconds(ns: int) -> float:
     """Return the least float32 not before a time."""
     exact = Fraction(ns, 10**9)
     seconds = np.float32(float(exact))
-    return float(seconds if Fraction(float(seconds)) >= exact else np.nextafter(seconds, np.float32(np.inf)))
+    if Fraction(float(seconds)) < exact:
+        seconds = np.nextafter(seconds, np.float32(np.inf))
+    return float(seconds)
 
 
 def column_of(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
     """Return a column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
     clock = ns.tolist()
-    rows = {time: row for row, time in enumerate(clock)}
-    values: list[list[dict[str, Any]]] = [[] for _ in clock]
-    own = [line for line in lines if line.style != TASK]
+    row_of = {time: row for row, time in enumerate(clock)}
+    events: list[list[dict[str, Any]]] = [[] for _ in clock]
+    persistent: list[dict[str, Any]] = []
+    for line in lines:
+        if line.style == TASK:
+            continue
+        row = row_of.get(line.start_ns)
+        if row is not None and _is_event(line, row_of):
+            events[row].append(_struct(line))
+        elif name == PERSISTENT:
+            timestamp = _seconds(line.start_ns) if row is None else float(seconds[row])
+            persistent.append({**_struct(line), "timestamp": timestamp})
     if name == EVENTS:
-        for line in own:
-            if _is_event(line, rows):
-                values[rows[line.start_ns]].append(_struct(line))
-    else:
-        persistent = [
-            _struct(line)
-            | {
-                "timestamp": float(seconds[rows[line.start_ns]])
-                if line.start_ns in rows
-                else _seconds(line.start_ns)
-            }
-            for line in own
-            if not _is_event(line, rows)
-        ]
-        return _array(name, [persistent], len(clock))
-    return _array(name, values)
+        return _array(name, events)
+    return _array(name, [persistent], len(clock))
 
 
 def _struct(line: LanguageLine) -> dict[str, Any]:
-    calls = line.tool_calls
-    texts = None if calls is None else [json.dumps(one, ensure_ascii=False) for one in calls]
+    calls = None
+    if line.tool_calls is not None:
+        calls = [json.dumps(call, ensure_ascii=False) for call in line.tool_calls]
     return {
         "role": line.role,
         "content": line.text,
         "style": line.style,
         "camera": line.camera,
-        "tool_calls": texts,
+        "tool_calls": calls,
     }
 
 
@@ -374,11 +427,20 @@ def _array(name: str, values: list[list[dict[str, Any]]], repeats: int = 1) -> A
     """Return an Arrow array of the rows. repeats: how often to repeat a single row."""
     import pyarrow as pa
 
-    def of(call: Any) -> Any:
-        fields = [pa.field("role", pa.string()), ("content", pa.string()), ("style", pa.string())]
-        fields += [("timestamp", pa.float32())] if name == PERSISTENT else []
-        return pa.list_(pa.struct([*fields, ("camera", pa.string()), ("tool_calls", pa.list_(call))]))
+    array = pa.array(values, _column_type(name, pa.string()))
+    if repeats != 1:
+        array = array.take(pa.array(np.zeros(repeats, np.int64)))
+    if not hasattr(pa, "json_"):  # from PyArrow 19 on
+        return array
+    return array.cast(_column_type(name, pa.json_()))
 
-    array = pa.array(values, of(pa.string()))
-    array = array if repeats == 1 else array.take(pa.array(np.zeros(repeats, np.int64)))
-    return array.cast(of(pa.json_())) if hasattr(pa, "json_") else array
+
+def _column_type(name: str, call: Any) -> Any:
+    """Return the Arrow type of a column's rows. call: type of a tool call."""
+    import pyarrow as pa
+
+    fields = [pa.field("role", pa.string()), ("content", pa.string()), ("style", pa.string())]
+    if name == PERSISTENT:
+        fields.append(("timestamp", pa.float32()))
+    fields += [("camera", pa.string()), ("tool_calls", pa.list_(call))]
+    return pa.list_(pa.struct(fields))

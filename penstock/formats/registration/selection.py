@@ -45,56 +45,69 @@ _EXPORT = (
 
 
 def live_keys(
-    store: Store, folder: str, log: Sequence[ObjectInfo], there: Collection[str], way_out: str
+    store: Store, folder: str, log: Sequence[ObjectInfo], table_keys: Collection[str], advice: str
 ) -> set[str]:
     """Return the keys of a Delta table's live files.
 
-    folder: "" or a path that ends in "/". log: the log's objects. there: keys of Parquet files. way_out: advice for
+    folder: "" or a path that ends in "/". log: the log's objects. table_keys: keys of Parquet files. advice: for
     errors.
 
     Raises: InvalidStore if the table has features that penstock does not read; Corrupt if the log is incomplete.
     """
     name = f"{store.url}/{folder}{LOG}"
-    reader = _DeltaLog(store, name, way_out)
+    reader = _DeltaLog(store, name, advice)
     commits, checkpoint, newest = _newest(log)
     for info in checkpoint:
         reader.read_checkpoint(info)
-    numbers = range(newest + 1, max(commits, default=newest) + 1)
-    if missing := [one for one in numbers if one not in commits]:
-        raise Corrupt(
-            f"{name} has no commit {missing[0]} behind its checkpoint {max(newest, 0)}, so its live files are not "
-            f"known: fetch the whole log; {way_out}"
-        )
-    for number in numbers:
+    last = max(commits, default=newest)
+    for number in range(newest + 1, last + 1):
+        if number not in commits:
+            raise Corrupt(
+                f"{name} has no commit {number} behind its checkpoint {max(newest, 0)}, so its live files are not "
+                f"known: fetch the whole log; {advice}"
+            )
+    for number in range(newest + 1, last + 1):
         reader.read_commit(commits[number])
-    keys = {f"{folder}{reader.path_of(one)}" for one in reader.live}
-    if lost := sorted(keys - set(there)):
+    keys = {f"{folder}{reader.path_of(path)}" for path in reader.live}
+    missing = sorted(keys - set(table_keys))
+    if missing:
         raise Corrupt(
-            f"{name} lists {lost[0]} ({len(lost)} such), and it is not there; fetch the table whole"
+            f"{name} lists {missing[0]} ({len(missing)} such), and it is not there; fetch the table whole"
         )
     return keys
 
 
 def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[ObjectInfo], int]:
-    commits = dict[int, ObjectInfo]()
-    parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
+    """Return number -> commit, the newest whole checkpoint's objects, and its number or -1."""
+    commits: dict[int, ObjectInfo] = {}
+    parts: dict[
+        tuple[int, int], dict[int, ObjectInfo]
+    ] = {}  # (checkpoint, number of its parts) -> part -> object
     for info in log:
         file = info.key.rpartition("/")[2]
-        if match := _COMMIT.fullmatch(file):
-            commits[int(match[1])] = info
-        elif match := _CHECKPOINT.fullmatch(file):
-            number, part, of = int(match[1]), int(match[2] or 1), int(match[3] or 1)
-            parts.setdefault((number, of), {})[part] = info
-    whole = [(number, of) for (number, of), files in parts.items() if len(files) == of]
+        commit = _COMMIT.fullmatch(file)
+        if commit:
+            commits[int(commit[1])] = info
+            continue
+        checkpoint = _CHECKPOINT.fullmatch(file)
+        if checkpoint:
+            number = int(checkpoint[1])
+            part = int(checkpoint[2] or 1)
+            n_parts = int(checkpoint[3] or 1)
+            parts.setdefault((number, n_parts), {})[part] = info
+    whole = [key for key, files in parts.items() if len(files) == key[1]]
     if not whole:
         return commits, [], -1
     newest = max(whole)
-    return commits, [parts[newest][part] for part in sorted(parts[newest])], newest[0]
+    files = parts[newest]
+    return commits, [files[part] for part in sorted(files)], newest[0]
 
 
 class _DeltaLog:
-    def __init__(self, store: Store, name: str, way_out: str) -> None:
-        self._store, self._name, self._way_out = store, name, way_out
+    def __init__(self, store: Store, name: str, advice: str) -> None:
+        self._store = store
+        self._name = name
+        self._advice = advice
         self._live: dict[File, None] = {}
 
     @property
@@ -120,13 +133,14 @@ class _DeltaLog:
 
     def read_commit(self, info: ObjectInfo) -> None:
         for number, line in enumerate(self._lines(info)):
-            if line.strip():
-                try:
-                    self._take(parse_json_object(line))
-                except (DamagedJson, KeyError, TypeError, AttributeError) as error:
-                    raise Corrupt(
-                        f"{self._store.url}/{info.key}, line {number + 1} is no action of a Delta log: {error!r}"
-                    ) from error
+            if not line.strip():
+                continue
+            try:
+                self._take(parse_json_object(line))
+            except (DamagedJson, KeyError, TypeError, AttributeError) as error:
+                raise Corrupt(
+                    f"{self._store.url}/{info.key}, line {number + 1} is no action of a Delta log: {error!r}"
+                ) from error
 
     def _lines(self, info: ObjectInfo) -> Iterator[bytes]:
         rest = b""
@@ -139,32 +153,35 @@ class _DeltaLog:
         yield rest
 
     def _take(self, action: Mapping[str, Any]) -> None:
-        if removed := action.get("remove"):
+        removed = action.get("remove")
+        if removed:
             self._live.pop(_file_of(removed), None)
-        if added := action.get("add"):
+        added = action.get("add")
+        if added:
             self._live[_file_of(added)] = None
-        if protocol := action.get("protocol"):
+        protocol = action.get("protocol")
+        if protocol:
             if int(protocol["minReaderVersion"]) > 3:
                 raise self._refused(f"it asks for readers of version {protocol['minReaderVersion']}")
             if "v2Checkpoint" in (protocol.get("readerFeatures") or ()):
                 raise self._refused("its checkpoints are of the second kind (v2Checkpoint)")
-        if metadata := action.get("metaData"):
-            mode = dict(metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+        metadata = action.get("metaData")
+        if metadata:
+            # A checkpoint's row has a list of pairs, a commit's line a mapping.
+            configuration = dict(metadata.get("configuration") or {})
+            mode = configuration.get("delta.columnMapping.mode", "none")
             if mode != "none":
                 raise self._refused(f"its files have other names of columns (columnMapping.mode={mode})")
 
     def _refused(self, why: str) -> InvalidStore:
-        return InvalidStore(f"{self._name} is the log of a Delta table, and {why}: {self._way_out}")
+        return InvalidStore(f"{self._name} is the log of a Delta table, and {why}: {self._advice}")
 
 
 def _file_of(action: Mapping[str, Any]) -> File:
     vector = action.get("deletionVector") or {}
-    vector_id = [
-        str(vector[name])
-        for name in ("storageType", "pathOrInlineDv", "offset")
-        if vector.get(name) is not None
-    ]
-    return str(action["path"]), " ".join(vector_id)
+    words = [vector.get(name) for name in ("storageType", "pathOrInlineDv", "offset")]
+    vector_id = " ".join(str(word) for word in words if word is not None)
+    return str(action["path"]), vector_id
 
 
 def is_no_table_file(format: str, key: str) -> bool:
@@ -174,9 +191,11 @@ def is_no_table_file(format: str, key: str) -> bool:
 
 def table_log(format: str, key: str) -> str:
     """Return the table format whose log has the object, or ""."""
-    if format not in TABULAR:
-        return ""
-    return next((name for pattern, name in _LOGS if pattern.match(key)), "")
+    if format in TABULAR:
+        for pattern, name in _LOGS:
+            if pattern.match(key):
+                return name
+    return ""
 
 
 def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
@@ -188,47 +207,52 @@ def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[Objec
         return infos
     for pattern, name in ((_HUDI, "Hudi"), (_ICEBERG, "Iceberg")):
         for info in infos:
-            if match := pattern.match(info.key):
+            match = pattern.match(info.key)
+            if match:
                 folder = match["folder"]
                 raise InvalidStore(
                     f"{store.url}/{folder} is a table of {name} ({info.key}), whose files also hold rows that were "
                     f"deleted or replaced: {_EXPORT.format(format=name.lower(), folder=folder)}"
                 )
-    dead = _removed(store, infos) | _not_of_state(store, format, infos)
+    dead = _removed(store, infos)
+    if format == "arrow":  # `hf` reads the state itself
+        dead |= _not_of_state(store, infos)
     return [info for info in infos if info.key not in dead and not is_no_table_file(format, info.key)]
 
 
 def _removed(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
-    logs = dict[str, list[ObjectInfo]]()
+    """Return the keys of Parquet files that a Delta log does not list as live."""
+    logs: dict[str, list[ObjectInfo]] = {}
     for info in infos:
-        if match := _DELTA.match(info.key):
+        match = _DELTA.match(info.key)
+        if match:
             logs.setdefault(match["folder"], []).append(info)
-    dead = set[str]()
+    parquet_keys = [info.key for info in infos if info.key.endswith(".parquet")]
+    dead: set[str] = set()
     for folder, log in logs.items():
-        way_out = _EXPORT.format(format="delta", folder=folder)
-        there = {info.key for info in infos if info.key.startswith(folder) and info.key.endswith(".parquet")}
-        dead |= there - live_keys(store, folder, log, there, way_out)
+        advice = _EXPORT.format(format="delta", folder=folder)
+        table_keys = {key for key in parquet_keys if key.startswith(folder)}
+        dead |= table_keys - live_keys(store, folder, log, table_keys, advice)
     return dead
 
 
-def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set[str]:
-    if format != "arrow":  # `hf` reads these files itself
-        return set()
-    dead = set[str]()
+def _not_of_state(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
+    """Return the keys of Arrow files that the `state.json` of their folder does not list."""
+    files_of: dict[str, set[str]] = {}
+    for info in infos:
+        if info.key.endswith(".arrow"):
+            files_of.setdefault(info.key.rpartition("/")[0], set()).add(info.key)
+    dead: set[str] = set()
     for info in infos:
         folder, _, name = info.key.rpartition("/")
         if name != "state.json" or info.nbytes > MAX_STATE_BYTES:
             continue
         try:
             state = parse_json_object(store.get(info.key).data)
-            live = {f"{folder}/{one['filename']}".lstrip("/") for one in state["_data_files"]}
+            live = {f"{folder}/{file['filename']}".lstrip("/") for file in state["_data_files"]}
         except (DamagedJson, KeyError, TypeError):
             continue  # another tool's file
-        dead |= {
-            one.key
-            for one in infos
-            if one.key.endswith(".arrow") and one.key.rpartition("/")[0] == folder and one.key not in live
-        }
+        dead |= files_of.get(folder, set()) - live
     return dead
 
 
@@ -275,15 +299,17 @@ class ListedObjects(NamedTuple):
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
     """Return a source's selected objects. Raises: as `key_filter`."""
-    why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
-    infos, n = list[ObjectInfo](), 0
+    why_left_out = key_filter(selection.include, selection.exclude, store.url)
+    refusals = Refusals()
 
     def refuse(name: str, reason: str) -> None:
-        if not why(name):
+        if not why_left_out(name):
             refusals(name, reason)
 
+    infos: list[ObjectInfo] = []
+    n = 0
     for info in list_place(store, refuse=refuse):
         n += 1
-        if not why(info.key):
+        if not why_left_out(info.key):
             infos.append(info)
-    return ListedObjects(live_files(store, format, infos), n, refusals, why)
+    return ListedObjects(live_files(store, format, infos), n, refusals, why_left_out)

@@ -1,7 +1,8 @@
 """Hugging Face datasets: `save_to_disk` folders, and Parquet in the Hub's layout."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from typing import Any
 
 from loader.dataset.columnar.choices import ColumnarOptions, split_of
 from loader.errors import Corrupt, InvalidStore
@@ -22,17 +23,11 @@ _SPLITS = "dataset_dict.json"
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the data files. Raises: InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
-    saved: dict[str, str] = {}
-    for key in sorted(keys):
-        if key == _STATE or key.endswith(f"/{_STATE}"):
-            folder = key.removesuffix(_STATE)
-            above, slash, split = folder.rstrip("/").rpartition("/")
-            split = split if f"{above}{slash}{_SPLITS}" in keys else ""
-            saved |= {f"{folder}{name}": split for name in _data_files(store, key)}
+    split_by_key = _saved_files(store, keys)
     stated = StatedCounts()
-    for key in sorted(saved.keys() - keys):
+    for key in sorted(split_by_key.keys() - keys):
         stated.lacks(f"{store.url} has no {key!r}, which its {_STATE} lists", key)
-    for key in sorted(key for key in keys if key == _SPLITS or key.endswith(f"/{_SPLITS}")):
+    for key in _keys_named(keys, _SPLITS):
         folder = key.removesuffix(_SPLITS)
         for split in _split_names(store, key):
             state_key = f"{folder}{split}/{_STATE}"
@@ -41,22 +36,41 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
                     f"{store.url}/{key} states the split {split!r}, which has no {_STATE}", state_key
                 )
     tables = [info for info in infos if info.key.lower().endswith(".parquet")]
-    if saved and tables:
+    if not split_by_key:
+        return _with_splits(parquet.tables(store, tables, options), split_of)
+    if tables:
         raise InvalidStore(
-            f"{store.url} has a dataset of save_to_disk ({min(saved)}) and Parquet ({tables[0].key}): name the folder "
-            "of one"
+            f"{store.url} has a dataset of save_to_disk ({min(split_by_key)}) and Parquet ({tables[0].key}): name the "
+            "folder of one"
         )
-    if saved:
-        readable = arrow.batches(store, [info for info in infos if info.key in saved], options)
-        return _with_splits(readable._replace(stated=stated), saved.__getitem__)
-    return _with_splits(parquet.tables(store, tables, options), split_of)
+    saved = [info for info in infos if info.key in split_by_key]
+    readable = arrow.batches(store, saved, options)
+    return _with_splits(readable._replace(stated=stated), split_by_key.__getitem__)
+
+
+def _saved_files(store: Store, keys: Collection[str]) -> dict[str, str]:
+    """Return the key of each file that `save_to_disk` lists -> its split, "" for none."""
+    split_by_key: dict[str, str] = {}
+    for key in _keys_named(keys, _STATE):
+        folder = key.removesuffix(_STATE)
+        parent, slash, split = folder.rstrip("/").rpartition("/")
+        if f"{parent}{slash}{_SPLITS}" not in keys:
+            split = ""  # a dataset without splits
+        for name in _data_files(store, key):
+            split_by_key[f"{folder}{name}"] = split
+    return split_by_key
+
+
+def _keys_named(keys: Collection[str], name: str) -> list[str]:
+    """Return the keys of objects with a name, in any folder, sorted."""
+    return sorted(key for key in keys if key.rpartition("/")[2] == name)
 
 
 def _data_files(store: Store, key: str) -> list[str]:
     try:
         state = parse_json_object(store.get(key).data)
-        files = [one["filename"] for one in state["_data_files"]]
-        if not all(isinstance(name, str) and "/" not in name for name in files):
+        files = [file["filename"] for file in state["_data_files"]]
+        if not _are_names(files):
             raise TypeError("a file's name is no name")
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} is not the state of a dataset: {error!r}") from error
@@ -66,11 +80,15 @@ def _data_files(store: Store, key: str) -> list[str]:
 def _split_names(store: Store, key: str) -> list[str]:
     try:
         splits: list[str] = parse_json_object(store.get(key).data)["splits"]
-        if type(splits) is not list or not all(isinstance(name, str) and "/" not in name for name in splits):
+        if type(splits) is not list or not _are_names(splits):
             raise TypeError("splits is no list of names")
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} names no splits of a dataset: {error!r}") from error
     return splits
+
+
+def _are_names(values: list[Any]) -> bool:
+    return all(isinstance(value, str) and "/" not in value for value in values)
 
 
 def _with_splits(readable: Readable, split_of: Callable[[str], str]) -> Readable:
@@ -80,18 +98,21 @@ def _with_splits(readable: Readable, split_of: Callable[[str], str]) -> Readable
 def _samples(
     samples: Callable[[ImportRun], Iterator[ReadSample]], split_of: Callable[[str], str], run: ImportRun
 ) -> Iterator[ReadSample]:
+    source: dict[str, str] = {}
     split = split_of(run.info.key)
-    source: Mapping[str, str] = {"split": split} if split else {}
+    if split:
+        source["split"] = split
     for sample in samples(run):
         yield sample._replace(source={**source, **sample.source})
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
     """Return the Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
-    saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
-    if saved is not None:
-        raise InvalidStore(
-            f"{store.url} has a dataset of save_to_disk ({saved}), whose splits are in files of its own: import it "
-            "(penstock import hf), save it with to_parquet, or register a split's files (penstock register arrow)"
-        )
+    for info in infos:
+        if info.key.rpartition("/")[2] == _STATE:
+            raise InvalidStore(
+                f"{store.url} has a dataset of save_to_disk ({info.key}), whose splits are in files of its own: import "
+                "it (penstock import hf), save it with to_parquet, or register a split's files (penstock register "
+                "arrow)"
+            )
     return objects_with_splits(store, infos, options, split_of)

@@ -149,7 +149,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
         ),
         ({"steps/observation/depth": [depth(0)[:40]] * 3}, "steps/observation/depth: "),
         ({"steps/observation/image": [1, 2, 3]}, "has int64 values, and is of bytes"),
-        ({"episode_metadata/file_path": [b"a", b"b"]}, "has 2 values, and is one of the episode"),
+        ({"episode_metadata/file_path": [b"a", b"b"]}, "expected one value per episode, got 2"),
     ],
 )
 def test_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tmp_path):

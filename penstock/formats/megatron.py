@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,39 +95,20 @@ def _documents(
     windows: list[ObjectWindow], name: str, nbytes: int
 ) -> Iterator[tuple[MegatronHeader, Documents]]:
     head = _read_header(windows[0])
-    size, begin, at = int(head.word[1:]), 0, 0
+    begin = 0  # first sequence of the next documents
+    at = 0  # its offset in the `.bin` object
     for first in range(0, max(head.n_documents, 1), RUN_SAMPLES):
         n = min(RUN_SAMPLES, head.n_documents - first)
-        bounds = _array(windows[2], head.documents + 8 * first, n + 1, "<i8")
-        wrong = np.flatnonzero(np.diff(bounds, prepend=begin) < 0)
-        if bounds[0] != begin or len(wrong) or bounds[-1] > head.n_sequences:
-            number = int(wrong[0]) if len(wrong) else 0 if bounds[0] != begin else n
-            raise _corrupt(
-                windows[2],
-                head.documents + 8 * (first + number),
-                f"a document ends behind sequence {bounds[number]} of {head.n_sequences}, which is not in order",
-            )
+        bounds = _bounds(windows[2], head, first, n, begin)
         n_sequences = int(bounds[-1]) - begin
-        lengths = _array(windows[0], HEADER_BYTES + 4 * begin, n_sequences, "<i4")
-        ends = at + np.cumsum(lengths * size)
-        pointers = _array(windows[1], head.pointers + 8 * begin, n_sequences, "<i8")
-        negative, moved = np.flatnonzero(lengths < 0), np.flatnonzero(pointers != ends - lengths * size)
-        if len(negative):
-            raise _corrupt(
-                windows[0],
-                HEADER_BYTES + 4 * (begin + int(negative[0])),
-                f"a sequence has the length {lengths[negative[0]]}",
-            )
-        if len(moved):
-            raise _corrupt(
-                windows[1],
-                head.pointers + 8 * (begin + int(moved[0])),
-                f"a sequence begins at {pointers[moved[0]]}, and not where the one before it ends",
-            )
-        edges = np.concatenate([[at], ends])
-        modes = _array(windows[3], head.modes + begin, n_sequences, "<i1") if head.has_modes else None
-        yield head, Documents(first, bounds - begin, edges[bounds - begin], lengths, modes)
-        begin, at = int(bounds[-1]), int(edges[-1])
+        lengths, edges = _sequence_edges(windows, head, begin, n_sequences, at)
+        modes = None
+        if head.has_modes:
+            modes = _array(windows[3], head.modes + begin, n_sequences, "<i1")
+        inner = bounds - begin  # int64 [n + 1]: bounds as indexes of `lengths`
+        yield head, Documents(first, inner, edges[inner], lengths, modes)
+        begin = int(bounds[-1])
+        at = int(edges[-1])
     if begin != head.n_sequences:
         raise _corrupt(
             windows[2],
@@ -142,6 +124,53 @@ def _documents(
         )
 
 
+def _bounds(window: ObjectWindow, head: MegatronHeader, first: int, n: int, begin: int) -> Int64s:
+    """Return the sequence bounds of `n` documents, int64 [n + 1]. begin: the first document's sequence."""
+    offset = head.documents + 8 * first
+    bounds = _array(window, offset, n + 1, "<i8")
+    wrong = np.flatnonzero(np.diff(bounds, prepend=begin) < 0)  # bounds below the one before
+    if len(wrong):
+        number = int(wrong[0])
+    elif bounds[0] != begin:
+        number = 0
+    elif bounds[-1] > head.n_sequences:
+        number = n
+    else:
+        return bounds
+    raise _corrupt(
+        window,
+        offset + 8 * number,
+        f"a document ends behind sequence {bounds[number]} of {head.n_sequences}, which is not in order",
+    )
+
+
+def _sequence_edges(
+    windows: list[ObjectWindow], head: MegatronHeader, begin: int, n: int, at: int
+) -> tuple[Int64s, Int64s]:
+    """Return the lengths of `n` sequences from `begin` on, int64 [n], and their offsets, int64 [n + 1]."""
+    lengths_offset = HEADER_BYTES + 4 * begin
+    lengths = _array(windows[0], lengths_offset, n, "<i4")
+    sizes = lengths * int(head.word[1:])  # int64 [n]: bytes
+    ends = at + np.cumsum(sizes)
+    pointers_offset = head.pointers + 8 * begin
+    pointers = _array(windows[1], pointers_offset, n, "<i8")
+    negative = np.flatnonzero(lengths < 0)
+    if len(negative):
+        number = int(negative[0])
+        raise _corrupt(
+            windows[0], lengths_offset + 4 * number, f"a sequence has the length {lengths[number]}"
+        )
+    moved = np.flatnonzero(pointers != ends - sizes)
+    if len(moved):
+        number = int(moved[0])
+        raise _corrupt(
+            windows[1],
+            pointers_offset + 8 * number,
+            f"a sequence begins at {pointers[number]}, and not where the one before it ends",
+        )
+    return lengths, np.concatenate([[at], ends])
+
+
 def _read_header(window: ObjectWindow) -> MegatronHeader:
     data = window.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
@@ -153,19 +182,27 @@ def _read_header(window: ObjectWindow) -> MegatronHeader:
         raise _corrupt(window, 9, f"the index has version {version}; accepted: 1")
     if code not in DTYPES:
         raise _corrupt(window, 17, f"no dtype has the code {code}; accepted: 1 to {max(DTYPES)}")
-    expected = HEADER_BYTES + 12 * n_sequences + 8 * n_bounds
-    if not n_bounds or window.nbytes not in (expected, expected + n_sequences):
+    # A sequence has a length (int32) and a pointer (int64); a mode is one byte.
+    without_modes = HEADER_BYTES + 12 * n_sequences + 8 * n_bounds
+    with_modes = without_modes + n_sequences
+    if not n_bounds or window.nbytes not in (without_modes, with_modes):
         raise _corrupt(
             window,
             18,
-            f"{n_sequences} sequences and {n_bounds} bounds of documents have {expected:,} bytes, with modes "
-            f"{expected + n_sequences:,}, and the index has {window.nbytes:,}",
+            f"{n_sequences} sequences and {n_bounds} bounds of documents have {without_modes:,} bytes, with modes "
+            f"{with_modes:,}, and the index has {window.nbytes:,}",
         )
-    return MegatronHeader(DTYPES[code], n_sequences, n_bounds - 1, window.nbytes > expected)
+    return MegatronHeader(
+        word=DTYPES[code],
+        n_sequences=n_sequences,
+        n_documents=n_bounds - 1,
+        has_modes=window.nbytes > without_modes,
+    )
 
 
 def _array(window: ObjectWindow, at: int, n: int, dtype: str) -> Int64s:
-    return np.frombuffer(window.read(at, n * int(dtype[2:])), dtype).astype(np.int64)
+    data = window.read(at, n * int(dtype[2:]))
+    return np.frombuffer(data, dtype).astype(np.int64)
 
 
 def _corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
@@ -183,11 +220,12 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:
-    prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
+    prefix = ""
+    if len(indexes) > 1:
+        prefix = f"{_stem(info.key)}/"
     for head, documents in documents_in(store, indexes[info.key], info):
-        yield ForeignRun(
-            prefix, documents.first, f"{FIELD}.{head.word}", documents.edges, _metadata(documents)
-        )
+        field = f"{FIELD}.{head.word}"
+        yield ForeignRun(prefix, documents.first, field, documents.edges, _metadata(documents))
 
 
 def _metadata(documents: Documents) -> dict[str, pa.Array]:
@@ -218,7 +256,9 @@ class _FileUnit(WorkUnit):
 class _MegatronIndex:
     def __init__(self, word: str) -> None:
         self.word = word
-        self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
+        self._lengths = array("i")
+        self._bounds = array("q", [0])
+        self._modes = array("b")
 
     def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
         """Add a document. lengths, modes: one number per sequence; modes may be empty."""
@@ -228,35 +268,37 @@ class _MegatronIndex:
 
     def write(self, outbox: Outbox, key: str) -> None:
         lengths = np.array(self._lengths, "<i4")
-        ends = np.cumsum(lengths.astype("<i8") * int(self.word[1:]))
+        sizes = lengths.astype("<i8") * int(self.word[1:])
+        edges = np.concatenate([[0], np.cumsum(sizes)])  # [sequences + 1]
+        pointers = edges[: len(lengths)].astype("<i8")
         with outbox.file(key) as file:
             file.write(MAGIC + np.uint64(1).tobytes() + bytes([_CODES[self.word]]))
             file.write(np.array([len(lengths), len(self._bounds)], "<u8").tobytes())
             file.write(lengths.tobytes())
-            file.write(np.concatenate([[0], ends])[: len(lengths)].astype("<i8").tobytes())
+            file.write(pointers.tobytes())
             file.write(np.array(self._bounds, "<i8").tobytes())
             file.write(self._modes.tobytes())
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
     """Return everything but the tokens as losses. Raises: LossyExport if the token field is ambiguous."""
-    files, tokens = _units(selection), _token_fields(selection)
-    out = [
-        Loss(f"field {name!r}", "Megatron holds tokens: it is left out")
-        for name in selection.fields
-        if name not in tokens
-    ]
-    if lacking := selection.n_samples - sum(len(unit.ordinals) for unit in files):
-        out.append(Loss(f"{lacking} samples", f"they have no field {', '.join(tokens)}: they are left out"))
-    held = {LENGTHS, MODES} | ({"raw_key"} if files[0].is_file else set())
-    out += [
-        Loss(f"column {name!r}", "Megatron has no columns: it is left out")
-        for name in selection.columns
-        if name not in held
-    ]
+    files = _units(selection)
+    tokens = _token_fields(selection)
+    other_fields = [name for name in selection.fields if name not in tokens]
+    losses = [Loss(f"field {name!r}", "Megatron holds tokens: it is left out") for name in other_fields]
+    lacking = selection.n_samples - sum(len(unit.ordinals) for unit in files)
+    if lacking:
+        losses.append(
+            Loss(f"{lacking} samples", f"they have no field {', '.join(tokens)}: they are left out")
+        )
+    stored_columns = {LENGTHS, MODES}
+    if files[0].is_file:
+        stored_columns.add("raw_key")
+    other_columns = [name for name in selection.columns if name not in stored_columns]
+    losses += [Loss(f"column {name!r}", "Megatron has no columns: it is left out") for name in other_columns]
     if not _numbered(selection, files):
-        out.append(Loss("keys", "Megatron counts documents: their numbers are other keys"))
-    return out
+        losses.append(Loss("keys", "Megatron counts documents: their numbers are other keys"))
+    return losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
@@ -267,16 +309,19 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
     """Write a pair of files. Raises: InvalidSample if Megatron cannot represent a document."""
     assert isinstance(unit, _FileUnit)
     index: _MegatronIndex | None = None
+    has_modes = False
     with outbox.file(f"{unit.stem}.bin") as file:
         for number, sample in enumerate(selection.samples(unit)):
             word, values = _tokens(sample, unit.fields[0])
-            if index is None:
-                index, has_modes = _MegatronIndex(word), MODES in sample.columns
+            if index is None:  # the first document decides for the file
+                index = _MegatronIndex(word)
+                has_modes = MODES in sample.columns
             if word != index.word:
                 raise _refused(sample, f"is of {word}, and those before it are of {index.word}")
             if (MODES in sample.columns) != has_modes:
                 raise _refused(sample, f"and the {number} before it: some have {MODES}, some have not")
-            index.add(*_sequences(sample, len(values)))
+            lengths, modes = _sequences(sample, len(values))
+            index.add(lengths, modes)
             file.write(values.tobytes())
     assert index is not None
     index.write(outbox, f"{unit.stem}.idx")
@@ -298,54 +343,67 @@ def _token_fields(selection: ExportSelection) -> list[str]:
 
 
 def _units(selection: ExportSelection) -> list[_FileUnit]:
-    tokens, pieces = _token_fields(selection), list[tuple[str, Any]]()
+    tokens = _token_fields(selection)
+    pieces: list[tuple[str, Any]] = []  # (token field, ordinals) of each part
     for unit in selection.by_part():
-        own = [name for name in unit.fields if name in tokens]
-        if len(own) > 1 and len(unit.ordinals):
+        if not len(unit.ordinals):
+            continue
+        fields = [name for name in unit.fields if name in tokens]
+        if len(fields) > 1:
             raise LossyExport(
-                f"megatron holds one field of tokens, and samples of {selection.version.name} have {', '.join(own)}: "
-                "leave all but one out (--without)"
+                f"megatron holds one field of tokens, and samples of {selection.version.name} have "
+                f"{', '.join(fields)}: leave all but one out (--without)"
             )
-        if own and len(unit.ordinals):
-            pieces.append((own[0], unit.ordinals))
-    names, out = _files(selection, pieces), list[_FileUnit]()
+        if fields:
+            pieces.append((fields[0], unit.ordinals))
+    names = _files(selection, pieces)
+    units: list[_FileUnit] = []
     for at, (field, ordinals) in enumerate(pieces):
-        if names and at and names[at] == names[at - 1]:
-            last = out.pop()
+        if names and at and names[at] == names[at - 1]:  # several parts hold one registered file
+            last = units.pop()
             ordinals = np.concatenate([last.ordinals, ordinals])
-        stem = names[at].removesuffix(".bin") if names else f"{len(out):06d}"
-        out.append(
-            _FileUnit(number=len(out), fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names))
+        number = len(units)
+        stem = f"{number:06d}"
+        if names:
+            stem = names[at].removesuffix(".bin")
+        units.append(
+            _FileUnit(number=number, fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names))
         )
-    return out
+    return units
 
 
 def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
-    names = list[str]()
+    """Return each piece's registered `.bin` key; empty unless every file is one run of pieces."""
     if "raw_key" not in selection.columns:
         return []
+    names: list[str] = []
     for _, ordinals in pieces:
         origins = selection.frame["raw_key"].gather(ordinals)
         if origins.null_count() or origins.n_unique() > 1 or not origins[0].endswith(".bin"):
             return []
         names.append(origins[0])
-    changes = [at for at, name in enumerate(names) if not at or names[at - 1] != name]
-    return names if len({names[at] for at in changes}) == len(changes) else []
+    n_runs = sum(1 for _ in groupby(names))
+    if n_runs > len(set(names)):
+        return []
+    return names
 
 
 def _numbered(selection: ExportSelection, files: Sequence[_FileUnit]) -> bool:
     pl = import_polars()
     keys = selection.version.samples().select("key").collect()["key"]
     for unit in files:
-        numbers = pl.Series(np.arange(len(unit.ordinals))).cast(pl.String)
-        expected = f"{unit.stem}/" + numbers if len(files) > 1 else numbers
+        expected = pl.Series(np.arange(len(unit.ordinals))).cast(pl.String)
+        if len(files) > 1:
+            expected = f"{unit.stem}/" + expected
         if (keys.gather(unit.ordinals) != expected).any():
             return False
     return True
 
 
 def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
-    data, word = sample.fields[field], field.rpartition(".")[2]
+    """Return the dtype word and the values [n] of a sample's tokens."""
+    data = sample.fields[field]
+    word = field.rpartition(".")[2]
     if word != _NPY:
         if len(data) % int(word[1:]):
             raise _refused(sample, f"has {len(data)} bytes, no whole values of {word}")
@@ -361,18 +419,26 @@ def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
 
 
 def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[int]]:
-    lengths, modes = sample.columns.get(LENGTHS, [n]), sample.columns.get(MODES, [])
-    for name, values, low, high in ((LENGTHS, lengths, 0, _MOST), (MODES, modes, -128, 127)):
-        if not isinstance(values, list) or not all(type(v) is int and low <= v <= high for v in values):
-            raise _refused(
-                sample, f"with {name} {str(values)[:80]}: leave the column out (--without), or cut it"
-            )
-    if sum(lengths) != n or (MODES in sample.columns and len(modes) != len(lengths)):
+    """Return the lengths and modes of a sample's sequences. n: number of its values."""
+    lengths = sample.columns.get(LENGTHS, [n])
+    modes = sample.columns.get(MODES, [])
+    _check_numbers(sample, LENGTHS, lengths, 0, _MOST)
+    _check_numbers(sample, MODES, modes, -128, 127)
+    is_whole = sum(lengths) == n
+    if MODES in sample.columns:
+        is_whole &= len(modes) == len(lengths)
+    if not is_whole:
         raise _refused(
             sample,
             f"has {n} values, and its {LENGTHS} and {MODES} are of others: leave these out (--without)",
         )
     return lengths, modes
+
+
+def _check_numbers(sample: ExportSample, name: str, values: Any, least: int, most: int) -> None:
+    if isinstance(values, list) and all(type(v) is int and least <= v <= most for v in values):
+        return
+    raise _refused(sample, f"with {name} {str(values)[:80]}: leave the column out (--without), or cut it")
 
 
 def _refused(sample: ExportSample, what: str) -> InvalidSample:

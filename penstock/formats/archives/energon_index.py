@@ -7,7 +7,7 @@ import os
 import re
 import sqlite3
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from importlib import import_module
 from itertools import pairwise
@@ -66,17 +66,19 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
     Raises: InvalidStore if there is none, or if an archive is in two splits.
     """
-    info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
-    if info is None:
+    info_keys = [FOLDER + name for name in INFO if FOLDER + name in objects]
+    if not info_keys:
         raise InvalidStore(
             f"{store.url} has no {FOLDER}{INFO[0]}: register the folder that `energon prepare` was run on, or register "
             "the archives as webdataset"
         )
-    counts = _counts(_document(store, objects[info]), f"{store.url}/{info}")
-    split = next((FOLDER + name for name in SPLIT if FOLDER + name in objects), None)
-    if split is None:
+    info_key = info_keys[0]
+    counts = _counts(_document(store, objects[info_key]), f"{store.url}/{info_key}")
+    split_keys = [FOLDER + name for name in SPLIT if FOLDER + name in objects]
+    if not split_keys:
         return NvMeta(counts, {}, frozenset())
-    return _with_splits(counts, _document(store, objects[split]), f"{store.url}/{split}")
+    split_key = split_keys[0]
+    return _with_splits(counts, _document(store, objects[split_key]), f"{store.url}/{split_key}")
 
 
 def expanded(pattern: str, name: str) -> Iterator[str]:
@@ -128,20 +130,19 @@ def _count(n: Any) -> int:
 
 def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
     try:
-        if (
-            n := sum(map(len, document["split_parts"].values()))
-        ) > MOST_NAMES:  # YAML aliases can repeat one list many times
-            raise Corrupt(beyond(f"{name}: its splits", n, "patterns", MOST_NAMES))
-        parts = {split: list(patterns) for split, patterns in document["split_parts"].items()}
+        split_parts = document["split_parts"]
+        n_patterns = sum(map(len, split_parts.values()))
+        if n_patterns > MOST_NAMES:  # YAML aliases can repeat one list many times
+            raise Corrupt(beyond(f"{name}: its splits", n_patterns, "patterns", MOST_NAMES))
+        parts = {split: list(patterns) for split, patterns in split_parts.items()}
         excluded = list(document.get("exclude") or ())
-        if not all(
-            isinstance(one, str)
-            for one in (*parts, *excluded, *(p for patterns in parts.values() for p in patterns))
-        ):
-            raise TypeError("a name is no text")
+        _check_texts(parts)
+        _check_texts(excluded)
+        for patterns in parts.values():
+            _check_texts(patterns)
     except (AttributeError, KeyError, TypeError) as error:
         raise Corrupt(f"{name} has no split_parts of splits and their archives: {error!r}") from error
-    splits = dict[str, str]()
+    splits: dict[str, str] = {}
     budget = NameBudget(name)
     for split, patterns in parts.items():
         for key in budget.names(patterns):
@@ -153,6 +154,11 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
                     "each archive once"
                 )
     return NvMeta(counts, splits, frozenset(budget.names(excluded)))
+
+
+def _check_texts(values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a name is no text")
 
 
 class NameBudget:
@@ -180,44 +186,69 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
         return
     if depth > _NESTED or len(pattern) > 4096:
         raise Corrupt(f"{name}: {pattern[:80]!r} has too many braces; name its archives one by one")
-    inner = pattern[start + 1 : stop]
-    if commas:
-        cuts = [start, *commas, stop]
-        words = [pattern[a + 1 : b] for a, b in pairwise(cuts)]
-        heads: Iterator[str] = (one for word in words for one in _expanded(word, name, depth + 1))
-    elif (match := _RANGE.fullmatch(inner)) is not None:
-        heads = _range(match)
-    else:
-        heads = (f"{{{one}}}" for one in _expanded(inner, name, depth + 1))
-    for head in heads:
+    for head in _alternatives(pattern, start, stop, commas, name, depth):
         for tail in _expanded(pattern[stop + 1 :], name, depth + 1):
             yield pattern[:start] + head + tail
 
 
+def _alternatives(
+    pattern: str, start: int, stop: int, commas: list[int], name: str, depth: int
+) -> Iterator[str]:
+    """Yield the texts that replace the braces from `start` to `stop`."""
+    inner = pattern[start + 1 : stop]
+    if commas:
+        for before, after in pairwise([start, *commas, stop]):
+            yield from _expanded(pattern[before + 1 : after], name, depth + 1)
+        return
+    match = _RANGE.fullmatch(inner)
+    if match is not None:
+        yield from _range(match)
+        return
+    # Bash keeps the braces around a single word.
+    for word in _expanded(inner, name, depth + 1):
+        yield f"{{{word}}}"
+
+
 def _braces(pattern: str) -> tuple[int, int, list[int]]:
     """Return (start, stop, commas) of the first pair of braces; -1 for a missing brace."""
-    start, open_, commas = pattern.find("{"), 0, list[int]()
-    for at in range(max(0, start), len(pattern) if start >= 0 else 0):
-        open_ += (pattern[at] == "{") - (pattern[at] == "}")
-        if pattern[at] == "," and open_ == 1:
+    start = pattern.find("{")
+    commas: list[int] = []
+    if start < 0:
+        return start, -1, commas
+    depth = 0
+    for at in range(start, len(pattern)):
+        character = pattern[at]
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+        elif character == "," and depth == 1:  # deeper commas belong to inner braces
             commas.append(at)
-        if open_ == 0:
+        if depth == 0:
             return start, at, commas
     return start, -1, []
 
 
 def _range(match: re.Match[str]) -> Iterator[str]:
+    """Yield the members of a Bash sequence, such as 008..012 or a..f..2."""
     if match[4]:
-        first, last, step = ord(match[4]), ord(match[5]), abs(int(match[6] or 1)) or 1
-        yield from map(
-            chr, range(first, last + (1 if last >= first else -1), step if last >= first else -step)
-        )
+        for code in _steps(ord(match[4]), ord(match[5]), match[6]):
+            yield chr(code)
         return
-    first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
-    padded = any(len(one.lstrip("-")) > 1 and one.lstrip("-")[0] == "0" for one in (match[1], match[2]))
-    width = max(len(match[1]), len(match[2])) if padded else 0
-    for number in range(first, last + (1 if last >= first else -1), step if last >= first else -step):
+    ends = match[1], match[2]
+    width = 0
+    if any(re.match("-?0.", end) for end in ends):  # a leading zero: Bash pads to the longer end
+        width = max(map(len, ends))
+    for number in _steps(int(match[1]), int(match[2]), match[3]):
         yield f"{number:0{width}d}"
+
+
+def _steps(first: int, last: int, text: str | None) -> range:
+    """Return the numbers from first to last, both included. text: the step, whose sign does not count."""
+    step = abs(int(text or 1)) or 1
+    if first <= last:
+        return range(first, last + 1, step)
+    return range(first, last - 1, -step)
 
 
 class IndexedMember(NamedTuple):
@@ -234,7 +265,8 @@ class IndexedTar:
 
     def __init__(self) -> None:
         self._keys: list[str] = []
-        self._samples, self._parts = array("q"), array("q")
+        self._samples = array("q")  # (number, offset, bytes) of each sample
+        self._parts = array("q")  # (sample's number, name's index, offset, bytes) of each member
         self._names: dict[str, int] = {}
 
     def add_sample(self, key: str, number: int, offset: int, nbytes: int) -> None:
@@ -243,7 +275,8 @@ class IndexedTar:
 
     def add_part(self, number: int, name: str, offset: int, nbytes: int) -> None:
         """Add a row of `sample_parts`. number: its sample's index in the archive."""
-        self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
+        name_index = self._names.setdefault(name, len(self._names))
+        self._parts.extend((number, name_index, offset, nbytes))
 
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
         """Return each sample's key and members; None if they do not fill `nbytes` bytes.
@@ -253,17 +286,18 @@ class IndexedTar:
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
         by_number = np.argsort(samples[:, 0], kind="stable")
-        parts = parts[np.lexsort((parts[:, 2], parts[:, 0]))]
         samples = samples[by_number]
-        if not (len(samples) == count > 0 and _fills(samples, parts, nbytes)):
+        parts = parts[np.lexsort((parts[:, 2], parts[:, 0]))]  # by sample, then by offset
+        if count <= 0 or len(samples) != count or not _fills(samples, parts, nbytes):
             return None
         names = list(self._names)
         members = [IndexedMember(names[name], *place) for name, *place in parts[:, 1:].tolist()]
+        # [count + 1]: each sample's first member
         cuts = np.searchsorted(parts[:, 0], np.arange(count + 1)).tolist()
-        return [
-            (self._keys[at], members[cuts[number] : cuts[number + 1]])
-            for number, at in enumerate(by_number.tolist())
-        ]
+        out = []
+        for number, at in enumerate(by_number.tolist()):
+            out.append((self._keys[at], members[cuts[number] : cuts[number + 1]]))
+        return out
 
 
 def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
@@ -322,18 +356,18 @@ def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int)
 
 
 def _columns(database: sqlite3.Connection, table: str, required: tuple[str, ...], name: str) -> bool:
+    """Return whether there is a table. Raises: Corrupt unless it is plain and has the required columns."""
     definition = database.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     if definition is None:
         return False
     kind, sql = definition
-    columns = {one[1]: one[6] for one in database.execute(f"PRAGMA table_xinfo({table})")}
-    if (
-        kind != "table"
-        or not str(sql).upper().startswith("CREATE TABLE ")
-        or any(columns.get(one) for one in required)
-    ):
+    # Column 1 of the pragma is the name, column 6 is 0 unless the column is hidden or generated.
+    hidden = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
+    is_table = kind == "table" and str(sql).upper().startswith("CREATE TABLE ")
+    if not is_table or any(hidden.get(column) for column in required):
         raise Corrupt(f"{name}: {table} is no plain table; run `energon prepare` again")
-    if missing := [one for one in required if one not in columns]:
+    missing = [column for column in required if column not in hidden]
+    if missing:
         raise Corrupt(f"{name}: the table {table} has no column {missing[0]}; run `energon prepare` again")
     return True
 
@@ -346,31 +380,46 @@ def _rows(
     nbytes: int,
     n_archives: int,
 ) -> Iterator[Any]:
-    kinds = tuple(str if column in ("sample_key", "part_name") else int for column in columns)
+    texts = ("sample_key", "part_name")
+    kinds = [str if column in texts else int for column in columns]
     rows = database.execute(f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED")
     for number, row in enumerate(rows):
-        if tuple(map(type, row)) != kinds or not 0 <= row[0] < n_archives or number * _LEAST_ROW > nbytes:
+        is_valid = list(map(type, row)) == kinds and 0 <= row[0] < n_archives
+        # A damaged file can list a page again and again: more rows than its bytes hold end the walk.
+        if not is_valid or number * _LEAST_ROW > nbytes:
             raise Corrupt(f"{name}: row {number} of {table} is {str(row)[:200]}; run `energon prepare` again")
         yield row
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether samples fill the archive with room for headers; both arrays are sorted by offset."""
+    """Return whether samples fill the archive with room for headers; both arrays are sorted by offset.
+
+    samples: [n, 3] of number, offset, bytes. parts: [members, 4] of sample, name, offset, bytes.
+    """
     for table in (samples[:, 1:], parts[:, 2:]):
-        if not ((table >= 0) & (table <= nbytes)).all():
+        if (table < 0).any() or (table > nbytes).any():
             return False
-    start, end = samples[:, 1], samples[:, 1] + samples[:, 2]
+    start = samples[:, 1]
+    end = start + samples[:, 2]
+    if not np.array_equal(samples[:, 0], np.arange(len(samples))):
+        return False
+    if not np.array_equal(start[1:], end[:-1]) or (start % BLOCK_BYTES).any():
+        return False
+    # An archive ends with two blocks of zeros, padded to a record.
     tail = nbytes - int(end[-1])
-    whole = np.array_equal(samples[:, 0], np.arange(len(samples))) and np.array_equal(start[1:], end[:-1])
-    if (
-        not (whole and 2 * BLOCK_BYTES <= tail <= 2 * BLOCK_BYTES + RECORD_BYTES)
-        or (start % BLOCK_BYTES).any()
-    ):
+    if not 2 * BLOCK_BYTES <= tail <= 2 * BLOCK_BYTES + RECORD_BYTES:
         return False
-    if not np.array_equal(np.unique(parts[:, 0]), samples[:, 0]):
+    if not np.array_equal(np.unique(parts[:, 0]), samples[:, 0]):  # each sample has members
         return False
-    ends = parts[:, 2] + -(-parts[:, 3] // BLOCK_BYTES) * BLOCK_BYTES
-    inside = (parts[:, 2] >= start[parts[:, 0]] + BLOCK_BYTES) & (ends <= end[parts[:, 0]])
-    apart = parts[1:, 2] >= ends[:-1] + BLOCK_BYTES
-    names = len(np.unique(parts[:, :2], axis=0)) == len(parts)
-    return bool(inside.all() and apart.all() and names and not (parts[:, 2] % BLOCK_BYTES).any())
+    sample = parts[:, 0]
+    content = parts[:, 2]
+    n_blocks = -(-parts[:, 3] // BLOCK_BYTES)
+    content_end = content + n_blocks * BLOCK_BYTES
+    if (content % BLOCK_BYTES).any():
+        return False
+    # A header of one block precedes each content.
+    if (content < start[sample] + BLOCK_BYTES).any() or (content_end > end[sample]).any():
+        return False
+    if (content[1:] < content_end[:-1] + BLOCK_BYTES).any():
+        return False
+    return len(np.unique(parts[:, :2], axis=0)) == len(parts)  # no sample has a name twice

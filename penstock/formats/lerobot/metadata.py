@@ -30,36 +30,42 @@ class Metadata(NamedTuple):
 
 
 def read_v2(store: Store, _keys: Collection[str]) -> Metadata:
-    lines = _lines(store, "meta/tasks.jsonl")
     tasks = {}
-    for number, line in enumerate(lines, 1):
+    unread: set[str] = set()
+    for number, line in enumerate(_lines(store, "meta/tasks.jsonl"), 1):
         text = line.get("task")
         if not isinstance(text, str):
             raise InvalidStore(
                 f"{store.url}/meta/tasks.jsonl, line {number}: task {text!r:.80}; a text is needed"
             )
         tasks[whole_number(line, "task_index")] = text
-    more = {name for line in lines for name in line} - {"task", "task_index"}
-    notes = [_unread_note("meta/tasks.jsonl", more)] if more else []
+        unread |= line.keys() - {"task", "task_index"}
+    notes = []
+    if unread:
+        notes.append(_unread_note("meta/tasks.jsonl", unread))
     try:
-        stats = _lines(store, "meta/episodes_stats.jsonl")
+        stats_lines = _lines(store, "meta/episodes_stats.jsonl")
     except ObjectNotFound:  # v2.0 has statistics only for the whole dataset
-        stats = []
-    stats_of = {whole_number(one, "episode_index"): one.get("stats") for one in stats}
-    rows = _lines(store, "meta/episodes.jsonl")
-    with_stats = [{**row, "stats": stats_of.get(whole_number(row, "episode_index"))} for row in rows]
-    return Metadata(tasks, {}, with_stats, notes)
+        stats_lines = []
+    stats = {whole_number(line, "episode_index"): line.get("stats") for line in stats_lines}
+    rows = []
+    for row in _lines(store, "meta/episodes.jsonl"):
+        index = whole_number(row, "episode_index")
+        rows.append({**row, "stats": stats.get(index)})
+    return Metadata(tasks, {}, rows, notes)
 
 
 def read_v3(store: Store, keys: Collection[str]) -> Metadata:
     tasks, notes = _texts_by_index(store, "meta/tasks.parquet", "task")
     subtasks: dict[int, str] = {}
     if SUBTASKS in keys:
-        subtasks, notes_of_subtasks = _texts_by_index(store, SUBTASKS, "subtask")
-        notes += notes_of_subtasks
+        subtasks, subtask_notes = _texts_by_index(store, SUBTASKS, "subtask")
+        notes += subtask_notes
     rows = []
-    for key in sorted(key for key in keys if key.startswith("meta/episodes/") and key.endswith(".parquet")):
-        rows += [_with_stats(row) for row in _parquet(store, key).to_pylist()]
+    for key in sorted(keys):
+        if key.startswith("meta/episodes/") and key.endswith(".parquet"):
+            table = _parquet(store, key)
+            rows += [_with_stats(row) for row in table.to_pylist()]
     return Metadata(tasks, subtasks, rows, notes)
 
 
@@ -76,13 +82,15 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
     if text_column is None and len(others) == 1:
         text_column = others[0]
     if index not in table.column_names or text_column is None:
+        columns = ", ".join(map(repr, table.column_names))
         raise InvalidStore(
-            f"{store.url}/{key}: columns {', '.join(map(repr, table.column_names))}; the columns {index!r} and "
+            f"{store.url}/{key}: columns {columns}; the columns {index!r} and "
             f"{name!r} are needed, or the texts as the index of pandas"
         )
     texts: dict[int, str] = {}
-    rows = zip(table[index].to_pylist(), table[text_column].to_pylist(), strict=True)
-    for row, (number, text) in enumerate(rows):
+    numbers = table[index].to_pylist()
+    values = table[text_column].to_pylist()
+    for row, (number, text) in enumerate(zip(numbers, values, strict=True)):
         if type(number) is not int or not isinstance(text, str):
             raise InvalidStore(
                 f"{store.url}/{key}, row {row}: {index} {number!r:.40}, {text_column} {text!r:.80}; a whole number "
@@ -90,15 +98,18 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
             )
         if texts.setdefault(number, text) != text:
             raise InvalidStore(f"{store.url}/{key}, row {row}: {index} {number} comes twice, with two texts")
-    unread = {*others} - {text_column}
-    return texts, [_unread_note(key, unread)] if unread else []
+    unread = [column for column in others if column != text_column]
+    if not unread:
+        return texts, []
+    return texts, [_unread_note(key, unread)]
 
 
 def _pandas_index(table: Any) -> list[str]:
     """Return the columns that pandas reads as the index."""
     pandas = table.schema.pandas_metadata
-    names = pandas.get("index_columns", ()) if isinstance(pandas, dict) else ()
-    return [name for name in names if isinstance(name, str)]
+    if not isinstance(pandas, dict):
+        return []
+    return [name for name in pandas.get("index_columns", ()) if isinstance(name, str)]
 
 
 def _unread_note(key: str, names: Collection[str]) -> str:
@@ -106,12 +117,17 @@ def _unread_note(key: str, names: Collection[str]) -> str:
 
 
 def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its `stats/<feature>/<statistic>` columns as one object."""
+    out: dict[str, Any] = {}
     stats: dict[str, dict[str, Any]] = {}
-    for name in [name for name in row if name.startswith("stats/")]:
-        feature, _, stat = name.removeprefix("stats/").rpartition("/")
-        if (value := row.pop(name)) is not None:
-            stats.setdefault(feature, {})[stat] = value
-    return {**row, "stats": stats or None}
+    for name, value in row.items():
+        if not name.startswith("stats/"):
+            out[name] = value
+        elif value is not None:
+            feature, _, statistic = name.removeprefix("stats/").rpartition("/")
+            stats.setdefault(feature, {})[statistic] = value
+    out["stats"] = stats or None
+    return out
 
 
 def whole_number(row: Mapping[str, Any], name: str) -> int:
@@ -137,8 +153,9 @@ def json_document(store: Store, key: str) -> Any:
 
 
 def _lines(store: Store, key: str) -> list[dict[str, Any]]:
+    data = store.get(key).data
+    lines = [line for line in data.splitlines() if line.strip()]
     try:
-        lines = [line for line in store.get(key).data.splitlines() if line.strip()]
         return [json_object(parse_json(line, lenient=True), key) for line in lines]
     except (ValueError, RecursionError) as error:
         raise InvalidStore(f"{store.url}/{key}: {error}") from None

@@ -1,5 +1,6 @@
 """Compare the objects in a source with a dataset's objects."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -46,21 +47,29 @@ class PlaceDifference:
     @property
     def keys(self) -> set[str]:
         """Live samples that the dataset keeps."""
-        out = self.replaced | self.missing
-        return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
+        excluded = self.replaced | self.missing
+        keys: set[str] = set()
+        for rows in (self.live or {}).values():
+            keys.update(key for key, object_key in rows.values() if object_key not in excluded)
+        return keys
 
     def left_out(self, version: Version | None) -> RowsToExclude:
         """Return the live samples of changed or missing objects."""
         rows: dict[tuple[str, str], list[int]] = {}
         for part, members in (self.live or {}).items():
-            for row, (_, of) in members.items():
-                for why, keys in (("written again", self.replaced), ("gone", self.missing)):
-                    if of in keys:
-                        rows.setdefault((part, f"{REGISTERED_AGAIN}{of} is {why}"), []).append(row)
-        parts = {part for part, _ in rows}
-        part_sizes = {
-            part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version
-        }
+            for row, (_, object_key) in members.items():
+                if object_key in self.replaced:
+                    reason = f"{REGISTERED_AGAIN}{object_key} is written again"
+                elif object_key in self.missing:
+                    reason = f"{REGISTERED_AGAIN}{object_key} is gone"
+                else:
+                    continue
+                rows.setdefault((part, reason), []).append(row)
+        part_sizes: dict[str, int] = {}
+        if version is not None:
+            for part in {part for part, _ in rows}:
+                position = version.parts.position(part)
+                part_sizes[part] = int(version.parts.n_rows[position])
         return RowsToExclude(rows=rows, part_sizes=part_sizes)
 
 
@@ -76,41 +85,54 @@ def difference(
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if not objects:
         raise Conflict(f"the samples of {version.name} were written, not registered; choose another name")
-    if (before := parse_json(facts.get("registered", "{}"))) != chosen:
+    former = parse_json(facts.get("registered", "{}"))
+    if former != chosen:
         raise Conflict(
-            f"{version.name} was registered as {before}, which {dict(chosen)} is not; choose another name"
+            f"{version.name} was registered as {former}, which {dict(chosen)} is not; choose another name"
         )
     known = {one.key: one for one in objects}
-    places = frozenset(one.place for one in objects)
+    places = {one.place for one in objects}
     elsewhere = frozenset(place for place in places if not is_adopted(version.store, place))
     present = {info.key: info for info in infos}
-    if not known.keys() & present.keys():
+    common = known.keys() & present.keys()
+    if not common:
         raise Conflict(
             f"{store.url} has none of the {len(known)} objects of {version.name}, such as {min(known)}: it is another "
             "place; choose another name"
         )
-    changed = {
-        key
-        for key, info in present.items()
-        if key in known and not known[key].is_unchanged(info, stored_etag(store, info))
-    }
-    shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
-    registered = {row["part"] for row in shards if is_foreign(row["path"])}
+    changed = set()
+    for key in common:
+        info = present[key]
+        if not known[key].is_unchanged(info, stored_etag(store, info)):
+            changed.add(key)
     fresh = [info for info in infos if info.key in changed or info.key not in known]
     vanished = {key for key in known.keys() - present.keys() if known[key].place in elsewhere}
     live: dict[str, dict[int, tuple[str, str]]] = {}
-    for part, row, key, of, _, is_live in _samples(version) if fresh or vanished else ():
-        if is_live and part in registered:
-            live.setdefault(part, {})[row] = key, of
-    with_samples = {of for rows in live.values() for _, of in rows.values()}
+    if fresh or vanished:  # otherwise no key table is read
+        live = _registered_samples(version)
+    with_samples: set[str] = set()
+    for rows in live.values():
+        with_samples.update(object_key for _, object_key in rows.values())
     return PlaceDifference(
         fresh=fresh,
         replaced=frozenset(changed),
         missing=frozenset(vanished & with_samples),
-        same=len((known.keys() & present.keys()) - changed),
+        same=len(common - changed),
         places=elsewhere,
         live=live,
     )
+
+
+def _registered_samples(version: Version) -> dict[str, dict[int, tuple[str, str]]]:
+    """Return the live samples of registered parts: part id -> row -> (sample key, object key)."""
+    shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
+    registered = {row["part"] for row in shards if is_foreign(row["path"])}
+    live: dict[str, dict[int, tuple[str, str]]] = {}
+    for row in _rows(version, ("raw_key", "raw_etag")):
+        part = row["part"]
+        if row["live"] and part in registered:
+            live.setdefault(part, {})[row["row"]] = (row["key"], row.get("raw_key") or "")
+    return live
 
 
 def imported_difference(
@@ -125,26 +147,36 @@ def imported_difference(
     if version.manifest.get("foreign"):
         raise Conflict(f"the samples of {version.name} were registered, not imported; choose another name")
     live: dict[str, dict[int, tuple[str, str]]] = {}
-    every, tokens = dict[str, set[str]](), dict[str, set[str]]()
-    for part, row, key, of, token, is_live in _samples(version):
-        if of:
-            every.setdefault(of, set()).add(token)
-            if is_live:
-                live.setdefault(part, {})[row] = key, of
-                tokens.setdefault(of, set()).add(token)
-    known = {info.key: tokens.get(info.key, every[info.key]) for info in infos if info.key in every}
+    every_token = defaultdict[str, set[str]](set)  # object key -> tokens of all its samples
+    live_tokens = defaultdict[str, set[str]](set)  # object key -> tokens of its live samples
+    for row in _rows(version, ("raw_key", "raw_etag")):
+        object_key = row.get("raw_key") or ""
+        token = row.get("raw_etag") or ""
+        if not object_key:
+            continue
+        every_token[object_key].add(token)
+        if row["live"]:
+            live.setdefault(row["part"], {})[row["row"]] = (row["key"], object_key)
+            live_tokens[object_key].add(token)
+    known: set[str] = set()
+    changed: set[str] = set()
+    for info in infos:
+        if info.key not in every_token:
+            continue
+        known.add(info.key)
+        # Excluded samples decide only if no sample of the object is live.
+        tokens = live_tokens.get(info.key, every_token[info.key])
+        if token_of(store, info) not in tokens:
+            changed.add(info.key)
     if not known:
         raise Conflict(
             f"no sample of {version.name} was imported from an object that {store.url} has; choose another name"
         )
-    changed = {
-        info.key for info in infos if info.key in known and token_of(store, info) not in known[info.key]
-    }
     return PlaceDifference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
         replaced=frozenset(changed),
         same=len(known) - len(changed),
-        earlier=frozenset(every),
+        earlier=frozenset(every_token),
         live=live,
     )
 
@@ -183,7 +215,9 @@ def excluded_samples(version: Version, column: str) -> Iterator[SampleRow]:
             if not row["reason"].startswith(REGISTERED_AGAIN):
                 members = np.flatnonzero(unpack(row["bitmap"], row["n_rows"])).tolist()
                 excluded.setdefault(row["part"], set()).update(members)
-    for row in _rows(version, (column,)) if excluded else ():
+    if not excluded:  # no key table is read
+        return
+    for row in _rows(version, (column,)):
         if row["row"] in excluded.get(row["part"], ()):
             yield _sample_row(row, column)
 
@@ -192,18 +226,14 @@ def _sample_row(row: Mapping[str, Any], column: str) -> SampleRow:
     return SampleRow(row["part"], row["row"], row["key"], row.get(column) or "")
 
 
-def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
-    for row in _rows(version, ("raw_key", "raw_etag")):
-        of, token = row.get("raw_key") or "", row.get("raw_etag") or ""
-        yield row["part"], row["row"], row["key"], of, token, row["live"]
-
-
 def _rows(version: Version, more: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the key tables: part, row, key, the columns `more`, and `live`."""
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    members: dict[str, Any] = {}
+    members: dict[str, Any] = {}  # part id -> bool [rows]: live samples
     for table in get_tables(version.store, files, ["part", "row", "key", *more]):
         for row in table.to_pylist():
             part = row["part"]
             if part not in members:
-                members[part] = np.asarray(version.parts.live_members(version.parts.position(part)))
+                position = version.parts.position(part)
+                members[part] = np.asarray(version.parts.live_members(position))
             yield {**row, "live": bool(members[part][row["row"]])}

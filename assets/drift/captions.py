@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .distributions import Comparison, Counted, Floats
+from .distributions import Floats
 from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, stands_out
+from .shares import Comparison, Counted
 
 _WORD = re.compile(r"\w{3,}")
 MIN_TEXTS = 20
@@ -42,16 +43,17 @@ def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, flo
     """Return the texts of objects. objects: rows of `raw_objects`; durations_s: object key -> seconds."""
     rows = sorted((row for row in objects if row.get("text")), key=lambda row: row["key"])
     text_words = [_words(row["text"]) for row in rows]
-    own = [_words(" ".join(str(row.get(name) or "") for name in ("label", "title", "key"))) for row in rows]
-    n = len(rows)
-    shifted = {
-        shift: np.array([_shared(text_words[i], own, i, shift) for i in range(1, n - 1)], np.bool_)
-        for shift in (-1, 0, 1)
-    }
+    own_words = [_own_words(row) for row in rows]
+    fits = [bool(words & own) for words, own in zip(text_words, own_words, strict=True)]
+    middle = range(1, len(rows) - 1)  # rows with a neighbour on either side
+    shifted = {}
+    for shift in (-1, 0, 1):
+        is_shared = [_shared(text_words[i], own_words, i, shift) for i in middle]
+        shifted[shift] = np.array(is_shared, np.bool_)
     timed = [row for row in rows if row["key"] in durations_s]
     return Texts(
         keys=tuple(row["key"] for row in rows),
-        fits=np.array([bool(words & names) for words, names in zip(text_words, own, strict=True)], np.bool_),
+        fits=np.array(fits, np.bool_),
         shifted=shifted,
         lengths=np.array([len(row["text"]) for row in timed], np.float64),
         durations_s=np.array([durations_s[row["key"]] for row in timed], np.float64),
@@ -76,11 +78,12 @@ def caption_findings(
     if findings or not timed or len(now.lengths) < MIN_TEXTS:
         return findings
     whole = _lengths(timed)
-    difference = _correlated(now, whole, alpha)
-    r, before_r = _rank_correlation(now, 0), _rank_correlation(whole, 0)
+    difference = _correlation_difference(now, whole, alpha)
+    r = _rank_correlation(now, 0)
+    before_r = _rank_correlation(whole, 0)
 
     def others() -> list[EffectSize]:
-        return [_correlated(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
+        return [_correlation_difference(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
 
     if not r < before_r or not stands_out(difference, thresholds.caption, others):
         return []
@@ -101,9 +104,14 @@ def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
     from scipy.stats import binom
 
     for shift in (-1, 1):
-        own_fits, neighbour = now.shifted[0], now.shifted[shift]
-        own, other = int((own_fits & ~neighbour).sum()), int((neighbour & ~own_fits).sum())
-        if other > own and binom.sf(other - 1, own + other, 0.5) < alpha:
+        own_fits = now.shifted[0]
+        neighbour_fits = now.shifted[shift]
+        own = int((own_fits & ~neighbour_fits).sum())
+        other = int((neighbour_fits & ~own_fits).sum())
+        if other <= own:
+            continue
+        chance = binom.sf(other - 1, own + other, 0.5)
+        if chance < alpha:
             before = "the own words in more texts than the neighbour's"
             words = f"the words of row {shift:+d} in {other}, the own in {own} texts"
             return [_of_another_row(before, words, labels)]
@@ -114,10 +122,12 @@ def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding
     # Fisher's z: a neighbour's duration must fit the lengths significantly better than the own.
     if len(now.lengths) < MIN_TEXTS:
         return []
-    own, chance = _rank_correlation(now, 0), _chance(alpha, len(now.lengths), len(now.lengths))
+    own = _rank_correlation(now, 0)
+    chance = _chance(alpha, len(now.lengths), len(now.lengths))
     for shift in (-1, 1):
         other = _rank_correlation(now, shift)
-        if other > own and math.atanh(other) - math.atanh(own) > chance:
+        z_difference = math.atanh(other) - math.atanh(own)
+        if z_difference > chance:
             words = f"r = {own:.2f}, with row {shift:+d} {other:.2f}"
             return [_of_another_row("longest for the own duration", words, labels)]
     return []
@@ -128,17 +138,25 @@ def _of_another_row(before: str, now: str, labels: Any) -> DriftFinding:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(word.casefold().rstrip("s") for word in _WORD.findall(text.replace("_", " ")))
+    words = _WORD.findall(text.replace("_", " "))
+    return frozenset(word.casefold().rstrip("s") for word in words)  # a plural counts as its singular
+
+
+def _own_words(row: Mapping[str, Any]) -> frozenset[str]:
+    names = [str(row.get(name) or "") for name in ("label", "title", "key")]
+    return _words(" ".join(names))
 
 
 def _shared(words: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
     # Of three neighbouring rows, the text must share a word with only row `i + shift`.
-    others = [own[i + step] for step in (-1, 0, 1) if step != shift]
-    return bool(words & (own[i + shift] - others[0] - others[1]))
+    first, second = (own[i + step] for step in (-1, 0, 1) if step != shift)
+    only_there = own[i + shift] - first - second
+    return bool(words & only_there)
 
 
 def _fitting(texts: Texts) -> Counted:
-    return Counted(k=int(texts.fits.sum()), n=len(texts.fits), objects=len(texts.fits))
+    n = len(texts.fits)
+    return Counted(k=int(texts.fits.sum()), n=n, objects=n)
 
 
 def _lengths(batches: Sequence[Texts]) -> Texts:
@@ -151,19 +169,23 @@ def _lengths(batches: Sequence[Texts]) -> Texts:
     )
 
 
-def _correlated(now: Texts, before: Texts, alpha: float) -> EffectSize:
-    current, usual = _rank_correlation(now, 0), _rank_correlation(before, 0)
-    chance = _chance(alpha, len(now.lengths), len(before.lengths))
-    edge = math.tanh(math.atanh(usual) - chance)  # lowest correlation by chance
-    once = math.tanh(math.atanh(usual) - _chance(_ONE_SIGMA, len(now.lengths), len(before.lengths)))
-    return EffectSize(effect=abs(usual - current), chance=abs(usual - once), noise=abs(usual - edge))
+def _correlation_difference(now: Texts, before: Texts, alpha: float) -> EffectSize:
+    n = len(now.lengths)
+    m = len(before.lengths)
+    current = _rank_correlation(now, 0)
+    usual = _rank_correlation(before, 0)
+    usual_z = math.atanh(usual)
+    edge = math.tanh(usual_z - _chance(alpha, n, m))  # lowest correlation by chance
+    one_sigma = math.tanh(usual_z - _chance(_ONE_SIGMA, n, m))
+    return EffectSize(effect=abs(usual - current), chance=abs(usual - one_sigma), noise=abs(usual - edge))
 
 
 def _chance(alpha: float, n: int, m: int) -> float:
     # Largest chance difference of Fisher's z; 1.06 is for ranks (Fieller, Hartley and Pearson 1957).
     from scipy.stats import norm
 
-    return float(norm.isf(alpha / 2)) * math.sqrt(1.06 / max(1, n - 3) + 1.06 / max(1, m - 3))
+    variance = 1.06 / max(1, n - 3) + 1.06 / max(1, m - 3)
+    return float(norm.isf(alpha / 2)) * math.sqrt(variance)
 
 
 def _rank_correlation(texts: Texts, shift: int) -> float:
@@ -173,7 +195,11 @@ def _rank_correlation(texts: Texts, shift: int) -> float:
     n = len(texts.lengths) - abs(shift)
     lengths = texts.lengths[max(0, -shift) :][:n]
     durations_s = texts.durations_s[max(0, shift) :][:n]
-    ranks = [rankdata(values) for values in (lengths, durations_s)]
-    if n < 3 or any(np.ptp(rank) == 0 for rank in ranks):
+    if n < 3:
         return 0.0
-    return float(np.clip(np.corrcoef(ranks[0], ranks[1])[0, 1], -0.999999, 0.999999))
+    length_ranks = rankdata(lengths)
+    duration_ranks = rankdata(durations_s)
+    if np.ptp(length_ranks) == 0 or np.ptp(duration_ranks) == 0:
+        return 0.0
+    correlation = np.corrcoef(length_ranks, duration_ranks)[0, 1]
+    return float(np.clip(correlation, -0.999999, 0.999999))  # atanh(1) is infinite

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .distributions import NOTHING, Comparison, Counted, Drawn, Floats, comparison, distribution, mix
+from .distributions import NOTHING, Drawn, Floats, distribution
 from .findings import DriftFinding, Thresholds
+from .shares import NONE, Comparison, Counted, comparison, mix
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,8 +19,10 @@ MAX_CATEGORIES = 200
 """Most distinct texts of a column of categories."""
 FEW_NUMBERS = 12
 """Distinct integers up to which a column counts as categories, such as rates or channels."""
-MIN_OBJECTS, MAX_SOURCES = 20, 20
-"""Fewest rows of a source, and most sources, compared separately."""
+MIN_OBJECTS = 20
+"""Fewest rows of a source that is compared separately."""
+MAX_SOURCES = 20
+"""Most sources compared separately."""
 
 # fmt: off
 _NAMES = frozenset((
@@ -68,22 +71,25 @@ def strata(
     import polars as pl
 
     def matching(**where: str) -> tuple["pl.DataFrame", tuple["pl.DataFrame", ...]]:
-        def of(table: "pl.DataFrame") -> "pl.DataFrame":
+        def matching_rows(table: "pl.DataFrame") -> "pl.DataFrame":
             for name, value in where.items():
                 if name not in table.columns:
                     return table.clear()
                 table = table.filter(pl.col(name) == value)
             return table
 
-        return of(now), tuple(rows for table in batches if len(rows := of(table)))
+        earlier = [matching_rows(table) for table in batches]
+        return matching_rows(now), tuple(table for table in earlier if len(table))
 
-    kinds = sorted(now["kind"].drop_nulls().unique()) if "kind" in now.columns else []
-    for kind in kinds:
+    if "kind" not in now.columns:
+        return
+    for kind in sorted(now["kind"].drop_nulls().unique()):
         current, earlier = matching(kind=kind)
-        if earlier:
-            yield _stratum(kind, current, earlier)
+        if not earlier:
+            continue
+        yield _stratum(kind, current, earlier)
         for column in within:
-            if column not in current.columns or not earlier:
+            if column not in current.columns:
                 continue
             counted = current.group_by(column).agg(pl.len()).sort(["len", column], descending=[True, False])
             for value, n in counted.head(MAX_SOURCES).iter_rows():
@@ -95,19 +101,19 @@ def strata(
 
 
 def _stratum(of: str, now: "pl.DataFrame", batches: tuple["pl.DataFrame", ...]) -> Stratum:
-    return Stratum(of=of, now=now, batches=batches, objects=tuple(map(n_objects, (now, *batches))))
+    objects = tuple(n_objects(table) for table in (now, *batches))
+    return Stratum(of=of, now=now, batches=batches, objects=objects)
 
 
 def compared_columns(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], ignore: frozenset[str]
 ) -> list[str]:
     """Return the baseline's columns that can be compared. A column that the batch lacks counts as missing."""
-    before = {name: kind for table in batches for name, kind in table.schema.items()}
-    return [
-        name
-        for name, kind in before.items()
-        if name not in _NAMES and name not in ignore and not kind.is_nested() and name != "kind"
-    ]
+    before: dict[str, pl.DataType] = {}
+    for table in batches:
+        before.update(table.schema)
+    excluded = _NAMES | ignore | {"kind"}
+    return [name for name, kind in before.items() if name not in excluded and not kind.is_nested()]
 
 
 def column_findings(
@@ -123,12 +129,15 @@ def column_findings(
     """
     columns = compared_columns(now, batches, thresholds.ignore)
     every = list(strata(now, batches, thresholds.within, thresholds.min_batches))
-    sources = {name for table in batches if "source" in table.columns for name in table["source"].unique()}
-    each = sum(
-        n_comparisons([table[name] for table in (now, *batches) if name in table.columns]) for name in columns
-    )
-    n_compared = max(1, each * len(every) + len(sources))
-    alpha /= n_compared
+    sources: set[Any] = set()
+    for table in batches:
+        if "source" in table.columns:
+            sources.update(table["source"].unique())
+    n_in_stratum = 0
+    for name in columns:
+        n_in_stratum += n_comparisons([table[name] for table in (now, *batches) if name in table.columns])
+    n_compared = max(1, n_in_stratum * len(every) + len(sources))
+    alpha /= n_compared  # Bonferroni
     findings = _sources(now, batches, alpha)
     for stratum in every:
         for name in columns:
@@ -141,34 +150,46 @@ def _column(
 ) -> Iterator[DriftFinding]:
     labels: Any = {"column": name, "of": stratum.of}
     current, *earlier = zip((stratum.now, *stratum.batches), stratum.objects, strict=True)
-    both = [current, *(one for one in earlier if name in one[0].columns)]
-    if len(both) == 1:
+    earlier = [(table, objects) for table, objects in earlier if name in table.columns]
+    if not earlier:
         return
-    lost, *before_lost = [missing_of(table, name, objects) for table, objects in both]
-    missing = Comparison(now=lost, batches=before_lost, alpha=alpha)
+    tables = [current, *earlier]  # (table, its objects), the batch first
+    counts_of_missing = [missing_of(table, name, objects) for table, objects in tables]
+    missing = Comparison(now=counts_of_missing[0], batches=counts_of_missing[1:], alpha=alpha)
     if missing.now.share > missing.before.share:
         yield from missing.findings(thresholds.missing, what="missing values", **labels)
     if name not in stratum.now.columns:
         return
-    columns = [table[name] for table, _ in both]
-    if len({column.dtype.is_numeric() for column in columns if column.dtype != _types().Null}) > 1:
+    columns = [table[name] for table, _ in tables]
+    objects = [objects for _, objects in tables]
+    is_numeric = {column.dtype.is_numeric() for column in columns if column.dtype != _types().Null}
+    if len(is_numeric) > 1:
         return  # `schema_findings` reports a changed type
     if _is_category(columns):
-        counts, *each = [categories(table, name, objects) for table, objects in both]
-        before = [one for one in each if one]
-        if counts and before:
-            if columns[0].dtype == _types().String:
-                yield from _renamed(counts, before, alpha, known, labels)
-            limits = (thresholds.share, thresholds.psi)
-            yield from mix(counts, before, alpha, limits, what="share", **labels)
+        counts, *before = [categories(table, name, objects) for table, objects in tables]
+        before = [one for one in before if one]
+        if not counts or not before:
+            return
+        if columns[0].dtype == _types().String:
+            yield from _renamed(counts, before, alpha, known, labels)
+        limits = (thresholds.share, thresholds.psi)
+        yield from mix(counts, before, alpha, limits, what="share", **labels)
     elif columns[0].dtype.is_numeric():
         numbers = [_known(column) for column in columns]
-        empty, *before_empty = [zeros_of(values, one[1]) for values, one in zip(numbers, both, strict=True)]
-        zeros = Comparison(now=empty, batches=before_empty, alpha=alpha)
-        yield from zeros.findings(thresholds.zeros, what="zeros", **labels)
-        draw, *others = [drawn(values, one[1]) for values, one in zip(numbers, both, strict=True)]
-        limits3 = (thresholds.level, thresholds.ks, thresholds.psi)
-        yield from distribution(draw, [one for one in others if len(one.values)], alpha, limits3, **labels)
+        yield from _number_findings(numbers, objects, thresholds, alpha, labels)
+
+
+def _number_findings(
+    numbers: Sequence[Floats], objects: Sequence[float], thresholds: Thresholds, alpha: float, labels: Any
+) -> Iterator[DriftFinding]:
+    """Compare zeros and distribution. numbers, objects: per table, the batch first."""
+    counts = [zeros_of(values, n) for values, n in zip(numbers, objects, strict=True)]
+    zeros = Comparison(now=counts[0], batches=counts[1:], alpha=alpha)
+    yield from zeros.findings(thresholds.zeros, what="zeros", **labels)
+    now, *before = [drawn(values, n) for values, n in zip(numbers, objects, strict=True)]
+    before = [draw for draw in before if len(draw.values)]
+    limits = (thresholds.level, thresholds.ks, thresholds.psi)
+    yield from distribution(now, before, alpha, limits, **labels)
 
 
 def _types() -> Any:
@@ -185,12 +206,16 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
         return True
     if kind != pl.String and not kind.is_integer():
         return False
-    return len(_values(columns)) <= (MAX_CATEGORIES if kind == pl.String else FEW_NUMBERS)
+    most = MAX_CATEGORIES if kind == pl.String else FEW_NUMBERS
+    return len(_values(columns)) <= most
 
 
 def _values(columns: Sequence["pl.Series"]) -> set[Any]:
     # Python is faster than a query for each of many short columns.
-    return {value for column in columns for value in column.to_list()} - {None}
+    values: set[Any] = set()
+    for column in columns:
+        values.update(column.to_list())
+    return values - {None}
 
 
 def n_objects(table: "pl.DataFrame") -> float:
@@ -198,7 +223,8 @@ def n_objects(table: "pl.DataFrame") -> float:
     if OBJECT not in table.columns:
         return float(len(table))
     rows = Counter(table[OBJECT].to_list()).values()
-    return float(sum(rows)) ** 2 / float(sum(n * n for n in rows) or 1)
+    squares = sum(n * n for n in rows)
+    return float(sum(rows)) ** 2 / float(squares or 1)
 
 
 def _known(column: "pl.Series") -> Floats:
@@ -215,7 +241,8 @@ def n_comparisons(columns: Sequence["pl.Series"]) -> int:
     """
     if not _is_category(columns):
         return 6
-    return 2 + (3 if columns[0].dtype == _types().String else 2) * len(_values(columns))
+    per_value = 3 if columns[0].dtype == _types().String else 2
+    return 2 + per_value * len(_values(columns))
 
 
 def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
@@ -223,7 +250,10 @@ def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
     if name not in table.columns:
         return Counted(k=len(table), n=len(table), objects=objects)
     column = table[name]
-    k = int(np.isnan(column.to_numpy()).sum()) if column.dtype.is_float() else column.null_count()
+    if column.dtype.is_float():
+        k = int(np.isnan(column.to_numpy()).sum())  # polars converts nulls to NaN
+    else:
+        k = column.null_count()
     return Counted(k=k, n=len(table), objects=objects)
 
 
@@ -247,16 +277,19 @@ def drawn(known: Floats, objects: float) -> Drawn:
 
 def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[DriftFinding]:
     # A source is missing if its absence is improbable even at half the smallest share it had in a batch.
-    counts = categories(now, "source", n_objects(now)) if "source" in now.columns else {}
+    if "source" not in now.columns:
+        return []
+    counts = categories(now, "source", n_objects(now))
     if not counts:
         return []
     objects = next(iter(counts.values())).objects
     before = [categories(table, "source", n_objects(table)) for table in batches if "source" in table.columns]
-    missing = sorted({name for one in before for name in one} - set(counts))
+    missing = set().union(*before) - set(counts)
     findings = []
-    for name in missing:
-        least = min(one[name].share if name in one else 0.0 for one in before)
-        if (1 - least / 2) ** objects < alpha:
+    for name in sorted(missing):
+        least = min(one.get(name, NONE).share for one in before)
+        chance = (1 - least / 2) ** objects
+        if chance < alpha:
             words: Any = {"before": f"at least {least:.2%} of each batch", "now": f"none of {len(now)}"}
             labels: Any = {"what": "source stopped delivering", "column": f"source = {name!r}"}
             findings.append(DriftFinding(**labels, **words, effect=least))
@@ -271,7 +304,7 @@ def _renamed(
     labels: Any,
 ) -> Iterator[DriftFinding]:
     """Find new values that respell a known one, or that appear as a known one disappears."""
-    earlier = {name for one in before for name in one}
+    earlier = set().union(*before)
     new = sorted(set(counts) - earlier - set(known or ()))
     spelled = {_plain(name): name for name in sorted(earlier) if _plain(name)}
     for name in new:
@@ -292,5 +325,10 @@ def _plain(name: str) -> str:
 
 
 def _without_echoes(findings: Sequence[DriftFinding]) -> list[DriftFinding]:
-    whole = {(one.what, one.column) for one in findings if "," not in one.of}
-    return [one for one in findings if "," not in one.of or (one.what, one.column) not in whole]
+    # The label of a source's stratum has a comma: "photo, source 'a'" repeats a finding of "photo".
+    whole = {(finding.what, finding.column) for finding in findings if "," not in finding.of}
+    return [
+        finding
+        for finding in findings
+        if "," not in finding.of or (finding.what, finding.column) not in whole
+    ]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .distributions import Comparison, Counted, Floats, ratio
+from .distributions import Floats, ratio
 from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, stands_out
+from .shares import Comparison, Counted
 
 if TYPE_CHECKING:
     import polars as pl

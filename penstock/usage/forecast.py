@@ -49,18 +49,30 @@ class Forecast:
 
     def week(self, ahead: int) -> Band:
         """Return the forecast of a week. ahead: 1 for the week after the history."""
-        n, centre = self.weeks, (self.weeks - 1) / 2
+        n = self.weeks
+        centre = (n - 1) / 2
         x = n - 1 + ahead - centre
         mean = self.mean + self.slope * x
-        spread = n * (n * n - 1) / 12
+        spread = _spread(n)
         half = student_t(CONFIDENCE, n - 2) * self.error * sqrt(1 + 1 / n + x * x / spread)
         return Band(mean - half, mean, mean + half)
 
     def passes(self, limit: float) -> tuple[int | None, int | None]:
         """Return the weeks ahead in which the line and the band's upper end pass a limit; None: not in 10 years."""
-        bands = [self.week(ahead) for ahead in range(1, FAR_WEEKS + 1)]
-        line = next((ahead for ahead, band in enumerate(bands, 1) if band.mean > limit), None)
-        return line, next((ahead for ahead, band in enumerate(bands, 1) if band.high > limit), None)
+        by_line: int | None = None
+        by_band: int | None = None
+        for ahead in range(1, FAR_WEEKS + 1):
+            band = self.week(ahead)
+            if by_line is None and band.mean > limit:
+                by_line = ahead
+            if by_band is None and band.high > limit:
+                by_band = ahead
+        return by_line, by_band
+
+
+def _spread(n: int) -> float:
+    """Return the sum of squared distances of 0 to n - 1 from their mean: Sxx."""
+    return n * (n * n - 1) / 12
 
 
 def forecast(totals: Sequence[float]) -> Forecast | None:
@@ -70,15 +82,19 @@ def forecast(totals: Sequence[float]) -> Forecast | None:
     n = len(used)
     if n < LEAST_WEEKS:
         return None
-    mean, centre = sum(used) / n, (n - 1) / 2
-    slope = sum((x - centre) * y for x, y in enumerate(used)) / (n * (n * n - 1) / 12)
+    mean = sum(used) / n
+    centre = (n - 1) / 2
+    covariation = sum((x - centre) * y for x, y in enumerate(used))
+    slope = covariation / _spread(n)
     residuals = sum((y - mean - slope * (x - centre)) ** 2 for x, y in enumerate(used))
-    return Forecast(weeks=n, mean=mean, slope=slope, error=sqrt(residuals / (n - 2)))
+    error = sqrt(residuals / (n - 2))  # the line takes two degrees of freedom
+    return Forecast(weeks=n, mean=mean, slope=slope, error=error)
 
 
 def student_t(confidence: float, freedom: int) -> float:
     """Return the two-sided quantile of Student's t: within 0.1 % for 4 degrees of freedom or more."""
     z: float = NormalDist().inv_cdf((1 + confidence) / 2)
+    # Hill's expansion around the normal quantile; term k is divided by freedom ** k.
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -98,24 +114,28 @@ def outlook(
     line = forecast(totals)
     body: dict[str, Any] = {"what": what, "unit": unit, "weeks": list(totals), "limit": limit}
     if line is None:
-        return {
-            **body,
-            "problem": "too little history",
-        }, f"{what}: too little history (below {LEAST_WEEKS} weeks)"
+        body["problem"] = "too little history"
+        return body, f"{what}: too little history (below {LEAST_WEEKS} weeks)"
     band = line.week(1)
     body |= {"slope": line.slope, "next_week": band._asdict()}
     text = f"{what}: {line.weeks} weeks, {line.slope:+,.1f} {unit} a week; next week {band.mean:,.1f}"
     text += f" ({max(0.0, band.low):,.1f} to {band.high:,.1f})"
     if limit is None:
         return body, text
-    mean, high = (_day(until_us, ahead) for ahead in line.passes(limit))
-    body |= {"full_in_week_of": mean, "full_at_the_earliest": high}
-    full = f"in the week of {mean}" if mean else "not in 10 years"
-    return body, f"{text}; passes {limit:,.1f} {unit} {full}" + (f", at the earliest {high}" if high else "")
+    by_line, by_band = line.passes(limit)
+    day = _day(until_us, by_line)
+    earliest_day = _day(until_us, by_band)
+    body |= {"full_in_week_of": day, "full_at_the_earliest": earliest_day}
+    full = f"in the week of {day}" if day else "not in 10 years"
+    text += f"; passes {limit:,.1f} {unit} {full}"
+    if earliest_day:
+        text += f", at the earliest {earliest_day}"
+    return body, text
 
 
 def _day(until_us: int, ahead: int | None) -> str | None:
     """Return the day on which a week ahead begins."""
     if ahead is None:
         return None
-    return time.strftime("%Y-%m-%d", time.gmtime((until_us + (ahead - 1) * WEEK_US) / 1e6))
+    begin_us = until_us + (ahead - 1) * WEEK_US
+    return time.strftime("%Y-%m-%d", time.gmtime(begin_us / 1e6))

@@ -12,20 +12,9 @@ from hypothesis import strategies as st
 
 from assets.drift.captions import caption_findings, texts_of
 from assets.drift.columns import zeros_of
-from assets.drift.distributions import (
-    Counted,
-    Drawn,
-    distance,
-    distribution,
-    index_difference,
-    level,
-    mix,
-    ratio,
-    settled,
-    share_difference,
-    stability,
-)
+from assets.drift.distributions import Drawn, distance, distribution, level, ratio, settled, stability
 from assets.drift.findings import UNKNOWN, EffectSize, Thresholds, stands_out
+from assets.drift.shares import Counted, index_difference, mix, share_difference
 
 ALPHA = 0.01
 DRAWS = 400

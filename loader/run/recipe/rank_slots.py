@@ -134,7 +134,7 @@ def _of_rows(located: Sequence[LocatedSamples], rows: slice) -> list[LocatedSamp
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
-    """Return the slots of consecutive steps: together if none is padding, else step by step.
+    """Return the slots of consecutive steps: a step with padding by itself, the steps between such steps together.
 
     Raises: InvalidRuntime for a step after the last epoch.
     """
@@ -142,7 +142,13 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
     if planned.valid.all():
         return [planned]
     if len(steps) > 1:
-        return [one for step in steps for one in rank_slots(recipe, [step])]
+        runs: list[RankSlots] = []
+        for whole_steps, padded_step in _whole_runs(planned):
+            if whole_steps:
+                runs.append(planned.part(whole_steps))
+            if padded_step is not None:
+                runs += rank_slots(recipe, [padded_step])
+        return runs
     if planned.valid.any():
         return [planned]
     (step,) = steps
@@ -161,6 +167,18 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
             n_padded=len(planned),
         )
     ]
+
+
+def _whole_runs(planned: RankSlots) -> Iterator[tuple[list[int], int | None]]:
+    """Yield (consecutive steps without padding, the step with padding that follows; None at the end)."""
+    whole_steps: list[int] = []
+    for step, rows in planned.parts():
+        if planned.valid[rows].all():
+            whole_steps.append(step)
+            continue
+        yield whole_steps, step
+        whole_steps = []
+    yield whole_steps, None
 
 
 def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
@@ -239,13 +257,10 @@ class SlotPlanner:
             planned = rank_slots(self._recipe, range(first, stop))
         except Exception:  # noqa: BLE001 - a later step raises it in its turn
             return
-        if (
-            self._locate is not None
-            and len(planned) == 1
-            and planned[0].valid.all()
-            and not planned[0].n_padded
-        ):
-            planned = [replace(planned[0], located=self._locate.held(planned[0].slots))]
+        if self._locate is not None:
+            for number, run in enumerate(planned):
+                if run.valid.all() and not run.n_padded:
+                    planned[number] = replace(run, located=self._locate.held(run.slots))
         # Another thread may still need some of the earlier ones.
         kept = {step: one for step, one in self._kept.items() if first - AHEAD < step < first}
         self._kept = kept | {step: one for one in planned for step in one.steps}

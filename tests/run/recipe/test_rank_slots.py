@@ -89,6 +89,34 @@ def test_steps_in_a_row_are_planned_together(plans, monkeypatch):
     assert asked[5:] == [whole, whole], "as many whole stretches of them as there is room for"
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_a_step_with_padding_is_planned_by_itself(plans, rank):
+    """An epoch of 47 samples has 8 steps of 6: its last one has 5 samples."""
+    own = recipe(plans["mask"], rank)
+    runs = rank_slots(own, range(3, 26))
+    n_padded = [int((~run.valid).sum()) for run in runs]
+    if rank == 0:  # every sample is missing in the last rank's part
+        assert [list(run.steps) for run in runs] == [list(range(3, 26))]
+        assert n_padded == [0]
+        return
+    assert [list(run.steps) for run in runs] == [
+        [3, 4, 5, 6],
+        [7],
+        [8, 9, 10, 11, 12, 13, 14],
+        [15],
+        [16, 17, 18, 19, 20, 21, 22],
+        [23],
+        [24, 25],
+    ]
+    assert n_padded == [0, 1, 0, 1, 0, 1, 0]
+    for run in runs:
+        by_step = [rank_slots(own, [step])[0] for step in run.steps]
+        numbers = np.concatenate([one.number for one in by_step])
+        ordinals = np.concatenate([one.slots.ordinal for one in by_step])
+        assert run.number.tolist() == numbers.tolist()
+        assert run.slots.ordinal.tolist() == ordinals.tolist()
+
+
 def test_large_steps_are_planned_alone(plans, monkeypatch):
     asked = []
     monkeypatch.setattr(

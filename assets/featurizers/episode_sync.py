@@ -1,6 +1,6 @@
 """Measure an episode's clocks and stillness from clocks, packet tables and one stream; decodes no frame."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -67,26 +67,33 @@ class EpisodeSync(Featurizer):
     )
 
     def __post_init__(self) -> None:
-        if not (0 <= self.still < 1 and self.idle_ms >= 1 and self.idle_rows >= 1 and self.gap > 1):
+        is_accepted = 0 <= self.still < 1 and self.idle_ms >= 1 and self.idle_rows >= 1 and self.gap > 1
+        if not is_accepted:
             raise ValueError(
                 f"episode_sync(still={self.still}, idle_ms={self.idle_ms}, idle_rows={self.idle_rows}, "
                 f"gap={self.gap}); accepted: still from 0 to below 1, idle_ms and idle_rows of at least 1, gap above 1"
             )
 
     def of_fields(self, facts: Mapping[str, Mapping[str, Any]]) -> Self:
-        clocks = {name: own["clock"] for name, own in facts.items() if isinstance(own.get("clock"), str)}
+        clocks = {}
+        for name, field_facts in facts.items():
+            clock = field_facts.get("clock")
+            if isinstance(clock, str):
+                clocks[name] = clock
         return replace(self, clocks=clocks)
 
     @property
     def version(self) -> str:
-        return version_of(self.code, {name: one for name, one in asdict(self).items() if name != "clocks"})
+        settings = asdict(self)
+        del settings["clocks"]
+        return version_of(self.code, settings)
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         if self.episode is None:
             return {}
-        other = sorted({name for name in self.clocks.values() if not name.endswith(CLOCK)})
-        return {"episode": (self.episode, f"*{CLOCK}", f"*{SUFFIX}", *other)}
+        others = {name for name in self.clocks.values() if not name.endswith(CLOCK)}
+        return {"episode": (self.episode, f"*{CLOCK}", f"*{SUFFIX}", *sorted(others))}
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
@@ -95,45 +102,61 @@ class EpisodeSync(Featurizer):
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         anchor = field_of(self.inputs, kind)
         rows = _numbers(decoded(sample, anchor), anchor)
-        own = self._clock_of(anchor, sample)
-        clock = None if own is None else _clock(sample, own, len(rows))
         tables = {name: _packets(sample, name) for name in sorted(sample) if name.endswith(SUFFIX)}
+        clock_name = self._clock_name(anchor, sample)
+        columns: dict[str, float | None]
+        if clock_name is None:
+            clock = None
+            columns = {"clock_skew_ns": None, "n_gaps": None, "longest_gap_ns": None}
+        else:
+            clock = _clock(sample, clock_name, len(rows))
+            others = list(self._other_clocks(sample, clock_name, tables))
+            gaps = np.concatenate([self._gaps(one) for one in [clock, *others]])
+            columns = {
+                "clock_skew_ns": _skew_ns(clock, others),
+                "n_gaps": len(gaps),
+                "longest_gap_ns": min(int(gaps.max(initial=0)), INT64_MAX),
+            }
         moving = moving_rows(rows, clock, still=self.still, idle_ms=self.idle_ms, idle_rows=self.idle_rows)
-        times = [] if clock is None else [clock, *self._other_clocks(sample, own, tables)]
-        gaps = np.concatenate([np.zeros(0, np.uint64), *(self._gaps(one) for one in times)])
-        columns = {
-            "clock_skew_ns": _skew_ns(times) if times else None,
-            "n_gaps": len(gaps) if times else None,
-            "longest_gap_ns": min(int(gaps.max(initial=0)), INT64_MAX) if times else None,
-            "idle_ratio": round(float((~moving).mean()), 6),
-            "n_frozen": sum(map(_n_frozen, tables.values())),
-        }
+        columns["idle_ratio"] = round(float((~moving).mean()), 6)
+        columns["n_frozen"] = sum(map(_n_frozen, tables.values()))
         return Features(fields={"keep.npy": moving}, columns=columns)
 
-    def _clock_of(self, name: str, sample: Mapping[str, bytes]) -> str | None:
-        facts = {name: {"clock": self.clocks[name]}} if name in self.clocks else {}
-        return clock_field(name, sample, facts)
+    def _clock_name(self, field_name: str, sample: Mapping[str, bytes]) -> str | None:
+        facts = {}
+        if field_name in self.clocks:
+            facts[field_name] = {"clock": self.clocks[field_name]}
+        return clock_field(field_name, sample, facts)
 
     def _other_clocks(
-        self, sample: Mapping[str, bytes], own: str | None, tables: Mapping[str, PacketTable]
+        self, sample: Mapping[str, bytes], anchor_clock: str, tables: Mapping[str, PacketTable]
     ) -> Iterator[Array]:
-        named = self.clocks.values()
+        """Yield the times of each other clock, and of each video without a clock; none is empty."""
         for name in sorted(sample):
-            is_clock = name.endswith(CLOCK) or name in named
-            if is_clock and name != own and len(clock := _clock(sample, name)):
+            is_clock = name.endswith(CLOCK) or name in self.clocks.values()
+            if not is_clock or name == anchor_clock:
+                continue
+            clock = _clock(sample, name)
+            if len(clock):
                 yield clock
         for name, table in tables.items():
-            if self._clock_of(name.removesuffix(SUFFIX), sample) is None:
-                try:
-                    timeline = Timeline.of_table(table)
-                except DecodeFailed as error:
-                    raise rejected(STAGE, "undecodable", f"field {name!r}: {error}") from error
-                if len(frames := frame_times(timeline)):
-                    yield frames
+            if self._clock_name(name.removesuffix(SUFFIX), sample) is not None:
+                continue
+            try:
+                timeline = Timeline.of_table(table)
+            except DecodeFailed as error:
+                raise rejected(STAGE, "undecodable", f"field {name!r}: {error}") from error
+            frames = frame_times(timeline)
+            if len(frames):
+                yield frames
 
     def _gaps(self, clock: Array) -> Array:
-        steps = np.diff(clock).view(np.uint64)  # up to 2^63, above int64
-        gaps: Array = steps[steps > self.gap * np.median(steps)] if len(steps) else steps
+        """Return the steps that are gaps: uint64 ns [n]."""
+        steps: Array = np.diff(clock).view(np.uint64)  # up to 2^63, above int64
+        if not len(steps):
+            return steps
+        limit = self.gap * np.median(steps)
+        gaps: Array = steps[steps > limit]
         return gaps
 
 
@@ -147,9 +170,12 @@ def _numbers(values: Array, field: str) -> Array:
 
 
 def _clock(sample: Mapping[str, bytes], field: str, n: int | None = None) -> Array:
+    """Return a clock, int64 [n]; of any length if n is None. Raises: Unusable."""
     clock = decoded(sample, field)
+    if n is None:
+        n = len(clock) if clock.ndim else 0
     try:
-        return checked_clock(clock, len(clock) if n is None and clock.ndim else n or 0)
+        return checked_clock(clock, n)
     except DecodeFailed as error:
         raise rejected(STAGE, "clock", f"field {field!r}: {error}") from error
 
@@ -161,14 +187,20 @@ def _packets(sample: Mapping[str, bytes], field: str) -> PacketTable:
         raise rejected(STAGE, "undecodable", f"field {field!r}: {error}") from error
 
 
-def _skew_ns(clocks: list[Array]) -> int:
-    (first, last), *others = ((int(clock[0]), int(clock[-1])) for clock in clocks)
-    skew = max((max(abs(start - first), abs(end - last)) for start, end in others), default=0)
+def _skew_ns(clock: Array, others: Iterable[Array]) -> int:
+    first = int(clock[0])
+    last = int(clock[-1])
+    skew = 0
+    for other in others:
+        skew = max(skew, abs(int(other[0]) - first), abs(int(other[-1]) - last))
     return min(skew, INT64_MAX)
 
 
 def _n_frozen(table: PacketTable) -> int:
     shown = np.flatnonzero(~table.discard)
-    shown = shown[np.argsort(table.pts[shown], kind="stable")]
-    size, crc = table.size[shown], table.crc32c[shown]
-    return int(((size[1:] == size[:-1]) & (crc[1:] == crc[:-1])).sum())
+    display_order = np.argsort(table.pts[shown], kind="stable")
+    shown = shown[display_order]
+    size = table.size[shown]
+    crc = table.crc32c[shown]
+    is_repeated = (size[1:] == size[:-1]) & (crc[1:] == crc[:-1])
+    return int(is_repeated.sum())

@@ -118,26 +118,36 @@ class Mel(Featurizer):
         half = self.n_fft // 2
         padded = np.pad(samples.astype(np.float64), half, mode=self.pad)
         windows = np.lib.stride_tricks.sliding_window_view(padded, self.n_fft)[:: self.hop]
-        n_frames = len(windows) - (self.log == "whisper" and len(windows) > 1)
+        n_frames = len(windows)
+        if self.log == "whisper" and n_frames > 1:
+            n_frames -= 1
         for start in range(0, n_frames, _AT_ONCE):
-            yield windows[start : min(start + _AT_ONCE, n_frames)]
+            stop = min(start + _AT_ONCE, n_frames)
+            yield windows[start:stop]
 
     def _bands(self, frames: Array) -> Array:
-        hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.n_fft) / self.n_fft)
+        """Return the sums of each band, float64 [n_mels, frames]. frames: float64 [frames, n_fft]."""
+        phase = 2 * np.pi * np.arange(self.n_fft) / self.n_fft
+        hann = 0.5 - 0.5 * np.cos(phase)
         spectrum = np.fft.rfft(frames * hann, axis=1)
-        power = spectrum.real**2 + spectrum.imag**2
-        magnitudes = power if self.power == 2 else np.sqrt(power)
+        magnitudes = spectrum.real**2 + spectrum.imag**2
+        if self.power == 1:
+            magnitudes = np.sqrt(magnitudes)
         fmax_hz = self.fmax_hz or self.sample_rate_hz / 2
         filters = mel_filters(
             self.sample_rate_hz, self.n_fft, self.n_mels, self.fmin_hz, fmax_hz, self.scale, self.norm
         )
-        # BLAS is avoided because its sums depend on the number of threads.
-        return np.stack(
-            [
-                np.einsum("tf,f->t", magnitudes[:, low:high], weights[low:high])
-                for weights, low, high in _nonzero(filters)
-            ]
-        )
+        bands = []
+        for weights in filters:
+            nonzero = np.flatnonzero(weights)
+            low = high = 0
+            if nonzero.size:
+                low = int(nonzero[0])
+                high = int(nonzero[-1]) + 1
+            # BLAS is avoided because its sums depend on the number of threads.
+            band = np.einsum("tf,f->t", magnitudes[:, low:high], weights[low:high])
+            bands.append(band)
+        return np.stack(bands)
 
 
 def _logarithm(bands: Array, mel: Mel) -> Array:
@@ -150,7 +160,8 @@ def _logarithm(bands: Array, mel: Mel) -> Array:
     if mel.log == "log10":
         return decades
     if mel.log == "db":
-        return decades * (10 if mel.power == 2 else 20)
+        decibels = 10 if mel.power == 2 else 20
+        return decades * decibels
     lifted: Array = np.maximum(decades, decades.max() - 8)
     return (lifted + 4) / 4
 
@@ -162,34 +173,37 @@ def mel_filters(
     """Return each frequency's weight in each band: float64 [n_mels, 1 + n_fft // 2]."""
     to_mel, to_hz = _SCALES[scale]
     hz = np.arange(1 + n_fft // 2) * sample_rate_hz / n_fft
-    edges = to_hz(np.linspace(to_mel(np.array(fmin_hz)), to_mel(np.array(fmax_hz)), n_mels + 2))
-    rising = (hz[None, :] - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
-    falling = (edges[2:, None] - hz[None, :]) / (edges[2:] - edges[1:-1])[:, None]
+    lowest_mel = to_mel(np.array(fmin_hz))
+    highest_mel = to_mel(np.array(fmax_hz))
+    edges = to_hz(np.linspace(lowest_mel, highest_mel, n_mels + 2))
+    # [n_mels, 1]: each triangle rises from `low` to `peak`, and falls to `high`.
+    low = edges[:-2, None]
+    peak = edges[1:-1, None]
+    high = edges[2:, None]
+    rising = (hz - low) / (peak - low)
+    falling = (high - hz) / (high - peak)
     weights: Array = np.maximum(0, np.minimum(rising, falling))
     if norm == "slaney":
-        weights = weights * (2 / (edges[2:] - edges[:-2]))[:, None]
+        weights = weights * (2 / (high - low))
     return weights
 
 
-def _nonzero(filters: Array) -> Iterator[tuple[Array, int, int]]:
-    for weights in filters:
-        places = np.flatnonzero(weights)
-        low, high = (int(places[0]), int(places[-1]) + 1) if places.size else (0, 0)
-        yield weights, low, high
-
-
 # Slaney, Auditory Toolbox (1998): 200/3 Hz per mel up to 1 kHz, above it 27 mels for a factor of 6.4.
-_LINEAR_HZ, _CORNER_HZ, _LOG_STEP = 200 / 3, 1000.0, np.log(6.4) / 27
+_LINEAR_HZ = 200 / 3
+_CORNER_HZ = 1000.0
+_CORNER_MEL = _CORNER_HZ / _LINEAR_HZ
+_LOG_STEP = np.log(6.4) / 27
 
 
 def _slaney_mel(hz: Array) -> Array:
-    above = _CORNER_HZ / _LINEAR_HZ + np.log(np.maximum(hz, _CORNER_HZ) / _CORNER_HZ) / _LOG_STEP
+    octaves = np.log(np.maximum(hz, _CORNER_HZ) / _CORNER_HZ)
+    above = _CORNER_MEL + octaves / _LOG_STEP
     return np.where(hz < _CORNER_HZ, hz / _LINEAR_HZ, above)
 
 
 def _slaney_hz(mel: Array) -> Array:
-    corner = _CORNER_HZ / _LINEAR_HZ
-    return np.where(mel < corner, mel * _LINEAR_HZ, _CORNER_HZ * np.exp(_LOG_STEP * (mel - corner)))
+    above = _CORNER_HZ * np.exp(_LOG_STEP * (mel - _CORNER_MEL))
+    return np.where(mel < _CORNER_MEL, mel * _LINEAR_HZ, above)
 
 
 def _htk_mel(hz: Array) -> Array:

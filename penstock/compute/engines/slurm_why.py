@@ -32,6 +32,8 @@ _RESOURCES = {
 }
 """Slurm's word in a reason, in small letters -> name of the resource, or its beginning."""
 _COUNTS = {"jobs": "Jobs", "submitjobs": "SubmitJobs", "submitjob": "SubmitJobs"}
+_SUFFIXES = {"User": "PU", "Account": "PA", "Acct": "PA", "Job": "PJ", "Node": "PN", None: ""}
+"""Slurm's word after "Per" in a reason -> end of the limit's name."""
 _VALUE = re.compile(r"([^=,]+)=([^=,(]*)(?:\(([0-9.]+)\))?")
 
 
@@ -64,34 +66,36 @@ def limit_behind(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
         limits = list(_of_associations(answer, job, match))
     else:  # "MaxGRESPerAccount" of old releases is a QOS's too
         limits = list(_of_qos(answer, job, match))
-    exceeded = [one for one in limits if one.used is None or one.used + one.asked > one.limit]
-    return next(iter(exceeded or limits), None)
+    for limit in limits:
+        if limit.used is None or limit.used + limit.asked > limit.limit:
+            return limit
+    return limits[0] if limits else None
 
 
 def _of_associations(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:
     """Yield limits from the user's association up to the root."""
     lines = answer(["scontrol", "-o", "show", "assoc_mgr", "flags=assoc"]).splitlines()
     rows = [_fields(line) for line in lines if line.startswith("ClusterName=")]
-    parents = {
-        row["Account"]: row.get("ParentAccount", "").partition("(")[0] for row in rows if not row["UserName"]
-    }
+    account_rows = [row for row in rows if not row["UserName"]]
+    parents = {row["Account"]: row.get("ParentAccount", "").partition("(")[0] for row in account_rows}
     for row in rows:
-        if row["Account"] == job.account and row["UserName"].partition("(")[0] == job.user:
+        user = row["UserName"].partition("(")[0]
+        if row["Account"] == job.account and user == job.user:
             owner = f"user {job.user} in account {job.account}"
-            yield from _limits(row, job, match, owner, (f"--user={job.user}", f"--account={job.account}"))
+            filters = (f"--user={job.user}", f"--account={job.account}")
+            yield from _limits(row, job, match, owner, filters)
     account = job.account
     while account in parents:
-        for row in rows:
-            if row["Account"] == account and not row["UserName"]:
-                filters = (f"--account={','.join(_below(account, parents))}",)
-                yield from _limits(row, job, match, f"account {account}", filters)
+        for row in account_rows:
+            if row["Account"] == account:
+                accounts = ",".join(_with_descendants(account, parents))
+                yield from _limits(row, job, match, f"account {account}", (f"--account={accounts}",))
         account = parents[account]
 
 
-def _below(account: str, parents: Mapping[str, str]) -> list[str]:
-    """Return an account and all below it."""
+def _with_descendants(account: str, parents: Mapping[str, str]) -> list[str]:
     names = [account]
-    for name in names:
+    for name in names:  # the loop reaches the names that it adds
         names += [child for child, parent in parents.items() if parent == name]
     return names
 
@@ -99,78 +103,104 @@ def _below(account: str, parents: Mapping[str, str]) -> list[str]:
 def _of_qos(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:
     """Yield limits of the job's QOS, and of its partition's."""
     partition = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
-    own = re.search(r" QoS=(\S+)", partition)
-    names = [job.qos, *([own[1]] if own and own[1] != "N/A" else [])]
+    names = [job.qos]
+    partition_qos = re.search(r" QoS=(\S+)", partition)
+    if partition_qos and partition_qos[1] != "N/A":
+        names.append(partition_qos[1])
     text = answer(["scontrol", "-o", "show", "assoc_mgr", f"qos={','.join(names)}", "flags=qos"])
     for line in text.splitlines():
         name = re.match(r"QOS=(.*?)\([0-9]+\) ", line)
         if name is None or name[1] not in names:
             continue
-        owner, filters = f"QOS {name[1]}", (f"--qos={name[1]}",)
-        head, accounts, users = _sections(line)
+        owner = f"QOS {name[1]}"
+        qos_filter = f"--qos={name[1]}"
+        head, _, rest = line.partition(" Account Limits")
+        account_text, _, user_text = rest.partition(" User Limits")
         if match["per"] == "User":
+            users = _blocks(user_text)
+            # Releases differ in how they write a user.
             for key in (job.user_id, job.user, f"{job.user}({job.user_id})"):
                 if key in users:
-                    whose = f"user {job.user} in {owner}"
-                    yield from _limits(users[key], job, match, whose, (*filters, f"--user={job.user}"))
+                    filters = (qos_filter, f"--user={job.user}")
+                    yield from _limits(users[key], job, match, f"user {job.user} in {owner}", filters)
         elif match["per"] in ("Account", "Acct"):
+            accounts = _blocks(account_text)
             if job.account in accounts:
-                whose = f"account {job.account} in {owner}"
-                yield from _limits(
-                    accounts[job.account], job, match, whose, (*filters, f"--account={job.account}")
-                )
+                filters = (qos_filter, f"--account={job.account}")
+                account_owner = f"account {job.account} in {owner}"
+                yield from _limits(accounts[job.account], job, match, account_owner, filters)
         else:
-            yield from _limits(head, job, match, owner, filters)
+            yield from _limits(_fields(head), job, match, owner, (qos_filter,))
 
 
-def _sections(line: str) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    head, _, rest = line.partition(" Account Limits")
-    accounts, _, users = rest.partition(" User Limits")
-    blocks = [
-        {name: _fields(body) for name, body in re.findall(r"(\S+?)=\{([^}]*)\}", text)}
-        for text in (accounts, users)
-    ]
-    return _fields(head), blocks[0], blocks[1]
+def _blocks(text: str) -> dict[str, dict[str, str]]:
+    """Return name -> fields of `name={field=value ...}`."""
+    return {name: _fields(body) for name, body in re.findall(r"(\S+?)=\{([^}]*)\}", text)}
 
 
 def _fields(line: str) -> dict[str, str]:
-    return {name: value for name, _, value in (word.partition("=") for word in line.split())}
+    fields = {}
+    for word in line.split():
+        name, _, value = word.partition("=")
+        fields[name] = value
+    return fields
 
 
 def _limits(
     row: Mapping[str, str], job: QueuedJob, match: re.Match[str], owner: str, filters: tuple[str, ...]
 ) -> Iterator[SlurmLimit]:
     """Yield the limits of a row that a reason may mean."""
-    what, kind, per = match["what"].lower(), match["kind"], match["per"]
-    suffix = {"User": "PU", "Account": "PA", "Acct": "PA", "Job": "PJ", "Node": "PN", None: ""}[per]
+    what = match["what"].lower()
+    kind = match["kind"]
+    suffix = _SUFFIXES[match["per"]]
     if what in _COUNTS:
         limit, used = _value(row.get(f"{kind}{_COUNTS[what]}{suffix}", ""))
         if limit is not None:
             yield SlurmLimit(owner=owner, resource="jobs", limit=limit, used=used, asked=1, filters=filters)
         return
     minutes = match["minutes"] or ""
-    column = f"{kind}TRES{'RunMins' if minutes.startswith('Run') else 'Mins' if minutes else ''}"
-    column += suffix or ("PJ" if kind == "Min" else "")
-    begin = _RESOURCES.get(what, "?")
-    for name, text, used_text in _VALUE.findall(row.get(column, "")):
+    column = f"{kind}TRES"
+    if minutes:
+        column += "RunMins" if minutes.startswith("Run") else "Mins"
+    if kind == "Min":
+        suffix = suffix or "PJ"
+    for name, text, used_text in _VALUE.findall(row.get(column + suffix, "")):
         limit, _ = _value(text)
-        if limit is None or not (name.startswith(begin) if begin.endswith("/") else name == begin):
+        if limit is None or not _is_meant(name, what):
             continue
+        used = int(float(used_text)) if used_text else None
+        if minutes:
+            resource = f"{name} minutes"
+            asked = 0
+        else:
+            resource = name
+            asked = job.resources.get(name, 0)
         yield SlurmLimit(
             owner=owner,
-            resource=f"{name} minutes" if minutes else name,
+            resource=resource,
             limit=limit,
-            used=int(float(used_text)) if used_text else None,
-            asked=0 if minutes else job.resources.get(name, 0),
+            used=used,
+            asked=asked,
             least=kind == "Min",
             filters=filters,
         )
 
 
+def _is_meant(resource: str, what: str) -> bool:
+    """Return whether a reason's word means a resource: gres means gres/gpu."""
+    begin = _RESOURCES.get(what, "?")
+    if begin.endswith("/"):
+        return resource.startswith(begin)
+    return resource == begin
+
+
 def _value(text: str) -> tuple[int | None, int | None]:
     """Return limit and use of `64(40)`; None for a limit that is not set."""
     match = re.fullmatch(r"([0-9]+)[A-Z]?(?:\(([0-9]+)\))?", text)
-    return (int(match[1]), int(match[2]) if match[2] else None) if match else (None, None)
+    if match is None:
+        return None, None
+    used = int(match[2]) if match[2] else None
+    return int(match[1]), used
 
 
 _UNITS = {"cpu": "CPUs", "node": "nodes", "mem": "MiB of memory", "gres/gpu": "GPUs"}
@@ -206,8 +236,11 @@ def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> s
         sentences.append(_next_end(running, "node", now_s))
         sentences.append(_expected(job, running, now_s))
         sentences.append(_idle(answer, job))
-    waited = f"waits {_length(now_s - job.submitted_s)}: " if job.submitted_s else "waits: "
-    lines = [waited + " ".join(filter(None, sentences)), _drained(answer, job)]
+    begin = "waits"
+    if job.submitted_s:
+        begin += f" {_length(now_s - job.submitted_s)}"
+    text = " ".join(filter(None, sentences))
+    lines = [f"{begin}: {text}", _drained(answer, job)]
     return "\n".join(filter(None, lines))
 
 
@@ -223,8 +256,11 @@ def _limit_words(limit: SlurmLimit, job: QueuedJob) -> str:
         bound = "at least" if limit.least else "at most"
         words = f"{limit.owner} lets a job ask for {bound} {limit.limit:,} of {unit}"
         return f"{words}, {limit.asked:,} are asked ({job.reason})."
-    asked = f", {limit.asked:,} more {'is' if limit.asked == 1 else 'are'} asked" if limit.asked else ""
-    return f"{limit.owner} uses {limit.used:,} of {limit.limit:,} {unit}{asked} ({job.reason})."
+    words = f"{limit.owner} uses {limit.used:,} of {limit.limit:,} {unit}"
+    if limit.asked:
+        verb = "is" if limit.asked == 1 else "are"
+        words += f", {limit.asked:,} more {verb} asked"
+    return f"{words} ({job.reason})."
 
 
 def _reason_words(answer: Answer, job: QueuedJob, now_s: float) -> str:
@@ -257,9 +293,8 @@ def _partition_limits(facts: Mapping[str, str], job: QueuedJob) -> Iterator[tupl
     most, _ = _value(facts.get("MaxNodes", ""))
     total, _ = _value(facts.get("TotalNodes", ""))
     bounds = f"{facts.get('MinNodes')} to {facts.get('MaxNodes')} nodes of {facts.get('TotalNodes')}"
-    is_outside = job.nodes < (least or 0) or any(
-        limit is not None and job.nodes > limit for limit in (most, total)
-    )
+    upper_limits = [limit for limit in (most, total) if limit is not None]
+    is_outside = job.nodes < (least or 0) or any(job.nodes > limit for limit in upper_limits)
     yield f"{bounds}, {job.nodes} are asked", is_outside
     yield f"{facts.get('MaxTime')}, {job.limit} are asked", _is_longer(job.limit, facts.get("MaxTime", ""))
     for resource, key, unit in (
@@ -304,7 +339,7 @@ def _next_end(running: Iterable[QueuedJob], resource: str, now_s: float) -> str:
     words = f"job {_with_share(unlimited[0], resource)} has no time limit"
     others = len(unlimited) - 1
     if others:
-        words += f", nor {'has 1 other' if others == 1 else f'have {others} others'}"
+        words += ", nor has 1 other" if others == 1 else f", nor have {others} others"
     return f"No end is known: {words}."
 
 
@@ -331,7 +366,8 @@ def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
     if limit.resource == "jobs" or not per_node or limit.used is None:
         return ""
     nodes = max(0, limit.limit - limit.used) // per_node
-    return f"{nodes} node{'' if nodes == 1 else 's'} would fit."
+    unit = "node" if nodes == 1 else "nodes"
+    return f"{nodes} {unit} would fit."
 
 
 def _idle(answer: Answer, job: QueuedJob) -> str:
@@ -351,7 +387,9 @@ def _drained(answer: Answer, job: QueuedJob) -> str:
     command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}"]
     rows = printed_rows(answer, command, ["%N", "%u", "%E"]).whole
     nodes = [f"{name} ({clean(reason, _REASON_LENGTH)}, by {user})" for name, user, reason in rows]
-    return f"Out of service: {'; '.join(nodes)}" if nodes else ""
+    if not nodes:
+        return ""
+    return f"Out of service: {'; '.join(nodes)}"
 
 
 def _unit(resource: str) -> str:
@@ -359,8 +397,10 @@ def _unit(resource: str) -> str:
 
 
 def clock(at_s: float, now_s: float) -> str:
-    at, now = time.gmtime(at_s), time.gmtime(now_s)
-    return time.strftime("%H:%M UTC" if at[:3] == now[:3] else "%Y-%m-%d %H:%M UTC", at)
+    at = time.gmtime(at_s)
+    is_today = at[:3] == time.gmtime(now_s)[:3]
+    form = "%H:%M UTC" if is_today else "%Y-%m-%d %H:%M UTC"
+    return time.strftime(form, at)
 
 
 def _length(seconds: float) -> str:
@@ -370,4 +410,6 @@ def _length(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"

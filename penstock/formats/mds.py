@@ -106,7 +106,8 @@ def shards_in(data: bytes, name: str) -> list[MdsShard]:
             raise TypeError(f"shards is a {type(listed).__name__}, no list")
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
-    shards, first = dict[str, MdsShard](), 0
+    shards: dict[str, MdsShard] = {}
+    first = 0
     for number, entry in enumerate(listed):
         try:
             shard = _shard(entry, first)
@@ -127,37 +128,42 @@ def shards_in(data: bytes, name: str) -> list[MdsShard]:
 def _shard(entry: Any, first: int) -> MdsShard:
     if (entry["format"], entry["version"]) != ("mds", 2):
         raise ValueError(f"format {entry['format']!r}, version {entry['version']!r}")
-    raw, column_lists = (
-        entry["raw_data"],
-        (entry["column_names"], entry["column_encodings"], entry["column_sizes"]),
-    )
-    if not all(type(names) is list for names in column_lists):
+    raw = entry["raw_data"]
+    column_lists = (entry["column_names"], entry["column_encodings"], entry["column_sizes"])
+    if not all(type(values) is list for values in column_lists):
         raise TypeError(f"columns {column_lists!r}")
     numbers = (raw["bytes"], entry["samples"])
     if not all(type(n) is int and 0 <= n < 2**32 for n in numbers) or type(raw["basename"]) is not str:
         raise ValueError(f"raw_data {raw!r}, samples {entry['samples']!r}")
     columns = tuple(_column(*column) for column in zip(*column_lists, strict=True))
-    if len({column.name for column in columns}) < len(columns) or not columns:
+    names = {column.name for column in columns}
+    if not columns or len(names) < len(columns):
         raise ValueError(f"column_names {column_lists[0]!r}")
     return MdsShard(raw["basename"], *numbers, first, columns)
 
 
 def _column(name: Any, encoding: Any, size: Any) -> MdsColumn:
-    array = _ARRAY.fullmatch(encoding)
-    word, expected = "", 0
+    word = ""
     shape: tuple[int, ...] = ()
+    nbytes = 0  # values vary in size
+    array = _ARRAY.fullmatch(encoding)
     if array:
-        word = SCALARS[array["dtype"]] if array["dtype"] else ""
-        shape = tuple(map(int, array["shape"].split(","))) if array["shape"] else ()
-        expected = math.prod(shape) * int(word[1:]) if shape else 0
+        if array["dtype"]:
+            word = SCALARS[array["dtype"]]
+        if array["shape"]:
+            shape = tuple(map(int, array["shape"].split(",")))
+            nbytes = math.prod(shape) * int(word[1:])
     elif encoding in SCALARS:
         word = SCALARS[encoding]
-        expected = int(word[1:])
+        nbytes = int(word[1:])
     elif encoding not in (*WORDS, *BYTES, *NUMBERS_AS_TEXT):
         raise ValueError(f"encoding {encoding!r} of column {name!r}")
-    if type(name) is not str or not name or type(size) not in (int, type(None)) or (size or 0) != expected:
-        raise ValueError(f"column {name!r} of {encoding!r} has the size {size!r}, not {expected or None}")
-    return MdsColumn(name, "ndarray" if array else encoding, expected, word, shape)
+    has_valid_size = size is None or type(size) is int
+    if type(name) is not str or not name or not has_valid_size or (size or 0) != nbytes:
+        raise ValueError(f"column {name!r} of {encoding!r} has the size {size!r}, not {nbytes or None}")
+    if array:
+        encoding = "ndarray"
+    return MdsColumn(name, encoding, nbytes, word, shape)
 
 
 class _ColumnValue(NamedTuple):
@@ -189,57 +195,63 @@ def samples(
     without: Container[str] = (),
 ) -> Iterator[ForeignSample]:
     """Yield a shard's samples. without: names of columns to leave out."""
-    shard, window = shards[info.key], ObjectWindow(store, info)
+    shard = shards[info.key]
+    window = ObjectWindow(store, info)
     try:
         check_size(store, info, shard.nbytes)
-        own = {KEY, METADATA} - exported.fields if exported else set[str]()
+        export_names: set[str] = set()  # columns that an export of penstock added
+        if exported:
+            export_names = {KEY, METADATA} - exported.fields
         names = _names(shard, window.name, exported)
         for number, (begin, end) in enumerate(_places(shard, window)):
-            fields, metadata, export_columns = (
-                dict[str, ByteRange](),
-                dict[str, Any](),
-                dict[str, ByteRange](),
-            )
+            fields: dict[str, ByteRange] = {}
+            metadata: dict[str, Any] = {}
+            export_columns: dict[str, ByteRange] = {}
             for value in _values(shard, window, begin, end):
-                name = names[value.column.name]
-                if value.column.name in without or name in without:
+                column = value.column
+                name = names[column.name]
+                if column.name in without or name in without:
                     continue
-                if value.column.name in own:
+                if column.name in export_names:
                     export_columns[name] = ByteRange(value.at, value.nbytes)
-                elif value.column.encoding == "ndarray":
+                elif column.encoding == "ndarray":
                     word, shape, start = _array(window, value)
-                    fields[field_name(value.column.name, word)] = ByteRange(
-                        start, value.at + value.nbytes - start
-                    )
-                    if len(shape) != 1:
+                    nbytes = value.at + value.nbytes - start
+                    fields[field_name(column.name, word)] = ByteRange(start, nbytes)
+                    if len(shape) != 1:  # a field is flat, so only a vector needs no shape
                         metadata[name] = list(shape)
-                elif value.column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
+                elif column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
                     metadata[name] = _number(window, value)
                 else:
                     fields[name] = ByteRange(value.at, value.nbytes)
             sample = ForeignSample(str(shard.first + number), fields, metadata)
-            yield exported.restored(sample, export_columns, window) if exported else sample
+            if exported:
+                sample = exported.restored(sample, export_columns, window)
+            yield sample
     finally:
         window.close()
 
 
 def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
-    out, columns = dict[str, str](), dict[str, str]()
+    """Return column -> its field or metadata column. name: of the object, for errors."""
+    fields: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for column in shard.columns:
-        array = column.encoding == "ndarray"
         if exported and (column.name in exported.fields or column.name in (KEY, METADATA)):
-            out[column.name] = column.name
-        elif array or column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
-            columns[column.name] = metadata_name(f"{column.name}_shape" if array else column.name, "mds")
+            fields[column.name] = column.name
+        elif column.encoding == "ndarray":
+            columns[column.name] = metadata_name(f"{column.name}_shape", "mds")
+        elif column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
+            columns[column.name] = metadata_name(column.name, "mds")
         elif column.encoding == "bytes":
-            out[column.name] = column.name
+            fields[column.name] = column.name
         else:
             word = column.encoding.replace("[", "-").removesuffix("]")
-            out[column.name] = field_name(column.name, WORDS.get(column.encoding, word))
+            fields[column.name] = field_name(column.name, WORDS.get(column.encoding, word))
     check_apart(columns, name)
     if all(column.encoding in (*SCALARS, *NUMBERS_AS_TEXT) for column in shard.columns):
         raise InvalidSample(f"{name} has only numbers, and no column that could be a field")
-    return out | columns
+    return fields | columns
 
 
 def _places(shard: MdsShard, window: ObjectWindow) -> Iterator[tuple[int, int]]:
@@ -259,8 +271,9 @@ def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iter
     at = begin + 4 * varying
     if at + fixed > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its columns need")
-    sizes = [end - at - fixed]  # a single varying column takes the rest, so its size is not read
-    if varying != 1:
+    if varying == 1:  # a single varying column takes the rest, so its size is not read
+        sizes = [end - at - fixed]
+    else:
         sizes = np.frombuffer(window.read(begin, 4 * varying), "<u4").tolist()
     if at + fixed + sum(sizes) != end:
         raise corrupt(
@@ -274,17 +287,27 @@ def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iter
 
 
 def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, ...], int]:
-    column, at = value.column, value.at
-    word, shape, end = column.word, column.shape, value.at + value.nbytes
+    """Return an array's dtype word, its shape, and its values' offset. Reads what the column does not fix."""
+    column = value.column
+    word = column.word
+    shape = column.shape
+    at = value.at
+    end = value.at + value.nbytes
     if not word:
-        code = window.read(at, 1) if at < end else b""
-        word, at = _DTYPES.get(code[0], "") if code else "", at + 1
+        if at < end:
+            (code,) = window.read(at, 1)
+            word = _DTYPES.get(code, "")
+        at += 1
     if not shape and at < end:
+        # One byte holds the rank, and in its low two bits the width of a dimension.
         (packed_shape,) = window.read(at, 1)
-        rank, width = packed_shape >> 2, 2 ** (packed_shape & 3)
-        if at + 1 + rank * width <= end:
-            shape = tuple(np.frombuffer(window.read(at + 1, rank * width), f"<u{width}").tolist())
-        at += 1 + rank * width
+        rank = packed_shape >> 2
+        width = 2 ** (packed_shape & 3)
+        at += 1
+        if at + rank * width <= end:
+            dimensions = np.frombuffer(window.read(at, rank * width), f"<u{width}")
+            shape = tuple(dimensions.tolist())
+        at += rank * width
     if not word or not shape or at + math.prod(shape) * int(word[1:]) != end:
         raise corrupt(
             window, value.at, f"column {column.name!r} has {value.nbytes} bytes, which are no array"
@@ -293,7 +316,8 @@ def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, .
 
 
 def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
-    column, data = value.column, window.read(value.at, value.nbytes)
+    column = value.column
+    data = window.read(value.at, value.nbytes)
     if column.word:
         number: int | float = np.frombuffer(data, f"<{column.word}")[0].item()
         return number
@@ -308,9 +332,10 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
     except ValueError as error:
         raise corrupt(window, value.at, f"column {column.name!r} has {data[:40]!r}, no number") from error
     # Python refuses to parse thousands of digits, which any library of big numbers writes.
-    number = int(text) if len(text) <= _MOST_DIGITS else 2**64
-    if -(2**63) <= number < 2**64:
-        return number
+    if len(text) <= _MOST_DIGITS:
+        number = int(text)
+        if -(2**63) <= number < 2**64:
+            return number
     raise NotSupported(
         f"{window.name}, byte {value.at}: column {column.name!r} has the number {text[:40]} of {len(text)} characters; "
         f"metadata holds 64 bits. Leave the column out: --without {column.name}"
@@ -338,45 +363,52 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 
     Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.
     """
-    shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
+    shards: dict[str, MdsShard] = {}
+    readers: dict[str, Callable[[ImportRun], Iterator[ReadSample]]] = {}
     stated = StatedCounts()
     for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
         listed = _shards(data, name)
-        compare_files(stated, name, {key: one.nbytes for key, one in listed.items()}, folder)
-        here = {f"{folder.prefix}{key}": shard for key, shard in listed.items()}
-        shards |= here
-        readers |= dict.fromkeys(
-            here,
-            split_reader(folder, partial(_shard_samples, store, here, options.without), named=False),
-        )
-    return listed_runs(infos, {key: one.shard for key, one in shards.items()}, readers, stated)
+        sizes = {key: compressed.nbytes for key, compressed in listed.items()}
+        compare_files(stated, name, sizes, folder)
+        by_key = {f"{folder.prefix}{key}": compressed for key, compressed in listed.items()}
+        shards |= {key: compressed.shard for key, compressed in by_key.items()}
+        read = partial(_shard_samples, store, by_key, options.without)
+        readers |= dict.fromkeys(by_key, split_reader(folder, read, named=False))
+    return listed_runs(infos, shards, readers, stated)
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
-    packed = dict[str, tuple[str, int, str]]()
+    """Return compressed file -> shard, from an index's bytes. name: of the index, for errors."""
+    files: dict[str, tuple[str, int, str]] = {}  # shard -> (compressed file, bytes, codec)
     try:
         index = parse_json_object(data)
         for entry in index["shards"]:
-            packed_file, before = entry.pop("zip_data"), entry["raw_data"]
+            # `shards_in` reads the rest as an index of uncompressed shards.
+            compressed_file = entry.pop("zip_data")
+            basename = entry["raw_data"]["basename"]
             compression = str(entry.pop("compression"))
             codec = _CODECS.get(compression.partition(":")[0])
-            if not packed_file or codec is None:
+            if not compressed_file or codec is None:
                 raise InvalidStore(
-                    f"{name}: {before['basename']} has the compression {compression}; accepted: "
+                    f"{name}: {basename} has the compression {compression}; accepted: "
                     f"{', '.join(_CODECS)}. Shards without one: penstock import mds"
                 )
-            packed[before["basename"]] = str(packed_file["basename"]), int(packed_file["bytes"]), codec
+            files[basename] = str(compressed_file["basename"]), int(compressed_file["bytes"]), codec
         plain = shards_in(json.dumps(index).encode(), name)
     except (DamagedJson, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
-    entries = [(entry, *packed[entry.key]) for entry in plain]
-    return {key: _Compressed(entry._replace(key=key), nbytes, codec) for entry, key, nbytes, codec in entries}
+    shards = {}
+    for shard in plain:
+        key, nbytes, codec = files[shard.key]
+        shards[key] = _Compressed(shard._replace(key=key), nbytes, codec)
+    return shards
 
 
 def _shard_samples(
     store: Store, shards: Mapping[str, _Compressed], without: frozenset[str], run: ImportRun
 ) -> Iterator[ReadSample]:
-    info, compressed = run.info, shards[run.info.key]
+    info = run.info
+    compressed = shards[info.key]
     shard = compressed.shard
     check_size(store, info, compressed.nbytes)
     if shard.nbytes > SHARD_BYTES:

@@ -50,16 +50,16 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
 def objects_with_splits(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, split_of: SplitOf
 ) -> FoundObjects:
-    tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
-    declared = False
+    tables = [info for info in infos if info.key.lower().endswith(".parquet")]
+    labels = None
+    has_declared_widths = False
     for info in tables[:1]:
         with opened(store, info) as file:
             schema = pq.read_metadata(pa.PythonFile(file, "r")).schema.to_arrow_schema()
             labels = features_of(schema).labels
-            declared = any(
-                options.fields.get(one.name) == "npy" and inner_dtype(plain_type(one.type)) for one in schema
-            )
-    options = options._replace(declared_widths=declared)
+            arrays = [column for column in schema if options.fields.get(column.name) == "npy"]
+            has_declared_widths = any(inner_dtype(plain_type(column.type)) for column in arrays)
+    options = options._replace(declared_widths=has_declared_widths)
     chunks: dict[str, Chunks] = {}
     agreed = ColumnAgreement()
 
@@ -70,7 +70,7 @@ def objects_with_splits(
             yield from walk.samples()
             chunks[info.key] = walk.chunks()
 
-    return FoundObjects(tables, samples, chunks, labels, columns=agreed, declared_widths=declared)
+    return FoundObjects(tables, samples, chunks, labels, columns=agreed, declared_widths=has_declared_widths)
 
 
 class _FieldPlace(NamedTuple):
@@ -89,7 +89,9 @@ class _TableWalk:
         labels: list[str] | None,
         split: str,
     ) -> None:
-        self._info, self._file, self._options = info, file, options
+        self._info = info
+        self._file = file
+        self._options = options
         self._footer = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = self._footer.schema.to_arrow_schema()
         features = features_of(schema)
@@ -105,15 +107,20 @@ class _TableWalk:
         row = 0
         for at in range(self._footer.num_row_groups):
             group = check_row_group(self._footer, at, self._info)
-            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _FieldPlace]]]()
-            for batch in self._reader.iter_batches(
+            nbytes = [0] * len(self._columns)
+            group_rows: list[tuple[Row, dict[str, _FieldPlace]]] = []
+            batches = self._reader.iter_batches(
                 rows_at_once(group), row_groups=[at], columns=self.table.columns_read, use_threads=False
-            ):
+            )
+            for batch in batches:
                 for table_row in self.table.rows(batch, row):
-                    rows_there.append((self._bare(table_row), self._values(table_row, nbytes)))
+                    others = [value for value in table_row.values if value.column.kind != "field"]
+                    # The group's rows wait for its end, so they do not keep their fields' bytes.
+                    group_rows.append((table_row._replace(values=others), self._values(table_row, nbytes)))
                 row += batch.num_rows
             first = self._end_group(at, nbytes)
-            yield from (self._sample(one, values, first) for one, values in rows_there)
+            for table_row, values in group_rows:
+                yield self._sample(table_row, values, first)
 
     def chunks(self) -> Chunks:
         size = self._info.nbytes
@@ -123,22 +130,20 @@ class _TableWalk:
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _FieldPlace]:
-        fields, sample = dict[str, _FieldPlace](), row.sample
+        """Return the places of a row's fields. nbytes: each column's bytes in the group, which grow."""
+        fields: dict[str, _FieldPlace] = {}
         for value in row.values:
             if value.column.kind == "field":
                 at = self._columns.index(value.column.column)
                 fields[value.name] = _FieldPlace(at, nbytes[at], len(value.value), crc32c(value.value))
                 nbytes[at] += len(value.value)
         if not any(name not in self._options.without for name in fields):
-            raise without_field(self._info.key, row.key, sample.metadata)
+            raise without_field(self._info.key, row.key, row.sample.metadata)
         if self.table.has_keys:
             if row.key in self._keys:
                 raise duplicate_key(row.key, self._info.key)
             self._keys.add(row.key)
         return fields
-
-    def _bare(self, row: Row) -> Row:
-        return row._replace(values=[one for one in row.values if one.column.kind != "field"])
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
         first = []
@@ -153,11 +158,15 @@ class _TableWalk:
             self._starts.append(self._starts[-1] + size)
         return first
 
-    def _sample(self, row: Row, values: Mapping[str, _FieldPlace], first: list[int]) -> ForeignSample:
-        sample = row.sample
-        fields = {name: ByteRange(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
-        crcs: dict[str, Any] = {name: one.crc for name, one in values.items()}
-        return ForeignSample(row.key, fields, sample.metadata, {**self._source, **sample.source}, crcs)
+    def _sample(self, row: Row, places: Mapping[str, _FieldPlace], first: list[int]) -> ForeignSample:
+        """Return a row's sample. first: offsets of the group's columns in the object's decoded bytes."""
+        fields: dict[str, ByteRange] = {}
+        crcs: dict[str, Any] = {}
+        for name, place in places.items():
+            fields[name] = ByteRange(first[place.column] + place.offset, place.nbytes)
+            crcs[name] = place.crc
+        source = {**self._source, **row.sample.source}
+        return ForeignSample(row.key, fields, row.sample.metadata, source, crcs)
 
 
 OPTIONS = frozenset({"key", "fields"})
@@ -197,14 +206,17 @@ def _runs(
     with _file(store, info) as (metadata, schema, features):
         check_labels(info.key, features.labels, labels)
         agreed.check(info.key, TableRows(schema, features, options, info.key).columns)
-        out, first, nbytes = list[ImportRun](), 0, 0
+        runs: list[ImportRun] = []
+        first = 0
+        nbytes = 0
         for at in range(metadata.num_row_groups):
             group = check_row_group(metadata, at, info)
             nbytes += group.total_byte_size
             if nbytes >= RUN_BYTES or at == metadata.num_row_groups - 1:
-                out.append(ImportRun(info, first, at + 1, nbytes))
-                first, nbytes = at + 1, 0
-    return out
+                runs.append(ImportRun(info, first, at + 1, nbytes))
+                first = at + 1
+                nbytes = 0
+    return runs
 
 
 def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
@@ -215,11 +227,11 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
         rows = TableRows(schema, features_of(schema), options, run.info.key)
         row = sum(footer.row_group(at).num_rows for at in range(run.first))
         for at in range(run.first, run.stop):
-            group = footer.row_group(at)
-            each = rows_at_once(group)
-            for batch in reader.iter_batches(
-                each, row_groups=[at], columns=rows.columns_read, use_threads=False
-            ):
+            batch_rows = rows_at_once(footer.row_group(at))
+            batches = reader.iter_batches(
+                batch_rows, row_groups=[at], columns=rows.columns_read, use_threads=False
+            )
+            for batch in batches:
                 yield from rows.samples(batch, row)
                 row += batch.num_rows
 
@@ -240,9 +252,8 @@ MEDIA = {
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),
 }
 """Field name's last word -> Hugging Face feature that decodes it."""
-_FLAT = {f"{kind}{n}": np.dtype(f"{kind}{n}").name for kind in "ui" for n in (1, 2, 4, 8)} | {
-    f"f{n}": f"float{8 * n}" for n in (2, 4, 8)
-}
+_FLAT = frozenset({"u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"})
+"""Field name's last word, if its bytes are a flat array of numbers."""
 _MEDIA_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
@@ -277,38 +288,48 @@ class _ExportColumns:
         in_use = set(self._fields)
         self._key = _free(KEY, in_use)
         self._columns = {name: _free(name, in_use) for name in selection.columns}
-        self._labels = class_names_of(selection.version) if "cls" in selection.fields else None
+        self._labels = None
+        if "cls" in selection.fields:
+            self._labels = class_names_of(selection.version)
         types = {self._key: pa.string()}
-        types |= {column: self._type(name) for name, column in self._fields.items()}
-        types |= {column: type_named(selection.columns[name]) for name, column in self._columns.items()}
+        for name, column in self._fields.items():
+            types[column] = self._type(name)
+        for name, column in self._columns.items():
+            types[column] = type_named(selection.columns[name])
         features = {column: _feature(kind) for column, kind in types.items()}
         for name, column in self._fields.items():
-            if (medium := MEDIA.get(_word(name))) is not None:
-                features[column] = {"_type": medium}
-            elif _word(name) == "cls" and self._labels is not None:
+            word = _word(name)
+            if word in MEDIA:
+                features[column] = {"_type": MEDIA[word]}
+            elif word == "cls" and self._labels is not None:
                 features[column] = {"_type": "ClassLabel", "names": self._labels}
-        source = [name for name in self._columns if name in SOURCE_COLUMNS]
-        ours = {
+        source: dict[str, str] = {}
+        metadata: dict[str, str] = {}
+        for name, column in self._columns.items():
+            if name in SOURCE_COLUMNS:
+                source[column] = name
+            else:
+                metadata[column] = name
+        columns = {
             "key": self._key,
             "fields": {column: name for name, column in self._fields.items()},
-            "metadata": {column: name for name, column in self._columns.items() if name not in source},
-            "source": {self._columns[name]: name for name in source},
+            "metadata": metadata,
+            "source": source,
         }
-        self.schema = pa.schema(list(types.items())).with_metadata(
-            {
-                "huggingface": canonical_json({"info": {"features": features}}),
-                "penstock": canonical_json(ours),
-            }
-        )
+        schema_metadata = {
+            "huggingface": canonical_json({"info": {"features": features}}),
+            "penstock": canonical_json(columns),
+        }
+        self.schema = pa.schema(list(types.items())).with_metadata(schema_metadata)
 
     def table(self, samples: Sequence[ExportSample]) -> pa.Table:
         arrays = [pa.array([sample.key for sample in samples], pa.string())]
-        arrays += [
-            pa.array([_value(sample, name) for sample in samples], self._type(name)) for name in self._fields
-        ]
+        for name in self._fields:
+            values = [_value(sample, name) for sample in samples]
+            arrays.append(pa.array(values, self._type(name)))
         for name, column in self._columns.items():
-            kind = self.schema.field(column).type
-            arrays.append(pa.array([sample.columns.get(name) for sample in samples], kind))
+            values = [sample.columns.get(name) for sample in samples]
+            arrays.append(pa.array(values, self.schema.field(column).type))
         return pa.table(arrays, schema=self.schema)
 
     def _type(self, name: str) -> pa.DataType:
@@ -317,16 +338,20 @@ class _ExportColumns:
             return _MEDIA_TYPE
         if word in _FLAT:
             return pa.list_(pa.from_numpy_dtype(np.dtype(word)))
-        return {"txt": pa.string(), "json": pa.string(), "cls": pa.int64()}.get(word, pa.binary())
+        if word in ("txt", "json"):
+            return pa.string()
+        if word == "cls":
+            return pa.int64()
+        return pa.binary()
 
 
 def _value(sample: ExportSample, name: str) -> Any:
-    data, word = sample.fields.get(name), _word(name)
+    data = sample.fields.get(name)
+    word = _word(name)
     if data is None:
         return None
     if word in MEDIA:
         return {"bytes": data, "path": f"{sample.key}.{name}"}
-    why = ""
     if word in _FLAT:
         if len(data) % int(word[1:]) == 0:
             return np.frombuffer(data, f"<{word}")
@@ -337,25 +362,30 @@ def _value(sample: ExportSample, name: str) -> Any:
         except UnicodeDecodeError as error:
             why = f"is no UTF-8 ({error})"
     elif word == "cls":
-        number = int(data) if data.isdigit() and len(data) < 19 else -1
-        if str(number).encode() == data:
-            return number
+        if data.isdigit() and len(data) < 19:  # 18 digits fit an int64
+            number = int(data)
+            if str(number).encode() == data:  # an import reads the same bytes
+                return number
+        if data == b"-1":
+            return -1
         why = f"is {data[:20]!r}, no class number"
-    if not why:
+    else:
         return data
     raise InvalidSample(f"sample {sample.key!r}: {name} {why}; leave it out (--without {name})")
 
 
 def _groups(samples: Iterable[ExportSample]) -> Iterable[list[ExportSample]]:
-    held, nbytes = list[ExportSample](), 0
+    group: list[ExportSample] = []
+    nbytes = 0
     for sample in samples:
-        held.append(sample)
+        group.append(sample)
         nbytes += sum(map(len, sample.fields.values()))
-        if nbytes >= GROUP_BYTES or len(held) == GROUP_ROWS:
-            yield held
-            held, nbytes = [], 0
-    if held:
-        yield held
+        if nbytes >= GROUP_BYTES or len(group) == GROUP_ROWS:
+            yield group
+            group = []
+            nbytes = 0
+    if group:
+        yield group
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from loader.storage.disk.scratch import held_folder
 
 KEY, SOURCE_KEY = "key", "source_key"
 """Columns to look a key up in: the version's own, or the source's."""
+_EXCLUDED, _UNKNOWN = -1, -2
+"""Instead of an ordinal: every sample of the key is excluded; no sample has the key."""
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
 """Environment variables that make Streaming wait for other processes."""
 
@@ -34,43 +36,60 @@ def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
     import pyarrow.compute as pc
 
     key_array = pa.array(keys, pa.string())
-    if (n_distinct := pc.count_distinct(key_array).as_py()) != len(keys):
+    n_distinct = pc.count_distinct(key_array).as_py()
+    if n_distinct != len(keys):
         raise InvalidRuntime(
             f"{len(keys) - n_distinct} of {len(keys)} keys come more than once; name each once"
         )
-    ordinals_found = np.full(len(keys), -2, np.int64)
+    ordinals = np.full(len(keys), _UNKNOWN, np.int64)
     parts = version.parts
-    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    for table in get_tables(version.store, files, ["part", "row", by]):
-        at = pc.fill_null(pc.index_in(table[by], value_set=key_array), -1).to_numpy()
-        there = at >= 0
-        positions, rows = parts.positions(table["part"])[there], table["row"].to_numpy()[there]
-        at = at[there]
-        for position in np.unique(positions).tolist():
-            own = positions == position
-            live = parts.live_members(position)
-            ordinals = np.where(live, parts.first_ordinal[position] + np.cumsum(live) - 1, -1)[rows[own]]
-            _keep(ordinals_found, at[own], ordinals, keys, by, version.name)
-    unknown = np.flatnonzero(ordinals_found == -2)
+    for table in get_tables(version.store, _key_files(version), ["part", "row", by]):
+        number = pc.fill_null(
+            pc.index_in(table[by], value_set=key_array), -1
+        ).to_numpy()  # [rows]: index in `keys`
+        matches = number >= 0
+        number = number[matches]
+        row = table["row"].to_numpy()[matches]
+        position = parts.positions(table["part"])[matches]
+        for part in np.unique(position).tolist():
+            in_part = position == part
+            is_live = parts.live_members(part)  # bool [rows of the part]
+            # Excluded rows have no ordinal: the live ones count on from the part's first.
+            live_ordinals = parts.first_ordinal[part] + np.cumsum(is_live) - 1
+            part_ordinals = np.where(is_live, live_ordinals, _EXCLUDED)
+            _set_ordinals(ordinals, number[in_part], part_ordinals[row[in_part]], keys, by, version.name)
+    unknown = np.flatnonzero(ordinals == _UNKNOWN)
     if len(unknown):
         other = SOURCE_KEY if by == KEY else KEY
         raise InvalidRuntime(
             f"{len(unknown)} of {len(keys)} keys are no sample's {by} in {version.name}, the first is "
             f"{keys[int(unknown[0])]!r}; compare with the column {other!r} (--by {other}), or name keys of this version"
         )
-    return ordinals_found
+    return ordinals
 
 
-def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: str, name: str) -> None:
-    live = ordinals >= 0
-    here, times = np.unique(at[live], return_counts=True)
-    again = here[(times > 1) | (ordinals_found[here] >= 0)]
-    if len(again):
+def _key_files(version: Version) -> list[TableFile]:
+    entries = version.manifest["samples"]
+    return [TableFile.from_json(entry) for entry in entries if entry["group"] == "keys"]
+
+
+def _set_ordinals(
+    ordinals: I64, numbers: I64, part_ordinals: I64, keys: Sequence[str], by: str, name: str
+) -> None:
+    """Set the ordinals of some keys, an excluded sample's only if no live one has the key.
+
+    numbers, part_ordinals: int64 [matches]: index in `keys`, and the ordinal or -1.
+    """
+    is_live = part_ordinals >= 0
+    live_numbers, n_matches = np.unique(numbers[is_live], return_counts=True)
+    is_repeated = (n_matches > 1) | (ordinals[live_numbers] >= 0)
+    repeated = live_numbers[is_repeated]
+    if len(repeated):
         raise InvalidRuntime(
-            f"{by} {keys[int(again[0])]!r} belongs to several samples of {name}: name samples by their key"
+            f"{by} {keys[int(repeated[0])]!r} belongs to several samples of {name}: name samples by their key"
         )
-    ordinals_found[at] = np.maximum(ordinals_found[at], -1)
-    ordinals_found[at[live]] = ordinals[live]
+    ordinals[numbers] = np.maximum(ordinals[numbers], _EXCLUDED)
+    ordinals[numbers[is_live]] = part_ordinals[is_live]
 
 
 def remaining_samples(view: View, seen: I64, seed: int) -> I64:
@@ -78,13 +97,14 @@ def remaining_samples(view: View, seen: I64, seed: int) -> I64:
 
     seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
     """
-    members = view.members()
+    members = view.members()  # bool [samples of the version]
     members[seen[seen >= 0]] = False
     rest = np.flatnonzero(members).astype(np.int64)
     if not len(rest):
         raise EmptyView(f"every sample of {view!r} was seen: the epoch is over, plan the next one")
     shape = choose_shape(len(rest), view.mean_sample_bytes, None, None)
-    return rest[locate(shape, seed, view.version.dataset, 0, np.arange(len(rest), dtype=np.int64))]
+    positions = np.arange(len(rest), dtype=np.int64)
+    return rest[locate(shape, seed, view.version.dataset, 0, positions)]
 
 
 class StreamingEpoch(NamedTuple):
@@ -104,28 +124,35 @@ def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> Stream
     Raises: MissingDependency; InvalidRuntime with Streaming's message.
     """
     store = open_store(url)
+    script = Path(__file__).with_name("streaming_epoch.py")
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_JOB}
     with held_folder("order") as folder:
         (folder / "index.json").write_bytes(store.get("index.json").data)
         target = folder / "order.npy"
         try:
-            done = subprocess.run(
-                [python, str(Path(__file__).with_name("streaming_epoch.py"))],
+            result = subprocess.run(
+                [python, str(script)],
                 input=json.dumps({**request, "folder": str(folder), "target": str(target)}),
                 capture_output=True,
                 text=True,
-                env={name: value for name, value in os.environ.items() if name not in _OF_A_JOB},
+                env=environment,
             )
         except OSError as error:
             raise InvalidRuntime(f"--python {python}: {error}; name an interpreter") from None
-        if "No module named 'streaming'" in done.stderr:
+        if "No module named 'streaming'" in result.stderr:
             raise MissingDependency(
                 f"{python} has no mosaicml-streaming, which lays out its epochs: pip install mosaicml-streaming there, "
                 "or name another interpreter with --python"
             )
-        if done.returncode or not target.exists():
-            message = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if result.returncode or not target.exists():
+            message = f"exit status {result.returncode}"
+            lines = result.stderr.strip().splitlines()
+            if lines:
+                message = lines[-1]  # of a traceback: the error
             raise InvalidRuntime(f"streaming refuses to lay out this epoch: {message}")
-        return StreamingEpoch(np.load(target, allow_pickle=False), done.stdout.split()[-1])
+        steps = np.load(target, allow_pickle=False)
+        release = result.stdout.split()[-1]  # Streaming may print before
+        return StreamingEpoch(steps, release)
 
 
 def rest_of(epoch: I64, step: int) -> I64:
@@ -135,20 +162,21 @@ def rest_of(epoch: I64, step: int) -> I64:
 
     Raises: EmptyView if there is no such step; InvalidRuntime if an earlier step is short.
     """
-    there = (epoch >= 0).sum(1)
-    n = int(np.flatnonzero(there).max(initial=-1)) + 1
-    if not 0 <= step < n:
+    n_samples = (epoch >= 0).sum(1)  # [steps]: without padding
+    n_steps = int(np.flatnonzero(n_samples).max(initial=-1)) + 1
+    if not 0 <= step < n_steps:
         raise EmptyView(
-            f"--step {step}: the epoch's steps are 0 to {n - 1}, and step {n} begins the next epoch"
+            f"--step {step}: the epoch's steps are 0 to {n_steps - 1}, and step {n_steps} begins the next epoch"
         )
-    short = np.flatnonzero(there[step : n - 1] < epoch.shape[1])
+    global_batch = epoch.shape[1]
+    short = np.flatnonzero(n_samples[step : n_steps - 1] < global_batch)
     if len(short):
-        at = step + int(short[0])
+        short_step = step + int(short[0])
         raise InvalidRuntime(
-            f"step {at} of streaming's epoch has {int(there[at])} of {epoch.shape[1]} samples, and others follow: "
-            "our steps are of one size. Begin behind it, or end the epoch there"
+            f"step {short_step} of streaming's epoch has {int(n_samples[short_step])} of {global_batch} samples, and "
+            "others follow: our steps are of one size. Begin behind it, or end the epoch there"
         )
-    rest = epoch[step:n]
+    rest = epoch[step:n_steps]
     return rest[rest >= 0]
 
 
@@ -158,8 +186,8 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
     Raises: InvalidRuntime if a sample is excluded, or if the URL is another dataset's.
     """
     distinct, inverse = np.unique(numbers, return_inverse=True)
-    front = _front(version, url)
-    ordinals = ordinals_of(version, [f"{front}{number}" for number in distinct.tolist()])
+    prefix = _key_prefix(version, url)
+    ordinals = ordinals_of(version, [f"{prefix}{number}" for number in distinct.tolist()])
     excluded = distinct[ordinals < 0]
     if len(excluded):
         raise InvalidRuntime(
@@ -169,23 +197,23 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
     return ordinals[inverse]
 
 
-def _front(version: Version, url: str) -> str:
+def _key_prefix(version: Version, url: str) -> str:
     """Return what precedes a key's index: "", or the split's folder."""
     import pyarrow.compute as pc
 
-    fronts = set[str]()
-    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    for table in get_tables(version.store, files, ["key"]):
-        parts = pc.extract_regex(table["key"], "^(?P<front>(?:.*/)?)[0-9]+$")
-        fronts.update(pc.unique(pc.struct_field(parts, "front").drop_null()).to_pylist())
-    if not fronts or "" in fronts:
+    prefixes: set[str] = set()
+    for table in get_tables(version.store, _key_files(version), ["key"]):
+        matches = pc.extract_regex(table["key"], "^(?P<prefix>(?:.*/)?)[0-9]+$")
+        prefix_array = pc.struct_field(matches, "prefix").drop_null()
+        prefixes.update(pc.unique(prefix_array).to_pylist())
+    if not prefixes or "" in prefixes:
         return ""
-    place = f"/{escape_key(url.strip('/'))}/"
-    front = max((one for one in fronts if place.endswith(f"/{one}")), key=len, default="")
-    if not front:
-        known = ", ".join(sorted(fronts)[:5])
+    folder = f"/{escape_key(url.strip('/'))}/"
+    own_prefixes = [prefix for prefix in prefixes if folder.endswith(f"/{prefix}")]
+    if not own_prefixes:
+        known = ", ".join(sorted(prefixes)[:5])
         raise InvalidRuntime(
             f"the keys of {version.name} are numbers behind {known}, and {url} ends with none of them: name the folder "
             "of a split, as it lies in the place that was registered or imported"
         )
-    return front
+    return max(own_prefixes, key=len)

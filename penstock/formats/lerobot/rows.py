@@ -74,9 +74,9 @@ def read_rows(
     if not length:
         raise Corrupt(f"{what}: no rows")
     _check_numbers(table, what)
-    seconds = _column(table, "timestamp", (1,), what)[:, 0]
-    tick_s = max((one.tick_s for one in frames), default=0.0)
-    ns = clock_of(seconds, fps, max(TOLERANCE_S, tick_s), what)
+    seconds = _scalars(table, "timestamp", what)
+    ticks = [camera.tick_s for camera in frames]
+    ns = clock_of(seconds, fps, max([TOLERANCE_S, *ticks]), what)
     for camera in frames:
         _check_frames(camera, seconds)
     streams: dict[str, Any] = {}
@@ -86,12 +86,13 @@ def read_rows(
                 streams[name] = _texts(table, name, what)
             else:
                 streams[name] = _column(table, name, tuple(feature["shape"]), what)
-    numbers = _column(table, "task_index", (1,), what)[:, 0]
+    task_numbers = _scalars(table, "task_index", what)
     subtask_spans: list[TextSpan] = []
     if subtasks and SUBTASK_INDEX in streams:
         with feature_named(SUBTASK_INDEX):
             subtask_spans = spans_of(streams[SUBTASK_INDEX].reshape(length), subtasks, what)
-    return EpisodeRows(streams, ns, seconds, _tasks(numbers, tasks, what), subtask_spans)
+    task_spans = _tasks(task_numbers, tasks, what)
+    return EpisodeRows(streams, ns, seconds, task_spans, subtask_spans)
 
 
 @contextmanager
@@ -106,13 +107,16 @@ def feature_named(name: str) -> Iterator[None]:
 
 def clock(length: int, fps: Fraction) -> I64:
     """Return each row's time: int64 [length], ns, rounded down."""
-    return np.array([n * 10**9 * fps.denominator // fps.numerator for n in range(length)], np.int64)
+    period = 10**9 * fps.denominator  # Python's integers: with such a denominator as 1001 int64 overflows
+    return np.array([number * period // fps.numerator for number in range(length)], np.int64)
 
 
 def seconds_of(ns: I64, fps: Fraction) -> Any:
     """Return rows' timestamps as LeRobot stores them, float32 [rows]; a regular clock's are exact."""
     exact = np.arange(len(ns), dtype=np.float64) * fps.denominator / fps.numerator
-    return np.where(np.abs(exact - ns / 1e9) < 1e-9, exact, ns / 1e9).astype(np.float32)
+    own = ns / 1e9
+    is_regular = np.abs(exact - own) < 1e-9  # within a nanosecond: `clock` rounds down
+    return np.where(is_regular, exact, own).astype(np.float32)
 
 
 def clock_of(seconds: Any, fps: Fraction, tolerance_s: float, what: str) -> I64:
@@ -121,16 +125,17 @@ def clock_of(seconds: Any, fps: Fraction, tolerance_s: float, what: str) -> I64:
     Raises: Corrupt if the steps between rows differ from 1 / fps by more than the tolerance, which LeRobot refuses too.
     """
     period = fps.denominator / fps.numerator
-    due = np.arange(len(seconds), dtype=np.float64) * period
+    due = np.arange(len(seconds), dtype=np.float64) * period  # [rows]
     times = seconds.astype(np.float64)
-    rounding = _float32_spacing(due)
-    if (np.abs(times - due) <= rounding + tolerance_s).all():  # NaN is not
+    allowed = _float32_spacing(due) + tolerance_s
+    if (np.abs(times - due) <= allowed).all():  # NaN is not
         return clock(len(seconds), fps)
     # Timestamps may drift from the rate, as long as each step is within the tolerance.
     own = np.floor((times - times[0]) * 1e9)
+    step_differs = ~(np.abs(np.diff(times) - period) <= allowed[1:])  # [rows - 1]; True for NaN
     is_wrong = np.empty(len(times), bool)
     is_wrong[0] = not abs(times[0]) <= tolerance_s
-    is_wrong[1:] = ~(np.abs(np.diff(times) - period) <= rounding[1:] + tolerance_s) | (np.diff(own) <= 0)
+    is_wrong[1:] = step_differs | (np.diff(own) <= 0)
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
         raise Corrupt(
@@ -157,36 +162,30 @@ def _check_frames(camera: FrameTimes, seconds: Any) -> None:
 
 def _float32_spacing(seconds: Any) -> Any:
     """Return float64, shaped as `seconds`: the distance of neighbouring float32 values there."""
-    return np.spacing(np.maximum(np.abs(seconds), 2.0**-20).astype(np.float32)).astype(np.float64)
+    magnitude = np.maximum(np.abs(seconds), 2.0**-20)  # a microsecond: less is no error of a clock
+    return np.spacing(magnitude.astype(np.float32)).astype(np.float64)
 
 
 def _check_numbers(table: Any, what: str) -> None:
-    numbers = _column(table, "frame_index", (1,), what)[:, 0]
+    numbers = _scalars(table, "frame_index", what)
     wrong = np.flatnonzero(numbers != np.arange(len(numbers)))
     if len(wrong):
         row = int(wrong[0])
         raise Corrupt(f"{what}: row {row} has the frame_index {numbers[row]}")
 
 
+def _scalars(table: Any, name: str, what: str) -> Any:
+    """Return a column with one number per row: [rows]."""
+    return _column(table, name, (1,), what)[:, 0]
+
+
 def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
+    """Return a column of numbers: [rows, *shape]."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if name not in table.column_names:
         raise Corrupt(f"{what}: no column {name!r}")
-    values = table[name].combine_chunks()
-    while True:
-        values = getattr(values, "storage", values)
-        if values.null_count:
-            raise Corrupt(f"{what}: {name} has {values.null_count} missing values")
-        if pa.types.is_fixed_size_list(values.type):
-            values = values.flatten()
-        elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-            if len(widths := pc.unique(pc.list_value_length(values))) > 1:
-                raise Corrupt(f"{what}: {name} has rows of {widths[0]} and of {widths[1]} values")
-            values = values.flatten()
-        else:
-            break
+    values = _flattened(table[name].combine_chunks(), name, what)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise Corrupt(f"{what}: {name} is {kind}, no numbers")
@@ -195,6 +194,25 @@ def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
             f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json gives {list(shape)} each"
         )
     return values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
+
+
+def _flattened(values: Any, name: str, what: str) -> Any:
+    """Return the innermost values of an Arrow array of lists, all of one length."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    while True:
+        values = getattr(values, "storage", values)  # of an extension type, such as Hugging Face's Array2D
+        if values.null_count:
+            raise Corrupt(f"{what}: {name} has {values.null_count} missing values")
+        kind = values.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            lengths = pc.unique(pc.list_value_length(values))
+            if len(lengths) > 1:
+                raise Corrupt(f"{what}: {name} has rows of {lengths[0]} and of {lengths[1]} values")
+        elif not pa.types.is_fixed_size_list(kind):
+            return values
+        values = values.flatten()
 
 
 def _texts(table: Any, name: str, what: str) -> list[str]:
@@ -209,13 +227,15 @@ def _texts(table: Any, name: str, what: str) -> list[str]:
 
 def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
     """Return (value, start, stop) of runs of equal values."""
-    out: list[tuple[Any, int, int]] = []
+    runs: list[tuple[Any, int, int]] = []
+    start = 0
     for number, value in enumerate(values):
-        if out and out[-1][0] == value:
-            out[-1] = (value, out[-1][1], number + 1)
-        else:
-            out.append((value, number, number + 1))
-    return out
+        if value != values[start]:
+            runs.append((values[start], start, number))
+            start = number
+    if values:
+        runs.append((values[start], start, len(values)))
+    return runs
 
 
 def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, Any]]:

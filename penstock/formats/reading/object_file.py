@@ -57,14 +57,21 @@ class ObjectWindow:
         neighbours: Neighbours | None = None,
     ) -> None:
         """scattered: reads jump back and forth. neighbours: given for an archive."""
-        self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
-        self._store, self._info = store, info
-        self._start, self._data, self._size, self._served = 0, b"", 0, 0
-        self._scattered, self._pieces = scattered, deque[tuple[int, bytes]](maxlen=SCATTERED_PIECES)
+        self.name = f"{store.url}/{info.key}"
+        self.nbytes = info.nbytes
+        self._store = store
+        self._info = info
+        self._start = 0  # offset of the buffer, `_data`
+        self._data = b""
+        self._size = 0  # of the last request, before limits
+        self._served = 0  # reads from the buffer
+        self._scattered = scattered
+        self._pieces = deque[tuple[int, bytes]](maxlen=SCATTERED_PIECES)
         self._neighbours = neighbours
         self._checksums = Checksums() if neighbours else None
         self._file: int | None = None
-        if (disk := disk_of(store)) is not None:
+        disk = disk_of(store)
+        if disk is not None:
             self._file = disk.open_same(info.key, info.etag)
             if self._file is None:
                 raise Changed(f"{self.name} was written while it was being registered; register again")
@@ -80,7 +87,7 @@ class ObjectWindow:
             if start <= offset and offset + nbytes <= start + len(data):
                 return data[offset - start : offset - start + nbytes]
         nbytes = max(0, min(nbytes, self.nbytes - offset))
-        if not (low >= 0 and low + nbytes <= len(self._data)):
+        if low < 0 or low + nbytes > len(self._data):
             self._fetch(offset, nbytes)
             low = offset - self._start
         return self._data[low : low + nbytes]
@@ -92,11 +99,13 @@ class ObjectWindow:
         low = offset - self._start
         if low >= 0 and low + nbytes <= len(self._data):
             return self._data[low : low + nbytes]
-        return bytes(self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data)
+        return bytes(self._requested(offset, nbytes))
 
     def at_hand(self) -> tuple[OpenFile, int]:
         """Return the open file or buffered bytes, and its first byte's offset."""
-        return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)
+        if self._file is None:
+            return (IN_MEMORY, self._data), self._start
+        return (self._file, None), 0
 
     def served(self, reads: int) -> None:
         """Add to the number of reads served from the buffer."""
@@ -114,7 +123,12 @@ class ObjectWindow:
 
     def crcs(self) -> Sequence[int]:
         """Return each member's CRC-32C; empty if one was skipped."""
-        return self._checksums.all() if self._checksums is not None else ()
+        if self._checksums is None:
+            return ()
+        return self._checksums.all()
+
+    def _requested(self, offset: int, nbytes: int) -> bytes:
+        return self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data
 
     def close(self) -> None:
         if self._neighbours is not None and len(self._data) >= JUMP_BYTES:
@@ -127,38 +141,50 @@ class ObjectWindow:
         return self._served >= max(SMALL_MEMBERS, len(self._data) // JUMP_BYTES)
 
     def _fetch(self, offset: int, nbytes: int) -> None:
-        first, most, jump = FIRST_BYTES, MOST_BYTES, JUMP_BYTES
-        if self._file is not None:
-            first, most, jump = LOCAL_BYTES, LOCAL_MOST_BYTES, LOCAL_JUMP_BYTES
+        """Replace the buffer by bytes from `offset` on, at least `nbytes` if the object has as many."""
         gap = offset - self._start - len(self._data)
+        self._size = self._next_size(offset, gap)
+        self._served = 0
+        size = min(max(nbytes, self._size), self.nbytes - offset)
+        jump = JUMP_BYTES if self._file is None else LOCAL_JUMP_BYTES
+        if self._checksums is not None and self._checksums.lack_bytes and 0 < gap < jump:
+            # Includes the rest of a content in the request.
+            offset -= gap
+            size += gap
+        if size <= 0:
+            data = b""  # beyond the end of a truncated object
+        elif self._file is not None:
+            data = os.pread(self._file, size, offset)
+        else:
+            data = self._requested(offset, size)
+            if self._scattered and self._data:
+                self._pieces.append((self._start, self._data))
+        self._start = offset
+        self._data = data
+        if self._checksums is not None:
+            self._checksums.read(offset, data)
+
+    def _next_size(self, offset: int, gap: int) -> int:
+        """Return the bytes of the next request: small after a jump, then twice the last. gap: bytes to skip."""
+        first = FIRST_BYTES
+        most = MOST_BYTES
+        jump = JUMP_BYTES
+        if self._file is not None:
+            first = LOCAL_BYTES
+            most = LOCAL_MOST_BYTES
+            jump = LOCAL_JUMP_BYTES
         if self._neighbours is not None:
             if self._data:
                 self._neighbours.are_small = gap < jump and self._served_many()
             elif offset == 0 and (self._neighbours.are_small or self.nbytes <= jump):
                 first = most
         if not self._data or gap >= jump:
-            self._size = first
-        elif self._scattered:
-            self._size = min(2 * self._size, most, SCATTERED_BYTES)
-        elif self._served_many():
-            self._size = most
-        else:
-            self._size = min(2 * self._size, most)
-        self._served = 0
-        size = min(max(nbytes, self._size), self.nbytes - offset)
-        if self._checksums is not None and self._checksums.lack_bytes and 0 < gap < jump:
-            offset, size = offset - gap, size + gap  # includes the rest of a content in the request
-        if size <= 0:
-            data = b""  # beyond the end of a truncated object
-        elif self._file is not None:
-            data = os.pread(self._file, size, offset)
-        else:
-            data = self._store.get_range(self._info.key, offset, size, self._info.etag or None).data
-            if self._scattered and self._data:
-                self._pieces.append((self._start, self._data))
-        self._start, self._data = offset, data
-        if self._checksums is not None:
-            self._checksums.read(offset, data)
+            return first
+        if self._scattered:
+            return min(2 * self._size, most, SCATTERED_BYTES)
+        if self._served_many():
+            return most
+        return min(2 * self._size, most)
 
 
 class Checksums:
@@ -166,8 +192,9 @@ class Checksums:
 
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
-        self._at, self._n_left = 0, 0
-        """Offset and length of the last content's part without checksum."""
+        # Offset and length of the last content's part without checksum.
+        self._at = 0
+        self._n_left = 0
 
     @property
     def go_on(self) -> bool:
@@ -180,7 +207,9 @@ class Checksums:
         return self._n_left > 0
 
     def all(self) -> Sequence[int]:
-        return () if self._crcs is None or self._n_left else self._crcs
+        if self._crcs is None or self._n_left:
+            return ()
+        return self._crcs
 
     def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
         """Add the next members' contents.
@@ -204,7 +233,8 @@ class Checksums:
         if self._crcs and self._n_left and begin >= 0:
             content = memoryview(data)[begin : begin + self._n_left]
             self._crcs[-1] = crc32c(content, self._crcs[-1])
-            self._at, self._n_left = self._at + len(content), self._n_left - len(content)
+            self._at += len(content)
+            self._n_left -= len(content)
 
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
@@ -218,7 +248,8 @@ class ObjectFile(io.RawIOBase):
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
         """scattered: reads jump back and forth."""
-        self._window, self._at = ObjectWindow(store, info, scattered), 0
+        self._window = ObjectWindow(store, info, scattered)
+        self._at = 0
         self.path = self._window.name
 
     def readable(self) -> bool:
@@ -240,7 +271,9 @@ class ObjectFile(io.RawIOBase):
         n_left = max(0, self._window.nbytes - self._at)
         if not n_left:
             return b""  # a damaged file may make its reader seek anywhere
-        data = self._window.read(self._at, n_left if nbytes is None or nbytes < 0 else min(nbytes, n_left))
+        if nbytes is None or nbytes < 0:
+            nbytes = n_left
+        data = self._window.read(self._at, min(nbytes, n_left))
         self._at += len(data)
         return data
 
@@ -269,7 +302,8 @@ class Unpacked:
     """Stands in for a store, with one decompressed object."""
 
     def __init__(self, url: str, data: bytes) -> None:
-        self.url, self._data = url, data
+        self.url = url
+        self._data = data
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         return Blob(self._data[offset : offset + nbytes], "")
@@ -280,23 +314,29 @@ class ByteStream:
 
     def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
         """codec: Arrow's name, or xz. nbytes: size of the object."""
-        source: Any = file
+        self._source: Any = file
+        self._nbytes = nbytes
+        self.most = nbytes
+        if codec:
+            self.most = max(BOMB_BYTES, BOMB_TIMES * nbytes)
         if codec == "xz":
-            source = _Xz(file)
+            self._source = _Xz(file)
         elif codec:
-            source = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-        self._source, self._nbytes = source, nbytes
-        self.most = max(BOMB_BYTES, BOMB_TIMES * nbytes) if codec else nbytes
-        self.name, self.at = file.path, 0
+            self._source = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+        self.name = file.path
+        self.at = 0
 
     def read(self, nbytes: int) -> bytes:
         """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a decompression bomb; OSError."""
-        pieces, n_left = [], nbytes
+        pieces = []
+        n_left = nbytes
         while n_left and (piece := self._source.read(min(n_left, _READ_BYTES))):
             pieces.append(piece)
             n_left -= len(piece)
             self._count(len(piece))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(pieces) == 1:
+            return bytes(pieces[0])  # no copy: nearly all reads
+        return b"".join(pieces)
 
     def skip(self, nbytes: int) -> None:
         """Skip `nbytes` bytes, fewer only at the end."""
@@ -324,12 +364,16 @@ class _Xz:
         while True:
             data = b""
             if self._stream is None or self._stream.eof:
-                data = (self._stream.unused_data if self._stream else b"") or self._file.read(_READ_BYTES)
+                if self._stream is not None:
+                    data = self._stream.unused_data  # the next stream's
+                data = data or self._file.read(_READ_BYTES)
                 if not data:
                     return b""
                 self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_BYTES)
-            elif self._stream.needs_input and not (data := self._file.read(_READ_BYTES)):
-                raise EOFError("its compressed bytes end too soon")
+            elif self._stream.needs_input:
+                data = self._file.read(_READ_BYTES)
+                if not data:
+                    raise EOFError("its compressed bytes end too soon")
             try:
                 piece = self._stream.decompress(data, nbytes)
             except lzma.LZMAError as error:

@@ -26,55 +26,81 @@ def stated_records(store: Store, infos: Sequence[ObjectInfo], stated: StatedCoun
     described = [info for info in infos if info.key.rpartition("/")[2] == INFO]
     if not described:
         return {}
-    keys_of = dict[str, list[str]]()
+    keys_by_folder: dict[str, list[str]] = {}
     for info in infos:
         folder, slash, _ = info.key.rpartition("/")
-        keys_of.setdefault(f"{folder}{slash}", []).append(info.key)
-    records = dict[str, int]()
+        keys_by_folder.setdefault(f"{folder}{slash}", []).append(info.key)
+    records: dict[str, int] = {}
     for info in described:
         folder = info.key.removesuffix(INFO)
-        records |= _records_in(store, info, folder, keys_of[folder], stated)
+        records |= _records_in(store, info, folder, keys_by_folder[folder], stated)
     return records
 
 
 def _records_in(
     store: Store, info: ObjectInfo, folder: str, keys: Sequence[str], stated: StatedCounts
 ) -> dict[str, int]:
+    """Return key -> stated number of records, of one folder. keys: the folder's objects."""
     where = f"{store.url}/{info.key}"
-    body, splits = _splits(store, info, where)
-    files_of = dict[str, list[str]]()
+    body = _document(store, info, where)
+    lengths_by_split = _lengths_by_split(body, where)
+    keys_by_split: dict[str, list[str]] = {}
     for key in keys:
-        if match := _SPLIT.search(key.removeprefix(folder)):
-            files_of.setdefault(match[1], []).append(key)
-    records = dict[str, int]()
-    if not files_of:
+        match = _SPLIT.search(key.removeprefix(folder))
+        if match:
+            keys_by_split.setdefault(match[1], []).append(key)
+    records: dict[str, int] = {}
+    if not keys_by_split:
         return records  # of another file format, whose files are not read
-    for split, lengths in splits.items():
+    for split, lengths in lengths_by_split.items():
         n_records = sum(lengths)
-        if split not in files_of and n_records:
-            name = f"{body.get('name', '')}-{split}.tfrecord-{0:05d}-of-{len(lengths):05d}"
-            text = f"{where} states {n_records:,} records of the split {split!r}, which has no file"
-            stated.lacks(text, f"{folder}{name}")
-        for key in files_of.get(split, ()):
-            member = shard_set(key)
-            if member is not None and int(member[0].total) == len(lengths) > member[1]:
-                records[key] = lengths[member[1]]
+        if split not in keys_by_split and n_records:
+            first_file = f"{body.get('name', '')}-{split}.tfrecord-{0:05d}-of-{len(lengths):05d}"
+            stated.lacks(
+                f"{where} states {n_records:,} records of the split {split!r}, which has no file",
+                f"{folder}{first_file}",
+            )
+        for key in keys_by_split.get(split, ()):
+            number = _file_number(key, len(lengths))
+            if number is not None:
+                records[key] = lengths[number]
     return records
 
 
-def _splits(store: Store, info: ObjectInfo, where: str) -> tuple[Mapping[str, Any], dict[str, list[int]]]:
-    """Return the document, and split -> number of records of each file."""
+def _file_number(key: str, n_files: int) -> int | None:
+    """Return the number in a file's name; None if its set has not `n_files` files."""
+    member = shard_set(key)
+    if member is None:
+        return None
+    names, number = member
+    if int(names.total) != n_files or number >= n_files:
+        return None
+    return number
+
+
+def _document(store: Store, info: ObjectInfo, where: str) -> Mapping[str, Any]:
     if info.nbytes > MOST_BYTES:
         raise Corrupt(beyond(where, info.nbytes, "bytes", MOST_BYTES))
-    splits = dict[str, list[int]]()
     try:
-        body = parse_json_object(store.get(info.key).data)
+        return parse_json_object(store.get(info.key).data)
+    except (DamagedJson, TypeError, ValueError) as error:
+        raise _damaged(where, error) from error
+
+
+def _lengths_by_split(body: Mapping[str, Any], where: str) -> dict[str, list[int]]:
+    """Return split -> number of records of each file."""
+    lengths: dict[str, list[int]] = {}
+    try:
         for split in body.get("splits", ()):
             # Protobuf writes 64-bit numbers as text, and leaves out an empty list.
-            splits[str(split["name"])] = [_count(n) for n in split.get("shardLengths", ())]
-    except (AttributeError, DamagedJson, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{where} is no dataset_info.json of TensorFlow Datasets: {error!r}") from error
-    return body, splits
+            lengths[str(split["name"])] = [_count(n) for n in split.get("shardLengths", ())]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(where, error) from error
+    return lengths
+
+
+def _damaged(where: str, error: Exception) -> Corrupt:
+    return Corrupt(f"{where} is no dataset_info.json of TensorFlow Datasets: {error!r}")
 
 
 def _count(value: Any) -> int:

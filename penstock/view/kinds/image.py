@@ -35,12 +35,17 @@ NOT_FINITE = (255, 0, 255)
 def png(pixels: Pixels) -> Media:
     from PIL import Image
 
+    image = Image.fromarray(_plane(pixels))
     sink = io.BytesIO()
-    image = Image.fromarray(
-        np.ascontiguousarray(pixels[:, :, 0]) if pixels.shape[2] == 1 else interleaved(pixels)
-    )
     image.save(sink, "PNG", compress_level=1)
     return Media(type="image/png", data=sink.getvalue())
+
+
+def _plane(pixels: Pixels) -> Pixels:
+    """Return pixels as PIL takes them: [H, W] for gray, else [H, W, C] without gaps."""
+    if pixels.shape[2] == 1:
+        return np.ascontiguousarray(pixels[:, :, 0])
+    return interleaved(pixels)
 
 
 def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
@@ -50,21 +55,25 @@ def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
         return png(pixels)
     from PIL import Image
 
-    channels = pixels.shape[2]
-    plane = pixels[:, :, 0] if channels == 1 else interleaved(pixels)
+    image = Image.fromarray(_plane(pixels))
     # Averaging whole squares first saves a third of the time. The error, one level on average, equals the JPEG's.
-    image = Image.fromarray(np.ascontiguousarray(plane)).resize(
-        size[::-1], Image.Resampling.BILINEAR, reducing_gap=1.0
-    )
-    small = np.asarray(image).reshape(*size, channels)
-    return png(small) if channels == 4 else jpeg(small)
+    resized = image.resize(size[::-1], Image.Resampling.BILINEAR, reducing_gap=1.0)
+    channels = pixels.shape[2]
+    small = np.asarray(resized).reshape(*size, channels)
+    if channels == 4:
+        return png(small)
+    return jpeg(small)
 
 
 def jpeg(pixels: Pixels) -> Media:
     """Return a JPEG of gray or RGB pixels."""
     import simplejpeg
 
-    space, subsampling = ("GRAY", "Gray") if pixels.shape[2] == 1 else ("RGB", "420")
+    space = "RGB"
+    subsampling = "420"
+    if pixels.shape[2] == 1:
+        space = "GRAY"
+        subsampling = "Gray"
     data = simplejpeg.encode_jpeg(
         np.ascontiguousarray(pixels), quality=_JPEG_QUALITY, colorspace=space, colorsubsampling=subsampling
     )
@@ -84,8 +93,10 @@ def interleaved(pixels: Pixels) -> Pixels:
 
 def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
     """Return every n-th row and column, enough for a thumbnail. array: [H, W, ...]."""
-    rows, columns = (max(1, side // (_SPARE * edge)) for side in array.shape[:2])
-    return array[::rows, ::columns]
+    height, width = array.shape[:2]
+    row_step = max(1, height // (_SPARE * edge))
+    column_step = max(1, width // (_SPARE * edge))
+    return array[::row_step, ::column_step]
 
 
 def fitted(height: int, width: int, edge: int) -> tuple[int, int]:
@@ -108,8 +119,10 @@ class Scale:
     """The image's own range, neither 0 to 1 nor 0 to 255."""
 
     def __str__(self) -> str:
-        note = "; NaN and infinite in magenta" if not self.finite else ""
-        return f"shown from {number_text(self.low)} to {number_text(self.high)}{note}"
+        text = f"shown from {number_text(self.low)} to {number_text(self.high)}"
+        if not self.finite:
+            text += "; NaN and infinite in magenta"
+        return text
 
 
 def scale_of(array: Array) -> Scale:
@@ -131,9 +144,10 @@ def scaled(array: Array, scale: Scale) -> Pixels:
         return array
     if array.dtype.kind == "c":
         array = np.abs(array)
-    exact = np.float32 if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else np.float64
+    is_small_float = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    exact = np.float32 if is_small_float else np.float64
     values: np.ndarray[Any, Any] = array.astype(exact)
-    good = None if scale.finite else np.isfinite(values).all(axis=2)
+    is_finite = None if scale.finite else np.isfinite(values).all(axis=2)  # [H, W]
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if scale.low < scale.high:
             values -= scale.low
@@ -144,11 +158,12 @@ def scaled(array: Array, scale: Scale) -> Pixels:
         if not (scale.finite and np.isfinite(exact(scale.high) - exact(scale.low))):
             np.nan_to_num(values, copy=False, nan=0.0)
     pixels = np.clip(values, 0, 255, out=values).astype(np.uint8)
-    if good is None:
+    if is_finite is None:
         return pixels
     if pixels.shape[2] == 1:
         pixels = np.repeat(pixels, 3, axis=2)
-    pixels[~good] = NOT_FINITE if pixels.shape[2] == 3 else (*NOT_FINITE, 255)
+    opaque = (*NOT_FINITE, 255)
+    pixels[~is_finite] = opaque[: pixels.shape[2]]
     return pixels
 
 
@@ -157,10 +172,12 @@ MAX_DETAIL_PX = 2**24
 LEAST_PX = 8
 """Shortest side, in pixels; smaller arrays are tables of numbers."""
 
-BLACK, BLACK_SHARE = 2 / 255, 0.995
-"""Brightest dark level, and share of dark values from which an image is black."""
+BLACK = 2 / 255
+"""Brightest dark level, as a share of white."""
+BLACK_SHARE = 0.995
+"""Share of dark values from which an image is black."""
 SATURATED_SHARE = 0.9
-"""Share of maximal values, likewise."""
+"""Share of maximal values from which an image is saturated."""
 MAX_SCALED = 20
 """Largest plausible normalised value, exceeded without division by 255."""
 
@@ -221,23 +238,31 @@ def _step(height: int, width: int) -> int:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    array, image = as_array(value), _image(value)
+    array = as_array(value)
+    image = _image(value)
     assert array is not None
-    order = "" if array.ndim == 2 else ", channels first" if image.shape != array.shape else ", channels last"
-    return f"{size_of(image)}{order}", *array_lines(value, array), *scale_lines(image, scale_of(image))
+    summary = size_of(image)
+    if array.ndim == 3:
+        summary += ", channels last" if image.shape == array.shape else ", channels first"
+    return summary, *array_lines(value, array), *scale_lines(image, scale_of(image))
 
 
 def size_of(image: Array) -> str:
     """Return text such as '30 x 20 px, RGB'. image: [..., H, W, C]."""
     height, width, channels = image.shape[-3:]
-    return f"{width} x {height} px, { {1: 'gray', 3: 'RGB', 4: 'RGB and alpha'}[channels] }"
+    colours = {1: "gray", 3: "RGB", 4: "RGB and alpha"}
+    return f"{width} x {height} px, {colours[channels]}"
 
 
 def scale_lines(image: Array, scale: Scale) -> tuple[str, ...]:
     """Return lines about scaling and thinning. image: [..., H, W, C]."""
+    out = []
+    if scale.own or not scale.finite:
+        out.append(str(scale))
     step = _step(*image.shape[-3:-1])
-    thin = (f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are",) if step > 1 else ()
-    return (str(scale), *thin) if scale.own or not scale.finite else thin
+    if step > 1:
+        out.append(f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are")
+    return tuple(out)
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
@@ -248,37 +273,39 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
     """Return an image's marks. colours: [..., C] without alpha. scale: the whole image's."""
     values = range_of(colours)
-    out = array_marks(colours, values)
-    dark, bright = (0.0, 0.0) if scale.own else _shares(colours, scale)
-    if dark >= BLACK_SHARE:
-        out = (*_but_constant(out), mark("black", f"{share(dark, 1)} of the values are black"))
-    if bright >= SATURATED_SHARE:
+    out = list(array_marks(colours, values))
+    dark = bright = 0.0
+    if not scale.own:
+        dark, bright = _shares(colours, scale)
+    is_black = dark >= BLACK_SHARE
+    is_saturated = bright >= SATURATED_SHARE
+    if is_black or is_saturated:
+        out = [one for one in out if one.name != "constant"]
+    if is_black:
+        out.append(mark("black", f"{share(dark, 1)} of the values are black"))
+    if is_saturated:
         text = f"{share(bright, 1)} of the values are the largest possible, {number_text(scale.high)}"
-        out = (*_but_constant(out), mark("saturated", text))
+        out.append(mark("saturated", text))
     if colours.dtype.kind == "f" and values.high > MAX_SCALED:
-        out = (
-            *out,
-            mark("not_scaled", f"floats up to {number_text(values.high)}: were they divided by 255?"),
-        )
-    return out
+        text = f"floats up to {number_text(values.high)}: were they divided by 255?"
+        out.append(mark("not_scaled", text))
+    return tuple(out)
 
 
 def _shares(colours: Array, scale: Scale) -> tuple[float, float]:
+    """Return the shares of dark values and of largest ones."""
     if colours.dtype == np.uint8:
         values = range_of(colours)
-        return sum(values.counts[: int(BLACK * 255) + 1]) / values.examined, values.counts[
-            255
-        ] / values.examined
-    dark = bright = examined = 0
+        n_levels = int(BLACK * 255) + 1
+        n_dark = sum(values.counts[:n_levels])
+        n_bright = values.counts[255]
+        return n_dark / values.examined, n_bright / values.examined
+    n_dark = n_bright = n_examined = 0
     for chunk in chunks_of(colours):
-        examined += chunk.size
-        dark += int(np.count_nonzero(chunk <= BLACK * scale.high))
-        bright += int(np.count_nonzero(chunk >= scale.high))
-    return dark / examined, bright / examined
-
-
-def _but_constant(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    return tuple(mark for mark in marks if mark.name != "constant")
+        n_examined += chunk.size
+        n_dark += int(np.count_nonzero(chunk <= BLACK * scale.high))
+        n_bright += int(np.count_nonzero(chunk >= scale.high))
+    return n_dark / n_examined, n_bright / n_examined
 
 
 IMAGE = Kind(name="image", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)

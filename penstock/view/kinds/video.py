@@ -16,8 +16,10 @@ MAX_CLIP_PX = 2**25
 """Pixels of all shown frames."""
 STILL_FRAMES = 4
 """Consecutive equal frames of a frozen clip. Animations show each drawing for up to 3."""
-TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
-"""Accepted length difference of video and audio: encoders fill blocks, and cuts end on frames."""
+TOLERANCE_S = 0.25
+"""Accepted length difference of video and audio, because encoders fill blocks."""
+TOLERANCE_FRAMES = 2
+"""The same in frames, because cuts end on frames; the longer one counts."""
 
 
 def frames_of(array: Array) -> Array | None:
@@ -26,8 +28,11 @@ def frames_of(array: Array) -> Array | None:
         return None
     for clip in (array, array.transpose(1, 0, 2, 3)):
         frame = channels_last(clip[0])
-        if frame is not None:
-            return clip if frame.shape == clip.shape[1:] else clip.transpose(0, 2, 3, 1)
+        if frame is None:
+            continue
+        if frame.shape == clip.shape[1:]:
+            return clip
+        return clip.transpose(0, 2, 3, 1)
     return None
 
 
@@ -54,50 +59,57 @@ def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
     clip = _frames(value)
     scale = scale_of(clip)
-    return tuple(whole_image(clip[at], scale) for at in _chosen(clip))
+    return tuple(whole_image(clip[number], scale) for number in _frame_numbers(clip))
 
 
-def _chosen(clip: Array) -> list[int]:
-    most = max(1, min(MAX_FRAMES, MAX_CLIP_PX // (clip.shape[1] * clip.shape[2])))
-    chosen: list[int] = np.unique(np.linspace(0, len(clip) - 1, min(most, len(clip))).astype(int)).tolist()
-    return chosen
+def _frame_numbers(clip: Array) -> list[int]:
+    """Return the frames that are shown, ascending."""
+    frame_px = clip.shape[1] * clip.shape[2]
+    n = max(1, min(MAX_FRAMES, len(clip), MAX_CLIP_PX // frame_px))
+    evenly_spaced = np.linspace(0, len(clip) - 1, n).astype(int)
+    numbers: list[int] = np.unique(evenly_spaced).tolist()
+    return numbers
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    array, clip = as_array(value), _frames(value)
+    array = as_array(value)
+    clip = _frames(value)
     assert array is not None
-    seconds = (
-        f", {length(len(clip) / facts.rate)} at {facts.rate:g} a second"
-        if facts.rate and facts.rate > 0
-        else ""
-    )
-    shown = len(_chosen(clip))
-    fewer = (f"{shown} of these frames are shown",) if shown < len(clip) else ()
-    head = f"{len(clip):,} frames of {size_of(clip)}{seconds}"
-    return head, *array_lines(value, array), *scale_lines(clip, scale_of(clip)), *fewer
+    summary = f"{len(clip):,} frames of {size_of(clip)}"
+    if facts.rate and facts.rate > 0:
+        summary += f", {length(len(clip) / facts.rate)} at {facts.rate:g} a second"
+    out = [summary, *array_lines(value, array), *scale_lines(clip, scale_of(clip))]
+    n_shown = len(_frame_numbers(clip))
+    if n_shown < len(clip):
+        out.append(f"{n_shown} of these frames are shown")
+    return tuple(out)
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     clip = _frames(value)
     out = image_marks(clip[..., :3], scale_of(clip))
-    start, n = _still(clip)
-    if n == len(clip) > 1 or n >= max(STILL_FRAMES, len(clip) / 2):
-        out = (
-            *out,
-            mark("frozen", f"{n:,} of {len(clip):,} frames in a row are equal, from frame {start:,} on"),
-        )
+    start, n = _longest_still(clip)
+    is_still = len(clip) > 1 and n == len(clip)
+    if is_still or n >= max(STILL_FRAMES, len(clip) / 2):
+        text = f"{n:,} of {len(clip):,} frames in a row are equal, from frame {start:,} on"
+        out = (*out, mark("frozen", text))
     return out
 
 
-def _still(clip: Array) -> tuple[int, int]:
-    best, start = (0, 1), 0
+def _longest_still(clip: Array) -> tuple[int, int]:
+    """Return (first frame, number of frames) of the longest run of equal frames."""
+    longest_start = start = 0
+    longest = 1
     n_examined = max(2, MAX_EXAMINED // clip[0].size)
-    for at in range(1, min(len(clip), n_examined)):
-        if not np.array_equal(clip[at], clip[at - 1]):
-            start = at
-        elif at - start + 1 > best[1]:
-            best = start, at - start + 1
-    return best
+    for number in range(1, min(len(clip), n_examined)):
+        if not np.array_equal(clip[number], clip[number - 1]):
+            start = number
+            continue
+        n = number - start + 1
+        if n > longest:
+            longest_start = start
+            longest = n
+    return longest_start, longest
 
 
 VIDEO = Kind(name="video", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)
@@ -105,11 +117,11 @@ VIDEO = Kind(name="video", fits=fits, lines=lines, marks=marks, thumbnail=thumbn
 
 def length_marks(video_s: float, audio_s: Mapping[str, float], frame_s: float) -> tuple[Mark, ...]:
     """Return a mark if audio and video differ in length, in seconds. frame_s: a frame's duration."""
-    apart = [
-        f"{name} takes {length(seconds)}"
-        for name, seconds in audio_s.items()
-        if abs(seconds - video_s) > max(TOLERANCE_S, TOLERANCE_FRAMES * frame_s)
-    ]
-    if not apart:
+    tolerance_s = max(TOLERANCE_S, TOLERANCE_FRAMES * frame_s)
+    differing = []
+    for name, seconds in audio_s.items():
+        if abs(seconds - video_s) > tolerance_s:
+            differing.append(f"{name} takes {length(seconds)}")
+    if not differing:
         return ()
-    return (mark("lengths_differ", f"the video takes {length(video_s)}, {', '.join(apart)}"),)
+    return (mark("lengths_differ", f"the video takes {length(video_s)}, {', '.join(differing)}"),)

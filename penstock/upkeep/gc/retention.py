@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from loader import Root
 from loader.dataset.leases import Leases
@@ -44,8 +45,12 @@ class Policy:
                 )
 
     def __str__(self) -> str:
-        more = [f"{self.monthly} monthly" if self.monthly else "", f"{self.days} days" if self.days else ""]
-        return ", ".join(filter(None, [f"last {self.last}", *more]))
+        rules = [f"last {self.last}"]
+        if self.monthly:
+            rules.append(f"{self.monthly} monthly")
+        if self.days:
+            rules.append(f"{self.days} days")
+        return ", ".join(rules)
 
 
 def retirements(
@@ -62,57 +67,77 @@ def retirements(
     leased: ids of leased versions. created_us: id -> creation time. A version missing there counts as new, or is
     ignored if it is retired.
     """
-    alive = [one for one in state.versions(dataset) if one.retired is None]
-    named = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
-    held = {hold.number for hold in state.holds if hold.dataset == dataset}
-    parents = {txn.parent for txn in state.txns.values() if txn.status == "open"}
-    kept = {one.id for one in alive if one.number in named | held or one.id in leased or one.id in parents}
-    kept |= {one.id for one in alive[-policy.last :]}
-    said_us, latest_us = _times(state.versions(dataset), created_us, now_us)
+    versions = state.versions(dataset)
+    alive = [one for one in versions if one.retired is None]
+    numbers = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
+    numbers |= {hold.number for hold in state.holds if hold.dataset == dataset}
+    keep = {one.id for one in alive if one.number in numbers}
+    keep |= {one.id for one in alive[-policy.last :]}
+    keep |= set(leased)
+    keep |= {txn.parent for txn in state.txns.values() if txn.status == "open" and txn.parent}
+    times = _times(versions, created_us, now_us)
     if policy.days:
-        youngest = {id: max(said_us[id], latest_us[id]) for id in said_us}
-        kept |= {id for id, us in youngest.items() if now_us - us < policy.days * _DAY_US}
+        for id, time in times.items():
+            age_us = now_us - max(time.stated_us, time.latest_us)
+            if age_us < policy.days * _DAY_US:
+                keep.add(id)
     if policy.monthly:
-        kept |= _one_a_month(said_us, latest_us, policy.monthly)
-    return [one for one in alive if one.id not in kept]
+        keep |= _one_a_month(times, policy.monthly)
+    return [one for one in alive if one.id not in keep]
 
 
-def _times(
-    versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return id -> creation time by its publisher's clock, and id -> latest possible time."""
-    # The two differ if the clock is evidently wrong: its time is in the future, or before an earlier version's. Such a
-    # version existed when the next version with a plausible clock was made, or exists now. The policy uses this bound,
-    # so a new version with a slow clock stays. Versions after one with a fast clock stay until its time has passed.
+class _Time(NamedTuple):
+    """A version's creation time, in microseconds of UTC."""
+
+    stated_us: int
+    """By its publisher's clock."""
+    latest_us: int
+    """Latest possible time: the stated one, if the clock is plausible."""
+
+
+def _times(versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int) -> dict[str, _Time]:
+    """Return id -> creation time of each version that is not retired."""
+    # The two times differ if the clock is evidently wrong: its time is in the future, or before an earlier version's.
+    # Such a version existed when the next version with a plausible clock was made, or exists now. The policy uses this
+    # bound, so a new version with a slow clock stays. Versions after one with a fast clock stay until its time has
+    # passed.
     alive = {one.id for one in versions if one.retired is None}
-    known = [one.id for one in versions if one.id in alive or one.id in created_us]
-    # Clamped to a calendar's range: if a clock is off by ages, its exact time does not matter.
-    stated = {id: min(max(created_us.get(id, now_us), 0), now_us + _DAY_US) for id in known}
-    sure, before_us = set(), min(stated.values(), default=now_us)
+    stated = {}
+    for version in versions:
+        if version.id in alive or version.id in created_us:
+            us = created_us.get(version.id, now_us)
+            # Clamped to a calendar's range: if a clock is off by ages, its exact time does not matter.
+            stated[version.id] = min(max(us, 0), now_us + _DAY_US)
+    plausible = set()
+    previous_us = min(stated.values(), default=now_us)
     for id, us in stated.items():
-        if before_us <= us <= now_us:
-            before_us = us
-            sure.add(id)
-    latest, next_us = {}, now_us
-    for id in reversed(stated):
-        next_us = stated[id] if id in sure else next_us
-        latest[id] = next_us
-    return {id: us for id, us in stated.items() if id in alive}, {
-        id: latest[id] for id in stated if id in alive
-    }
+        if previous_us <= us <= now_us:
+            previous_us = us
+            plausible.add(id)
+    times = {}
+    next_us = now_us
+    for id, us in reversed(stated.items()):
+        if id in plausible:
+            next_us = us
+        times[id] = _Time(us, next_us)
+    return {id: times[id] for id in stated if id in alive}
 
 
-def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
+def _one_a_month(times: Mapping[str, _Time], months: int) -> set[str]:
     """Return the id of the last version in each of the latest `months` months."""
     # A version with a doubtful clock replaces no other. A month's last such version also stays, if it may belong there.
-    sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
-    since = sorted(sure, reverse=True)[:months]
-    doubtful = {
-        _month(us): id
-        for id, us in said_us.items()
-        if us != latest_us[id] and (len(since) < months or _month(latest_us[id]) >= since[-1])
-    }
-    return {*(sure[month] for month in since), *doubtful.values()}
+    plausible = {}
+    for id, time in times.items():
+        if time.stated_us == time.latest_us:
+            plausible[_month(time.stated_us)] = id
+    latest_months = sorted(plausible, reverse=True)[:months]
+    doubtful = {}
+    for id, time in times.items():
+        if time.stated_us == time.latest_us:
+            continue
+        if len(latest_months) < months or _month(time.latest_us) >= latest_months[-1]:
+            doubtful[_month(time.stated_us)] = id
+    return {*(plausible[month] for month in latest_months), *doubtful.values()}
 
 
 def _month(us: int) -> tuple[int, int]:
@@ -145,30 +170,34 @@ def retire_by_policy(
     def retire_next(state: State) -> Mapping[str, object] | Done[object]:
         # Recheck on the log state that the entry extends: a reader may open, hold or name the version meanwhile.
         versions = chosen(state)
-        return (
-            decide_retire(state, dataset, versions[0].number, f"retention: {policy}")
-            if versions
-            else Done(None)
-        )
+        if not versions:
+            return Done(None)
+        return decide_retire(state, dataset, versions[0].number, f"retention: {policy}")
 
     versions = chosen(state)
     if not apply:
         return versions
-    done = []
+    retired = []
     while (outcome := root.log.append(retire_next)).entry is not None:
-        record = outcome.state.version(dataset, int(str(outcome.entry.body["number"])))
-        done += [record] if record else []
-    return done
+        number = int(str(outcome.entry.body["number"]))
+        record = outcome.state.version(dataset, number)
+        if record is not None:
+            retired.append(record)
+    return retired
 
 
 def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
+    """Return id -> creation time of the versions that are not retired, and of the newest retired ones."""
 
     def created(record: VersionRecord) -> int:
         if record.retired is not None:
             return parse(record.n, root.store.get(entry_key(record.n)).data).at_us
         return int(read_manifest(root.store, record.manifest, record.sha256)["created_us"])
 
-    retired = [one for one in versions if one.retired is not None][-WITNESSES:]
-    records = [*(one for one in versions if one.retired is None), *retired]
+    alive = [one for one in versions if one.retired is None]
+    retired = [one for one in versions if one.retired is not None]
+    records = [*alive, *retired[-WITNESSES:]]
+    ids = [one.id for one in records]
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
-        return dict(zip((one.id for one in records), pool.map(created, records), strict=True))
+        times_us = pool.map(created, records)
+        return dict(zip(ids, times_us, strict=True))

@@ -60,7 +60,10 @@ def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Finding
 
 
 def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[str]) -> Findings:
-    files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
+    files: dict[str, dict[str, Any]] = {}
+    for _, version in versions:
+        for entry in keys_files(version):
+            files[entry["path"]] = entry
     denied = dict(zip(files, tables.denied(dataset, list(files.values())), strict=True))
     by_file = {path: rows.own for path, rows in denied.items()}
     rows: DenyEntries = {}
@@ -102,8 +105,11 @@ class _Search:
         denied: DeniedBytes | None = None,
     ) -> None:
         """by_file: path of a keys table -> its denied rows."""
-        self._denied, self._adopted = denied, dict[str, dict[str, list[str]]]()
-        self._findings, self._by_file = findings, by_file
+        self._findings = findings
+        self._by_file = by_file
+        self._denied = denied
+        self._adopted: dict[str, dict[str, list[str]]] = {}  # by version id
+        # By path of a table:
         self._parts: dict[str, frozenset[str]] = {}
         self._names: dict[str, bool] = {}
         self._hashes = pa.array(hashes_of(sorted(findings.marks.plain)), pa.int64())
@@ -111,30 +117,38 @@ class _Search:
         self._objects: dict[str, tuple[dict[str, list[ForeignObject]], set[str]]] = {}
 
     def has_some(self, version: Version) -> bool:
-        return bool(self._parts_of(version) or self._adopted_of(version)) or bool(self.names_in(version))
+        if self._parts_of(version) or self._adopted_of(version):
+            return True
+        return bool(self.names_in(version))
 
     def _adopted_of(self, version: Version) -> dict[str, list[str]]:
+        if self._denied is None:
+            return {}
         if version.id not in self._adopted:
-            self._adopted[version.id] = {} if self._denied is None else self._denied.adopted(version)
+            self._adopted[version.id] = self._denied.adopted(version)
         return self._adopted[version.id]
 
     def _parts_of(self, version: Version) -> frozenset[str]:
-        files = [self._by_file.get(entry["path"], {}) for entry in keys_files(version)]
-        return frozenset(part for file in files for part in file)
+        parts: set[str] = set()
+        for entry in keys_files(version):
+            parts.update(self._by_file.get(entry["path"], {}))
+        return frozenset(parts)
 
     def names_in(self, version: Version) -> str:
         for entry in (*version.manifest["samples"], *version.manifest["exclusions"]):
             if self._has_names(version, entry):
                 return str(entry["path"])
-        named = producer_names_some(version.manifest, self._findings.marks)
-        return "its manifest" if named else ""
+        if producer_names_some(version.manifest, self._findings.marks):
+            return "its manifest"
+        return ""
 
     def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
-        path, rows = entry["path"], self._findings.rows
+        path = entry["path"]
         if path not in self._parts:
+            denied = self._findings.rows
             table = get_table(version.store, TableFile.from_json(dict(entry)), ["part", "row"])
-            at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-            self._parts[path] = frozenset(part for part, row in at if row in rows.get(part, ()))
+            rows = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+            self._parts[path] = frozenset(part for part, row in rows if row in denied.get(part, ()))
         return self._parts[path]
 
     def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
@@ -152,7 +166,8 @@ class _Search:
         path = entry["path"]
         if path not in self._hashed:
             table = get_table(version.store, TableFile.from_json(dict(entry)))
-            self._hashed[path] = bool(pc.any(pc.is_in(table["hash"], value_set=self._hashes)).as_py())
+            is_denied = pc.is_in(table["hash"], value_set=self._hashes)
+            self._hashed[path] = bool(pc.any(is_denied).as_py())
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
@@ -163,22 +178,24 @@ class _Search:
             return {"check": "absent", "what": what, "of": record.dataset, "path": path}
 
         for shard in version.parts.shard_rows().to_pylist():
-            if shard["part"] in parts:
-                where = f"part {shard['part']} {shard['group']}"
-                facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
-                if is_foreign(shard["path"]):
-                    yield from self._registered(version, shard, absent)
-                else:
-                    yield {**absent(f"shard of {where}", shard["path"]), **facts}
-                index = absent(f"index of {where}", shard["index_path"])
-                if shard.get("index_footer_sha256"):  # it names the index's pages in node caches
-                    index = {**index, "footer_sha256": shard["index_footer_sha256"]}
-                yield index
-                if seal := IndexPlace.of(shard).seal:
-                    yield absent(f"seal of {where}", seal)
+            if shard["part"] not in parts:
+                continue
+            where = f"part {shard['part']} {shard['group']}"
+            if is_foreign(shard["path"]):
+                yield from self._registered(version, shard, absent)
+            else:
+                place = absent(f"shard of {where}", shard["path"])
+                yield {**place, "sha256": shard["sha256"], "nbytes": shard["nbytes"]}
+            index = absent(f"index of {where}", shard["index_path"])
+            if shard.get("index_footer_sha256"):  # it names the index's pages in node caches
+                index = {**index, "footer_sha256": shard["index_footer_sha256"]}
+            yield index
+            if seal := IndexPlace.of(shard).seal:
+                yield absent(f"seal of {where}", seal)
         for paths in self._adopted_of(version).values():
             self._findings.adopted.update(paths)
-            yield from (absent("adopted object", path) for path in paths)
+            for path in paths:
+                yield absent("adopted object", path)
         changed = set()
         for entry in version.manifest["samples"]:
             has_rows = bool(parts) and not parts.isdisjoint(self._with_rows(version, entry))
@@ -188,12 +205,13 @@ class _Search:
         for entry in version.manifest["exclusions"]:
             if self._has_names(version, entry):
                 yield absent("exclusions", entry["path"])
-        for entry in version.manifest.get("key_hashes", ()) if changed and parts else ():
-            if self._has_hash(version, entry):
-                yield absent("hashes of keys", entry["path"])
+        if changed and parts:
+            for entry in version.manifest.get("key_hashes", ()):
+                if self._has_hash(version, entry):
+                    yield absent("hashes of keys", entry["path"])
         counted = counted_again(version.manifest, changed)
         for entry in version.manifest["stats"]:
-            if _folder(entry) in counted:
+            if _folder(entry["path"]) in counted:
                 yield absent("statistics", entry["path"])
         if producer_names_some(version.manifest, self._findings.marks):
             yield absent("manifest", record.manifest)
@@ -203,15 +221,17 @@ class _Search:
     ) -> Iterator[Place]:
         if version.id not in self._objects:
             objects = by_shard(version)
-            places = {object_.place for objects_of_shard in objects.values() for object_ in objects_of_shard}
-            here = {place for place in places if is_adopted(version.store, place)}
-            self._objects = {version.id: (objects, here)}
-        objects, here = self._objects[version.id]
-        for object_ in objects_with(
-            version, shard, objects.get(shard["path"], ()), self._findings.rows[shard["part"]]
-        ):
+            places: set[str] = set()
+            for objects_of_shard in objects.values():
+                places.update(object_.place for object_ in objects_of_shard)
+            adopted = {place for place in places if is_adopted(version.store, place)}
+            self._objects = {version.id: (objects, adopted)}  # of one version, to bound the memory
+        objects, adopted = self._objects[version.id]
+        candidates = objects.get(shard["path"], ())
+        rows = self._findings.rows[shard["part"]]
+        for object_ in objects_with(version, shard, candidates, rows):
             yield owners_place(self._findings.marks, object_, shard)
-            if object_.place in here:
+            if object_.place in adopted:
                 yield absent("adopted object", object_.path)
 
 
@@ -220,38 +240,42 @@ def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
 
     Earlier releases gave each annotation of a refresh its own folder, and all statistics another one.
     """
-    folder_of = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
-    counted = {_folder(entry) for entry in manifest["stats"]}
-    alone = counted - {_folder(entry) for entry in manifest["samples"]}
-    of_txn = {folder.rpartition("/")[0]: folder for folder in alone}
+    folder_of = {
+        entry["path"]: _folder(entry["path"]) for entry in (*manifest["samples"], *manifest["stats"])
+    }
+    samples_folders = {_folder(entry["path"]) for entry in manifest["samples"]}
+    stats_folders = {_folder(entry["path"]) for entry in manifest["stats"]}
+    only_stats = {_folder(folder): folder for folder in stats_folders - samples_folders}  # by transaction
     for entry in manifest["samples"]:
-        folder = _folder(entry)
-        if is_annotation(entry) and folder not in counted:
-            folder_of[entry["path"]] = of_txn.get(folder.rpartition("/")[0], folder)
+        folder = folder_of[entry["path"]]
+        if is_annotation(entry) and folder not in stats_folders:
+            folder_of[entry["path"]] = only_stats.get(_folder(folder), folder)
     return folder_of
 
 
-def _folder(entry: Mapping[str, Any]) -> str:
-    folder: str = entry["path"].rpartition("/")[0]
-    return folder
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
     """Return the folders whose statistics change with these samples files, also of later annotations."""
     columns: set[str] = set()
-    out, folder_of = set(), folders(manifest)
-    for entry in manifest["samples"]:
-        if entry["path"] in changed or (is_annotation(entry) and not columns.isdisjoint(entry["columns"])):
-            out.add(folder_of[entry["path"]])
-        if entry["path"] in changed:
-            columns |= set(entry["columns"])
+    folder_of = folders(manifest)
+    out = set()
+    for entry in manifest["samples"]:  # in the order of changes
+        path = entry["path"]
+        if path in changed:
+            columns.update(entry["columns"])
+            out.add(folder_of[path])
+        elif is_annotation(entry) and not columns.isdisjoint(entry["columns"]):
+            out.add(folder_of[path])
     return out
 
 
 def all_datasets(root: Root) -> Sequence[str]:
     """Return all datasets that have versions, transactions, or a pipeline's tables or stages."""
-    named = {
-        info.key.split("/")[1] for place in ("tables/", "stages/") for info in listed_twice(root.store, place)
-    }
     # Every dataset with a version had a transaction first.
-    return sorted(named | {txn.dataset for txn in root.state.txns.values()})
+    names = {txn.dataset for txn in root.state.txns.values()}
+    for folder in ("tables/", "stages/"):
+        names.update(info.key.split("/")[1] for info in listed_twice(root.store, folder))
+    return sorted(names)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 from loader.dataset.log.denies import keyed_hash
 from loader.dataset.log.state import Deny
@@ -13,8 +14,11 @@ TAKEN_DOWN = "(taken down)"
 _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
 """Text that takedowns write, which is never a name."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
-_BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
-"""Boundaries of a name: next to an identifier's character it is part of another name; a dot may follow (`key.jpg`)."""
+# Next to an identifier's character a name is part of another name.
+_BEFORE = r"(?<![\w\-/%~+@=.])"
+"""Boundary before a name."""
+_AFTER = r"(?![\w\-/%~+@=])"
+"""Boundary after a name; a dot may follow (`key.jpg`)."""
 _SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
 """Most candidate spans in one word; a word with more is only checked whole."""
@@ -64,22 +68,26 @@ class Marks:
         return mark(self.salt, self.dataset, text)
 
     def _denies(self, kind: str, text: str) -> bool:
-        return any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset))
+        hashes = (keyed_hash(self.salt, kind, dataset, text) for dataset in ("", self.dataset))
+        return any(hashed in self.denied for hashed in hashes)
 
     @property
     def all_known(self) -> bool:
         """True if `plain` has every denied name, so that texts need no hash."""
-        of = ("", self.dataset)
-        hashed = {
-            keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
-        }
-        return self.denied <= hashed and self.hashes <= {self.mark(name) for name in self.plain}
+        marks = {self.mark(name) for name in self.plain}
+        if not self.hashes <= marks:
+            return False
+        hashes = set()
+        for name, kind, dataset in product(self.plain, self.kinds, ("", self.dataset)):
+            hashes.add(keyed_hash(self.salt, kind, dataset, name))
+        return self.denied <= hashes
 
     def adding(self, names: Iterable[str]) -> "Marks":
         """Return these marks with names added, except shared names."""
-        marked = {self.mark(name): name for name in names if name}
-        more = marked.keys() - self.others
-        return replace(self, plain=self.plain.union(marked[one] for one in more), hashes=self.hashes | more)
+        name_of_mark = {self.mark(name): name for name in names if name}
+        marks = name_of_mark.keys() - self.others
+        plain = self.plain.union(name_of_mark[mark] for mark in marks)
+        return replace(self, plain=plain, hashes=self.hashes | marks)
 
     def names(self, text: str) -> bool:
         """Return whether a text is or contains a denied name."""
@@ -97,18 +105,25 @@ class Marks:
         starts = [one.start() for one in re.finditer(_BEFORE, word)]
         ends = [one.start() for one in re.finditer(_AFTER, word)]
         if len(starts) * len(ends) > _MOST_PLACES:
-            starts, ends = [0], [len(word)]
-        out, done = "", 0
+            starts = [0]
+            ends = [len(word)]
+        out = ""
+        done = 0  # characters of the word that `out` stands for
         for start in starts:
-            for end in reversed(ends):
+            for end in reversed(ends):  # the longest name first
                 if start >= done and end - start >= _SHORTEST and self.has(word[start:end]):
-                    out, done = out + word[done:start] + TAKEN_DOWN, end
+                    out += word[done:start] + TAKEN_DOWN
+                    done = end
         return out + word[done:]
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
-        longest = sorted((name for name in self.plain if len(name) > 2), key=len, reverse=True)
-        return re.compile(rf"{_BEFORE}(?:{'|'.join(map(re.escape, longest))}){_AFTER}") if longest else None
+        names = [re.escape(name) for name in self.plain if len(name) > 2]
+        if not names:
+            return None
+        # The first alternative that fits wins, so a name stands before the names that it begins with.
+        names.sort(key=len, reverse=True)
+        return re.compile(rf"{_BEFORE}(?:{'|'.join(names)}){_AFTER}")
 
 
 def _between_ours(text: str, change: Callable[[str], str]) -> str:

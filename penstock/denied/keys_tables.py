@@ -38,7 +38,8 @@ class KeysTables:
     """Keys tables of a root, read by this process."""
 
     def __init__(self, root: Root, deny: Deny) -> None:
-        self.root, self.deny = root, deny
+        self.root = root
+        self.deny = deny
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
         for file in files:
@@ -58,17 +59,31 @@ class KeysTables:
 def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
     """Return a table's denied rows. denies: all takedowns."""
     own = find_denied_in_tables(store, [deny], dataset, [file])
-    every = own if len(denies) == 1 else find_denied_in_tables(store, denies, dataset, [file])
+    if len(denies) == 1:
+        return DeniedRows(own=own, every=own)
+    every = find_denied_in_tables(store, denies, dataset, [file])
     return DeniedRows(own=own, every=every)
 
 
 def shared_in(store: Store, marks: Marks, file: KeysFile, denied: DenyEntries) -> set[str]:
     """Return the marks of names that remaining rows share. denied: all denied rows."""
     table = names_in(store, file)
-    at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-    stays = pa.array([row not in denied.get(part, ()) for part, row in at], pa.bool_())
-    columns = (pc.unique(table[name].filter(stays)).drop_null() for name in name_columns(table))
-    return {marks.mark(text) for text in named(marks, columns)}
+    remains = [not is_denied for is_denied in _are_denied(table, denied)]
+    names = named(marks, _different_names(table, remains))
+    return {marks.mark(text) for text in names}
+
+
+def _are_denied(table: pa.Table, denied: DenyEntries) -> list[bool]:
+    """Return per row of a keys table whether it is denied."""
+    rows = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+    return [row in denied.get(part, ()) for part, row in rows]
+
+
+def _different_names(table: pa.Table, chosen: Iterable[bool]) -> Iterator[pa.ChunkedArray]:
+    """Yield the different names in each name column of the chosen rows. chosen: bool per row."""
+    mask = pa.array(list(chosen), pa.bool_())
+    for name in name_columns(table):
+        yield pc.unique(table[name].filter(mask)).drop_null()
 
 
 def names_in(store: Store, file: KeysFile) -> pa.Table:
@@ -79,16 +94,22 @@ def names_in(store: Store, file: KeysFile) -> pa.Table:
 
 def name_columns(table: pa.Table) -> list[str]:
     """Return the text columns that name samples."""
-    there = (name for name in NAMES if name in table.column_names)
-    return [name for name in there if pa.types.is_string(table.schema.field(name).type)]
+    names = [name for name in NAMES if name in table.column_names]
+    return [name for name in names if pa.types.is_string(table.schema.field(name).type)]
 
 
 def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
     """Return the texts that are denied names. Costs three hashes per text if some are known only by hash."""
+    texts: set[str] = set()
     if not marks.all_known:
-        return {text for column in columns for text in column.to_pylist() if marks.has(text)}
+        for column in columns:
+            texts.update(text for text in column.to_pylist() if marks.has(text))
+        return texts
     names = pa.array(sorted(marks.plain), pa.string())
-    return {text for one in columns for text in one.filter(pc.is_in(one, value_set=names)).to_pylist()}
+    for column in columns:
+        is_name = pc.is_in(column, value_set=names)
+        texts.update(column.filter(is_name).to_pylist())
+    return texts
 
 
 _TABLES: Mapping[str, Mapping[str, str]] = {
@@ -122,13 +143,16 @@ def waiting_tables(root: Root, dataset: str) -> Iterator[pa.Table]:
 
 def _waiting(root: Root, dataset: str) -> Iterator[tuple[str, pa.Table]]:
     for txn in root.state.txns.values():
-        waits = txn.dataset == dataset and txn.status == "open"
-        for info in listed_twice(root.store, f"data/{txn.txn}/") if waits else ():
-            if info.key.endswith(".parquet") and not info.key.endswith(".index.parquet"):
-                try:
-                    yield info.key, parse_table(root.store.get(info.key).data, info.key)
-                except ObjectNotFound:  # the transaction was aborted, and its table deleted
-                    continue
+        if txn.dataset != dataset or txn.status != "open":
+            continue
+        for info in listed_twice(root.store, f"data/{txn.txn}/"):
+            if not info.key.endswith(".parquet") or info.key.endswith(".index.parquet"):
+                continue
+            try:
+                data = root.store.get(info.key).data
+            except ObjectNotFound:  # the transaction was aborted, and its table deleted
+                continue
+            yield info.key, parse_table(data, info.key)
 
 
 def names_of(
@@ -142,61 +166,61 @@ def names_of(
 
     files: path -> keys table, over all versions. denied: path -> its denied rows. known: recorded marks.
     """
-    root, deny = tables.root, tables.deny
+    root = tables.root
+    deny = tables.deny
     names: dict[str, set[str]] = {name: set() for name in NAMES}
     rows: dict[str, list[int]] = {}
     others: list[pa.ChunkedArray] = []
 
-    def take(path: str, table: pa.Table, denied_rows: Sequence[bool]) -> None:
-        rows[path] = [number for number, is_gone in enumerate(denied_rows) if is_gone]
-        for name in name_columns(table):
-            names[name] |= set(
-                pc.unique(table[name].take(pa.array(rows[path], pa.int64()))).drop_null().to_pylist()
-            )
+    def collect(path: str, table: pa.Table, are_denied: Sequence[bool]) -> None:
+        rows[path] = [number for number, is_denied in enumerate(are_denied) if is_denied]
+        denied_rows = table.select(name_columns(table)).take(pa.array(rows[path], pa.int64()))
+        for name in denied_rows.column_names:
+            names[name].update(pc.unique(denied_rows[name]).drop_null().to_pylist())
 
     for path, file in files.items():
         if denied[path].own:
             table = names_in(root.store, file)
-            at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-            take(path, table, [row in denied[path].own.get(part, ()) for part, row in at])
-    uris = names["raw_uri"] - {""}
-    own_tests, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+            collect(path, table, _are_denied(table, denied[path].own))
+    uris = names["raw_uri"] - {""}  # of versions only: before the names of open transactions
+    own_list = DenyList([deny], dataset)
+    whole_list = DenyList(root.state.denies, dataset)
     for path, table in _waiting(root, dataset):
-        take(path, table, list(own_tests.denying_entries(table) != 0))
-        stays = pa.array(list(all_.denying_entries(table) == 0), pa.bool_())
-        others += [pc.unique(table[name].filter(stays)).drop_null() for name in name_columns(table)]
+        collect(path, table, list(own_list.denying_entries(table) != 0))
+        others += _different_names(table, whole_list.denying_entries(table) == 0)
 
-    every = marks_of(deny, dataset, {value for values in names.values() for value in values}, known)
+    every = marks_of(deny, dataset, set().union(*names.values()), known)
     shared = {every.mark(text) for text in named(every, others)}
     shared = shared.union(*tables.shared(every, list(files.values()), denied))
-    alone = {
-        name: {value for value in values if value and every.mark(value) not in shared}
-        for name, values in names.items()
-    }
-    if any(alone.values()):
-        shared |= {
-            every.mark(text) for text in named(every, _of_other_rows(root.store, dataset, all_, alone))
-        }
-    only = {value for values in alone.values() for value in values}
-    return Named(marks=marks_of(deny, dataset, only, known, shared), uris=uris, rows=rows)
+    unshared = {}
+    for name, values in names.items():
+        unshared[name] = {value for value in values if value and every.mark(value) not in shared}
+    if any(unshared.values()):
+        columns = _names_of_other_rows(root.store, dataset, whole_list, unshared)
+        shared |= {every.mark(text) for text in named(every, columns)}
+    own_names = set().union(*unshared.values())
+    return Named(marks=marks_of(deny, dataset, own_names, known, shared), uris=uris, rows=rows)
 
 
-def _of_other_rows(
+def _names_of_other_rows(
     store: Store, dataset: str, tests: DenyList, names: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
+    """Yield names in the rows of lifecycle tables that are not denied and have none of `names`."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):
                 continue
             try:
-                table = parse_table(store.get(info.key).data, info.key)
+                data = store.get(info.key).data
             except ObjectNotFound:  # rewritten by another takedown
                 continue
-            there = {name: of for name, of in columns.items() if name in table.column_names}
-            table = table.select(list(there)).rename_columns(list(there.values()))
-            stays = tests.denying_entries(table) == 0
+            table = parse_table(data, info.key)
+            present = [name for name in columns if name in table.column_names]
+            table = table.select(present).rename_columns([columns[name] for name in present])
+            remains = tests.denying_entries(table) == 0  # bool [rows]
             for name in table.column_names:
-                known = pc.is_in(table[name], value_set=pa.array(sorted(names[name]), pa.string()))
-                stays &= ~known.to_numpy()
+                values = pa.array(sorted(names[name]), pa.string())
+                remains &= ~pc.is_in(table[name], value_set=values).to_numpy()
+            mask = pa.array(remains)
             for name in table.column_names:
-                yield pc.unique(table[name].filter(pa.array(stays))).drop_null()
+                yield pc.unique(table[name].filter(mask)).drop_null()

@@ -42,40 +42,49 @@ class RawObjects:
     COLUMNS = ("raw_sha256", "raw_uri", "raw_key", "subject")
 
     def __init__(self, columns: dict[str, Any]) -> None:
-        names = ("raw_sha256", "raw_uri", "raw_key")
-        self._name = next((name for name in names if columns.get(name, {}).get("type") == "string"), None)
+        self._name: str | None = None  # the most specific name that the version has
+        for name in ("raw_key", "raw_uri", "raw_sha256"):
+            if columns.get(name, {}).get("type") == "string":
+                self._name = name
         self._hashes: dict[int, list[Hashes]] = {}
         self._subjects: set[int] = set()
         self._has_subjects = False
-        self._sources, self._folders, self._n = NameTally(), NameTally(), 0
+        self._sources = NameTally()
+        self._folders = NameTally()
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
         """Count rows. kinds: code per row."""
         names = set(batch.schema.names)
         if self._name in names:
-            self._n += len(batch)
             values = batch.column(self._name)
             for kind in np.unique(kinds).tolist():
-                hashes = pc.unique(values.filter(pa.array(kinds == kind)).drop_null())
-                self._hashes.setdefault(kind, []).append(_hashed(hashes))
+                names_of_kind = values.filter(pa.array(kinds == kind)).drop_null()
+                self._hashes.setdefault(kind, []).append(_hashes(pc.unique(names_of_kind)))
         if "subject" in names:
-            subjects = _hashed(pc.unique(batch.column("subject").drop_null()))
+            subjects = _hashes(pc.unique(batch.column("subject").drop_null()))
             self._has_subjects = self._has_subjects or len(subjects) > 0
             self._subjects.update(subjects.tolist())
         if "raw_key" in names:
-            self._folders.add(pc.struct_field(pc.extract_regex(batch.column("raw_key"), _FOLDER), "folder"))
+            matches = pc.extract_regex(batch.column("raw_key"), _FOLDER)
+            self._folders.add(pc.struct_field(matches, "folder"))
         if "raw_uri" in names:
-            self._sources.add(
-                _sources(batch.column("raw_uri"), batch["raw_key"] if "raw_key" in names else None)
-            )
+            keys = batch.column("raw_key") if "raw_key" in names else None
+            self._sources.add(_sources(batch.column("raw_uri"), keys))
 
     def distinct(self, kind: int | None = None) -> int | None:
         """Return the number in one kind or in all; None if no sample names one."""
-        for code in self._hashes if kind is None else [kind]:
+        if kind is None:
+            kinds = list(self._hashes)
+        else:
+            kinds = [kind]
+        pieces_of_kinds = []
+        for code in kinds:
+            # The result replaces the pieces: half the memory, and the next call is fast.
             self._hashes[code] = [_different(self._hashes.get(code, []))]
-        pieces_of_kinds = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
-        different = pieces_of_kinds[0] if len(pieces_of_kinds) == 1 else _different(pieces_of_kinds)
-        return len(different) or None
+            pieces_of_kinds += self._hashes[code]
+        if len(pieces_of_kinds) == 1:
+            return len(pieces_of_kinds[0]) or None
+        return len(_different(pieces_of_kinds)) or None
 
     @property
     def subjects(self) -> int | None:
@@ -99,36 +108,43 @@ def _different(pieces: Sequence[Hashes]) -> Hashes:
     return whole if first.all() else whole[first]
 
 
-def _hashed(values: pa.Array) -> Hashes:
-    digests = b"".join(
-        hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values.to_pylist()
-    )
-    return np.frombuffer(digests, np.uint64)
+def _hashes(names: pa.Array) -> Hashes:
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names.to_pylist()]
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
     """Return URIs without key, or scheme and host if there is no key."""
     hosts = pc.struct_field(pc.extract_regex(uris, _HOST), "source")
-    places = pc.if_else(pc.is_valid(hosts), hosts, pc.if_else(pc.is_valid(uris), "local files", None))
+    local = pc.if_else(pc.is_valid(uris), "local files", None)
+    sources = pc.if_else(pc.is_valid(hosts), hosts, local)
     if keys is not None:
-        length = pc.subtract(pc.utf8_length(uris), pc.utf8_length(keys)).to_numpy(zero_copy_only=False)
-        out = np.array(places.to_pylist(), object)
-        for n in np.unique(length[length > 0]).tolist():
-            # Rows from one location share a length, so this loop runs over locations, not rows.
-            rows = np.flatnonzero(length == n)
-            examples = uris.take(pa.array(rows))
-            front = pc.utf8_slice_codeunits(examples, 0, int(n))
-            ends = pc.equal(pc.utf8_slice_codeunits(examples, int(n)), keys.take(pa.array(rows)))
-            fits = ends.to_numpy(zero_copy_only=False).astype(bool)
-            out[rows[fits]] = np.array(front.to_pylist(), object)[fits]
-        places = pa.array(out.tolist(), pa.string())
-    encoded = places.dictionary_encode()
+        sources = _without_keys(uris, keys, sources)
+    encoded = sources.dictionary_encode()
     words = [_public(word) for word in encoded.dictionary.to_pylist()]
     return pa.array(words, pa.string()).take(encoded.indices)
 
 
+def _without_keys(uris: pa.Array, keys: pa.Array, sources: pa.Array) -> pa.Array:
+    """Return the sources, replaced by the URI without its key if the URI ends with the key."""
+    lengths = pc.subtract(pc.utf8_length(uris), pc.utf8_length(keys))
+    length = lengths.to_numpy(zero_copy_only=False)  # [rows]: characters before the key
+    out = np.array(sources.to_pylist(), object)
+    # Rows from one location share a length, so this loop runs over locations, not rows.
+    for n in np.unique(length[length > 0]).tolist():
+        rows = np.flatnonzero(length == n)
+        uris_of_length = uris.take(pa.array(rows))
+        fronts = pc.utf8_slice_codeunits(uris_of_length, 0, int(n))
+        ends = pc.utf8_slice_codeunits(uris_of_length, int(n))
+        is_key = pc.equal(ends, keys.take(pa.array(rows)))
+        fits = is_key.to_numpy(zero_copy_only=False).astype(bool)
+        out[rows[fits]] = np.array(fronts.to_pylist(), object)[fits]
+    return pa.array(out.tolist(), pa.string())
+
+
 def _public(place: str) -> str:
-    return _SECRETS.sub("//", place.partition("?")[0]).rstrip("/") or "/"
+    path = place.partition("?")[0]  # a query may hold a signature
+    return _SECRETS.sub("//", path).rstrip("/") or "/"
 
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -143,20 +159,22 @@ class AnnotatedCells:
 
     def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
         files = select_files(version.manifest["samples"], None, annotations=True)
-        self.names = sorted({name for file in files for name in file["columns"]})
+        self.names = sorted(set().union(*(file["columns"] for file in files)))
         self._rows = np.zeros(0, np.int64)
         self._values: dict[str, pa.Array] = {}
         self._remaining: dict[str, Bools] = {}
         if not files:
             return
         table = last_values(version.store, files, self.names).to_arrow()
-        rows = start[version.parts.positions(table["part"].cast(pa.string()))] + table["row"].to_numpy()
+        positions = version.parts.positions(table["part"].cast(pa.string()))
+        rows = start[positions] + table["row"].to_numpy()
         order = np.argsort(rows)
-        order = order[live[rows[order]]]
+        order = order[live[rows[order]]]  # without excluded samples
         self._rows = rows[order]
         for name in self.names:
             kind = type_named(version.manifest["columns"][name]["type"])
-            self._values[name] = table[name].combine_chunks().take(pa.array(order)).cast(kind)
+            values = table[name].combine_chunks()
+            self._values[name] = values.take(pa.array(order)).cast(kind)
             annotated = table[f"{name} said"].fill_null(False).to_numpy()
             self._remaining[name] = annotated[order].astype(bool)
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
@@ -166,15 +184,18 @@ class AnnotatedCells:
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
+        # [rows]: each row's index among the annotated ones, or any index if it is none of them.
         at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
+        is_annotated = self._rows[at] == rows
         for name in names:
-            changed = (self._rows[at] == rows) & self._annotated[name][at]
-            if changed.any():
-                self._remaining[name][at[changed]] = False
-                values = self._values[name]
-                there = batch.column(name).cast(values.type)
-                laid = pc.if_else(pa.array(changed), values.take(pa.array(at)), there)
-                batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
+            changed = is_annotated & self._annotated[name][at]
+            if not changed.any():
+                continue
+            self._remaining[name][at[changed]] = False
+            values = self._values[name]
+            stored = batch.column(name).cast(values.type)
+            current = pc.if_else(pa.array(changed), values.take(pa.array(at)), stored)
+            batch = batch.set_column(batch.schema.get_field_index(name), name, current)
         return batch
 
     def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
@@ -189,7 +210,8 @@ class AnnotatedCells:
         for name, column in self._remaining.items():
             if column.any():
                 at = np.flatnonzero(column)
-                yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})
+                values = self._values[name].take(pa.array(at))
+                yield self._rows[at], pa.record_batch({name: values})
 
 
 BATCH_ROWS = 65_536
@@ -228,14 +250,16 @@ class _SampleScanner:
     """Row r of the part at position p has the number start[p] + r."""
 
     def __init__(self, version: Version, n_examples: int) -> None:
-        self._version, self._n_examples = version, n_examples
+        self._version = version
+        self._n_examples = n_examples
         parts = version.parts
         self._layouts = layouts(version)
         start = self._layouts.start
         self._live = np.ones(int(start[-1]), bool)
         for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
             self._live[start[position] : start[position + 1]] = parts.live_members(position)
-        self._kind_names, self._split_names = NameCodes(), NameCodes()
+        self._kind_names = NameCodes()
+        self._split_names = NameCodes()
         # If a sample's `kind` cell is empty, its fields decide the kind.
         by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
         self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
@@ -243,36 +267,38 @@ class _SampleScanner:
         self._split = np.full(len(self._live), self._no_split, np.int16)
         self._columns: dict[str, NumberSummary | NameTally] = {}
         self._spans: dict[str, tuple[Any, Any]] = {}
-        self._licences, self._raw = NameTally(), RawObjects(version.manifest["columns"])
+        self._licences = NameTally()
+        self._raw = RawObjects(version.manifest["columns"])
         self._kinds: dict[int, KindScan] = {}
         self._runs = _runs(version)
         self._edited = AnnotatedCells(version, start, self._live)
 
     def run(self) -> SampleScan:
-        total = sum(file["n_rows"] for run in self._runs for file in run)
-        rows, kinds = self._edited.annotated_rows(
-            "kind"
-        )  # annotations also cover samples from files without a `kind` column
+        # Annotations also cover samples from files without a `kind` column.
+        rows, kinds = self._edited.annotated_rows("kind")
         self._kind[rows] = self._kind_names.codes(kinds, self._kind[rows].astype(np.int64))
+
+        def n_rows(numbered_run: tuple[int, list[dict[str, Any]]]) -> int:
+            _, run = numbered_run
+            return sum(file["n_rows"] for file in run)
+
         numbered = list(enumerate(self._runs))
-        for number, run in progress(
-            numbered,
-            "samples table",
-            lambda numbered_table: sum(file["n_rows"] for file in numbered_table[1]),
-            total,
-        ):
-            opened = [self._open(file) for file in run]
-            for table in opened:
+        total = sum(map(n_rows, numbered))
+        for number, run in progress(numbered, "samples table", n_rows, total):
+            tables = [self._open(file) for file in run]
+            # First the names: a row's `kind` and `split` may be in another file of the run.
+            for table in tables:
                 self._name_rows(table)
-            for table in opened:
+            for table in tables:
                 for rows, batch in self._batches(table, self._columns_to_read(table)):
                     self._add(rows, batch, number)
         for rows, batch in self._edited.rest():
             self._add(rows, batch, 0)
         by_kind = self._finished_kinds()
+        largest_first = sorted(by_kind.items(), key=lambda item: (-item[1].samples, item[0]))
         return SampleScan(
             splits=self._split_names.names,
-            kinds=dict(sorted(by_kind.items(), key=lambda item: (-item[1].samples, item[0]))),
+            kinds=dict(largest_first),
             columns=dict(sorted(self._columns.items())),
             spans=dict(sorted(self._spans.items())),
             licences=self._licences,
@@ -288,17 +314,21 @@ class _SampleScanner:
             chosen = self._live & (self._kind == code)
             kind = self._kinds.setdefault(code, KindScan())
             kind.splits = np.bincount(self._split[chosen], minlength=len(self._split_names.names))
-            layout = self._layouts.of_rows(np.array([chosen.argmax()]))[0]
+            first_row = np.array([chosen.argmax()])
+            layout = self._layouts.of_rows(first_row)[0]
             kind.modality = self._layouts.modalities[int(layout)]
             kind.raw_objects = self._raw.distinct(code)
             finished[self._kind_names.names[code]] = kind
         return finished
 
     def _facts(self) -> dict[int, dict[str, Any]]:
-        chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
-        facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
-        for run in sorted(set(chosen.values())):
-            rows_of_run = np.array([row for row, where in chosen.items() if where == run])
+        rows_of_runs: dict[int, list[int]] = {}
+        facts: dict[int, dict[str, Any]] = {}
+        for kind in self._kinds.values():
+            for _, row, run in kind.best:
+                rows_of_runs.setdefault(run, []).append(row)
+                facts[row] = {}
+        for run, rows_of_run in sorted(rows_of_runs.items()):
             for file in self._runs[run]:
                 table = self._open(file)
                 names = [name for name in FACTS if name in table.schema_arrow.names]
@@ -307,7 +337,9 @@ class _SampleScanner:
                         facts[int(rows[at])].update(batch.slice(at, 1).to_pylist()[0])
         for rows, batch in self._edited.rest():
             name = batch.schema.names[0]
-            for at in np.flatnonzero(np.isin(rows, list(facts))).tolist() if name in FACTS else ():
+            if name not in FACTS:
+                continue
+            for at in np.flatnonzero(np.isin(rows, list(facts))).tolist():
                 facts[int(rows[at])][name] = batch.column(0)[at].as_py()
         return facts
 
@@ -331,7 +363,8 @@ class _SampleScanner:
             rows = self._layouts.start[positions] + batch.column("row").to_numpy()
             alive = self._live[rows]
             if not alive.all():
-                rows, batch = rows[alive], batch.filter(pa.array(alive))
+                rows = rows[alive]
+                batch = batch.filter(pa.array(alive))
             if len(rows):
                 yield rows, self._edited.laid_over(rows, batch)
 
@@ -346,16 +379,16 @@ class _SampleScanner:
                 self._split[rows] = self._split_names.codes(batch.column("split"), unknown)
 
     def _columns_to_read(self, table: pq.ParquetFile) -> list[str]:
-        known = {*RawObjects.COLUMNS, *(["key"] if self._n_examples else [])}
-        return [
-            name
-            for name in table.schema_arrow.names
-            if name not in ("part", "row") and (name in known or name not in KEY_COLUMNS)
-        ]
+        skipped = set(KEY_COLUMNS) - set(RawObjects.COLUMNS)
+        if self._n_examples:
+            skipped -= {"key"}
+        skipped |= {"part", "row"}  # `_batches` reads these
+        return [name for name in table.schema_arrow.names if name not in skipped]
 
     def _add(self, rows: Int64s, batch: pa.RecordBatch, run: int) -> None:
         names = set(batch.schema.names)
-        kinds, splits = self._kind[rows], self._split[rows].astype(np.int64)
+        kinds = self._kind[rows]
+        splits = self._split[rows].astype(np.int64)
         with_sound = np.array(self._layouts.sounds)[self._layouts.of_rows(rows)]
         for name in sorted(names - set(KEY_COLUMNS)):
             self._add_column(name, batch.column(name))
@@ -364,7 +397,9 @@ class _SampleScanner:
         self._raw.add(kinds, batch)
         for code in np.unique(kinds).tolist():
             rows_of_kind = np.flatnonzero(kinds == code)
-            of_kind = batch if len(rows_of_kind) == len(rows) else batch.take(pa.array(rows_of_kind))
+            of_kind = batch
+            if len(rows_of_kind) < len(rows):
+                of_kind = batch.take(pa.array(rows_of_kind))
             kind = self._kinds.setdefault(code, KindScan())
             kind.add(of_kind, splits[rows_of_kind], with_sound[rows_of_kind])
             if "key" in names and self._n_examples:
@@ -384,7 +419,8 @@ class _SampleScanner:
                 spread.add(floats(values))
         elif pa.types.is_timestamp(kind) and values.null_count < len(values):
             extremes = pc.min_max(values)
-            first, last = extremes["min"].value, extremes["max"].value
+            first = extremes["min"].value
+            last = extremes["max"].value
             low, high = self._spans.get(name, (first, last))
             self._spans[name] = (min(low, first), max(high, last))
 
@@ -396,5 +432,6 @@ class _SampleScanner:
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in select_files(version.manifest["samples"], None, annotations=False):
-        runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))
+        folder = file["path"].rpartition("/")[0]
+        runs.setdefault(folder, []).append(dict(file))
     return list(runs.values())

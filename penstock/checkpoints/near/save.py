@@ -18,7 +18,6 @@ from threading import Event, Lock
 from typing import Any, NamedTuple
 
 from torch import distributed
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
 
@@ -26,6 +25,7 @@ from loader.storage.threads import DaemonPool
 
 from ..parts import PART_BYTES
 from ..ranks import first_error, from_all_ranks, on_every_rank
+from .host_copy import HostCopy
 from .nodes import NearNodes, NearSaveFailed
 from .room import STEPS, check_room, planned_bytes, state_bytes
 from .writer import PARTS_AT_ONCE, SAVE_S, NearWriter
@@ -65,6 +65,7 @@ class NearSaves:
         self.step_bytes = step_bytes
         """Bytes of this rank's parts of a step."""
         self._copy_bytes = 0  # of the state in host memory, which other ranks may have too
+        self._host_copy = HostCopy()
         self._is_first = group is None or distributed.get_rank(group) == 0
         self._pool = DaemonPool(1, "penstock-near")
         self._lock = Lock()
@@ -97,7 +98,10 @@ class NearSaves:
                 "near checkpoints lie on one node only, %s: they outlive a killed process, not a lost node",
                 nodes.own,
             )
-        return NearSaves(nodes, run, part_bytes, group, step_bytes)
+        saves = NearSaves(nodes, run, part_bytes, group, step_bytes)
+        # The first save then finds the memory: fresh memory takes a step as long again as the copy.
+        saves._host_copy.take(plain_state(state))
+        return saves
 
     @property
     def counts(self) -> NearCounts:
@@ -110,8 +114,7 @@ class NearSaves:
         if self._saving is not None and not self._saving.done():
             self._last = self._pool.submit(self._decline, step)
             return
-        stager = BlockingAsyncStager()
-        self._state = stager.stage(plain_state(state))
+        self._state = self._host_copy.take(plain_state(state))
         self._copy_bytes = state_bytes(self._state)
         begun = Event()
         self._saving = self._pool.submit(
@@ -155,7 +158,7 @@ class NearSaves:
         memory_bytes = self._copy_bytes + PARTS_AT_ONCE * part_bytes
         text = (
             f"near: {self.step_bytes:,} bytes a step of this rank in {self._nodes.folder}, copied to {partner}; up to "
-            f"{STEPS} steps of each; {memory_bytes:,} bytes of host memory during a save; "
+            f"{STEPS} steps of each; {memory_bytes:,} bytes of host memory, which the copy of the state keeps; "
             f"{counts.saved} saved, {counts.skipped} skipped, {counts.failed} failed"
         )
         if counts.step >= 0:
@@ -167,7 +170,6 @@ class NearSaves:
     def _save(self, step: int, facts: Mapping[str, Any], begun: Event) -> None:
         writer: NearWriter | None = None
         state = self._state
-        # The pool's thread remembers its last call: only this name refers to the copy.
         self._state = None
         assert state is not None
         try:

@@ -1,0 +1,64 @@
+"""Copies of a state in host memory that stays.
+
+Planted: new memory for each copy; a copy into memory of another size, type or name.
+"""
+
+import resource
+
+import pytest
+import torch
+
+from penstock.checkpoints.near.host_copy import HostCopy
+
+PAGE_BYTES = resource.getpagesize()
+
+
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def test_second_copy_needs_no_new_memory():
+    state = {"model": {"w": torch.zeros(2**22)}, "lr": 0.1}
+    n_pages = state["model"]["w"].nbytes // PAGE_BYTES
+    copy = HostCopy()
+    copy.take(state)
+    state["model"]["w"] += 1.0
+    state["lr"] = 0.2
+    before = page_faults()
+    taken = copy.take(state)
+    assert page_faults() - before < n_pages / 100
+    state["model"]["w"] += 1.0
+    assert torch.equal(taken["model"]["w"], torch.ones(2**22))
+    assert taken["lr"] == 0.2
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"w": torch.ones(5), "n": [1, torch.tensor(2)]},
+        {"w": torch.ones(4, dtype=torch.float64) / 3, "n": [1, torch.tensor(2)]},
+        {"v": torch.ones(4), "n": [1, torch.tensor(2)]},
+        {"w": torch.ones(4), "n": [1, torch.tensor(2), {3, 4}]},
+        {"w": torch.ones(4), "n": (1, torch.tensor(3))},
+        {"w": torch.nn.Parameter(torch.ones(2, 2).T), "n": [None, torch.tensor(2)]},
+    ],
+)
+def test_copy_of_a_state_that_changed_equals_the_state(after):
+    copy = HostCopy()
+    copy.take({"w": torch.zeros(4), "n": [1, torch.tensor(2)]})
+    taken = copy.take(after)
+    assert taken.keys() == after.keys()
+    for name in after.keys() & {"w", "v"}:
+        assert taken[name].dtype == after[name].dtype
+        assert torch.equal(taken[name], after[name])
+        assert taken[name] is not after[name]
+    assert taken["n"][1:] == after["n"][1:]
+    assert type(taken["n"]) is type(after["n"])
+
+
+def test_copies_of_a_scalar_follow_it():
+    copy = HostCopy()
+    step = torch.tensor(1.0)
+    for number in (1.0, 2.0, 3.0):
+        step.fill_(number)
+        assert copy.take({"step": step})["step"].item() == number

@@ -110,33 +110,41 @@ class Starvation:
             lines.append(f"no node was slower than the others in {_percent(self.together)} of it: {limit}")
         else:
             lines.append(f"slow nodes made the others wait in {_percent(1 - self.together)} of it:")
-            lines += [
-                f"  {node.node}: {_percent(node.share)} of the waiting, a read takes {node.read_s:.3f} s"
-                + (f", elsewhere {node.others_read_s:.3f} s" if node.others_read_s else "")
-                for node in self.nodes
-            ]
+            lines += map(_node_text, self.nodes)
         if self.slowest:
             lines.append("slowest samples:")
         for sample in self.slowest:
+            end = sample.offset + sample.nbytes
             lines.append(
                 f"  step {sample.step:,} waited {sample.wait_s:.3f} s on {sample.node}: {sample.stage} of "
                 f"{sample.version} {sample.key!r} took {sample.seconds:.3f} s, {sample.path} bytes "
-                f"[{sample.offset}:{sample.offset + sample.nbytes}]"
+                f"[{sample.offset}:{end}]"
             )
         return lines_text(lines)
 
 
+def _node_text(node: NodeWait) -> str:
+    text = f"  {node.node}: {_percent(node.share)} of the waiting, a read takes {node.read_s:.3f} s"
+    if node.others_read_s:
+        text += f", elsewhere {node.others_read_s:.3f} s"
+    return text
+
+
 def starvation(windows: Columns) -> Starvation:
     """Return what a start waited for. windows: Columns of its windows, at least one."""
-    starts, window = np.unique(windows["end_step"], return_inverse=True)
-    gang_s, step_s = _gang(windows, window, len(starts))
-    total_s, own_s, caused_s = float(gang_s.sum()), np.zeros(len(window)), np.zeros(len(window))
+    end_steps, window = np.unique(windows["end_step"], return_inverse=True)
+    gang_s, step_s = _gang(windows, window, len(end_steps))
+    total_s = float(gang_s.sum())
+    # Of each row: its share of the window's wait among the ranks that waited, and among those that caused it.
+    own_s = np.zeros(len(window))
+    caused_s = np.zeros(len(window))
     order = np.argsort(window, kind="stable")
-    for number, rows in enumerate(np.split(order, np.cumsum(np.bincount(window))[:-1])):
-        waiting = _waiting(windows["wait_s"][rows])
-        own_s[rows[waiting]] = gang_s[number] / max(1, waiting.sum())
-        slow = _slower(windows, rows, waiting)
-        caused_s[rows[slow]] = gang_s[number] / max(1, slow.sum())
+    window_ends = np.cumsum(np.bincount(window))
+    for number, rows in enumerate(np.split(order, window_ends[:-1])):
+        is_waiting = _waiting(windows["wait_s"][rows])
+        own_s[rows[is_waiting]] = gang_s[number] / max(1, is_waiting.sum())
+        is_slow = _slower(windows, rows, is_waiting)
+        caused_s[rows[is_slow]] = gang_s[number] / max(1, is_slow.sum())
     return Starvation(
         attempt=int(windows["attempt"][0]),
         first_step=int(windows["first_step"].min()),
@@ -151,7 +159,8 @@ def starvation(windows: Columns) -> Starvation:
 
 def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return, for each window, the longest wait of a rank and the longest time of its steps."""
-    gang_s, step_s = np.zeros(n_windows), np.zeros(n_windows)
+    gang_s = np.zeros(n_windows)
+    step_s = np.zeros(n_windows)
     np.maximum.at(gang_s, window, windows["wait_s"])
     np.maximum.at(step_s, window, windows["step_s"])
     return gang_s, step_s
@@ -159,7 +168,9 @@ def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArr
 
 def _waiting(wait_s: NDArray[Any]) -> NDArray[Any]:
     longest_s = float(wait_s.max())
-    return np.asarray(wait_s >= longest_s / 2) if longest_s > 0 else np.zeros(len(wait_s), bool)
+    if longest_s <= 0:
+        return np.zeros(len(wait_s), bool)
+    return np.asarray(wait_s >= longest_s / 2)
 
 
 def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDArray[Any]:
@@ -167,41 +178,49 @@ def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDAr
     if not waiting.any() or 2 * waiting.sum() > len(rows):
         return np.zeros(len(rows), bool)
     stage = max(MAKING, key=lambda name: windows[f"{name}_s"][rows[waiting]].sum())
-    cost_s = windows["slow_read_s" if stage == "fetch" else f"{stage}_s"][rows]
-    return np.asarray(waiting & (cost_s > SLOWER * np.median(cost_s[~waiting])))
+    column = "slow_read_s" if stage == "fetch" else f"{stage}_s"
+    cost_s = windows[column][rows]
+    limit_s = SLOWER * np.median(cost_s[~waiting])
+    return np.asarray(waiting & (cost_s > limit_s))
 
 
 def _stages(windows: Columns, own_s: NDArray[Any]) -> dict[str, float]:
-    made_s = np.stack([windows[f"{stage}_s"] for stage in MAKING])
-    shares = made_s / np.maximum(made_s.sum(axis=0), 1e-12) @ own_s
-    whole = float(shares.sum())
-    by_stage = {stage: _ratio(float(seconds), whole) for stage, seconds in zip(MAKING, shares, strict=True)}
-    return dict(sorted(by_stage.items(), key=lambda item: -item[1]))
+    """Return stage -> its share of the waiting, the largest first. A rank's wait goes to stages as its making did."""
+    making_s = np.stack([windows[f"{stage}_s"] for stage in MAKING])  # [stages, rows]
+    making_share = making_s / np.maximum(making_s.sum(axis=0), 1e-12)
+    stage_s = making_share @ own_s
+    whole_s = float(stage_s.sum())
+    shares = {stage: _ratio(float(seconds), whole_s) for stage, seconds in zip(MAKING, stage_s, strict=True)}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def _nodes(windows: Columns, alone_s: NDArray[Any], total_s: float) -> list[NodeWait]:
+def _nodes(windows: Columns, caused_s: NDArray[Any], total_s: float) -> list[NodeWait]:
     results = []
     for node in sorted(set(windows["node"])):
-        own = windows["node"] == node
-        if (seconds := float(alone_s[own].sum())) <= 0:
+        is_own = windows["node"] == node
+        seconds = float(caused_s[is_own].sum())
+        if seconds <= 0:
             continue
-        others = windows["slow_read_s"][~own]
-        results.append(
-            NodeWait(
-                node=node,
-                share=_ratio(seconds, total_s),
-                read_s=float(np.median(windows["slow_read_s"][own])),
-                others_read_s=float(np.median(others)) if len(others) else 0.0,
-            )
+        read_s = windows["slow_read_s"][is_own]
+        others_read_s = windows["slow_read_s"][~is_own]
+        wait = NodeWait(
+            node=node,
+            share=_ratio(seconds, total_s),
+            read_s=float(np.median(read_s)),
+            others_read_s=float(np.median(others_read_s)) if len(others_read_s) else 0.0,
         )
+        results.append(wait)
     return sorted(results, key=lambda node: -node.share)[:SLOWEST]
 
 
 def _slowest(windows: Columns) -> list[SlowSampleWait]:
     rows = np.argsort(-windows["slow_wait_s"], kind="stable")[:SLOWEST]
     texts = ("stage", "source", "key", "version", "path")
-    return [
-        SlowSampleWait(
+    results = []
+    for row in rows.tolist():
+        if windows["slow_wait_s"][row] <= 0 or not windows["slow_path"][row]:
+            continue
+        wait = SlowSampleWait(
             step=int(windows["slow_step"][row]),
             wait_s=float(windows["slow_wait_s"][row]),
             seconds=float(windows["slow_s"][row]),
@@ -211,13 +230,14 @@ def _slowest(windows: Columns) -> list[SlowSampleWait]:
             nbytes=int(windows["slow_nbytes"][row]),
             **{name: str(windows[f"slow_{name}"][row]) for name in texts},
         )
-        for row in rows.tolist()
-        if windows["slow_wait_s"][row] > 0 and windows["slow_path"][row]
-    ]
+        results.append(wait)
+    return results
 
 
 def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
+    if whole <= 0:
+        return 0.0
+    return part / whole
 
 
 def _percent(share: float) -> str:

@@ -51,12 +51,12 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
 
     bad: as for `compare_tables`.
     """
-    entries, columns = version.manifest["samples"], version.manifest["columns"]
+    entries = version.manifest["samples"]
+    columns = version.manifest["columns"]
     if any_in(bad, entries):
         return
-    samples = [
-        get_table(version.store, TableFile.from_json(entry)) for entry in entries if not is_annotation(entry)
-    ]
+    own_entries = [entry for entry in entries if not is_annotation(entry)]
+    samples = [get_table(version.store, TableFile.from_json(entry)) for entry in own_entries]
     if not any_in(bad, version.manifest["stats"]):
         yield from _statistics(version, samples, entries, columns)
     if has_all_hashes(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
@@ -80,15 +80,22 @@ def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
 def _statistics(
     version: Version, samples: list[pa.Table], entries: list[dict[str, Any]], columns: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    computed = merge(row for table in samples for row in column_stats(table).to_pylist())
-    for name in {name for entry in entries if is_annotation(entry) for name in entry["columns"]}:
-        values = cells(version.store, entries, name)[name].to_arrow().cast(type_named(columns[name]["type"]))
+    computed_rows = []
+    for table in samples:
+        computed_rows += column_stats(table).to_pylist()
+    computed = merge(computed_rows)
+    annotated = set[str]()
+    for entry in entries:
+        if is_annotation(entry):
+            annotated.update(entry["columns"])
+    for name in annotated:
+        annotations = cells(version.store, entries, name)[name]
+        values = annotations.to_arrow().cast(type_named(columns[name]["type"]))
         computed |= merge(column_stats(pa.table({name: values})).to_pylist())
-    stored = merge(
-        row
-        for entry in version.manifest["stats"]
-        for row in get_table(version.store, TableFile.from_json(entry)).to_pylist()
-    )
+    stored_rows = []
+    for entry in version.manifest["stats"]:
+        stored_rows += get_table(version.store, TableFile.from_json(entry)).to_pylist()
+    stored = merge(stored_rows)
     paths = ", ".join(entry["path"] for entry in version.manifest["stats"][:3])
     for column in sorted(computed.keys() | stored.keys()):
         for what in _different(stored.get(column), computed.get(column)):
@@ -101,9 +108,10 @@ def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
     seen: tables found undamaged with other versions; this version's are added.
     """
     bad: dict[str, Problem] = {}
-    rows = {
-        entry["path"]: entry["n_rows"] for files in version.manifest.values() for entry in _entries(files)
-    }
+    rows = {}
+    for files in version.manifest.values():
+        for entry in _entries(files):
+            rows[entry["path"]] = entry["n_rows"]
     for reference in table_references(version.manifest):
         n_rows = rows[reference.path]
         named = f"{reference.path} {reference.nbytes} {reference.sha256} {n_rows}"
@@ -114,7 +122,9 @@ def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
         )
         try:
             n_read = get_table(version.store, file).num_rows
-            what = "" if n_read == n_rows else f"{n_read} rows, the manifest states {n_rows}"
+            what = ""
+            if n_read != n_rows:
+                what = f"{n_read} rows, the manifest states {n_rows}"
         except (PenstockError, OSError) as error:
             what = str(error)
         if what and reference.kind == "shards":
@@ -127,22 +137,23 @@ def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
 
 
 def _entries(files: object) -> list[Mapping[str, Any]]:
-    return (
-        [one for one in files if isinstance(one, dict) and "path" in one] if isinstance(files, list) else []
-    )
+    if not isinstance(files, list):
+        return []
+    return [one for one in files if isinstance(one, dict) and "path" in one]
 
 
 def _counts(version: Version) -> Iterator[Problem]:
-    parts, manifest = version.parts, version.manifest
+    parts = version.parts
     counts = {
         "n_parts": len(parts),
         "n_rows": int(parts.n_rows.sum()),
         "n_live": int(parts.n_live.sum()),
     }
     for name, n in counts.items():
-        if manifest[name] != n:
+        stated = version.manifest[name]
+        if stated != n:
             yield Problem(
-                address=f"{version.name} manifest {name}", what=f"it is {manifest[name]}, the tables have {n}"
+                address=f"{version.name} manifest {name}", what=f"it is {stated}, the tables have {n}"
             )
 
 
@@ -150,23 +161,23 @@ def _groups(version: Version) -> Iterator[Problem]:
     rows = version.parts.shard_rows().select(["part", "group", "path", "n_rows", "nbytes"])
     sums = rows.group_by("group").aggregate([("part", "count"), ("n_rows", "sum")])
     tables = {row["group"]: row for row in sums.to_pylist()}
-    once = rows.group_by(["group", "path"]).aggregate(
-        [("nbytes", "max")]
-    )  # registered parts may share an object
-    for row in once.group_by("group").aggregate([("nbytes_max", "sum")]).to_pylist():
+    # Registered parts may share an object, whose bytes count once.
+    objects = rows.group_by(["group", "path"]).aggregate([("nbytes", "max")])
+    object_sums = objects.group_by("group").aggregate([("nbytes_max", "sum")])
+    for row in object_sums.to_pylist():
         tables[row["group"]]["nbytes_sum"] = row["nbytes_max_sum"]
-    named = version.manifest["groups"]
-    for group in sorted(tables.keys() | named.keys()):
-        have = tables.get(group, {"part_count": 0, "n_rows_sum": 0, "nbytes_sum": 0})
-        says = named.get(group, {"n_parts": 0, "n_rows": 0, "nbytes": 0})
+    groups = version.manifest["groups"]
+    for group in sorted(tables.keys() | groups.keys()):
+        counted = tables.get(group, {"part_count": 0, "n_rows_sum": 0, "nbytes_sum": 0})
+        stated = groups.get(group, {"n_parts": 0, "n_rows": 0, "nbytes": 0})
         for name, column in (("n_parts", "part_count"), ("n_rows", "n_rows_sum"), ("nbytes", "nbytes_sum")):
-            if have[column] != says[name]:
+            if counted[column] != stated[name]:
                 yield Problem(
                     address=f"{version.name} manifest group {group!r} {name}",
-                    what=f"it is {says[name]}, the shards tables have {have[column]}",
+                    what=f"it is {stated[name]}, the shards tables have {counted[column]}",
                 )
-    twice = rows.group_by(["part", "group"]).aggregate([("n_rows", "count")])
-    for row in twice.to_pylist():
+    shards = rows.group_by(["part", "group"]).aggregate([("n_rows", "count")])
+    for row in shards.to_pylist():
         if row["n_rows_count"] > 1:
             yield Problem(
                 address=f"{version.name}/{row['part']} {row['group']}",
@@ -175,55 +186,65 @@ def _groups(version: Version) -> Iterator[Problem]:
 
 
 def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
-    parts, manifest = version.parts, version.manifest
-    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
-    at = 0
-    for entry in manifest["samples"]:
+    parts = version.parts
+    part_start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    n_keys = 0
+    for entry in version.manifest["samples"]:
         address = f"{version.name} {entry['path']}"
         if entry["path"] in bad:
-            at += entry["n_rows"] if entry["group"] == "keys" else 0
+            if entry["group"] == "keys":
+                n_keys += entry["n_rows"]
             continue
         table = get_table(version.store, TableFile.from_json(entry))
-        position, row = parts.positions(table["part"]), integers(table["row"])
-        if outside := np.flatnonzero((row < 0) | (row >= parts.n_rows[position])).tolist():
+        position = parts.positions(table["part"])
+        row = integers(table["row"])
+        ordinal = part_start[position] + row
+        outside = np.flatnonzero((row < 0) | (row >= parts.n_rows[position]))
+        if len(outside):
             yield Problem(
                 address=f"{address} row {outside[0]}", what="it names a row that its part does not have"
             )
         elif entry["group"] == "keys":
-            place = start[position] + row
-            wrong = np.flatnonzero(place != at + np.arange(len(place)))
-            if len(wrong):
+            unordered = np.flatnonzero(ordinal != n_keys + np.arange(len(ordinal)))
+            if len(unordered):
+                first = int(unordered[0])
                 yield Problem(
-                    address=f"{address} row {wrong[0]}",
-                    what=f"it is row {row[wrong[0]]} of part {table['part'][int(wrong[0])]}, out of the order of parts."
+                    address=f"{address} row {first}",
+                    what=f"it is row {row[first]} of part {table['part'][first]}, out of the order of parts."
                     " This release puts it in order as it reads; an earlier one reads other samples, and stored them "
                     "as views: delete views/, they are made again",
                 )
-            at += len(place)
+            n_keys += len(ordinal)
         elif is_annotation(entry):
-            yield from _said_once(start[position] + row, address)
-        yield from _columns(manifest["columns"], entry, table, address)
-    if at != int(start[-1]):
-        yield Problem(
-            address=f"{version.name} samples-keys", what=f"{at} rows, the parts have {int(start[-1])}"
-        )
+            yield from _repeated_annotations(ordinal, address)
+        yield from _columns(version.manifest["columns"], entry, table, address)
+    n_rows = int(part_start[-1])
+    if n_keys != n_rows:
+        yield Problem(address=f"{version.name} samples-keys", what=f"{n_keys} rows, the parts have {n_rows}")
 
 
-def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
-    numbers, first, n = np.unique(place, return_index=True, return_counts=True)
-    if twice := np.flatnonzero(n > 1).tolist():
-        yield Problem(
-            address=f"{address} row {first[twice[0]]}",
-            what=f"{n[twice[0]]} rows are of its sample, and {len(twice)} of {len(numbers)} samples have several; "
-            "retire the version, and annotate the one before it again",
-        )
+def _repeated_annotations(ordinal: Int64s, address: str) -> Iterator[Problem]:
+    """Yield a problem if a table annotates a sample twice. ordinal: int64 [rows], its samples."""
+    samples, first_row, n_rows = np.unique(ordinal, return_index=True, return_counts=True)
+    repeated = np.flatnonzero(n_rows > 1)
+    if not len(repeated):
+        return
+    first = repeated[0]
+    yield Problem(
+        address=f"{address} row {first_row[first]}",
+        what=f"{n_rows[first]} rows are of its sample, and {len(repeated)} of {len(samples)} samples have several; "
+        "retire the version, and annotate the one before it again",
+    )
 
 
 def _columns(
     named: Mapping[str, Any], entry: Mapping[str, Any], table: pa.Table, address: str
 ) -> Iterator[Problem]:
     types = {field.name: str(field.type) for field in table.schema}
-    for name in ("part", "row", *(EDIT_COLUMNS if is_annotation(entry) else ())):
+    own_columns = ["part", "row"]
+    if is_annotation(entry):
+        own_columns += EDIT_COLUMNS
+    for name in own_columns:
         types.pop(name, None)
     if sorted(types) != sorted(entry["columns"]):
         yield Problem(
@@ -232,7 +253,8 @@ def _columns(
         )
     for name, kind in types.items():
         stated = named.get(name, {}).get("type", "nothing")
-        if not (fits(kind, stated) or (kind, stated) == ("int64", "double")):
+        is_widened = kind == "int64" and stated == "double"
+        if not is_widened and not fits(kind, stated):
             yield Problem(
                 address=f"{address} column {name!r}", what=f"it is {kind}, the manifest states {stated}"
             )
@@ -251,13 +273,15 @@ def _exclusions(version: Version) -> Iterator[Problem]:
 
 
 def _hashes(version: Version, samples: list[pa.Table]) -> Iterator[Problem]:
-    keys = [hashes_of(table["key"]) for table in samples if "key" in table.column_names]
-    tables = [
-        get_table(version.store, TableFile.from_json(entry))["hash"]
-        for entry in version.manifest["key_hashes"]
-    ]
-    stored = np.sort(np.concatenate([np.empty(0, np.int64), *map(integers, tables)]))
-    if not np.array_equal(stored, np.sort(np.concatenate([np.empty(0, np.int64), *keys]))):
+    tables_with_keys = [table for table in samples if "key" in table.column_names]
+    computed = [np.empty(0, np.int64)]
+    computed += [hashes_of(table["key"]) for table in tables_with_keys]
+    stored = [np.empty(0, np.int64)]
+    for entry in version.manifest["key_hashes"]:
+        table = get_table(version.store, TableFile.from_json(entry))
+        stored.append(integers(table["hash"]))
+    are_equal = np.array_equal(np.sort(np.concatenate(stored)), np.sort(np.concatenate(computed)))
+    if not are_equal:
         yield Problem(
             address=f"{version.name} key_hashes ({version.manifest['key_hashes'][0]['path']} ...)",
             what="they are not the hashes of the keys in the samples tables",
@@ -265,26 +289,33 @@ def _hashes(version: Version, samples: list[pa.Table]) -> Iterator[Problem]:
 
 
 def _different(stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | None) -> Iterator[str]:
-    if stored is None or computed is None:
-        yield f"{'none are stored' if stored is None else 'they are of a column that no samples table has'}"
+    if stored is None:
+        yield "none are stored"
         return
-    values = [
-        row["n"] - row["nulls"] for row in (stored, computed)
-    ]  # nulls are subtracted: rows written without the column are not counted as nulls
-    if values[0] != values[1]:
-        yield f"they are of {values[0]} values, there are {values[1]}"
+    if computed is None:
+        yield "they are of a column that no samples table has"
+        return
+    # Nulls are subtracted, because rows written without the column are not counted as nulls.
+    n_stored = stored["n"] - stored["nulls"]
+    n_computed = computed["n"] - computed["nulls"]
+    if n_stored != n_computed:
+        yield f"they are of {n_stored} values, there are {n_computed}"
     for name in ("nans", "zeros", "min", "max", "sum", "sum_squares", "histogram", "bottom_k"):
-        a, b = stored[name], computed[name]
+        a = stored[name]
+        b = computed[name]
         if name in ("sum", "sum_squares") and a is not None and b is not None:
             if not math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                 yield f"{name} is {a}, computed again it is {b}"
         elif (a or None) != (b or None):
             yield f"{name} is {_short(a)}, computed again it is {_short(b)}"
-    both = stored["categories"] is not None and computed["categories"] is not None
-    if both and stored["categories"] != computed["categories"]:
-        yield f"categories are {_short(stored['categories'])}, computed again {_short(computed['categories'])}"
+    a = stored["categories"]
+    b = computed["categories"]
+    if a is not None and b is not None and a != b:
+        yield f"categories are {_short(a)}, computed again {_short(b)}"
 
 
 def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) < 120 else text[:117] + "..."
+    if len(text) < 120:
+        return text
+    return f"{text[:117]}..."

@@ -5,13 +5,16 @@ from typing import Any
 
 from loader import Root
 from loader.dataset.apply_denies import find_denied_in_tables
-from loader.dataset.log.denies import DenyList, Target
+from loader.dataset.log.denies import COMPARED_COLUMNS, DenyList, Target
 from loader.dataset.log.state import Deny, State
 from loader.dataset.versions.version import open_record
 
 from ..denied.keys_tables import keys_files, names_in
 from ..denied.readable_versions import Whole, over_whole
 from .members import MEMBERS, SequenceMembers, stored_members, unpublished_members
+
+VALUES_KEPT = 2**20
+"""Most values of sources whose entry is kept: 200 MiB."""
 
 
 def undenied_sequences(root: Root, denies: Sequence[Deny]) -> dict[int, list[Target]]:
@@ -96,6 +99,7 @@ class _DeniedDocuments:
 
         self._entries: Mapping[str, int] = over_whole(root, dataset, read_keys)
         self._takedowns = DenyList(denies, dataset)
+        self._entries_of_values: dict[tuple[str, str], int] = {}
 
     def denying_entry(self, sequence: SequenceMembers) -> int:
         """Return the number of a takedown that denies one of the sequence's documents, 0 if there is none."""
@@ -105,7 +109,30 @@ class _DeniedDocuments:
             entry = entry or self._takedowns.denying_entry("sample", key)
             if entry:
                 return entry
+        # No version may have the documents any more: the sequence keeps what names them.
+        for kind, columns in COMPARED_COLUMNS.items():
+            for column in columns:
+                values = sequence.sources.get(column, frozenset())
+                for value in values:
+                    entry = self._denying_entry(kind, value)
+                    if entry:
+                        return entry
         return 0
+
+    def _denying_entry(self, kind: str, value: str) -> int:
+        # Thousands of documents share a raw object or a subject, and a hash costs more than a look-up.
+        source = (kind, value)
+        entry = self._entries_of_values.get(source)
+        if entry is not None:
+            return entry
+        entry = self._takedowns.denying_entry(
+            kind,
+            value,
+        )
+        is_kept = len(self._entries_of_values) < VALUES_KEPT
+        if is_kept:
+            self._entries_of_values[source] = entry
+        return entry
 
 
 def _denied_keys(

@@ -1,14 +1,15 @@
 """The field `members.json` of a stored sequence: the documents whose pieces it has.
 
-    {"dataset": "docs", "documents": [[key, part, row, start], ...]}
+    {"dataset": "docs", "documents": [[key, part, row, start], ...], "sources": {"subject": ["ann", null, ...]}}
 
-start: offset of the piece's first token in its document. A takedown of a document finds its sequences here.
+start: offset of the piece's first token in its document. sources: the columns that takedowns name samples by, with a
+value per piece. A takedown of a document finds its sequences here, even if no version has the document any more.
 """
 
 import io
 import tarfile
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,13 +46,26 @@ class SequenceMembers(NamedTuple):
     """Dataset of the documents."""
     documents: frozenset[str]
     """Keys of the documents."""
+    sources: Mapping[str, frozenset[str]]
+    """Column that takedowns name samples by -> its values for the documents. Older releases stored none."""
 
 
-def members_json(dataset: str, members: Iterable[MemberDocument]) -> bytes:
-    body = {
+def members_json(
+    dataset: str,
+    members: Iterable[MemberDocument],
+    sources: Mapping[str, Sequence[str | None]],
+) -> bytes:
+    """Return the field. sources: column -> value of each member's document."""
+    body: dict[str, Any] = {
         "dataset": dataset,
         "documents": [list(member) for member in members],
     }
+    sources_with_values: dict[str, list[str | None]] = {}
+    for name, values in sources.items():
+        if any(values):
+            sources_with_values[name] = list(values)
+    if sources_with_values:
+        body["sources"] = sources_with_values
     return canonical_json(body)
 
 
@@ -129,8 +143,19 @@ def _parse(url: str, key: str, text: bytes) -> Iterator[SequenceMembers]:
         body = parse_json_object(text)
         dataset = str(body["dataset"])
         keys = [str(document[0]) for document in body["documents"]]
-        yield SequenceMembers(key, dataset, frozenset(keys))
-    except (DamagedJson, KeyError, TypeError, IndexError) as error:
+        sources: dict[str, frozenset[str]] = {}
+        stored_sources = body.get("sources", {})
+        for name, values in stored_sources.items():
+            texts = [str(value) for value in values if value is not None]
+            sources[name] = frozenset(texts)
+        documents = frozenset(keys)
+        yield SequenceMembers(
+            key,
+            dataset,
+            documents,
+            sources,
+        )
+    except (AttributeError, DamagedJson, KeyError, TypeError, IndexError) as error:
         raise Corrupt(
             f"{url}: {MEMBERS} of sequence {key!r} is damaged ({error}); restore the shard from a mirror"
         ) from error

@@ -25,12 +25,15 @@ from loader.order.random.keyed_permutation import I64
 from loader.order.sources.pack_table import DocumentPieces
 from loader.order.sources.packing import STARTS, PackedView, sequence_key
 
+from .document_sources import DocumentSources
 from .members import MEMBERS, MemberDocument, members_json
 
 KEYS_AT_ONCE = 2**12
 """Sequences whose keys are computed together."""
 SEQUENCES_AT_ONCE = 64
 """Sequences whose documents are in memory together."""
+SOURCES_AT_ONCE = 16 * SEQUENCES_AT_ONCE
+"""Sequences whose documents' sources are read together: their documents are near in a table."""
 # With the number, two sequences of one key are as unlikely as two equal hashes of 48 bits.
 HASH_BYTES = 6
 
@@ -98,7 +101,13 @@ class Sequences:
         Raises: InvalidPlan if a document has another dtype or length than was packed; Corrupt; DecodeFailed.
         """
         documents: Documents = {}
+        sources: DocumentSources | None = None
         for first in range(0, len(numbers), SEQUENCES_AT_ONCE):
+            if first % SOURCES_AT_ONCE == 0:
+                stop = first + SOURCES_AT_ONCE
+                several = self._table.pieces(numbers[first:stop])
+                sources = DocumentSources(self._version, several.document)
+            assert sources is not None  # the first block reads them
             block = slice(first, first + SEQUENCES_AT_ONCE)
             pieces = self._table.pieces(numbers[block])
             # A long document's pieces are in neighbouring sequences: it is read once for all of them.
@@ -107,8 +116,10 @@ class Sequences:
             for key, own in zip(keys[block], _by_sequence(pieces), strict=True):
                 dataset = self._version.dataset
                 own_members = members[own.start : own.stop]
+                own_documents = pieces.document[own.start : own.stop]
+                own_sources = sources.values(own_documents)
                 fields: dict[str, Any] = {
-                    MEMBERS: members_json(dataset, own_members),
+                    MEMBERS: members_json(dataset, own_members, own_sources),
                     STARTS: _starts(pieces, own),
                 }
                 for column, (field, _, _) in enumerate(self._packing.layout):

@@ -132,6 +132,22 @@ def test_takedown_that_arrives_in_mid_write_stops_the_commit(documents):
     assert pack_documents(root, "docs@1", "packed", REQUEST).denied == 4
 
 
+@pytest.mark.parametrize("kind", ["subject", "raw"])
+def test_document_without_a_version_is_found_by_its_source(documents, capsys, kind):
+    """The documents' versions are retired and collected. The sequences keep what names each document."""
+    root = documents.root()
+    source = {"raw_key": "alice.txt", "raw_uri": "s3://raw/alice.txt", "subject": SECRET}
+    docs = documents.write(root, LENGTHS, sources={1: source})
+    pack_documents(root, "docs@1", "packed", REQUEST)
+    (entry,) = [one for one in docs.manifest["samples"] if one["group"] == "keys"]
+    root.retire("docs@1", reason="replaced")
+    root.store.delete_many([entry["path"]])
+    value = {"subject": SECRET, "raw": source["raw_uri"]}[kind]
+    words = (f"--{kind}", value, "--reason", "ticket 12", "--by", "privacy desk")
+    status, requested = verb(capsys, root, "takedown", "request", *words)
+    assert (status, requested["sequences"]) == (0, 4)
+
+
 def test_request_denies_sequences_of_a_killed_command(documents, capsys):
     root = documents.root()
     write(documents, root)

@@ -46,7 +46,8 @@ class DigestReport:
 
     def to_text(self) -> str:
         if self.failures:
-            return "\n".join(["no digest", *(f"  failed: {why}" for why in self.failures)])
+            lines = [f"  failed: {why}" for why in self.failures]
+            return "\n".join(["no digest", *lines])
         return f"{self.digest}  {self.version}: {self.samples} samples, {size(self.nbytes)}"
 
 
@@ -70,16 +71,17 @@ def content_digest(
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
-    report, total = DigestReport(version=version.name), 0
-    finished = in_threads(
-        _DigestWork(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures
-    )
+    report = DigestReport(version=version.name)
+    total = 0
+    work = _DigestWork(selection, full)
+    finished = in_threads(work, selection.by_part(UNIT_SAMPLES), workers, report.failures)
     for unit_sum in progress(finished, "digest", lambda unit: unit.n, selection.n_samples):
         total += unit_sum.total
         report.samples += unit_sum.n
         report.nbytes += unit_sum.nbytes
     if not report.failures:
-        report.digest = f"{'cf' if full else 'c'}-{total % 2**256:064x}"
+        prefix = "cf" if full else "c"
+        report.digest = f"{prefix}-{total % 2**256:064x}"
     return report
 
 
@@ -100,16 +102,17 @@ class _DigestWork:
         for sample in self.selection.samples(unit):
             key = sample.key.encode()
             for name, data in sample.fields.items():
-                yield _hashed(b"payload", key, name.encode(), hashlib.sha256(data).digest()), len(data)
+                digest = hashlib.sha256(data).digest()
+                yield _hashed(b"payload", key, name.encode(), digest), len(data)
             yield _row(key, sample.columns), 0
 
     def _checksums(self, unit: WorkUnit) -> Iterator[tuple[bytes, int]]:
         version = self.selection.version
         for start in range(0, len(unit.ordinals), ADDRESSES):
             ordinals = unit.ordinals[start : start + ADDRESSES]
-            for address, columns in zip(
-                version.address(ordinals, unit.fields), self.selection.rows(ordinals), strict=True
-            ):
+            addresses = version.address(ordinals, unit.fields)
+            rows = self.selection.rows(ordinals)
+            for address, columns in zip(addresses, rows, strict=True):
                 key = address.key.encode()
                 for name, at in address.fields.items():
                     if at.crc32c == UNKNOWN_CRC:
@@ -118,13 +121,18 @@ class _DigestWork:
                             f"penstock seal {version.name} first, or penstock digest {version.name} --full, which "
                             "reads all bytes"
                         )
-                    place = at.nbytes.to_bytes(8, "little"), at.crc32c.to_bytes(4, "little")
-                    yield _hashed(b"field", key, name.encode(), *place), at.nbytes
+                    nbytes = at.nbytes.to_bytes(8, "little")
+                    crc = at.crc32c.to_bytes(4, "little")
+                    yield _hashed(b"field", key, name.encode(), nbytes, crc), at.nbytes
                 yield _row(key, columns), 0
 
 
 def _hashed(*parts: bytes) -> bytes:
-    return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).digest()
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 def _row(key: bytes, columns: dict[str, Any]) -> bytes:

@@ -1,6 +1,6 @@
 """A LitData dataset's index: its chunks, and the leaves of its samples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.column_names import field_name, metadata_name
@@ -40,7 +40,8 @@ _NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8"
 DTYPES = {"tensor": _TORCH, "numpy": _NUMPY}
 """Array encoding -> dtype word per dtype number."""
 _FLAT = {f"no_header_{name}": words for name, words in DTYPES.items()}
-_TOKENS, _PLAIN = "TokensLoader", "PyTreeLoader"
+_TOKENS = "TokensLoader"
+_PLAIN = "PyTreeLoader"
 
 
 class Leaf(NamedTuple):
@@ -91,13 +92,15 @@ def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
         document = parse_json_object(data)
         if "shards" in document and "chunks" not in document:
             raise InvalidStore(f"{name} lists shards of MDS, and no chunks: penstock register mds")
-        listed, config = document["chunks"], document["config"]
+        listed = document["chunks"]
+        config = document["config"]
         if type(listed) is not list:
             raise TypeError(f"chunks is a {type(listed).__name__}, no list")
         _check_layout(name, config)
         is_tokens = config.get("item_loader") == _TOKENS
         leaves = _leaves(config, name, is_tokens, exported)
-        chunks, first = dict[str, LitDataChunk](), 0
+        chunks: dict[str, LitDataChunk] = {}
+        first = 0
         for number, entry in enumerate(listed):
             key, chunk = _chunk(entry, first, is_tokens)
             if key in chunks:
@@ -117,79 +120,103 @@ def _check_layout(name: str, config: dict[str, Any]) -> None:
         raise InvalidStore(
             f"{name}: its chunks are encrypted. Write the dataset again with optimize(..., encryption=None)"
         )
-    if codec := config.get("compression") or config.get("ipc_compression"):
+    codec = config.get("compression") or config.get("ipc_compression")
+    if codec:
         raise InvalidStore(
             f"{name}: its chunks are compressed ({codec!r}): no sample can be read by itself. Copy its samples "
             "(penstock import litdata-compressed), or write the dataset again with optimize(..., compression=None)"
         )
     loader = config.get("item_loader") or _PLAIN
-    if loader not in (_TOKENS, _PLAIN):
-        hint = ". Its tables: penstock import parquet" if loader == "ParquetLoader" else ""
-        raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
+    if loader in (_TOKENS, _PLAIN):
+        return
+    hint = ""
+    if loader == "ParquetLoader":
+        hint = ". Its tables: penstock import parquet"
+    raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
 
 
 def _chunk(entry: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, LitDataChunk]:
-    key, nbytes, n, dim = entry["filename"], entry["chunk_bytes"], entry["chunk_size"], entry.get("dim")
-    numbers = (nbytes, n, dim) if is_tokens else (nbytes, n)
+    key = entry["filename"]
+    nbytes = entry["chunk_bytes"]
+    n_samples = entry["chunk_size"]
+    numbers = [nbytes, n_samples]
+    n_tokens = None
+    if is_tokens:
+        n_tokens = entry.get("dim")
+        numbers.append(n_tokens)
     if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
         raise ValueError(f"a chunk is {entry!r}")
-    return key, LitDataChunk(nbytes, n, first, dim if is_tokens else None)
+    return key, LitDataChunk(nbytes, n_samples, first, n_tokens)
 
 
 def _leaves(
     config: dict[str, Any], where: str, is_tokens: bool, exported: Exported | None
 ) -> tuple[Leaf, ...]:
-    encodings, spec = config["data_format"], config["data_spec"]
+    encodings = config["data_format"]
+    spec = config["data_spec"]
     if type(encodings) is not list or not all(type(one) is str for one in encodings) or not encodings:
         raise ValueError(f"data_format {encodings!r}")
     protocol, tree = parse_json(spec)
     if protocol != 1:
         raise ValueError(f"data_spec has the protocol {protocol!r}")
     names = [".".join(path) for path in _paths(tree, ())]
-    if names == [""]:
+    if names == [""]:  # the sample is the value itself
         names = ["tokens" if is_tokens else "data"]
     if len(set(names)) != len(encodings) or len(names) != len(encodings):
         raise ValueError(f"data_spec has the leaves {names}, and data_format {encodings}")
-    leaves = tuple(
-        _leaf(name, encoding, where, exported) for name, encoding in zip(names, encodings, strict=True)
-    )
+    pairs = zip(names, encodings, strict=True)
+    leaves = tuple(_leaf(name, encoding, where, exported) for name, encoding in pairs)
     if is_tokens and (len(leaves) != 1 or leaves[0].encoding not in _FLAT):
         raise ValueError(f"data_format {encodings!r} of tokens")
     return leaves
 
 
 def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    kind, context, children = tree["type"], tree["context"], tree["children_spec"]
+    """Yield the path of each leaf of a tree as PyTorch's `treespec_dumps` writes it."""
+    kind = tree["type"]
+    context = tree["context"]
+    children = tree["children_spec"]
     if kind is None:
         if children:
             raise ValueError("a leaf of data_spec has children")
         yield path
         return
-    context = parse_json(context) if type(context) is str else context
+    if type(context) is str:
+        context = parse_json(context)
     if type(context) is dict and "dict_context" in context:  # the context of a defaultdict
         context = context["dict_context"]
-    names = context if type(context) is list and len(context) == len(children) else range(len(children))
+    names: Sequence[Any] = range(len(children))
+    if type(context) is list and len(context) == len(children):
+        names = context
     for name, child in zip(names, children, strict=True):
         yield from _paths(child, (*path, str(name)))
 
 
 def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Leaf:
     kind, _, detail = encoding.partition(":")
+    # Penstock's exports name fields as the version does, so their names get no word.
     is_own = exported is not None and (name in exported.fields or name in (KEY, METADATA, ABSENT))
-    field, column, word = "", "", ""
+    field = ""
+    column = ""
+    word = ""
     if kind in _FLAT:
         word = _FLAT[kind][int(detail)]
         field = name if is_own else field_name(name, word)
     elif kind in DTYPES:
-        field, column = name, metadata_name(f"{name}_shape", "litdata")
-    elif kind in NUMBERS or (kind == JSON and not is_own):
-        word, column = NUMBERS.get(kind, ""), metadata_name(name, "litdata")
+        field = name
+        column = metadata_name(f"{name}_shape", "litdata")
+    elif kind in NUMBERS:
+        word = NUMBERS[kind]
+        column = metadata_name(name, "litdata")
     elif is_own:
         field = name
+    elif kind == JSON:
+        column = metadata_name(name, "litdata")
     elif kind in EXTENSIONS:
         field = field_name(name, detail or EXTENSIONS[kind])
     elif kind in WORDS:
-        field = field_name(name, "graph.pickle" if detail == "pickle" else WORDS[kind])
+        last = "graph.pickle" if detail == "pickle" else WORDS[kind]
+        field = field_name(name, last)
     else:
         known = sorted({*NUMBERS, *_FLAT, *DTYPES, *WORDS, *EXTENSIONS, JSON})
         raise InvalidStore(

@@ -33,11 +33,14 @@ _MOST_BYTES = 2**32 - 1
 
 def losses(selection: ExportSelection) -> list[Loss]:
     """Return losses: keys and metadata whose column's name is already a field."""
-    return [
-        Loss(what, f"its column would be {name!r}, which is a field: it is left out")
-        for what, name in (("keys", KEY), ("metadata", METADATA))
-        if name in selection.fields and (name == KEY or selection.columns)
-    ]
+    columns = [("keys", KEY)]
+    if selection.columns:
+        columns.append(("metadata", METADATA))
+    losses = []
+    for what, name in columns:
+        if name in selection.fields:
+            losses.append(Loss(what, f"its column would be {name!r}, which is a field: it is left out"))
+    return losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
@@ -47,12 +50,11 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     columns = _columns(selection, unit)
     encoded = (_encoded(sample, columns) for sample in selection.samples(unit))
-    return {
-        "shards": [
-            _put(f"shard.{unit.number:06d}.{number:04d}.mds", parcel, columns, outbox)
-            for number, parcel in enumerate(in_parcels(encoded, SHARD_BYTES))
-        ]
-    }
+    shards = []
+    for number, parcel in enumerate(in_parcels(encoded, SHARD_BYTES)):
+        key = f"shard.{unit.number:06d}.{number:04d}.mds"
+        shards.append(_put(key, parcel, columns, outbox))
+    return {"shards": shards}
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
@@ -61,12 +63,18 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
-    columns = {} if KEY in selection.fields else {KEY: "str"}
+    """Return column -> encoding, by name."""
+    columns = {}
+    if KEY not in selection.fields:
+        columns[KEY] = "str"
     if selection.columns and METADATA not in selection.fields:
         columns[METADATA] = "json"
     for name in unit.fields:
         word = name.rpartition(".")[2].lower()
-        columns[name] = f"ndarray:{_ARRAYS[word]}" if word in _ARRAYS else _ENCODINGS.get(word, "bytes")
+        if word in _ARRAYS:
+            columns[name] = f"ndarray:{_ARRAYS[word]}"
+        else:
+            columns[name] = _ENCODINGS.get(word, "bytes")
     return dict(sorted(columns.items()))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 from loader.errors import FieldMismatch, PenstockError
@@ -48,11 +49,16 @@ class Walk:
         since: change since the newest version; its `keys` are in use. columns: its columns.
         taken_down: samples to leave out.
         """
-        self._columns, self._taken_down = columns, taken_down
-        self._objects, self._without, self._since, self._groups = objects, without, since, groups
-        self._failures = list[str]()
+        self._objects = objects
+        self._without = without
+        self._since = since
+        self._groups = groups
+        self._columns = columns
+        self._taken_down = taken_down
+        self._failures: list[str] = []
         self.nbytes = sum(shard.nbytes for shard in shards)
-        self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[ForeignShard]()
+        self._ended: list[ForeignShard] = []
+        self._pool = DaemonPool(AT_ONCE, "penstock-walk")
         self._walks: list[Future[list[tuple[ForeignShard, Rows]]]] = [
             self._pool.submit(self._walk, shard) for shard in shards
         ]
@@ -85,7 +91,7 @@ class Walk:
     @cached_property
     def walked(self) -> list[tuple[ForeignShard, Rows]]:
         """All rows. Waits for all shards."""
-        return [one for rows in self.in_order() for one in rows]
+        return list(chain.from_iterable(self.in_order()))
 
     @cached_property
     def layout(self) -> SampleNames:
@@ -101,7 +107,8 @@ class Walk:
 
     def _walk(self, shard: ForeignShard) -> list[tuple[ForeignShard, Rows]]:
         try:
-            runs = rows_of(shard, [self._objects.samples(info) for info in shard.infos], self._without)
+            samples = [self._objects.samples(info) for info in shard.infos]
+            runs = rows_of(shard, samples, self._without)
             if self._taken_down is not None:
                 runs = [self._taken_down.without_samples(rows) for rows in runs]
             return [(shard, rows) for rows in runs if len(rows.source_keys)]
@@ -119,7 +126,9 @@ class UnitsAhead:
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
-        self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
+        self._walk = walk
+        self._groups = groups
+        self._shard_bytes = shard_bytes
         self.group_of = group_guessed(groups)
         self._cut = list[tuple[SpanUnit, int, int]]()
         """Each unit with guessed names, its run's index, and its first sample's index there."""
@@ -132,25 +141,28 @@ class UnitsAhead:
             for shard, rows in runs:
                 if not self._fits(rows):
                     return  # the complete scan raises the error
-                start, (keys,) = 0, keys_of([rows], ())
+                (keys,) = keys_of([rows], ())
+                start = 0
                 for samples in cut(samples_in([(shard, rows)], [keys]), self._shard_bytes):
+                    # In this order: if the scan is over, all its failures are listed.
                     is_over = self._walk.is_over
                     if self._walk.has_failed:
                         return
                     unit = SpanUnit(len(self._cut), samples, shard.nbytes * len(samples) // n)
-                    self._cut.append(guess := (unit, run, start))
-                    start += len(samples)
-                    if not is_over or self._has_its_names(*guess):
+                    self._cut.append((unit, run, start))
+                    if not is_over or self._has_its_names(unit, run, start):
                         yield unit
+                    start += len(samples)
                 run += 1
 
     def others(self) -> list[SpanUnit]:
         """Return the wrongly guessed units, renamed. Waits for all shards."""
-        return [
-            replace(unit, rows=replace(unit.rows, keys=self._keys(unit, run, start)), renamed=True)
-            for unit, run, start in self._cut
-            if not self._has_its_names(unit, run, start)
-        ]
+        units = []
+        for unit, run, start in self._cut:
+            if not self._has_its_names(unit, run, start):
+                rows = replace(unit.rows, keys=self._keys(unit, run, start))
+                units.append(replace(unit, rows=rows, renamed=True))
+        return units
 
     def _fits(self, rows: Rows) -> bool:
         try:
@@ -163,6 +175,6 @@ class UnitsAhead:
 
     def _has_its_names(self, unit: SpanUnit, run: int, start: int) -> bool:
         group_of = self._walk.layout.group_of
-        return all(group_of[name] == self.group_of(name) for name in unit.rows.fields) and [
-            *self._keys(unit, run, start)
-        ] == [*unit.rows.keys]
+        if any(group_of[name] != self.group_of(name) for name in unit.rows.fields):
+            return False
+        return list(self._keys(unit, run, start)) == list(unit.rows.keys)

@@ -1,7 +1,7 @@
 """Survey of a version for a LeRobot export: episode order, rows, tasks, frame rate and losses."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -79,6 +79,12 @@ class Survey:
     losses: list[Loss] = field(default_factory=list)
     """Losses of the export."""
 
+    def add_tasks(self, tasks: list[dict[str, Any]]) -> None:
+        """Add the texts of an episode's tasks, each once."""
+        for task in tasks:
+            if task["task"] not in self.tasks:
+                self.tasks.append(task["task"])
+
     def add_subtasks(self, lines: list[LanguageLine], numbers: Any, ns: Any) -> list[LanguageLine] | None:
         """Add an episode's texts, and return its other lines; None if they do not go with the numbers [rows]."""
         if not any(line.style == SUBTASK for line in lines):
@@ -104,57 +110,62 @@ def survey_of(selection: ExportSelection) -> Survey:
 
 def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None:
     """Return the survey; None if subtasks are wanted, and their numbers and texts do not go together."""
-    survey, order = _fields(selection), _in_order(selection)
-    clocks = [f"{name}{CLOCK}" for name in survey.streams]
-    if not clocks:
+    survey = _fields(selection)
+    order = _in_order(selection)
+    names = [f"{name}{CLOCK}" for name in survey.streams]
+    if not names:
         raise InvalidSample(
             f"{selection.version.name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
         )
     main = "action" if "action" in survey.streams else survey.streams[0]
-    seen = _Differences()
+    differences = _Differences()
     with_subtasks = with_subtasks and survey.has_language and SUBTASK_INDEX in survey.streams
     numbers_field = f"{SUBTASK_INDEX}.npy"
-    names = [*clocks, numbers_field] if with_subtasks else clocks
-    columns = set[str]()
-    for (ordinal, key), fields in zip(order, _read(selection, order, survey, names), strict=True):
-        ns = _clock(fields[f"{main}{CLOCK}"], key)
-        clock_of_main = fields[f"{main}{CLOCK}"]
-        seen.clocks |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != clock_of_main}
+    if with_subtasks:
+        names.append(numbers_field)
+    columns: set[str] = set()
+    first = 0  # row of the dataset
+    episodes = zip(order, _read(selection, order, survey, names), strict=True)
+    for number, ((ordinal, key), fields) in enumerate(episodes):
+        main_clock = fields[f"{main}{CLOCK}"]
+        ns = _clock(main_clock, key)
+        differences.clocks |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != main_clock}
         facts = _facts_of(fields.get(EPISODE), key)
-        if not survey.episodes:
-            survey.fps, survey.features = _rate(facts, ns), facts["features"]
-        seen.features |= facts["features"] != survey.features
+        if number == 0:  # the first episode decides for the dataset
+            survey.fps = _rate(facts, ns)
+            survey.features = facts["features"]
+        differences.features |= facts["features"] != survey.features
         if not np.array_equal(ns, clock(len(ns), survey.fps)):
-            seen.irregular.append(key)
-        row = selection.rows(np.array([ordinal]))[0]
-        lines = lines_of(fields, key) if survey.has_language else []
+            differences.irregular.append(key)
+        lines: list[LanguageLine] = []
+        if survey.has_language:
+            lines = lines_of(fields, key)
+        (row,) = selection.rows(np.array([ordinal]))
         tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         if with_subtasks:
-            rest = survey.add_subtasks(lines, numbers_of(fields[numbers_field], len(ns), key), ns)
+            numbers = numbers_of(fields[numbers_field], len(ns), key)
+            rest = survey.add_subtasks(lines, numbers, ns)
             if rest is None:
                 return None
             lines = rest
         columns |= columns_in(lines, ns)
         if why := inexact(lines, ns, survey.fps):
-            seen.inexact[key] = why
+            differences.inexact[key] = why
         nbytes = columns_nbytes(lines, ns)
-        first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
         survey.episodes.append(
-            PlannedEpisode(
-                len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns, nbytes
-            )
+            PlannedEpisode(number, ordinal, key, first, len(ns), tasks, facts["stats"], ns, nbytes)
         )
-        survey.tasks += [
-            text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks
-        ]
-    if survey.subtasks and (survey.has_bare_numbers or SUBTASK_INDEX in seen.clocks):
+        first += len(ns)
+        survey.add_tasks(tasks)
+    if survey.subtasks and (survey.has_bare_numbers or SUBTASK_INDEX in differences.clocks):
         return None
-    survey.language = sorted(
-        columns | {name for name in COLUMNS if survey.has_language and name in survey.features}
-    )
-    survey.streams = [name for name in survey.streams if name not in seen.clocks]
-    survey.losses += [*seen.losses(main, survey.fps), *_of_columns(selection, survey)]
-    survey.losses += _of_frames(selection, survey)
+    if survey.has_language:
+        columns.update(name for name in COLUMNS if name in survey.features)
+    survey.language = sorted(columns)
+    survey.streams = [name for name in survey.streams if name not in differences.clocks]
+    survey.losses += differences.losses(main, survey.fps)
+    survey.losses += _column_losses(selection, survey)
+    survey.losses += _camera_losses(selection, survey)
     return survey
 
 
@@ -172,17 +183,13 @@ class _Differences:
     """True if the described features differ."""
 
     def losses(self, main: str, fps: Fraction) -> list[Loss]:
-        losses = [
-            Loss(
-                f"field '{name}.npy'",
-                f"its clock differs from the clock of {main}.npy: a dataset has one rate",
-            )
-            for name in sorted(self.clocks)
-        ]
+        why = f"its clock differs from the clock of {main}.npy: a dataset has one rate"
+        losses = [Loss(f"field '{name}.npy'", why) for name in sorted(self.clocks)]
         if self.irregular:
             why = f"of {len(self.irregular)} episodes, the first is {self.irregular[0]}, it is no multiple of 1/{fps} s"
             losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
-        for key, why in [*self.inexact.items()][:1]:
+        if self.inexact:
+            key, why = next(iter(self.inexact.items()))
             losses.append(
                 Loss(f"field {FIELD!r}", f"of {len(self.inexact)} episodes, the first is {key}: {why}")
             )
@@ -193,13 +200,13 @@ class _Differences:
         return losses
 
 
-def _of_frames(selection: ExportSelection, survey: Survey) -> list[Loss]:
+def _camera_losses(selection: ExportSelection, survey: Survey) -> list[Loss]:
     """Return the cameras whose numbers LeRobot would change. Reads packet tables of the first episode."""
-    tables = {
-        camera: f"{field}{SUFFIX}"
-        for camera, field in survey.cameras.items()
-        if f"{field}{SUFFIX}" in selection.fields and f"{field}{SUFFIX}" not in selection.partial
-    }
+    tables = {}
+    for camera, video in survey.cameras.items():
+        table = f"{video}{SUFFIX}"
+        if table in selection.fields and table not in selection.partial:
+            tables[camera] = table
     if not tables or not survey.episodes:
         return []
     ordinals = np.array([survey.episodes[0].ordinal])
@@ -207,67 +214,78 @@ def _of_frames(selection: ExportSelection, survey: Survey) -> list[Loss]:
     (fields,) = read_fields(selection.version.shard_store, addresses)
     losses = []
     for camera, table in sorted(tables.items()):
+        video = survey.cameras[camera]
         pix_fmt = read_packets(fields[table]).facts.pix_fmt
-        fact = selection.version.facts.get(survey.cameras[camera], {}).get("depth")
-        if why := why_lossy(pix_fmt, survey.features.get(camera, {}), fact):
-            losses.append(Loss(f"field {survey.cameras[camera]!r}", why))
+        depth = selection.version.facts.get(video, {}).get("depth")
+        if why := why_lossy(pix_fmt, survey.features.get(camera, {}), depth):
+            losses.append(Loss(f"field {video!r}", why))
     return losses
 
 
 def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> list[dict[str, Any]]:
     """Return the tasks, else the column's text, checked. Raises: InvalidSample."""
-    tasks = tasks or [{"start": 0, "stop": length, "task": column}]
-    if [task["start"] for task in tasks] + [length] != [0] + [task["stop"] for task in tasks]:
+    if not tasks:
+        return [{"start": 0, "stop": length, "task": column}]
+    starts = [task["start"] for task in tasks]
+    stops = [task["stop"] for task in tasks]
+    if [*starts, length] != [0, *stops]:  # each begins where the one before it stops
         raise InvalidSample(f"sample {key!r}: the tasks of {EPISODE} are not of its {length} rows in turn")
     return tasks
 
 
 def _fields(selection: ExportSelection) -> Survey:
-    names, partial = set(selection.fields), selection.partial
-    streams = {
-        n.removesuffix(CLOCK) for n in names if n.endswith(CLOCK) and n.removesuffix(CLOCK) + ".npy" in names
-    }
+    """Return a survey with the fields of every episode, and the losses of the others."""
+    names = set(selection.fields)
+    partial = set(selection.partial)
+    clocks = [name for name in names if name.endswith(CLOCK)]
+    candidates = [name.removesuffix(CLOCK) for name in clocks]
+    streams = {name for name in candidates if f"{name}.npy" in names}
     videos = {name.rpartition(".")[0]: name for name in sorted(names) if name.endswith((".mp4", ".run"))}
     texts = {name.removesuffix(".json") for name in names if name.endswith(".json") and name != EPISODE}
-    used = {
-        EPISODE,
-        FIELD,
-        *(f"{n}{end}{rows}" for n in streams for end in (".npy", CLOCK) for rows in ("", ROWS)),
-    }
-    used |= {f"{name}{end}" for name in videos.values() for end in ("", SUFFIX)} | {
-        f"{n}.json" for n in texts
-    }
-    losses = [
-        Loss(f"field {n!r}", "it is neither a stream with a clock nor a video") for n in sorted(names - used)
-    ]
-    uneven = {n for n in partial if n in used and not n.endswith(ROWS)}
-    losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(uneven)]
-    lacking = {one.removesuffix(end) for one in partial for end in (CLOCK, ".npy", ".mp4", ".run", ".json")}
-    runs = [
-        name
-        for name in videos.values()
-        if name.endswith(".run") and name + SUFFIX not in names - set(partial)
-    ]
-    losses += [Loss(f"field {name!r}", f"not all episodes have {name}{SUFFIX}") for name in runs]
-    lacking |= {name.removesuffix(".run") for name in runs}
-    of = [sorted(name for name in {*one} - lacking if "/" not in name) for one in (streams, videos, texts)]
-    cameras = {name: videos[name] for name in of[1]}
-    has_language = FIELD in names and FIELD not in partial
-    return Survey(streams=of[0], cameras=cameras, texts=of[2], losses=losses, has_language=has_language)
+
+    exported = {EPISODE, FIELD}
+    for name in streams:
+        for field_name in (f"{name}.npy", f"{name}{CLOCK}"):
+            exported |= {field_name, f"{field_name}{ROWS}"}
+    for name in videos.values():
+        exported |= {name, f"{name}{SUFFIX}"}
+    exported |= {f"{name}.json" for name in texts}
+    others = sorted(names - exported)
+    losses = [Loss(f"field {name!r}", "it is neither a stream with a clock nor a video") for name in others]
+    uneven = sorted(name for name in partial & exported if not name.endswith(ROWS))
+    losses += [Loss(f"field {name!r}", "not all episodes have it") for name in uneven]
+
+    lacking: set[str] = set()  # features that not all episodes have
+    for end in (CLOCK, ".npy", ".mp4", ".run", ".json"):
+        lacking |= {name.removesuffix(end) for name in partial}
+    for name in videos.values():
+        if name.endswith(".run") and f"{name}{SUFFIX}" not in names - partial:
+            losses.append(Loss(f"field {name!r}", f"not all episodes have {name}{SUFFIX}"))
+            lacking.add(name.removesuffix(".run"))
+    return Survey(
+        streams=_whole(streams, lacking),
+        cameras={name: videos[name] for name in _whole(videos, lacking)},
+        texts=_whole(texts, lacking),
+        losses=losses,
+        has_language=FIELD in names and FIELD not in partial,
+    )
 
 
-def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
+def _whole(features: Collection[str], lacking: set[str]) -> list[str]:
+    """Return the features that every episode has, and whose names LeRobot takes."""
+    return sorted(name for name in features if name not in lacking and "/" not in name)
+
+
+def _column_losses(selection: ExportSelection, survey: Survey) -> list[Loss]:
     losses = []
-    wrong = next((i for i, one in enumerate(survey.episodes) if one.key != f"episode_{i:06d}"), None)
-    if wrong is not None:
-        losses.append(
-            Loss(
-                "keys",
-                f"episodes are numbered from 0 on: {survey.episodes[wrong].key} becomes episode {wrong}",
-            )
-        )
-    rows = selection.rows(np.array([one.ordinal for one in survey.episodes]))
-    if len({row.get("robot") for row in rows}) > 1:
+    for number, episode in enumerate(survey.episodes):
+        if episode.key != f"episode_{number:06d}":
+            why = f"episodes are numbered from 0 on: {episode.key} becomes episode {number}"
+            losses.append(Loss("keys", why))
+            break
+    rows = selection.rows(np.array([episode.ordinal for episode in survey.episodes]))
+    robots = {row.get("robot") for row in rows}
+    if len(robots) > 1:
         losses.append(Loss("column 'robot'", "a dataset has one kind of robot: the first episode's counts"))
     splits = [row.get("split") for row in rows]
     if len(runs_of(splits)) > len(set(splits)):
@@ -277,28 +295,29 @@ def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
 
 def extra_columns(selection: ExportSelection) -> list[str]:
     """Return the columns that LeRobot does not define."""
-    return [
-        name
-        for name in selection.columns
-        if name not in _STORED and (name in SOURCE_COLUMNS or "/" not in name)
-    ]
+    others = [name for name in selection.columns if name not in _STORED]
+    return [name for name in others if name in SOURCE_COLUMNS or "/" not in name]
 
 
 def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
+    """Return (ordinal, key) of each sample, by key."""
     ordinals = np.flatnonzero(selection.members)
-    return sorted(
-        zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True), key=lambda pair: pair[1]
-    )
+    pairs = zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True)
+    return sorted(pairs, key=lambda pair: pair[1])
 
 
 def _read(
     selection: ExportSelection, order: list[tuple[int, str]], survey: Survey, names: list[str]
 ) -> Iterator[dict[str, bytes]]:
-    names = names + [EPISODE] * (EPISODE in selection.fields and EPISODE not in selection.partial)
-    names += [FIELD] * survey.has_language
+    names = [*names]
+    if EPISODE in selection.fields and EPISODE not in selection.partial:
+        names.append(EPISODE)
+    if survey.has_language:
+        names.append(FIELD)
     for start in range(0, len(order), _AT_ONCE):
         ordinals = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
-        yield from read_fields(selection.version.shard_store, selection.version.address(ordinals, names))
+        addresses = selection.version.address(ordinals, names)
+        yield from read_fields(selection.version.shard_store, addresses)
 
 
 def lines_of(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
@@ -310,8 +329,10 @@ def lines_of(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
 
 
 def _clock(data: bytes, key: str) -> Any:
+    """Return a clock, int64 [rows] in ns, checked."""
     ns = array_of(data, f"sample {key!r}: clock")
-    if ns.dtype != np.int64 or ns.ndim != 1 or not len(ns) or (np.diff(ns) <= 0).any() or ns[0] < 0:
+    is_clock = ns.dtype == np.int64 and ns.ndim == 1 and len(ns) > 0
+    if not is_clock or ns[0] < 0 or (np.diff(ns) <= 0).any():
         raise InvalidSample(
             f"sample {key!r}: its clock is {ns.dtype} {list(ns.shape)}; int64 nanoseconds that ascend are needed"
         )
@@ -337,17 +358,19 @@ def array_of(data: bytes, what: str) -> Any:
 
 
 def _facts_of(data: bytes | None, key: str) -> dict[str, Any]:
+    """Return the document of `episode.json`, with features, tasks and stats. Raises: InvalidSample."""
     try:
         document = parse_json(data or b"{}", lenient=True)
     except ValueError as error:
         raise InvalidSample(f"sample {key!r}: {EPISODE}: {error}") from None
-    facts: dict[str, Any] = {"features": {}, "tasks": [], "stats": {}} | (
-        document if isinstance(document, dict) else {}
-    )
-    features, stats, tasks = facts["features"], facts["stats"], facts["tasks"]
-    named = isinstance(features, dict) and isinstance(stats, dict)
-    whole = named and all(isinstance(one, dict) for one in (*features.values(), *stats.values()))
-    if not whole or not isinstance(tasks, list) or not all(map(_is_task, tasks)):
+    facts: dict[str, Any] = {"features": {}, "tasks": [], "stats": {}}
+    if isinstance(document, dict):
+        facts |= document
+    tasks = facts["tasks"]
+    is_valid = isinstance(tasks, list) and all(map(_is_task, tasks))
+    for objects in (facts["features"], facts["stats"]):
+        is_valid &= isinstance(objects, dict) and all(isinstance(one, dict) for one in objects.values())
+    if not is_valid:
         raise InvalidSample(
             f"sample {key!r}: {EPISODE}: features and stats are objects of objects, "
             'tasks a list of {"start": row, "stop": row behind the last, "task": text}'
@@ -361,16 +384,17 @@ def _is_task(value: Any) -> bool:
 
 
 def _rate(facts: dict[str, Any], ns: Any) -> Fraction:
+    """Return rows per second: of `episode.json`, else of the clock's first and last time."""
     try:
-        if (rate := Fraction(facts["fps"])) > 0:
-            return rate
+        rate = Fraction(facts["fps"])
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        pass
+        rate = Fraction(0)
+    if rate > 0:
+        return rate
     if len(ns) < 2:
         return Fraction(1)
     exact = Fraction((len(ns) - 1) * 10**9, int(ns[-1] - ns[0]))
-    return (
-        Fraction(round(exact))
-        if abs(exact - round(exact)) < Fraction(1, 1000)
-        else exact.limit_denominator(1001)
-    )
+    whole = round(exact)
+    if abs(exact - whole) < Fraction(1, 1000):  # times are rounded to nanoseconds
+        return Fraction(whole)
+    return exact.limit_denominator(1001)  # as in 30000/1001

@@ -40,13 +40,15 @@ class IndexedFolder(NamedTuple):
 
 def folders_in(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
     """Return the outermost folders with an index, sorted by name."""
-    tops = {info.key.removesuffix(INDEX) for info in infos if posixpath.basename(info.key) == INDEX}
+    indexes = [info.key for info in infos if posixpath.basename(info.key) == INDEX]
+    prefixes = {key.removesuffix(INDEX) for key in indexes}
     objects: dict[str, dict[str, ObjectInfo]] = {}
     for info in infos:
-        top = next((one for one in _above(info.key) if one in tops), None)
-        if top is not None:
-            objects.setdefault(top, {})[info.key.removeprefix(top)] = info
-    return [IndexedFolder(top, contents) for top, contents in sorted(objects.items())]
+        for prefix in _above(info.key):  # from the root down, so the outermost comes first
+            if prefix in prefixes:
+                objects.setdefault(prefix, {})[info.key.removeprefix(prefix)] = info
+                break
+    return [IndexedFolder(prefix, contents) for prefix, contents in sorted(objects.items())]
 
 
 def indexes_in(
@@ -56,9 +58,14 @@ def indexes_in(
 
     Raises: InvalidStore for shards without an index.
     """
-    for folder in (folders := folders_in(infos)):
-        yield folder, f"{store.url}/{folder.index_key}", store.get(folder.index_key).data
-    if not folders and (shard_keys := [info.key for info in infos if shards.search(info.key)]):
+    folders = folders_in(infos)
+    for folder in folders:
+        data = store.get(folder.index_key).data
+        yield folder, f"{store.url}/{folder.index_key}", data
+    if folders:
+        return
+    shard_keys = [info.key for info in infos if shards.search(info.key)]
+    if shard_keys:
         raise InvalidStore(
             f"{store.url} has {len(shard_keys)} shards, such as {shard_keys[0]}, and no {INDEX}, which describes them: "
             f"fetch it too, or make it: {how}"
@@ -77,15 +84,18 @@ def split_reader(
     """Return a reader that adds the split to samples, and the folder to keys unless `named`."""
     if not folder.prefix:
         return read
-    front, split = "" if named else folder.prefix, {"split": folder.split}
+    front = "" if named else folder.prefix
+    split = {"split": folder.split}
 
     def samples(of: Of) -> Iterator[Any]:
         for sample in read(of):
             if isinstance(sample, ForeignRun):
                 yield sample._replace(prefix=f"{front}{sample.prefix}", source=split)
-            else:
-                source = {**split, **sample.source} if sample.source else split
-                yield sample._replace(key=f"{front}{sample.key}", source=source)
+                continue
+            source = split
+            if sample.source:
+                source = {**split, **sample.source}
+            yield sample._replace(key=f"{front}{sample.key}", source=source)
 
     return samples
 

@@ -31,7 +31,7 @@ NO_CALLS = ("fileno", "fspath")
 PAGES = 24
 READER_PAGE = {"recv": 2}
 """The head, and the body into its own memory."""
-SERVER_PAGE = {"fstat": 1, "send": 1, "sendfile": 1}
+SERVER_PAGE = {"fstat": 1, "preadv": 1, "send": 1}
 SERVER_CALL = {"recv": 1, "epoll.modify": 1}
 """A wait for the next event follows each `epoll.modify`."""
 READER_CALL = {"sendall": 1}

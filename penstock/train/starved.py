@@ -135,7 +135,7 @@ def starvation(windows: Columns) -> Starvation:
     end_steps, window = np.unique(windows["end_step"], return_inverse=True)
     gang_s, step_s = _gang(windows, window, len(end_steps))
     total_s = float(gang_s.sum())
-    # Of each row: its share of the window's wait among the ranks that waited, and among those that caused it.
+    # For each row, the window's wait divided among the ranks that waited, and among its causes.
     own_s = np.zeros(len(window))
     caused_s = np.zeros(len(window))
     order = np.argsort(window, kind="stable")

@@ -7,7 +7,6 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from loader.dataset.writing.exclude import Exclusions, StandingExclusion
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.json_text import is_text, parse_json_object
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 
 if TYPE_CHECKING:
     from loader import Version
@@ -141,7 +141,7 @@ def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
 def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
     """Return every record of a dataset, oldest first. Costs a listing, and a GET per record, sixteen at a time."""
     paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-exclusions") as pool:
         read = pool.map(lambda path: _read(store, path), paths)
         return sorted(filter(None, read), key=lambda record: (record.at_us, record.path))
 

@@ -8,7 +8,6 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -20,6 +19,7 @@ from loader.dataset.tables.parquet import TableFile
 from loader.errors import AlreadyExists, Corrupt, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
+from loader.storage.threads import DaemonPool
 
 Verdict = Literal["published", "failed"]
 _DIGITS = 12
@@ -142,7 +142,7 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
 def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
     """Return partition -> record, without deleted ones. Costs a GET each. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-stages") as pool:
         records = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
         return {name: record for name, record in records if record is not None}
 
@@ -175,7 +175,7 @@ def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
 
 def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
     """Yield records in order. Raises: ObjectNotFound; Corrupt."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-stages") as pool:
         yield from pool.map(partial(read_record, store), paths)
 
 

@@ -1,7 +1,7 @@
 """Run work units in threads that delay no exit."""
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait  # noqa: TID251 - see DaemonThreads
 from itertools import islice
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar

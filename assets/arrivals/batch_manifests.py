@@ -11,7 +11,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, ObjectNotFound, StageNotPublished
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 from resources.storage import LandingResource
 
 from ..joined_objects import raw_objects_in
@@ -259,7 +259,7 @@ def _read_all(store: Store, dataset: str, numbers: Iterable[int]) -> list[Manife
     ordered = sorted(numbers)
     if len(ordered) <= 1:
         return [read(number) for number in ordered]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-batches") as pool:
         return list(pool.map(read, ordered))
 
 

@@ -6,7 +6,6 @@ is waiting. Until then a queue hides the message and delivers it again, so a kil
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -27,6 +26,7 @@ from loader.errors import (
 )
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
+from loader.storage.threads import DaemonPool
 from resources.storage import from_environment, open_place
 
 from ..sources import Feed
@@ -310,7 +310,7 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
 
 def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> None:
     why, admitted = work.source.sieve(), []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-feeds") as pool:
         for result in pool.map(lambda key: _current_object(work.place, key), keys):
             reason = why(result) if isinstance(result, ObjectInfo) else result
             if reason or isinstance(result, str):

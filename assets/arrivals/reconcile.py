@@ -10,7 +10,6 @@ object. An inventory is S3 Inventory, or a Parquet or CSV table with columns of 
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from loader.errors import Corrupt, Forbidden, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import Refusals, list_place
+from loader.storage.threads import DaemonPool
 from resources.storage import open_place
 
 from ..sources import JOINED, Sieve, Source
@@ -346,6 +346,6 @@ def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo
         except (ObjectNotFound, Forbidden, InvalidStore):
             return None
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-reconcile") as pool:
         infos = list(pool.map(now, keys))
     return [info for info in infos if info is not None and not why(info)]

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from loader.dataset.tables.parquet import TableFile, get_table, get_table_bytes,
 from loader.dataset.tables.stats import merge
 from loader.errors import ObjectNotFound
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 from penstock.card.history import lineage
 from penstock.stages import StageRecord, current_record, find_record, record_path
 
@@ -86,7 +86,7 @@ def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))
     records = published_records(root, version, MAX_BATCHES)
-    with ThreadPoolExecutor(8, thread_name_prefix="penstock-baseline") as pool:
+    with DaemonPool(8, "penstock-baseline") as pool:
         batches = list(pool.map(lambda item: _published(root.store, records, *item), list(tables.items())))
     files = [TableFile.from_json(dict(entry)) for entry in version.manifest["stats"]]
     rows = [row for table in get_tables(root.store, files) for row in table.to_pylist()]

@@ -1,7 +1,7 @@
 """The asset `raw_objects`: SHA-256, type and origin of a batch's objects, which stay in their source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -13,6 +13,7 @@ from loader.dataset.names import check_dataset_name
 from loader.errors import Corrupt, InvalidName, ObjectNotFound, StageNotPublished, StoreError
 from loader.json_text import DamagedJson, is_text, parse_json_object
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import Jobs, blocks_of, discard
 from penstock.compute.pool import Compute
@@ -121,7 +122,7 @@ def raw_rows(
 
 def _hash_in_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
     """Yield the objects' contents, read by threads of this process. Raises: as `read_content`."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with DaemonPool(_AT_ONCE, "penstock-raw") as pool:
         futures = list[Future[Hashed]]()
         for item in objects:
             task = _task(landing, item)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ..dataset.log.entries import DAMAGED
@@ -13,6 +12,7 @@ from ..rollouts.record import MOST_STEP, DecisionRecord, RunRecords
 from ..storage import Store
 from ..storage.mirror import primary_of
 from ..storage.store import is_there
+from ..storage.threads import DaemonPool
 
 AT_ONCE = 32
 """Records that are read at once."""
@@ -94,7 +94,7 @@ class DecidedPlans:
         unsorted = _decided_steps(self._store, self._records, MOST_STEP)
         steps = sorted(unsorted)
         records: list[DecisionRecord | None] = []
-        threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-decisions")
+        threads = DaemonPool(AT_ONCE, "penstock-decisions")
         with threads as pool:
             for first in range(0, len(steps), AT_ONCE):
                 block = steps[first : first + AT_ONCE]

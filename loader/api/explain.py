@@ -1,6 +1,5 @@
 """Trace a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..run.recipe.document_pieces import find_pieces, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World
 from ..storage.external_shards import PlacedStore
+from ..storage.threads import DaemonPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ def _explained_items(
 
 
 def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
-    with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
+    with DaemonPool(16, "penstock-index") as pool:
         return view.version.address(ordinals, view.fields, pool.map)
 
 

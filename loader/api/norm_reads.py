@@ -1,7 +1,6 @@
 """Read the values that windows deliver, and add up their statistics; no video is read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -26,6 +25,7 @@ from ..run.recipe.episode_clocks import Picked
 from ..run.recipe.video_packet_reads import Readers
 from ..run.recipe.window_reads import WindowReads
 from ..run.recipe.windowed_episodes import WindowedEpisode
+from ..storage.threads import DaemonPool
 
 TOGETHER, TOGETHER_BYTES = 64, 16 * 2**20
 """Episodes that are read together, and bytes of them, or of a block of one."""
@@ -132,7 +132,7 @@ def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
         indexes=True,
     )
     version = view.version
-    with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:
+    with DaemonPool(16, "penstock-norm") as pool:
         readers = Readers(
             fields=lambda addresses, on_corrupt: read_fields(
                 version.shard_store, addresses, on_corrupt=on_corrupt, parallel_map=pool.map

@@ -11,7 +11,6 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -22,7 +21,7 @@ from typing import Protocol
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
 from ..json_text import parse_json_object
 from ..storage.store import Store
-from ..storage.threads import begins_anew, ends_with_the_process
+from ..storage.threads import DaemonPool, begins_anew, ends_with_the_process
 from .heartbeats import new_holder
 from .log.entries import DAMAGED, canonical
 
@@ -383,7 +382,7 @@ class Leases:
             if known is not None and known.etag == etag:
                 current[key] = known
         new = [key for key in (*etags, *unlisted) if key not in current]
-        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
+        with DaemonPool(READ_AHEAD, "penstock-leases") as pool:
             records = [record for record in pool.map(self._get, new) if record is not None]
         current.update({record.key: record for record in records})
         self._known = {key: current[key] for key in sorted(current)}

@@ -5,7 +5,6 @@ A list holds samples of one version and outlives it. A rule holds an SQL express
 """
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +25,7 @@ from ..errors import (
 )
 from ..json_text import is_text
 from ..order.sources.views import list_sha256
+from ..storage.threads import DaemonPool
 from .log.marker import check_primary
 from .names import check_stated
 from .tables.parquet import Int64s, take_rows
@@ -232,7 +232,7 @@ def list_slices(
             pass
         return None
 
-    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="penstock-slices") as pool:
+    with DaemonPool(_READS_AT_ONCE, "penstock-slices") as pool:
         records = list(pool.map(read, entries))
     current = tuple(record for record in records if record is not None and not record.removed)
     return SliceListing(

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - the exit waits for its queue
 from itertools import groupby
 
 from ..dataset.log.entries import DAMAGED

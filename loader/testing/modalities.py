@@ -9,7 +9,6 @@ class TestPoints(ModalityConformance):
 import mmap
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from ..errors import DecodeFailed, InvalidField
 from ..modalities import Buffer, Decoder
+from ..storage.threads import DaemonPool
 
 
 def damaged(data: bytes, seed: int, n: int = 100) -> Iterator[bytes]:
@@ -95,7 +95,7 @@ class ModalityConformance:
             assert same(first, second)
 
     def test_many_threads_decode_alike(self, modality: Modality) -> None:
-        with ThreadPoolExecutor(4) as pool:
+        with DaemonPool(4, "penstock-testing") as pool:
             for data in modality.samples:
                 expected = modality.decode(data, None)
                 decoded = pool.map(lambda again: modality.decode(again, None), [data] * 8)

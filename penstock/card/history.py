@@ -5,7 +5,6 @@ manifest -> producer -> stage_record (samples), audit_record (gate)
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,6 +14,7 @@ from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.manifest import read_manifest
 from loader.errors import ObjectNotFound
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 from ..stages import record_json
@@ -63,7 +63,7 @@ def publishes(root: Root, version: Version, most: int | None = None) -> Iterator
     Raises: Corrupt; StoreError.
     """
     records = list(islice(lineage(root, version), most))
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-card") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-card") as pool:
         yield from pool.map(lambda record: _publish(root.store, record), records)
 
 

@@ -1,9 +1,9 @@
 """Read the small objects of a folder, several at once."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 
 AT_ONCE = 32
 
@@ -15,7 +15,7 @@ def read_folder(store: Store, folder: str) -> Iterator[tuple[str, bytes]]:
     def read(path: str) -> bytes:
         return store.get(path).data
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-takedown") as pool:
+    with DaemonPool(AT_ONCE, "penstock-takedown") as pool:
         for first in range(0, len(paths), AT_ONCE):
             block = paths[first : first + AT_ONCE]
             yield from zip(block, pool.map(read, block), strict=True)

@@ -1,7 +1,6 @@
 """Find versions that can be read completely while a collector runs."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from loader import Root, Version
@@ -10,6 +9,7 @@ from loader.dataset.tables.manifest import table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound
 from loader.storage import is_there
+from loader.storage.threads import DaemonPool
 
 READ_AHEAD = 32
 Whole = Sequence[tuple[VersionRecord, Version]]
@@ -47,7 +47,7 @@ def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
     tables = {record.id: {one.path for one in table_references(v.manifest)} for record, v in opened}
     kept = set().union(*(paths for id, paths in tables.items() if now[id].retired is None))
     asked = sorted(set().union(*tables.values()) - kept)
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-takedown") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-takedown") as pool:
         there = kept.union(
             path
             for path, is_in in zip(

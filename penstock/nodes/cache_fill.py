@@ -1,7 +1,6 @@
 """Fill a node's share of a cluster's cache before a training needs it. Each node reads the pages that it owns."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from loader.dataset.shards.index import IndexPlace
 from loader.run.ahead.next_reads import Extents, pages_of
 from loader.run.ahead.remote_reads import ShardContents
 from loader.storage import ByteRange, RangeReader
+from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 
@@ -84,7 +84,7 @@ def fill_pages(version: "loader.Version", spec: "loader.NodeCache", where: str |
             if cache.is_own(name):
                 own.append(page)
         fetch = partial(_fetch, version, cache)
-        with ThreadPoolExecutor(THREADS) as pool:
+        with DaemonPool(THREADS, "penstock-fill") as pool:
             running = pool.map(fetch, own)
             bar = progress(
                 running,

@@ -1,6 +1,5 @@
 """The figures of each node of a cluster's cache, asked for at once."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from loader.cache.addresses import parse_peers
@@ -9,6 +8,7 @@ from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.members import CacheMembers
 from loader.cache.spec import PAGE_BYTES
 from loader.json_text import DamagedJson, parse_json_object
+from loader.storage.threads import DaemonPool
 
 ANSWER_S = 5.0
 """Longest wait for a node: it counts its pages."""
@@ -43,7 +43,7 @@ def node_statuses(peers: str, folder: str | None) -> list[NodeStatus]:
     members = CacheMembers(parse_peers(peers)).all()
     client = PeerClient(cache_token(folder), PAGE_BYTES, has_warnings=False)
     try:
-        with ThreadPoolExecutor(THREADS) as pool:
+        with DaemonPool(THREADS, "penstock-cache") as pool:
             return list(pool.map(lambda address: _status(client, address), members))
     finally:
         client.close()

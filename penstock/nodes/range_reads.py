@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import PenstockError
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from loader.storage.threads import DaemonPool
 
 AT_ONCE = 8
 """Reads in flight."""
@@ -98,7 +98,7 @@ def read_ranges(
                 crcs[place][f"{crc32c(data):08x}"] += 1
 
     if ranges:
-        with ThreadPoolExecutor(at_once, thread_name_prefix="penstock-ranges") as pool:
+        with DaemonPool(at_once, "penstock-ranges") as pool:
             list(pool.map(read, range(at_once)))
     error = errors[-1] if errors else ""
     return RangeReads(crcs=crcs, first_s=first_s, failed=len(errors), error=error)

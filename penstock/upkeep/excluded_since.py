@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from loader.dataset.tables.slice_record import path_parts
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.errors import ObjectNotFound
 from loader.run.recipe.recipe import stored_views
+from loader.storage.threads import DaemonPool
 
 from ..exclusion_records import SLICE_REASON, Exclusion, records, standing
 from ..text import line_text
@@ -183,7 +183,7 @@ def _first_without(root: Root, exclusion: Exclusion) -> str:
         applied = producer.get("exclusions", ())
         return producer.get("exclusion") == path or path in applied
 
-    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="penstock-excluded") as pool:
+    with DaemonPool(_READS_AT_ONCE, "penstock-excluded") as pool:
         for start in range(0, len(versions), _READS_AT_ONCE):
             block = versions[start : start + _READS_AT_ONCE]
             is_applied = list(pool.map(applies, block))

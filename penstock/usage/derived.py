@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from loader.dataset.search.segment_reads import read_segment_parts
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
+from loader.storage.threads import DaemonPool
 
 from ..upkeep.gc.derived_segments import FOLDERS, is_record, segment_kind
 from ..upkeep.gc.needed import READ_AHEAD
@@ -36,7 +36,7 @@ def derived_objects(store: Store) -> list[DerivedObject]:
     def read(info: ObjectInfo) -> frozenset[str]:
         return _sources(store, info)
 
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-usage") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
         sources = list(pool.map(read, segments))
     objects = []
     by_folder: dict[str, set[str]] = defaultdict(set)

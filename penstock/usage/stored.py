@@ -6,7 +6,6 @@ and objects of one mask are added up.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from loader.dataset.tables.manifest import read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
+from loader.storage.threads import DaemonPool
 
 from ..units import WEEK_US
 from ..upkeep.gc.needed import READ_AHEAD, protected
@@ -129,7 +129,7 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     records = sorted(protected(state, []).values(), key=lambda record: record.n)
     versions, sizes, masks = list[CountedVersion](), dict[str, int](), defaultdict[str, int](int)
     shards, foreign = dict[str, TableFile](), dict[str, TableFile]()
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-usage") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
         manifests = pool.map(lambda record: read_manifest(store, record.manifest, record.sha256), records)
         for place, (record, manifest) in enumerate(zip(records, manifests, strict=True)):
             versions.append(_counted(record, manifest))

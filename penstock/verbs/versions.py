@@ -3,7 +3,6 @@
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime, PenstockError
+from loader.storage.threads import DaemonPool
 
 from ..units import minute, number, second, share, size
 from .verb import (
@@ -51,7 +51,7 @@ def run_ls(arguments: Namespace) -> Answer:
     state = root.state
     names = [arguments.dataset] if arguments.dataset else root.datasets()
     records = [record for name in names for record in root.versions(name)]
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-ls") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-ls") as pool:
         contents = list(pool.map(partial(_content, root), records))
     refs: dict[tuple[str, int], list[str]] = {}
     for (dataset, ref), target in state.refs.items():

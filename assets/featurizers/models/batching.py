@@ -6,7 +6,6 @@ computed both ways, agrees in every bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loader.errors import ModelFailed
+from loader.storage.threads import DaemonPool
 
 from ...media.unit import Unusable, rejected
 from ..decoding import STAGE
@@ -244,7 +244,7 @@ def _prepared(
         yield from map(rows_of, samples)
         return
     rest = iter(samples)
-    with ThreadPoolExecutor(readers, thread_name_prefix="prepare") as pool:
+    with DaemonPool(readers, "prepare") as pool:
         while group := list(islice(rest, 2 * readers)):
             yield from pool.map(rows_of, group)
 

@@ -3,7 +3,6 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from loader.dataset.tables.foreign_objects import ForeignObject, foreign_table, 
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.dataset.tables.place_records import put_place
 from loader.storage import ObjectInfo
+from loader.storage.threads import DaemonPool
 from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
@@ -99,7 +99,7 @@ class _WalkedBatch:
 def _walk(place: WalkedPlace, infos: Sequence[ObjectInfo]) -> list[Walked]:
     shards = shards_of(infos, place.objects_per_shard)
     # In threads, because walking an object waits for its store.
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
+    with DaemonPool(_AT_ONCE, "penstock-walk") as pool:
         runs_by_shard = list(pool.map(place.rows, shards))
     walked = list[Walked]()
     for shard, runs in zip(shards, runs_by_shard, strict=True):

@@ -12,7 +12,6 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import repeat
@@ -32,6 +31,7 @@ from ...errors import (
 )
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
+from ...storage.threads import DaemonPool
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing_message, parse, seal, with_repair
 from .fold import fold, fold_all
 from .rules import Done
@@ -103,7 +103,7 @@ def _entries(store: Objects, after: int, n_ahead: int) -> Iterator[Entry]:
     # The first batch is read by this thread: its entries are requested already, or there is only one.
     numbers = range(after + 1, after + 1 + n_ahead)
     results = [_get(store, n) for n in numbers]
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-log") as threads:  # started on demand
+    with DaemonPool(READ_AHEAD, "penstock-log") as threads:  # started on demand
         while True:
             for index, n in enumerate(numbers):
                 result = results[index]

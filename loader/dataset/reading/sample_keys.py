@@ -1,10 +1,10 @@
 """Read samples' keys from indexes only: neither seals nor the locations of registered shards are needed."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...storage.threads import DaemonPool
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS
 
@@ -22,7 +22,7 @@ def sample_keys(version: "Version", ordinals: Int64s) -> list[str]:
     names, position = np.unique(part * 2**32 + stretch, return_inverse=True)
     parts = (names // 2**32).tolist()
     stretches = (names % 2**32).tolist()
-    with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
+    with DaemonPool(16, "penstock-index") as pool:
         keys = list(pool.map(version.stretch_keys, parts, stretches))
     row_in_stretch = row % ROW_GROUP_ROWS
     located = zip(

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...cores import n_cores
 from ...errors import Corrupt, FormatTooNew, MissingDependency, NotIndexed, ObjectNotFound
+from ...storage.threads import DaemonPool
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s
 from .code_files import CodeFile, CodeFiles
@@ -154,7 +154,7 @@ class CodeIndex:
         # Neither faiss nor numpy holds the interpreter's lock while it scans.
         n_threads = min(n_cores(), MOST_THREADS, len(selections))
         if n_threads > 1:
-            with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-codes") as pool:
+            with DaemonPool(n_threads, "penstock-codes") as pool:
                 matches = list(pool.map(scan, selections))
         else:
             matches = [scan(selection) for selection in selections]

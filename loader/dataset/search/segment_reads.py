@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.store import ObjectInfo
+from ...storage.threads import DaemonPool
 from ..tables.parquet import UNREADABLE, check_schema_version
 from ..tables.parquet_ranges import TAIL_BYTES, Window, footer_nbytes
 from .segments import (
@@ -152,7 +152,7 @@ def _stated_parts(
         except (Corrupt, FormatTooNew) as error:
             return str(error)
 
-    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="penstock-segments") as pool:
+    with DaemonPool(_READS_AT_ONCE, "penstock-segments") as pool:
         for info, parts in zip(infos, pool.map(read, infos), strict=True):
             if isinstance(parts, str):
                 damaged[info.key] = parts

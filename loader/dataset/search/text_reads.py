@@ -1,13 +1,13 @@
 """Read stored texts of samples or of whole parts: a block of texts at once, without an object for each."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import Corrupt
+from ...storage.threads import DaemonPool
 from ..reading.sample_places import SamplePlaces
 from ..reading.shard_read import Reading
 from ..reading.verified_bucket_reads import FieldRead, read_places
@@ -46,7 +46,7 @@ class TextReader:
         self._version = version
         self._field = field
         self._reading = open_reading(version)
-        self._pool = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="penstock-texts")
+        self._pool = DaemonPool(_READS_AT_ONCE, "penstock-texts")
 
     def close(self) -> None:
         self._pool.shutdown()

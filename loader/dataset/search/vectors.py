@@ -7,7 +7,6 @@ and the numbers are gathered into one array.
 import io
 import logging
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from ...errors import Corrupt, FieldMismatch
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
+from ...storage.threads import DaemonPool
 from ..reading.sample_places import FieldPlaces, SamplePlaces, Shard
 from ..reading.shard_read import Reading
 from ..reading.verified_bucket_reads import FieldRead, read_places
@@ -70,7 +70,7 @@ class VectorReader:
         self._field = field
         self._layout: _EmbeddingLayout | None = None
         self._reading = open_reading(version)
-        self._pool = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="penstock-vectors")
+        self._pool = DaemonPool(_READS_AT_ONCE, "penstock-vectors")
 
     def close(self) -> None:
         self._pool.shutdown()

@@ -5,7 +5,6 @@ costs one row group.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt
 from ...storage import ByteRange, Store
+from ...storage.threads import DaemonPool
 from ..tables.parquet import (
     READ_AHEAD,
     TableFile,
@@ -91,7 +91,7 @@ def find_known(
     `READ_AHEAD` tables are read at a time.
     """
     n_threads = max(1, min(len(files), READ_AHEAD))  # a pool needs one, even without files
-    with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-hashes") as pool:
+    with DaemonPool(n_threads, "penstock-hashes") as pool:
         return list(pool.map(partial(_look_up, store, hashes), files))
 
 

@@ -12,7 +12,6 @@ The footer's metadata has `penstock.row_groups_sha256` (hex, separated by spaces
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects
+from ...storage.threads import DaemonPool
 from .parquet_ranges import footer_nbytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -293,7 +293,7 @@ def get_tables(
         yield from map(read_one, files)  # starting a thread costs more than it saves
         return
     n_threads = min(len(files), READ_AHEAD)
-    with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-table") as pool:
+    with DaemonPool(n_threads, "penstock-table") as pool:
         # `pool.map` over all files would fetch them all, however slowly the caller takes them.
         for start in range(0, len(files), READ_AHEAD):
             batch = files[start : start + READ_AHEAD]

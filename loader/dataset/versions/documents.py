@@ -5,7 +5,6 @@ so that the cost does not grow with the version.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from ...errors import Corrupt, InvalidPlan
 from ...order.sources.views import ListedView
+from ...storage.threads import DaemonPool
 from ..shards.index import IndexFile, IndexPlace
 from ..tables.parquet import READ_AHEAD
 from .samples_table import import_polars, live_values
@@ -90,7 +90,7 @@ class ListedDocuments(ViewDocuments):
         return self._ordinals
 
     def nbytes(self, field: str) -> Int64s:
-        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
+        with DaemonPool(READ_AHEAD, "penstock-index") as pool:
             places = self.version.places(
                 self.ordinals,
                 [field],
@@ -107,7 +107,7 @@ class ListedDocuments(ViewDocuments):
 
         pl = import_polars()
         read = SampleColumns(self.version, {column: None})
-        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-columns") as pool:
+        with DaemonPool(READ_AHEAD, "penstock-columns") as pool:
             columns = read(self.ordinals, pool.map)
         kinds = {
             "bool": pl.Boolean,
@@ -173,7 +173,7 @@ def field_nbytes(
         return sizes[is_live]
 
     n_parts = len(parts)
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-index") as pool:
         for first in range(first_part, n_parts, READ_AHEAD):
             stop = min(first + READ_AHEAD, n_parts)
             yield from pool.map(read_part, range(first, stop))

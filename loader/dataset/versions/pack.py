@@ -8,7 +8,6 @@ The hash covers view, field, length, and the source of the lengths.
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +26,7 @@ from ...order.sources.pack_table import (
 )
 from ...order.sources.packing import PackBy, PackedView
 from ...order.sources.views import ListedView
+from ...storage.threads import DaemonPool
 from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.shard import crc32c
@@ -82,7 +82,7 @@ def keep_checks(view: "View", packed: PackedView, path: str) -> None:
     """
     documents, tokens = packed.table.longer_than(packed.packing.length)
     checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-pack") as pool:
+    with DaemonPool(_AT_ONCE, "penstock-pack") as pool:
         for first in range(0, len(documents), _AT_ONCE):
             block = slice(first, first + _AT_ONCE)
             checks += _of_documents(view, packed, documents[block], tokens[block], pool)
@@ -102,7 +102,7 @@ def checks_path(path: str) -> str:
 
 
 def _of_documents(
-    view: "View", packed: PackedView, documents: Int64s, tokens: Int64s, pool: ThreadPoolExecutor
+    view: "View", packed: PackedView, documents: Int64s, tokens: Int64s, pool: DaemonPool
 ) -> list[Int64s]:
     field, packing = packed.packing.field, packed.packing
     addresses = view.version.address(documents, [field], pool.map)

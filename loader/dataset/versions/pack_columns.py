@@ -1,7 +1,6 @@
 """Columns of packed documents: their types, their values, and the check that no value is missing."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +8,7 @@ import pyarrow as pa
 
 from ...errors import FieldMismatch, FieldNotFound, InvalidPlan
 from ...order.sources.packing import COLUMN_TYPES, ORDINAL
+from ...storage.threads import DaemonPool
 from ..tables.parquet import READ_AHEAD
 from .view_columns import Int64s, Map, SampleColumns, checked_columns
 
@@ -87,7 +87,7 @@ def check_documents(
 ) -> None:
     """Raise InvalidPlan if a document (version ordinal) has no value in a column. Reads the columns' row groups."""
     read = DocumentColumns(version, column_types)
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-columns") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-columns") as pool:
         for first in range(0, len(documents), _BLOCK_DOCUMENTS):
             stop = first + _BLOCK_DOCUMENTS
             read(documents[first:stop], pool.map)

@@ -1,7 +1,6 @@
 """Read the rows of single samples from the samples table: one row group per table, not whole tables."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import Corrupt
+from ...storage.threads import DaemonPool
 from ..shards.address import SampleAddress
 from ..shards.parts_table import MISSING
 from ..tables.annotations import with_edits
@@ -159,7 +159,7 @@ def columns_of_rows(
     if len(pieces) < 2:
         tables = list(map(read, pieces))  # starting a thread costs more than it saves
     else:
-        with ThreadPoolExecutor(min(len(pieces), READ_AHEAD), thread_name_prefix="penstock-table") as pool:
+        with DaemonPool(min(len(pieces), READ_AHEAD), "penstock-table") as pool:
             tables = list(pool.map(read, pieces))
     if not tables:
         return pa.table({name: pa.nulls(0) for name in columns})

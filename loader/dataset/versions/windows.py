@@ -9,7 +9,6 @@ If an earlier version's table is known, only new episodes are counted: common ep
 
 import logging
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +44,7 @@ from ...order.sources.window_view import (
     shared_episodes,
     table_sha256,
 )
+from ...storage.threads import DaemonPool
 from ..progress import Watch, unwatched
 from ..reading.verified_bucket_reads import FieldPart, PartsOfField, read_fields, read_parts
 from ..shards.address import UNKNOWN_CRC, SampleAddress
@@ -277,7 +277,7 @@ class _WindowCounter:
         ends = np.cumsum(np.maximum(nbytes, KEEP_BYTES // KEEP_EPISODES))
         groups = np.split(np.arange(len(nbytes)), np.flatnonzero(np.diff(ends // KEEP_BYTES)) + 1)
         wrong = list[str]()
-        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-keep") as pool:
+        with DaemonPool(READ_AHEAD, "penstock-keep") as pool:
             for numbers in watch(groups, f"reading {field}", len, lambda: len(nbytes)):
                 addresses = view.version.address(self._new[numbers], [field], pool.map)
                 read = read_fields(view.version.shard_store, addresses, parallel_map=pool.map)

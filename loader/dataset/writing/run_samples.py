@@ -6,7 +6,7 @@ recreate them.
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...storage import Store
+from ...storage.threads import DaemonPool
 from ..names import hashes_of
 from ..shards.key_hashes import membership
 from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, with_dataset_types
@@ -294,7 +295,7 @@ def map_ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iter
     def work_on(number: int) -> T:
         return work(tables[number])  # the table is built in the thread too
 
-    with ThreadPoolExecutor(TABLES_AHEAD, thread_name_prefix="penstock-samples") as pool:
+    with DaemonPool(TABLES_AHEAD, "penstock-samples") as pool:
         for number in range(len(tables)):
             future = pool.submit(work_on, number)
             waiting.append(future)

@@ -5,7 +5,6 @@ import io
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import held_folder, on_scratch
+from loader.storage.threads import DaemonPool
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
@@ -46,7 +46,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
+    with DaemonPool(_AT_ONCE, "penstock-bags") as pool:
         named = list(pool.map(partial(_known_names, store), described))
     return {
         info.key: [info.key, *(info.key.removesuffix(_METADATA) + name for name in names)]

@@ -8,7 +8,6 @@ and metadata. If it changes, the episode replaces the registered one.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from loader.modalities.video.packet_runs import PacketRun, run_of
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import check_recordable
+from loader.storage.threads import DaemonPool
 
 from ...exclusion_records import standing_exclusions, stay_out
 from ...places import check_apart
@@ -378,7 +378,7 @@ class EpisodeParts:
         return 128 + 8 * max(widths, default=1) * max(one.length for one in episodes) > MIN_BYTES
 
     def _read(self, numbers: Sequence[int]) -> Iterator[_ReadEpisode]:
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:
+        with DaemonPool(self.workers, "penstock-register") as pool:
             for start in range(0, len(numbers), _AHEAD):
                 yield from pool.map(self._episode, numbers[start : start + _AHEAD])
 

@@ -1,7 +1,6 @@
 """Write registered parts: one index per group, and rows of the samples table."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import overload
 
@@ -18,6 +17,7 @@ from loader.dataset.tables.foreign_objects import ForeignObject, stored_etag
 from loader.dataset.tables.parquet import footer_sha256_of
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
+from loader.storage.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, ForeignShard, NumberedKeys, Repeated
 from .shard_rows import Int64s, Rows, text_array
@@ -66,7 +66,7 @@ def put_parts(
         rows.places = rows.crcs = None  # now in the indexes and seals
         return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
+    with DaemonPool(AT_ONCE, "penstock-register") as pool:
         return list(pool.map(put, range(len(walked))))
 
 

@@ -7,7 +7,6 @@ same version, and a killed registration can be repeated.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from loader.errors import Conflict, EmptyVersion
 from loader.order.random.lanes import choose_shape
 from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.store import Refusals, check_recordable
+from loader.storage.threads import DaemonPool
 
 from ...exclusion_records import standing_exclusions, stay_out
 from ...places import check_apart
@@ -339,7 +339,7 @@ def _walk(
                 rows.index = index_of(rows, rows.fields, path, keys, objects.seals)
         return runs
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-walk") as pool:
+    with DaemonPool(AT_ONCE, "penstock-walk") as pool:
         return [
             (shard, rows) for shard, runs in zip(shards, pool.map(walk, shards), strict=True) for rows in runs
         ]

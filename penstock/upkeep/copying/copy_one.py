@@ -5,7 +5,7 @@ An object without a digest, such as a log entry, is read twice; then the copy is
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
 from dataclasses import replace
@@ -338,7 +338,7 @@ def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> 
 
 
 def _entries(source: Store, numbers: range) -> Iterator[bytes]:
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-migrate-log") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-migrate-log") as pool:
         for at in range(0, len(numbers), READ_AHEAD):
             yield from pool.map(lambda n: source.get(entry_key(n)).data, numbers[at : at + READ_AHEAD])
 

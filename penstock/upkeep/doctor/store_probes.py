@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from random import Random
 from threading import Barrier
@@ -17,6 +16,7 @@ from loader.errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectN
 from loader.storage import ByteRange, Store
 from loader.storage.disk.scratch import default_place, held_file
 from loader.storage.store import TEMPORARY
+from loader.storage.threads import DaemonPool
 
 from .finding import Finding, fail, note, ok, warn
 
@@ -95,7 +95,7 @@ def _in_turn(scratch: Scratch) -> Finding:
 
 def _at_once(scratch: Scratch) -> Finding:
     check = "creates at once"
-    with ThreadPoolExecutor(WRITERS) as threads:
+    with DaemonPool(WRITERS, "penstock-doctor") as threads:
         for number in range(ROUNDS):
             key = scratch.key(f"create/{number}")
             start = Barrier(WRITERS)
@@ -134,7 +134,7 @@ def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
     """
     base = scratch.prefix + "list/"  # (the objects are not empty: empty ones look like a console's folders)
     names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with DaemonPool(AT_ONCE, "penstock-doctor") as threads:
         list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))
     names.sort()
     try:

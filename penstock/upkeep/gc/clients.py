@@ -17,7 +17,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -34,6 +33,7 @@ from loader.storage import Store
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
 from loader.storage.store import TEMPORARY, UNFINISHED, ObjectInfo
+from loader.storage.threads import DaemonPool
 
 SLACK_US = 1_000_000
 """Largest backward step of a wall clock that is ignored, in microseconds."""
@@ -261,7 +261,7 @@ def read_clients(
     before = read_signs(store, name)
     known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
     there, txns = leases.read(known), open_txns(state)
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-collect") as pool:
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     signs_now: dict[str, Sign] = {one.key: _lease_sign(one) for one in there}
     signs_now |= dict(zip(map(_key, txns), beats, strict=True))

@@ -6,7 +6,7 @@ If a file that names a version's objects is unreadable, nothing may be deleted (
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN as FOREIGN_FOLDER
 from loader.storage.store import UNFINISHED
+from loader.storage.threads import DaemonPool
 
 from ...progress import progress
 from .deleted_record import read_swept
@@ -142,7 +143,7 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
     foreign: dict[str, tuple[TableFile, VersionRecord]] = {}
     newest: dict[str, tuple[int, str]] = {}
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-collect") as pool:
         manifests = pool.map(lambda record: _manifest(store, record, lost), records)
         for record, manifest in zip(
             records, progress(manifests, "versions", total=len(records)), strict=True
@@ -183,7 +184,7 @@ def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str
         except (ObjectNotFound, Corrupt, FormatTooNew):
             return known.get(record.dataset, "")
 
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-collect") as pool:
         read_owners = dict(zip((one.dataset for one in newest), pool.map(owner, newest), strict=True))
     return {dataset: owner for dataset, owner in {**known, **read_owners}.items() if owner}
 

@@ -1,7 +1,6 @@
 """Choose a dataset's versions that a policy retires, and retire them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.manifest import read_manifest
 from loader.errors import InvalidRuntime, VersionNotFound
+from loader.storage.threads import DaemonPool
 
 READ_AHEAD = 16
 WITNESSES = 32
@@ -198,6 +198,6 @@ def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
     retired = [one for one in versions if one.retired is not None]
     records = [*alive, *retired[-WITNESSES:]]
     ids = [one.id for one in records]
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+    with DaemonPool(READ_AHEAD, "penstock-collect") as pool:
         times_us = pool.map(created, records)
         return dict(zip(ids, times_us, strict=True))

@@ -6,7 +6,6 @@ Objects under a hold or lock, in another user's folder, or behind a link are ski
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -26,6 +25,7 @@ from loader.storage import Store
 from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished, list_in_place
 from loader.storage.external_shards import FOREIGN
 from loader.storage.store import ObjectInfo
+from loader.storage.threads import DaemonPool
 
 from ...progress import progress
 from ...search.overlap.protected_texts import FOLDER
@@ -189,7 +189,7 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     if _refused(store, keys) is None:
         return {}
     refused: dict[str, StoreError] = {}
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-collect") as pool:
+    with DaemonPool(AT_ONCE, "penstock-collect") as pool:
         for start in range(0, len(keys), AT_ONCE):
             batch = keys[start : start + AT_ONCE]
             answers = pool.map(partial(_refused, store), ([key] for key in batch))

@@ -1,7 +1,6 @@
 """Update a mirror and its marker: data first, the log last, so that the log never names missing objects."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from loader.dataset.tables.place_records import PLACES
 from loader.errors import AlreadyExists, Conflict, Forbidden, NotARoot, ObjectNotFound
 from loader.storage import Store, is_local
 from loader.storage.store import check_recordable
+from loader.storage.threads import DaemonPool
 
 from ...places import check_apart
 from ..copying.copy_all import copy_all
@@ -326,7 +326,7 @@ def _copy_records(
     def copy(record: Item) -> None:
         put_compared(target, record.path, read_twice(source, record.path))
 
-    with ThreadPoolExecutor(at_once, thread_name_prefix="penstock-migrate") as pool:
+    with DaemonPool(at_once, "penstock-migrate") as pool:
         for first in range(0, len(records), at_once):
             block = records[first : first + at_once]
             list(pool.map(copy, block))

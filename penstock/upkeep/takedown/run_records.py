@@ -10,7 +10,6 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from loader.dataset.tables.small_tables import parse_small_table
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.json_text import DamagedJson, parse_json
 from loader.storage import ObjectInfo, Store
+from loader.storage.threads import DaemonPool
 
 from ...denied.cells import json_object, texts
 from ...denied.hashed_names import Marks
@@ -57,7 +57,7 @@ def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str]
             return info.key, None, True
 
     infos = (info for info in store.list(FOLDER) if _SEARCHED.fullmatch(info.key))
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-takedown") as pool:
+    with DaemonPool(AT_ONCE, "penstock-takedown") as pool:
         for batch in _batches(infos):
             results = list(pool.map(edited, batch))
             puts = {path: data for path, data, _ in results if data is not None}

@@ -3,7 +3,6 @@
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from io import BufferedReader
@@ -24,6 +23,7 @@ from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.external_shards import FOREIGN
 from loader.storage.store import list_place
+from loader.storage.threads import DaemonPool
 
 from ...denied.cells import OWN, json_object, scrub, scrubbed, searched, taken_rows, texts
 from ...denied.denied_bytes import DeniedBytes, by_shard
@@ -266,7 +266,7 @@ class Scan:
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
         """Yield (path, verdict) for each object, in order. Small objects of runs are read 32 at once."""
         # Others may be large, or share tables that a search reads first: one by one they bound the memory.
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-proof") as pool:
+        with DaemonPool(AT_ONCE, "penstock-proof") as pool:
             for is_small, group in groupby(infos, key=_is_small):
                 if not is_small:
                     for info in group:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from loader.errors import ObjectNotFound, PenstockError
 from loader.rollouts.record import FOLLOW_FORMAT, decision_in, like_in, record_body
 from loader.storage import Store
 from loader.storage.store import is_there
+from loader.storage.threads import DaemonPool
 
 from .shard import Problem
 
@@ -34,7 +34,7 @@ def check_decisions(
     keys: the records. plans: keys of the plans that were listed. Costs a request per record.
     """
     check = partial(_check, store, plans, state)
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-verify") as pool:
+    with DaemonPool(AT_ONCE, "penstock-verify") as pool:
         for first in range(0, len(keys), AT_ONCE):
             block = keys[first : first + AT_ONCE]
             for key, what in zip(block, pool.map(check, block), strict=True):

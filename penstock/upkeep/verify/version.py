@@ -1,7 +1,6 @@
 """`penstock verify REF`: check a version's stored bytes against the history, down to field and byte range."""
 
 from collections.abc import Collection, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from loader import Root, Version
 from loader.dataset.shards.part import SHARDS_SCHEMA
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import PenstockError
+from loader.storage.threads import DaemonPool
 
 from ...progress import progress
 from .shard import Problem, ShardProblems, check_shard
@@ -111,7 +111,7 @@ def _shards_here(
     def read(shard: dict[str, Any]) -> ShardProblems:
         return check_shard(version, shard, keys.get(shard["part"], no_keys), full=full)
 
-    with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
+    with DaemonPool(1 if full else AT_ONCE, "penstock-verify") as pool:
         yield from pool.map(read, shards)
 
 

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 
@@ -13,6 +12,7 @@ from loader.errors import PenstockError, StoreError
 from loader.run.trail.trail_outline import ListedRun, listed_runs
 from loader.storage import Store
 from loader.storage.mirror import primary_of
+from loader.storage.threads import DaemonPool
 
 from ...metrics.node_signs import NodeSignReader
 from ...train.submitting import RunBrief
@@ -97,7 +97,7 @@ class Board:
         by_commit = sorted(names, key=newest_commit, reverse=True)
         newest_datasets = by_commit[:MOST_DATASETS]
         newest_runs = listed[:MOST_TRAININGS]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with DaemonPool(AT_ONCE, "penstock-view-home") as pool:
             lines = pool.map(line_of, newest_runs)
             cards = pool.map(card_of, newest_datasets)
             trainings = sorted(lines, key=_newest_step)

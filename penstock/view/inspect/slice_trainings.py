@@ -4,7 +4,6 @@ Starts and plans never change, so each is read once. Nothing of a version is ope
 """
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from loader.run.trail.read_trail import read_starts
 from loader.run.trail.trail_outline import ListedRun, listed_runs
 from loader.storage import Store
 from loader.storage.mirror import primary_of
+from loader.storage.threads import DaemonPool
 
 from ...text import clean
 from ..json_record import JsonRecord
@@ -67,7 +67,7 @@ class SliceTrainings:
             except PenstockError as error:  # one damaged run hides no other
                 return error
 
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-slices") as pool:
+        with DaemonPool(_AT_ONCE, "penstock-slices") as pool:
             answers = pool.map(read, newest)
             results = list(answers)
         runs: dict[str, tuple[str, ...]] = {}

@@ -7,7 +7,6 @@ in its place, and does not hide the others.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from loader.errors import Corrupt, FormatTooNew, NotRecorded, PlanMismatch
 from loader.rollouts.record import DecisionRecord, RunRecords
 from loader.storage import Store
 from loader.storage.mirror import primary_of
+from loader.storage.threads import DaemonPool
 
 from ...text import clean
 from ..json_record import JsonRecord
@@ -332,7 +332,7 @@ def _rows(
         except (Corrupt, FormatTooNew, PlanMismatch) as error:
             return _damaged_row(step, clean(error, 400))
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-view-decisions") as pool:
+    with DaemonPool(AT_ONCE, "penstock-view-decisions") as pool:
         rows = list(pool.map(row, steps))
     return tuple(one for one in rows if one is not None)
 

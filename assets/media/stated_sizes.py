@@ -1,11 +1,11 @@
 """Compare the sizes that containers state with the file: FFmpeg reads a truncated file as a shorter one."""
 
 import mmap
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from loader.errors import DecodeFailed
 from loader.modalities.audio.padding import OGG, W64_RIFF, check_ogg, check_w64
+from loader.modalities.container_parts import boxes, chunks, memory_reader
 from loader.modalities.fields import Buffer
 from loader.modalities.video.container_checks import MAGIC as MATROSKA
 from loader.modalities.video.container_checks import check_segment
@@ -66,38 +66,20 @@ def _check_aiff(data: Buffer) -> None:
     if size in _RIFF_UNKNOWN:
         return
     _check_end(8 + size, data, _PADDING)
-    for name, _, end in _chunks(data, 12, ">4sI"):
+    for name, _, end in chunks(data, 12, ">4sI"):
         if name == b"SSND":
             _check_end(end, data)
 
 
-def _chunks(data: Buffer, at: int, form: str) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of each chunk's content; sizes are padded to two bytes."""
-    head = struct.calcsize(form)
-    while at + head <= len(data):
-        name, size = struct.unpack(form, bytes(data[at : at + head]))
-        yield name, at + head, at + head + max(size, 0)
-        if size < 0:
-            return
-        at += head + size + (size % 2 if head == 8 else 0)
-
-
 def _check_caf(data: Buffer) -> None:
-    for _, _, end in _chunks(data, 8, ">4sq"):
+    for _, _, end in chunks(data, 8, ">4sq"):
         _check_end(end, data)
 
 
 def _check_mp4(data: Buffer) -> None:
-    at = 0
-    while at + 8 <= len(data):
-        size, name, head = int.from_bytes(data[at : at + 4], "big"), bytes(data[at + 4 : at + 8]), 8
-        if size == 1:
-            size, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-        if size < head:  # 0 extends to the end of the file; else it is no box
-            return
-        if name in _MP4_BOXES:
-            _check_end(at + size, data)
-        at += size
+    for kind, _, _, end in boxes(memory_reader(data), 0, len(data)):
+        if kind in _MP4_BOXES:
+            _check_end(end, data)
 
 
 def _check_flv(data: Buffer) -> None:

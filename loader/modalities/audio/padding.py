@@ -4,9 +4,11 @@ import re
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...errors import DecodeFailed
+from ..container_parts import boxes, chunks, memory_reader
 from ..fields import Buffer
 from .timeline import Ends
 
@@ -108,18 +110,11 @@ def _durations(data: Buffer, start: int, end: int) -> list[int]:
 
 
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    for _ in range(_MAX_BOXES):
-        if at + 8 > end:
+    """Yield (kind, start, end) of each complete box, at most `_MAX_BOXES`."""
+    for kind, _, start, stop in islice(boxes(memory_reader(data), at, end), _MAX_BOXES):
+        if stop > end:
             return
-        size, name, head = _u32(data, at), bytes(data[at + 4 : at + 8]), 8
-        if size == 1 and at + 16 <= end:
-            size, head = struct.unpack_from(">Q", data, at + 8)[0], 16
-        elif size == 0:
-            size = end - at
-        if size < head or at + size > end:
-            return
-        yield name, at + head, at + size
-        at += size
+        yield kind, start, stop
 
 
 def _u32(data: Buffer, at: int) -> int:
@@ -204,18 +199,21 @@ def check_wav(data: Buffer) -> int | None:
     """
     if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
         return None
-    at, long_size = 12, None
-    while at + 8 <= len(data):
-        name, nbytes = struct.unpack("<4sI", bytes(data[at : at + 8]))
-        if name == b"ds64" and at + 24 <= len(data):
-            (long_size,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
+    long_size: int | None = None
+    for name, start, end in chunks(data, 12, "<4sI"):
+        if name == b"ds64" and start + 16 <= len(data):
+            (long_size,) = struct.unpack("<Q", bytes(data[start + 8 : start + 16]))
         if name == b"data":
-            promised = long_size if nbytes == 0xFFFFFFFF and long_size is not None else nbytes
-            remaining, is_told = len(data) - at - 8, 0 < promised < _UNKNOWN_FROM or long_size is not None
-            if promised > remaining and (promised < _UNKNOWN_FROM or long_size is not None):
+            promised = end - start
+            if promised == 0xFFFFFFFF and long_size is not None:
+                promised = long_size
+            remaining = len(data) - start
+            is_known = promised < _UNKNOWN_FROM or long_size is not None
+            if promised > remaining and is_known:
                 raise DecodeFailed(f"wav: truncated: {remaining} of {promised} bytes of samples are there")
-            return promised if is_told else None
-        at += 8 + nbytes + nbytes % 2
+            if promised == 0 and long_size is None:  # a writer to a pipe did not fill it in
+                return None
+            return promised if is_known else None
     return None
 
 

@@ -8,7 +8,6 @@ import io
 import re
 import struct
 import zlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import DecodeFailed
@@ -20,6 +19,7 @@ from ...limits import (
     MP4_SAMPLES_ANYWAY,
     beyond,
 )
+from ..container_parts import Read, boxes, memory_reader
 from ..fields import Buffer
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ _CONTAINERS |= {
 _IN_ENTRY = re.compile(b"stsz|stz2|stts|ctts|stss|stps|stsc|stco|co64|elst|trun|cmov")
 _META_BYTES = 2**16
 _DEPTH = 16
-_HEAD = struct.Struct(">I4s")
 _ENTRY_BYTES = {
     b"stts": 8,
     b"ctts": 8,
@@ -60,15 +59,13 @@ _LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr",
 _PCM_RATIO = 16
 """Most PCM samples per byte in old QuickTime audio."""
 
-_Read = Callable[[int, int], bytes | memoryview]
-
 
 def check_tables(data: Buffer) -> None:
     """Check that an MP4's tables are as long as they state; other files pass.
 
     Raises: DecodeFailed, which names the box, its number and the limit.
     """
-    _Tables(_slices(data), len(data)).check()
+    _Tables(memory_reader(data), len(data)).check()
 
 
 def check_tables_of(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -> None:
@@ -92,7 +89,7 @@ class _Tables:
 
     def __init__(
         self,
-        read: _Read,
+        read: Read,
         nbytes: int,
         file_nbytes: int | None = None,
         *,
@@ -113,35 +110,23 @@ class _Tables:
         self._walk(0, self._nbytes, 0)
 
     def _walk(self, at: int, stop: int, depth: int) -> None:
-        read, unpack = self._read, _HEAD.unpack_from
-        while at + 8 <= stop:
+        for kind, head, start, stated_end in boxes(self._read, at, stop):
             self._n_boxes += 1
             if self._n_boxes > MAX_MP4_BOXES:
                 raise DecodeFailed(beyond("mp4", self._n_boxes, "boxes", MAX_MP4_BOXES))
-            head = read(at, 16)
-            if len(head) < 8:
-                return
-            nbytes, kind = unpack(head)
-            start = at + 8
-            if nbytes == 1 and len(head) == 16:
-                (nbytes,) = struct.unpack_from(">Q", head, 8)
-                start = at + 16
-            end = min(stop, at + nbytes) if nbytes else stop
-            if end < start:
-                return
+            end = min(stop, stated_end)
             if kind in _LEAVES:
-                self._leaf(kind, at, start, end)
+                self._leaf(kind, head, start, end)
             elif kind == b"stsd":
                 self._descriptions(start, end)
             elif kind in _CONTAINERS or kind == b"meta":
                 if depth > _DEPTH:
                     raise DecodeFailed(
-                        beyond(f"mp4: {_name(kind)} at byte {at}", depth, "boxes around it", _DEPTH)
+                        beyond(f"mp4: {_name(kind)} at byte {head}", depth, "boxes around it", _DEPTH)
                     )
                 self._container(kind, start, end, depth)
                 if kind == b"moof" and not self._all_fragments:
                     return
-            at = end
 
     def _container(self, kind: bytes, start: int, end: int, depth: int) -> None:
         if kind == b"trak":
@@ -196,7 +181,7 @@ class _Tables:
                 self._n_edits = n
                 self._edit(where)
 
-    def _sizes(self, kind: bytes, where: str, body: bytes | memoryview, room: int) -> None:
+    def _sizes(self, kind: bytes, where: str, body: bytes | bytearray | memoryview, room: int) -> None:
         if len(body) < 12:
             return
         size, n = struct.unpack_from(">II", body, 4)
@@ -263,7 +248,7 @@ class _Tables:
                 if (n := max(long_size, len(body))) > MAX_MP4_HEADER_BYTES:
                     raise DecodeFailed(beyond(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
                 self._unpacked = True
-                _Tables(_slices(body), len(body), self._file_nbytes, is_unpacked=True).check()
+                _Tables(memory_reader(body), len(body), self._file_nbytes, is_unpacked=True).check()
             at = stop
 
 
@@ -277,11 +262,6 @@ def check_complete(stream: "av.AudioStream | av.VideoStream", nbytes: int) -> No
         raise DecodeFailed(
             f"{stream.type}: truncated: its samples reach to byte {end}, the file ends at {nbytes}"
         )
-
-
-def _slices(data: Buffer) -> _Read:
-    view = memoryview(data)
-    return lambda at, nbytes: view[at : at + nbytes]
 
 
 def _name(kind: bytes) -> str:

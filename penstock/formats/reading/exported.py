@@ -10,7 +10,7 @@ from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
 from .object_file import ObjectWindow
-from .sample import NO_METADATA, ForeignSample
+from .sample import ForeignSample
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
@@ -27,7 +27,10 @@ _OF_THE_PLACE = ("raw_key", "raw_etag")
 def metadata_member(fields: Collection[str]) -> str | None:
     """Return the metadata member's extension; None if all are fields."""
     in_use = {name.lower() for name in fields}
-    return next((name for name in MEMBERS if name not in in_use), None)
+    for name in MEMBERS:
+        if name not in in_use:
+            return name
+    return None
 
 
 class Exported(NamedTuple):
@@ -42,15 +45,17 @@ class Exported(NamedTuple):
 
     def read(self, data: bytes, name: str, key: str) -> SampleColumns:
         """Return a sample's columns. data: the export's JSON. name: object name for errors."""
+        metadata: dict[str, Any] = {}
+        source: dict[str, Any] = {}
         try:
             columns = parse_json_object(data, lenient=True)
-            if strange := sorted(set(columns) - set(self.columns)):
-                raise ValueError(f"{strange[0]!r} is no column of the export")
-            typed = {column: _typed(value, self.columns[column]) for column, value in columns.items()}
-            source = {column: value for column, value in typed.items() if column in SOURCE_COLUMNS}
-            metadata = check_metadata(
-                key, {column: value for column, value in typed.items() if column not in source}
-            )
+            unknown = sorted(columns.keys() - self.columns.keys())
+            if unknown:
+                raise ValueError(f"{unknown[0]!r} is no column of the export")
+            for column, value in columns.items():
+                values = source if column in SOURCE_COLUMNS else metadata
+                values[column] = _typed(value, self.columns[column])
+            metadata = check_metadata(key, metadata)
             for column in _OF_THE_PLACE:
                 source.pop(column, None)
             return metadata, check_source(key, source)
@@ -64,23 +69,23 @@ class Exported(NamedTuple):
         self, sample: ForeignSample, spans: Mapping[str, ByteRange], window: ObjectWindow
     ) -> ForeignSample:
         """Return a sample with its original key and columns. spans: of `KEY` and `METADATA`."""
-        key, metadata, source = sample.key, NO_METADATA, NO_METADATA
-        for at in spans.values():
-            if at.nbytes > COLUMN_BYTES:
+        for span in spans.values():
+            if span.nbytes > COLUMN_BYTES:
                 raise Corrupt(
-                    f"{window.name}, byte {at.offset}: key or metadata has {at.nbytes:,} bytes; at most "
+                    f"{window.name}, byte {span.offset}: key or metadata has {span.nbytes:,} bytes; at most "
                     f"{COLUMN_BYTES:,} are read"
                 )
+        key = sample.key
         if KEY in spans:
+            span = spans[KEY]
             try:
-                key = window.read(*spans[KEY]).decode()
+                key = window.read(*span).decode()
             except UnicodeDecodeError as error:
-                raise Corrupt(
-                    f"{window.name}, byte {spans[KEY].offset}: the key is no UTF-8: {error}"
-                ) from error
-        if METADATA in spans:
-            at = spans[METADATA]
-            metadata, source = self.read(window.read(*at), f"{window.name}, byte {at.offset}", key)
+                raise Corrupt(f"{window.name}, byte {span.offset}: the key is no UTF-8: {error}") from error
+        if METADATA not in spans:
+            return ForeignSample(key, sample.fields)
+        span = spans[METADATA]
+        metadata, source = self.read(window.read(*span), f"{window.name}, byte {span.offset}", key)
         return ForeignSample(key, sample.fields, metadata, source)
 
 
@@ -95,10 +100,11 @@ def exported_at(
         note = parse_json_object(store.get(key).data)
         if note["format"] not in formats:
             return None
-        texts = [*note["fields"], *note["lost"], *(one for pair in note["columns"].items() for one in pair)]
-        if not all(isinstance(one, str) for one in texts):
+        columns = note["columns"]
+        texts = [*note["fields"], *note["lost"], *columns.keys(), *columns.values()]
+        if not all(isinstance(text, str) for text in texts):
             raise TypeError("a name is no text")
-        return Exported(frozenset(note["fields"]), dict(note["columns"]), frozenset(note["lost"]))
+        return Exported(frozenset(note["fields"]), dict(columns), frozenset(note["lost"]))
     except (DamagedJson, AttributeError, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} is no note of an export: {error!r}") from error
 
@@ -106,17 +112,20 @@ def exported_at(
 def is_export(store: Store, folder: str, format: str) -> bool:
     """Return whether a key prefix is a finished export in a format."""
     try:
-        return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
+        note = parse_json_object(store.get(f"{folder}{NOTE}").data)
     except (ObjectNotFound, DamagedJson):
         return False
+    return bool(note.get("format") == format)
 
 
 def _typed(value: Any, kind: str) -> Any:
     if value is None:
         return None
     if kind.startswith("list<"):
-        inner = kind.partition(": ")[2].removesuffix(">")
-        return [_typed(one, inner) for one in value]
+        item_kind = kind.partition(": ")[2].removesuffix(">")
+        return [_typed(item, item_kind) for item in value]
     if kind.startswith("timestamp"):
         return datetime.fromisoformat(value)
-    return float(value) if kind in ("double", "float") else value
+    if kind in ("double", "float"):
+        return float(value)
+    return value

@@ -85,10 +85,9 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     report = SealReport(version=version.name, id=version.id)
     units = units_of(version)
     placed.check_vouched({foreign_place(unit.path) for unit in units if unit.rows})
+    total_bytes = sum(unit.nbytes for unit in units)
     finished = in_threads(_SealWork(version, placed), units, workers, report.failures)
-    for _, nbytes in progress(
-        finished, "seal", lambda sealed: sealed[0].nbytes, sum(unit.nbytes for unit in units)
-    ):
+    for _, nbytes in progress(finished, "seal", lambda sealed: sealed[0].nbytes, total_bytes):
         report.shards += 1
         report.skipped += not nbytes
         report.nbytes += nbytes
@@ -97,21 +96,28 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
 
 def units_of(version: Version) -> list[SealUnit]:
     """Return the registered shards with live samples."""
-    there = {info.key for info in version.store.list(SEALS)}
-    shards: dict[str, list[dict[str, Any]]] = {}
+    seals = {info.key for info in version.store.list(SEALS)}
+    rows_by_path: dict[str, list[dict[str, Any]]] = {}
     for row in version.parts.shard_rows().to_pylist():
-        if is_foreign(row["path"]) and version.parts.live_members(version.parts.position(row["part"])).any():
-            shards.setdefault(row["path"], []).append(row)
-    out = []
-    for path, rows in shards.items():
-        rest = [row for row in rows if IndexPlace.of(row).seal not in there]
-        out.append(SealUnit(path, rest, rows[0]["nbytes"] if rest else 0))
-    return out
+        if is_foreign(row["path"]) and _live_members(version, row).any():
+            rows_by_path.setdefault(row["path"], []).append(row)
+    units = []
+    for path, rows in rows_by_path.items():
+        unsealed = [row for row in rows if IndexPlace.of(row).seal not in seals]
+        nbytes = rows[0]["nbytes"] if unsealed else 0
+        units.append(SealUnit(path, unsealed, nbytes))
+    return units
+
+
+def _live_members(version: Version, row: dict[str, Any]) -> Any:
+    """Return bool [rows of the shard's part]: True for live samples."""
+    return version.parts.live_members(version.parts.position(row["part"]))
 
 
 class _SealWork:
     def __init__(self, version: Version, placed: PlacedStore) -> None:
-        self._version, self._placed = version, placed
+        self._version = version
+        self._placed = placed
 
     def __call__(self, unit: SealUnit) -> tuple[SealUnit, int]:
         indexes = [_SealIndex(self._version, row) for row in unit.rows]
@@ -122,21 +128,24 @@ class _SealWork:
         return unit, nbytes
 
     def _read(self, path: str, indexes: Sequence["_SealIndex"]) -> int:
-        fields = [item for number, index in enumerate(indexes) for item in index.unsealed(number)]
-        fields.sort(key=lambda item: item.span.offset)
-        missing = set[str]()
+        """Checksum the indexes' unsealed fields; return the bytes that were read."""
+        fields: list[_UnsealedField] = []
+        for number, index in enumerate(indexes):
+            fields += index.unsealed(number)
+        fields.sort(key=lambda value: value.span.offset)
+        missing: set[str] = set()
         for window in _windows(fields):
             try:
                 contents = self._bytes(path, window)
             except (Changed, ObjectNotFound):
                 contents = self._each(path, window, indexes, missing)
-            for item, data in zip(window, contents, strict=True):
+            for value, data in zip(window, contents, strict=True):
                 if data is not None:
-                    indexes[item.number].crcs[item.field][item.row] = crc32c(data)
-        return sum(item.span.nbytes for item in fields)
+                    indexes[value.number].crcs[value.name][value.row] = crc32c(data)
+        return sum(value.span.nbytes for value in fields)
 
     def _bytes(self, path: str, fields: Sequence["_UnsealedField"]) -> Sequence[bytes | None]:
-        return [blob.data for blob in self._placed.get_ranges(path, [item.span for item in fields])]
+        return [blob.data for blob in self._placed.get_ranges(path, [value.span for value in fields])]
 
     def _each(
         self,
@@ -146,53 +155,68 @@ class _SealWork:
         missing: set[str],
     ) -> Sequence[bytes | None]:
         """Return the fields' bytes, read one by one; None if the object is gone and the sample excluded."""
-        out: list[bytes | None] = []
-        for item in fields:
-            of, _ = self._placed.place(path, item.span.offset)
-            is_live = bool(indexes[item.number].live[item.row])
+        contents: list[bytes | None] = []
+        for value in fields:
+            object_key, _ = self._placed.place(path, value.span.offset)
+            is_live = bool(indexes[value.number].live[value.row])
+            if object_key in missing and not is_live:
+                contents.append(None)
+                continue
             try:
-                out += [None] if of in missing and not is_live else self._bytes(path, [item])
+                contents += self._bytes(path, [value])
             except (Changed, ObjectNotFound):
                 if is_live:
                     raise
-                missing.add(of)
-                out.append(None)
-        return out
+                missing.add(object_key)
+                contents.append(None)
+        return contents
 
 
 class _UnsealedField(NamedTuple):
     number: int
-    field: str
+    """Index's number."""
+    name: str
     row: int
     span: ByteRange
 
 
 class _SealIndex:
+    """An index, read whole."""
+
     def __init__(self, version: Version, row: dict[str, Any]) -> None:
         self.place = IndexPlace.of(row)
-        self.live = version.parts.live_members(version.parts.position(row["part"]))
-        index, places = IndexFile(version.store, self.place, whole=True), list[Any]()
-        at, names = 0, list[str]()
-        while at < index.n_rows:
-            rows = index.read_group(index.row_group_of(at))
-            names, at = list(rows.offset), at + len(rows.keys)
+        self.live = _live_members(version, row)
+        index = IndexFile(version.store, self.place, whole=True)
+        places: list[Any] = []
+        names: list[str] = []
+        start = 0
+        while start < index.n_rows:
+            rows = index.read_group(index.row_group_of(start))
+            names = list(rows.offset)
             places.append(rows.places)
-        self._places, self._names = np.concatenate(places), names
+            start += len(rows.keys)
+        self._names = names
+        self._places = np.concatenate(places)  # [rows, fields, 3]: offset, nbytes, CRC-32C
         self.unknown = self._places[:, :, 2] == UNKNOWN_CRC
-        self.crcs: Crcs = {name: self._places[:, n, 2].copy() for n, name in enumerate(names)}
+        self.crcs: Crcs = {name: self._places[:, column, 2].copy() for column, name in enumerate(names)}
 
     def unsealed(self, number: int) -> Iterator[_UnsealedField]:
-        for row, n in np.argwhere(self.unknown).tolist():
-            offset, nbytes, _ = self._places[row, n].tolist()
-            yield _UnsealedField(number, self._names[n], row, ByteRange(offset, nbytes))
+        """Yield the fields without a checksum. number: the index's."""
+        for row, column in np.argwhere(self.unknown).tolist():
+            offset, nbytes, _ = self._places[row, column].tolist()
+            yield _UnsealedField(number, self._names[column], row, ByteRange(offset, nbytes))
 
 
 def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
-    start = held = 0
-    for at, item in enumerate(fields):
-        if at > start and held + item.span.nbytes > READ_BYTES:
-            yield fields[start:at]
-            start, held = at, 0
-        held += item.span.nbytes
+    """Yield consecutive fields of at most `READ_BYTES`; a larger field is a window by itself."""
+    start = 0
+    window_bytes = 0
+    for number, value in enumerate(fields):
+        nbytes = value.span.nbytes
+        if number > start and window_bytes + nbytes > READ_BYTES:
+            yield fields[start:number]
+            start = number
+            window_bytes = 0
+        window_bytes += nbytes
     if fields:
         yield fields[start:]

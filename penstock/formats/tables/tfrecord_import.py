@@ -96,11 +96,13 @@ def features_of(data: bytes) -> dict[str, ExampleFeature]:
 
 
 def _entry(data: bytes, entry: _WireField) -> tuple[str, ExampleFeature]:
-    name, feature = "", ExampleFeature("", list[bytes]())
+    name = ""
+    feature = ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(entry)):
         if field.number == 1:
+            start, stop = _content(field)
             try:
-                name = data[slice(*_content(field))].decode()
+                name = data[start:stop].decode()
             except UnicodeDecodeError as error:
                 raise Wire(f"byte {field.at}: the name of a feature is no UTF-8") from error
         elif field.number == 2:
@@ -126,9 +128,10 @@ def _feature(data: bytes, message: _WireField) -> ExampleFeature:
 
 
 def _blobs(data: bytes, start: int, stop: int) -> list[bytes]:
-    out = list[bytes]()
+    out: list[bytes] = []
     for field in _values(data, start, stop):
-        out.append(data[slice(*_content(field))])
+        blob_start, blob_stop = _content(field)
+        out.append(data[blob_start:blob_stop])
         _check_count(len(out), field)
     return out
 
@@ -136,10 +139,9 @@ def _blobs(data: bytes, start: int, stop: int) -> list[bytes]:
 def _floats(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
     out = bytearray()
     for field in _values(data, start, stop):
-        if field.kind not in (_BYTES, _FIXED32) or (field.stop - field.start) % 4:
-            raise Wire(
-                f"byte {field.at}: {field.stop - field.start} bytes of type {field.kind} are no floats"
-            )
+        nbytes = field.stop - field.start
+        if field.kind not in (_BYTES, _FIXED32) or nbytes % 4:  # packed, or one float
+            raise Wire(f"byte {field.at}: {nbytes} bytes of type {field.kind} are no floats")
         out += data[field.start : field.stop]
         _check_count(len(out) // 4, field)
     return np.frombuffer(bytes(out), "<f4")
@@ -176,18 +178,23 @@ def _content(field: _WireField) -> tuple[int, int]:
 
 
 def _fields(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
+    """Yield the fields of a message."""
     at = start
     while at < stop:
         begin = at
         tag, at = _varint(data, at, stop)
-        number, kind = tag >> 3, tag & 7
-        value = nbytes = 0
+        number = tag >> 3
+        kind = tag & 7
+        value = 0
+        nbytes = 0
         if kind == _VARINT:
             value, at = _varint(data, at, stop)
         elif kind == _BYTES:
             nbytes, at = _varint(data, at, stop)
-        elif kind in (_FIXED32, _FIXED64):
-            nbytes = 4 if kind == _FIXED32 else 8
+        elif kind == _FIXED32:
+            nbytes = 4
+        elif kind == _FIXED64:
+            nbytes = 8
         else:
             raise Wire(f"byte {begin}: a field has the type {kind}")
         if at + nbytes > stop or not 0 < number < _NUMBERS_END:
@@ -199,6 +206,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
 
 
 def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return a number of 7 bits a byte, lowest first, and the offset of its end."""
     if at < stop and data[at] < 128:  # nearly all tags
         return data[at], at + 1
     value = 0
@@ -264,7 +272,10 @@ def _codec_of(file: ObjectFile) -> str | None:
     """Return the compression by the first bytes, because names seldom show it."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
-    return "gzip" if head[:2] == b"\x1f\x8b" and masked_crc32c(head[:8]) != head[8:] else None
+    is_record = masked_crc32c(head[:8]) == head[8:]  # a record's length may begin as a gzip file does
+    if head[:2] == b"\x1f\x8b" and not is_record:
+        return "gzip"
+    return None
 
 
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
@@ -290,20 +301,27 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
 def sample_of(
     features: dict[str, ExampleFeature], options: ColumnarOptions, object_key: str, row: int
 ) -> ReadSample:
+    """Return a record's sample."""
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:
         key = key_of_value(_single(features.get(options.key)), options.key, where)
-    fields, metadata = dict[str, bytes](), dict[str, Any]()
+    fields: dict[str, bytes] = {}
+    metadata: dict[str, Any] = {}
     for name, feature in features.items():
         if not len(feature.values) or name == options.key or name in options.without:
             continue
         content = _field_or_value(name, feature, options.fields.get(name), where)
-        into: dict[str, Any] = fields if isinstance(content, tuple) else metadata
-        column, value = content if isinstance(content, tuple) else (metadata_name(name), content)
-        if column in into:
+        if isinstance(content, tuple):
+            column, data = content
+            is_repeated = column in fields
+            fields[column] = data
+        else:
+            column = metadata_name(name)
+            is_repeated = column in metadata
+            metadata[column] = content
+        if is_repeated:
             raise InvalidSample(f"{where}: two features would both be {column!r}; leave one out (--without)")
-        into[column] = value
     return ReadSample(key, fields, metadata)
 
 
@@ -321,11 +339,17 @@ def _field_or_value(
         if word is None and isinstance(single, str):
             return check_text(single, name, where)
         (data,) = feature.values
-        return field_name(name, word or word_of(data) or ("txt" if isinstance(single, str) else "")), data
+        word = word or word_of(data)
+        if not word and isinstance(single, str):
+            word = "txt"
+        return field_name(name, word), data
     if word is None and isinstance(single, int | float):
         return single
-    word = word or _FLAT[feature.kind]
-    values: Any = feature.values.tolist() if word == "json" else feature.values
+    if not word:
+        word = _FLAT[feature.kind]
+    values: Any = feature.values
+    if word == "json":
+        values = values.tolist()
     return field_name(name, word), encoded(values, word, name, where)
 
 
@@ -341,10 +365,14 @@ def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
         text = data.decode()
     except UnicodeDecodeError:
         return data
-    return data if word_of(data) or _CONTROL.search(text) else text
+    if word_of(data) or _CONTROL.search(text):
+        return data
+    return text
 
 
 def masked_crc32c(data: bytes) -> bytes:
     """Return TFRecord's checksum: CRC-32C, rotated, plus a constant."""
     crc = crc32c(data)
-    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+    rotated = crc >> 15 | crc << 17
+    masked = (rotated + 0xA282EAD8) & 0xFFFFFFFF
+    return masked.to_bytes(4, "little")

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 THUMBNAIL_PX = (320, 240)
 """Largest width and height."""
-CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
-"""Frames per clip, and a frame's largest width and height."""
+CLIP_FRAMES = 6
+"""Most frames per clip."""
+CLIP_FRAME_PX = (212, 160)
+"""A frame's largest width and height."""
 SOUND_PX = (400, 150)
 SOUND_S = 30.0
 """Longest audio drawn in full, in seconds."""
@@ -88,7 +90,10 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Enco
     """Return evenly spaced frames, three per row. packets: a run's packet table."""
     n_frames = _n_frames(field, data, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
-    stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
+    stride = 1
+    if n_shown > 1:
+        stride = (n_frames - 1) // (n_shown - 1)
+    # Half of what the stride leaves over is before the first frame.
     start = (n_frames - 1 - stride * (n_shown - 1)) // 2
     decode = loader.video(frames=n_shown, stride=stride, start=start, bits=8)
     frames: Any = decode(data) if packets is None else decode.of_run(data, packets)
@@ -128,10 +133,10 @@ def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) ->
 
     across = min(across, len(pictures))
     tile_px = (width_px - 4 * (across - 1)) // across
-    tiles = [
-        _shrunk(Image.open(io.BytesIO(data)).convert("RGB"), (tile_px, tile_px), enlarge=True)
-        for data in pictures
-    ]
+    tiles = []
+    for data in pictures:
+        picture = Image.open(io.BytesIO(data)).convert("RGB")
+        tiles.append(_shrunk(picture, (tile_px, tile_px), enlarge=True))
     return _jpeg(_tiled(tiles, across=across, gap=4), "").data
 
 
@@ -145,12 +150,14 @@ def _flat(pixels: Any) -> "Image":
     if pixels.shape[2] == 3:
         return Image.fromarray(np.ascontiguousarray(pixels))
     layer = Image.fromarray(pixels)
-    return Image.alpha_composite(Image.new("RGBA", layer.size, (*_GROUND, 255)), layer).convert("RGB")
+    ground = Image.new("RGBA", layer.size, (*_GROUND, 255))
+    return Image.alpha_composite(ground, layer).convert("RGB")
 
 
 def _fitted(width: int, height: int, most: tuple[int, int], *, enlarge: bool = False) -> tuple[int, int]:
     scale = min(most[0] / width, most[1] / height)
-    scale = scale if enlarge else min(1.0, scale)
+    if not enlarge:
+        scale = min(1.0, scale)
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
@@ -158,23 +165,30 @@ def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -
     from PIL import Image
 
     size = _fitted(*picture.size, most, enlarge=enlarge)
-    return picture if size == picture.size else picture.resize(size, Image.Resampling.LANCZOS)
+    if size == picture.size:
+        return picture
+    return picture.resize(size, Image.Resampling.LANCZOS)
 
 
 def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
     from PIL import Image
 
-    across, wide = min(across, len(tiles)), max(tile.width for tile in tiles)
+    across = min(across, len(tiles))
+    cell_width = max(tile.width for tile in tiles)
     rows = [tiles[at : at + across] for at in range(0, len(tiles), across)]
     heights = [max(tile.height for tile in row) for row in rows]
-    size = (wide * across + gap * (across - 1), sum(heights) + gap * (len(rows) - 1))
-    whole = Image.new("RGB", size, "white")
-    y = 0
-    for row, height in zip(rows, heights, strict=True):
-        for place, tile in enumerate(row):
-            x = place * (wide + gap) + (wide - tile.width) // 2
-            whole.paste(tile, (x, y + (height - tile.height) // 2))
-        y += height + gap
+    width = cell_width * across + gap * (across - 1)
+    height = sum(heights) + gap * (len(rows) - 1)
+    whole = Image.new("RGB", (width, height), "white")
+    row_y = 0
+    for row, row_height in zip(rows, heights, strict=True):
+        cell_x = 0
+        for tile in row:
+            x = cell_x + (cell_width - tile.width) // 2
+            y = row_y + (row_height - tile.height) // 2
+            whole.paste(tile, (x, y))
+            cell_x += cell_width + gap
+        row_y += row_height + gap
     return whole
 
 
@@ -228,10 +242,11 @@ def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype
     """Return uint8 [height, width, 3]: the range of samples per pixel column, at full scale."""
     edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
     starts = np.minimum(edges[:-1], len(heard) - 1)
-    low, high = np.minimum.reduceat(heard, starts), np.maximum.reduceat(heard, starts)
-    rows = np.linspace(1, -1, height)[:, None]
+    low = np.clip(np.minimum.reduceat(heard, starts), -1, 1)  # [width]
+    high = np.clip(np.maximum.reduceat(heard, starts), -1, 1)  # [width]
+    rows = np.linspace(1, -1, height)[:, None]  # [height, 1]: each pixel row's level
     half = 1.0 / height
-    inked = (rows >= np.clip(low, -1, 1)[None] - half) & (rows <= np.clip(high, -1, 1)[None] + half)
+    inked = (rows >= low[None] - half) & (rows <= high[None] + half)  # [height, width]
     pixels = np.empty((height, width, 3), np.uint8)
     pixels[:] = _SOUND_COLOURS[0].astype(np.uint8)
     pixels[inked] = _SOUND_COLOURS[3].astype(np.uint8)
@@ -243,12 +258,14 @@ def spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dt
     n = 512
     padded = np.pad(heard, (0, max(0, n - len(heard))))
     starts = np.linspace(0, len(padded) - n, width).astype(np.int64)
-    windows = padded[starts[:, None] + np.arange(n)] * np.hanning(n)
-    power = np.abs(np.fft.rfft(windows, axis=1)) ** 2
+    windows = padded[starts[:, None] + np.arange(n)] * np.hanning(n)  # [width, n]
+    power = np.abs(np.fft.rfft(windows, axis=1)) ** 2  # [width, n // 2 + 1]
     level = 10 * np.log10(np.maximum(power, 1e-12))
     # Rows run from the highest frequency down to 1/128 of it, in equal steps of pitch.
-    bins = np.clip(np.round(np.geomspace(n // 2, 2, height)).astype(int), 0, n // 2)
-    shown = np.clip((level[:, bins].T - level.max()) / 80 + 1, 0, 1)
+    bins = np.round(np.geomspace(n // 2, 2, height)).astype(int)
+    bins = np.clip(bins, 0, n // 2)
+    shown = np.clip((level[:, bins].T - level.max()) / 80 + 1, 0, 1)  # [height, width]: 0 to 1
+    # Interpolate between two neighbouring colours.
     place = shown * (len(_SOUND_COLOURS) - 1)
     low = np.minimum(np.floor(place).astype(int), len(_SOUND_COLOURS) - 2)
     share = (place - low)[:, :, None]

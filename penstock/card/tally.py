@@ -24,8 +24,10 @@ MAX_BINS = 40
 """Most bins; a histogram has 21 to 40 unless there are few values."""
 RATIO = 1.005
 """A sketch bin's upper over lower bound. Quantiles are within 0.5 %, and exact in bins of equal values."""
-SMALLEST, LARGEST = 1e-12, 1e15
-"""Magnitudes that the sketch resolves."""
+SMALLEST = 1e-12
+"""Smallest magnitude that the sketch resolves."""
+LARGEST = 1e15
+"""Largest magnitude that the sketch resolves."""
 
 _FINEST = -1000
 """Bin width exponent of a histogram of zeros."""
@@ -81,7 +83,9 @@ class NameTally:
     """Counts names. Sets `overflowed` above `most` distinct ones."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
-        self._most, self._counts, self.n = most, Counter[str](), 0
+        self.n = 0
+        self._most = most
+        self._counts: Counter[str] = Counter()
         self.overflowed = False
 
     def add(self, values: pa.Array) -> None:
@@ -121,11 +125,11 @@ class NameTally:
 def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
     """Return counts, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rest = (
-        ordered[listed:] if len(ordered) > listed + 1 else []
-    )  # listing one more name takes no more room than "others"
-    shown = ordered[: len(ordered) - len(rest)]
-    return Counts(counts=tuple(shown), n_others=len(rest), others=sum(n for _, n in rest), unknown=unknown)
+    if len(ordered) == listed + 1:
+        listed += 1  # one more name takes no more room than "others"
+    rest = ordered[listed:]
+    others = sum(n for _, n in rest)
+    return Counts(counts=tuple(ordered[:listed]), n_others=len(rest), others=others, unknown=unknown)
 
 
 class NumberSummary:
@@ -133,8 +137,12 @@ class NumberSummary:
 
     def __init__(self, *, whole: bool = False) -> None:
         """whole: integers, whose bins are at least 1 wide."""
-        self.n, self._sum, self._whole = 0, 0.0, whole
-        self._low, self._high = math.inf, -math.inf
+        self.n = 0
+        self._sum = 0.0
+        self._whole = whole
+        self._low = math.inf
+        self._high = -math.inf
+        # [sketch bins]: negative numbers, zero in the middle, positive numbers.
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
         self._sums = np.zeros(2 * _STEPS + 1, np.float64)
         self._bins = _Bins(0 if whole else None)
@@ -147,11 +155,13 @@ class NumberSummary:
             return
         self.n += len(numbers)
         self._sum += float(numbers.sum())
-        self._low, self._high = min(self._low, float(numbers.min())), max(self._high, float(numbers.max()))
+        self._low = min(self._low, float(numbers.min()))
+        self._high = max(self._high, float(numbers.max()))
         size = np.abs(numbers)
-        step = np.zeros(len(numbers), np.int64)
+        step = np.zeros(len(numbers), np.int64)  # 0: counts as zero
         large = size >= SMALLEST
-        step[large] = 1 + np.clip(np.log(size[large] / SMALLEST) / math.log(RATIO), 0, _STEPS - 1).astype(int)
+        ratios = np.log(size[large] / SMALLEST) / math.log(RATIO)
+        step[large] = 1 + np.clip(ratios, 0, _STEPS - 1).astype(int)
         marks = _STEPS + step * np.sign(numbers).astype(int)
         self._marks += np.bincount(marks, minlength=len(self._marks))
         self._sums += np.bincount(marks, weights=numbers, minlength=len(self._sums))
@@ -179,11 +189,12 @@ class NumberSummary:
 
     def _quantile(self, below: Int64s, share: float) -> float:
         mark = int(np.searchsorted(below, share * (self.n - 1), side="right"))
-        value = float(
-            self._sums[mark] / self._marks[mark]
-        )  # exact if all numbers in the sketch bin are equal
+        # The mean of a sketch bin is exact if all its numbers are equal.
+        value = float(self._sums[mark] / self._marks[mark])
         value = min(max(value, self._low), self._high)
-        return float(round(value)) if self._whole else value
+        if self._whole:
+            return float(round(value))
+        return value
 
 
 class _Bins:
@@ -191,8 +202,9 @@ class _Bins:
 
     def __init__(self, finest: int | None) -> None:
         self._finest = finest
-        self._k: int | None = None
-        self._first, self._counts = 0, np.zeros(0, np.int64)
+        self._k: int | None = None  # None before the first values
+        self._first = 0
+        self._counts = np.zeros(0, np.int64)
 
     def add(self, values: Floats, low: float, high: float) -> None:
         k = _exponent(low, high)
@@ -201,22 +213,30 @@ class _Bins:
         if self._k is not None:
             k = max(k, self._k)
             self._widen(k)
-        first, last = _bin(low, k), _bin(high, k)
-        wider = np.zeros(last - first + 1, np.int64)
-        start = self._first - first if self._k is not None else 0
-        wider[start : start + len(self._counts)] = self._counts
-        places = np.clip(np.floor(np.ldexp(values, -k)).astype(np.int64) - first, 0, last - first)
-        self._k, self._first = k, first
-        self._counts = wider + np.bincount(places, minlength=len(wider))
+        first = _bin(low, k)
+        last = _bin(high, k)
+        counts = np.zeros(last - first + 1, np.int64)
+        if self._k is not None:
+            start = self._first - first
+            counts[start : start + len(self._counts)] = self._counts
+        bins = np.floor(np.ldexp(values, -k)).astype(np.int64) - first  # [values]
+        counts += np.bincount(np.clip(bins, 0, last - first), minlength=len(counts))
+        self._k = k
+        self._first = first
+        self._counts = counts
 
     def _widen(self, k: int) -> None:
-        if self._k is not None and self._k < k and self._first == 0 and len(self._counts) == 1:
+        if self._k is None or self._k >= k:
+            return
+        if self._first == 0 and len(self._counts) == 1:
             self._k = k  # only bin 0 has values: widening bins of zeros step by step takes a thousand steps
-        while self._k is not None and self._k < k:
+        while self._k < k:
             first = self._first // 2
-            places = (np.arange(self._first, self._first + len(self._counts)) // 2) - first
-            self._counts = np.bincount(places, weights=self._counts).astype(np.int64)
-            self._k, self._first = self._k + 1, first
+            bins = np.arange(self._first, self._first + len(self._counts))
+            # Bins 2i and 2i + 1 become bin i.
+            self._counts = np.bincount(bins // 2 - first, weights=self._counts).astype(np.int64)
+            self._first = first
+            self._k += 1
 
     def result(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
         k = self._k or 0
@@ -231,9 +251,14 @@ def _bin(value: float, k: int) -> int:
 def _exponent(low: float, high: float) -> int:
     """Return the smallest k for at most MAX_BINS bins of width 2^k, within double precision."""
     size = max(abs(low), abs(high))
-    floor = math.frexp(size)[1] - 40 if size else _FINEST
+    k = _FINEST
+    if size:
+        _, exponent = math.frexp(size)
+        k = exponent - 40  # bin numbers below 2^40, exact in a double
     span = high - low
-    k = max(floor, math.frexp(span / MAX_BINS)[1] - 1 if span > 0 else floor)
+    if span > 0:
+        _, exponent = math.frexp(span / MAX_BINS)
+        k = max(k, exponent - 1)
     while _bin(high, k) - _bin(low, k) + 1 > MAX_BINS:
         k += 1
     return k
@@ -286,7 +311,8 @@ class KindScan:
         """Count rows. splits: code per row. with_sound: rows with audio."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
-            self._add_sides(*(floats(batch.column(name)) for name in SIDES))
+            width_px, height_px = (floats(batch.column(name)) for name in SIDES)
+            self._add_sides(width_px, height_px)
         if "label" in names:
             self.labels.add(words(batch.column("label")))
         for name in LANGUAGES:
@@ -308,9 +334,13 @@ class KindScan:
                 heapq.heapreplace(self.best, (hashed, row, run))
 
     def _add_sides(self, width_px: Floats, height_px: Floats) -> None:
-        known = np.flatnonzero((width_px > 0) & (height_px > 0) & (width_px < 2**31) & (height_px < 2**31))
-        width_px, height_px = width_px[known], height_px[known]
-        self.sizes.add_codes(width_px.astype(np.int64) * 2**32 + height_px.astype(np.int64))
+        has_width = (width_px > 0) & (width_px < 2**31)
+        has_height = (height_px > 0) & (height_px < 2**31)
+        known = np.flatnonzero(has_width & has_height)
+        width_px = width_px[known]
+        height_px = height_px[known]
+        codes = width_px.astype(np.int64) * 2**32 + height_px.astype(np.int64)
+        self.sizes.add_codes(codes)
         short = classes.short_side_class(width_px, height_px)
         self.short_sides += np.bincount(short, minlength=len(self.short_sides))
         aspect = classes.aspect_class(width_px, height_px)
@@ -346,20 +376,21 @@ class NameCodes:
         """Return a code per value, from `unknown` for nulls and blanks."""
         encoded = text(values).dictionary_encode()
         distinct_names = encoded.dictionary.to_pylist()
-        places = (
-            encoded.indices.fill_null(len(distinct_names)).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        codes = np.array(
-            [self.code(word) if word.strip() else -1 for word in distinct_names] + [-1], np.int64
-        )[places]
+        code_of_name = np.full(len(distinct_names) + 1, -1, np.int64)  # the last is for nulls
+        for i, name in enumerate(distinct_names):
+            if name.strip():
+                code_of_name[i] = self.code(name)
+        indices = encoded.indices.fill_null(len(distinct_names)).to_numpy(zero_copy_only=False)
+        codes = code_of_name[indices.astype(np.int64)]  # [values]
         return np.where(codes < 0, unknown, codes)
 
 
 def floats(values: pa.Array) -> Floats:
     """Return float64; NaN for nulls and non-numeric columns."""
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+    if not pa.types.is_integer(values.type) and not pa.types.is_floating(values.type):
         return np.full(len(values), np.nan)
-    numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+    doubles = values.cast(pa.float64(), safe=False)
+    numbers: Floats = doubles.to_numpy(zero_copy_only=False).astype(np.float64)
     return numbers
 
 
@@ -373,13 +404,14 @@ def text(values: pa.Array) -> pa.Array:
 def words(values: pa.Array) -> pa.Array:
     """Return strings; null for blank ones."""
     texts = text(values)
-    return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), None, texts)
+    is_blank = pc.equal(pc.utf8_trim_whitespace(texts), "")
+    return pc.if_else(is_blank, None, texts)
 
 
 def licences(values: pa.Array) -> pa.Array:
     """Return names; null for unknown licences."""
     encoded = text(values).dictionary_encode()
-    licence_names = [
-        None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()
-    ]
-    return pa.array(licence_names, pa.string()).take(encoded.indices)
+    names = encoded.dictionary.to_pylist()
+    is_unknown = pa.array([classes.is_unknown_licence(name) for name in names], pa.bool_())
+    known_names = pc.if_else(is_unknown, None, encoded.dictionary)
+    return known_names.take(encoded.indices)

@@ -27,6 +27,7 @@ from ..exclusion_records import (
     standing_exclusions,
     write_record,
 )
+from .stopped_samples import stopped_samples
 
 if TYPE_CHECKING:
     from loader import Root, Version
@@ -52,7 +53,7 @@ def exclude(
     same reason, nothing is published.
 
     ref: version in which the person saw the samples; need not be the newest.
-    keys: keys of live samples in that version.
+    keys: keys of live samples in that version, or of samples in batches that the gate stopped.
     page: URL of the decision's page, or "".
     whole_objects: exclude every sample ever cut from the same raw objects.
 
@@ -72,6 +73,14 @@ def exclude(
     if same := [one for one in own_records if _is_of(one, checked_keys, whole_objects, stands)]:
         return same[0], _publish(root, same[0], same[0].keys)
     samples = _samples(version, checked_keys, whole_objects)
+    absent = [key for key in checked_keys if key not in samples]
+    if absent:
+        samples |= stopped_samples(
+            root,
+            version.dataset,
+            absent,
+            whole_objects=whole_objects,
+        )
     if missing := [key for key in checked_keys if key not in samples]:
         raise SampleNotFound(_missing(version.name, missing, stands))
     record = Exclusion(

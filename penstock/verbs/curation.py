@@ -181,9 +181,14 @@ def _excluded(record: "Exclusion", version: "loader.Version") -> Answer:
         "id": version.id,
         "samples": len(version),
     }
+    state = "excluded"
+    if not is_new:  # also samples of stopped batches, which no version has
+        state = "already excluded"
+        if record.version_id == version.id:
+            state = "excluded from later builds"
     lines = [
         f"{version.name}  {version.id}",
-        f"{len(record.keys)} samples {'excluded' if is_new else 'already excluded'}, {len(version)} remain",
+        f"{len(record.keys)} samples {state}, {len(version)} remain",
         f"later builds leave them out too ({record.path}); penstock exclude --withdraw ends this",
     ]
     return body, lines_text(lines), 0

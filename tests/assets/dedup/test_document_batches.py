@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
+import polars as pl
 import pytest
 
 from assets.assembly import candidate
@@ -17,6 +18,8 @@ from assets.gate_settings import Gate
 from assets.report import check_metadata, samples_metadata
 from assets.spec import DatasetSpec, Feature
 from assets.tables import read_table
+from loader.errors import StageNotPublished
+from penstock.upkeep.exclusion import exclude
 
 SPEC = DatasetSpec(
     name="texts",
@@ -106,6 +109,27 @@ def test_dagster_shows_the_original_of_each_copy(dataset: Any) -> None:
 
 def _texts(metadata: dict[str, Any]) -> str:
     return "\n".join(str(value.value) for value in metadata.values())
+
+
+def test_sample_of_a_stopped_batch_is_excluded_by_key(dataset: Any) -> None:
+    """The gate stops the batch until the sample is excluded, and the batch is cut again."""
+    evaluation = replace(SPEC, name="questions", near_duplicates=None)
+    dataset.batch(evaluation, {"question.txt": article(7)})
+    dataset.release(evaluation)
+    spec = replace(SPEC, gate=Gate(protected=("questions@1",)))
+    dataset.batch(replace(spec, gate=SPEC.gate), {"a.txt": article(1)})
+    dataset.release(SPEC)
+    batch = dataset.batch(spec, {"b.txt": article(2), "leak.txt": article(7)})
+    with pytest.raises(StageNotPublished, match=r"in the protected questions@1"):
+        dataset.release(spec)
+    rows = candidate(dataset.root, dataset.record(spec, batch))
+    key = rows.row(by_predicate=pl.col("raw_key") == "leak.txt", named=True)["key"]
+    record, newest = exclude(dataset.root, "texts@1", [key], reason="a question", by="ann")
+    assert (record.keys, newest.name) == ((key,), "texts@1")
+    dataset.ingest(spec, batch)
+    release = dataset.release(spec)
+    assert release.published == (batch,)
+    assert dataset.names("texts@2") == {"a.txt", "b.txt"}
 
 
 def test_batch_without_anything_new_is_given_up(dataset: Any) -> None:

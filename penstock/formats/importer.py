@@ -174,12 +174,14 @@ def files_of(
 
     names: of `JoiningImporter.names_in`. there: existing files by key.
     """
-    files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
+    files: dict[str, list[ObjectInfo]] = {}
+    waiting: dict[str, str] = {}
     for key, keys in names.items():
-        if missing := next((one for one in keys if one not in there), None):
-            waiting[key] = missing
+        missing = [name for name in keys if name not in there]
+        if missing:
+            waiting[key] = missing[0]
         else:
-            files[key] = [there[one] for one in keys]
+            files[key] = [there[name] for name in keys]
     return files, waiting
 
 

@@ -63,24 +63,29 @@ def losses(selection: ExportSelection) -> list[Loss]:
 def units(selection: ExportSelection) -> list[WorkUnit]:
     """Return units of about 100 MiB, in key order."""
     survey = survey_of(selection)
-    names = (
-        *(f"{one}.npy" for one in survey.streams),
-        *survey.cameras.values(),
-        *(f"{one}{SUFFIX}" for one in survey.cameras.values() if one.endswith(".run")),
-        *(f"{one}.json" for one in survey.texts),
-        *([FIELD] if survey.language else ()),
-    )
-    out: list[WorkUnit] = []
-    episodes, held = list[PlannedEpisode](), 0
+    fields = [f"{name}.npy" for name in survey.streams]
+    for video in survey.cameras.values():
+        fields.append(video)
+        if video.endswith(".run"):  # its packet table
+            fields.append(f"{video}{SUFFIX}")
+    fields += [f"{name}.json" for name in survey.texts]
+    if survey.language:
+        fields.append(FIELD)
+    names = tuple(fields)
+    units: list[WorkUnit] = []
+    episodes: list[PlannedEpisode] = []
+    unit_nbytes = 0
     for episode in survey.episodes:
         (address,) = selection.version.address(np.array([episode.ordinal]), names)
         nbytes = sum(place.nbytes for place in address.fields.values()) + episode.language_nbytes
-        if episodes and held + nbytes > FILE_BYTES:
-            out.append(_unit(len(out), names, episodes, survey))
-            episodes, held = [], 0
+        if episodes and unit_nbytes + nbytes > FILE_BYTES:
+            units.append(_unit(len(units), names, episodes, survey))
+            episodes = []
+            unit_nbytes = 0
         episodes.append(episode)
-        held += nbytes
-    return [*out, _unit(len(out), names, episodes, survey)]
+        unit_nbytes += nbytes
+    units.append(_unit(len(units), names, episodes, survey))
+    return units
 
 
 def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], survey: Survey) -> EpisodeUnit:
@@ -278,17 +283,20 @@ def _table(rows: dict[str, Any], language: dict[str, Any]) -> Any:
 
 
 def _column(values: Any) -> Any:
+    """Return a feature's Arrow column. values: texts, or an array [rows, ...]."""
     import pyarrow as pa
 
     if isinstance(values, list):
         return pa.array(values, pa.string())
-    column, shape = pa.array(values.reshape(-1)), values.shape[1:]
+    column = pa.array(values.reshape(-1))
+    shape = values.shape[1:]
     if shape == (1,):
         return column
     if len(shape) == 1:
         return pa.FixedSizeListArray.from_arrays(column, shape[0])
-    for width in reversed(shape):
-        column = pa.ListArray.from_arrays(pa.array(range(0, len(column) + 1, width), pa.int32()), column)
+    for width in reversed(shape):  # the innermost dimension first
+        offsets = pa.array(range(0, len(column) + 1, width), pa.int32())
+        column = pa.ListArray.from_arrays(offsets, column)
     return column
 
 

@@ -22,11 +22,13 @@ from .near_files import MARKER_BYTES, MARKERS, NearFile, NearRun, NearStep
 
 CONNECT_S = 2.0
 PROGRESS_S = 5.0
-"""Seconds without progress after which a body is given up."""
+"""Seconds without progress after which a body is given up, or a node is asked whether it still answers."""
 REQUEST_S = 40.0
 """Most seconds of one request. A server gives up after 30."""
 BUSY_S = 0.1
 """Seconds after which a server is asked again that receives enough files."""
+NO_PATH = f"{PREFIX}/-"
+"""Names nothing: each server answers 404, or 401."""
 SEND_BYTES = 2**20
 """Bytes that are sent between two looks at the clock."""
 KEPT = 4
@@ -177,7 +179,7 @@ class NearClient:
         deadline_s = time.monotonic() + self._request_s
         keep = partial(self._keep, address)
         with self._request(address, "DELETE", path, "") as connection:
-            _await(connection, deadline_s)
+            self._await(address, connection, deadline_s)
             status = connection.read_head(0, keep)
             text = _text(connection)
             connection.discard()
@@ -213,7 +215,7 @@ class NearClient:
                     _check_time(deadline_s)
                     stop = start + SEND_BYTES
                     connection.send(body[start:stop])
-                _await(connection, deadline_s)
+                self._await(address, connection, deadline_s)
                 status = connection.read_head(0, keep)
             text = _text(connection)
             connection.discard()
@@ -274,6 +276,24 @@ class NearClient:
             connection.close()
             raise NearFault(f"{address}: {error}") from error
 
+    def _await(self, address: str, connection: HttpConnection, deadline_s: float) -> None:
+        """Wait until an answer begins, as long as the node answers others. Raises: NearFault; TimeoutError."""
+        while True:
+            remaining_s = deadline_s - time.monotonic()
+            if connection.has_data(max(0.0, min(PROGRESS_S, remaining_s))):
+                return
+            if remaining_s <= PROGRESS_S:
+                raise TimeoutError("it did not answer in time")
+            # The sync of a part may take longer than PROGRESS_S. A node that is silent answers nothing at all.
+            self._check_alive(address)
+
+    def _check_alive(self, address: str) -> None:
+        """Ask a node for a path that it refuses without a look at its disk. Raises: NearFault if it is silent."""
+        keep = partial(self._keep, address)
+        with self._request(address, "GET", NO_PATH, "") as connection:
+            connection.read_head(0, keep)
+            connection.discard()
+
     def _connect(self, address: str) -> HttpConnection:
         now_s = time.monotonic()
         while True:
@@ -303,15 +323,6 @@ class NearClient:
                 idle.append(connection)
                 return
         connection.close()
-
-
-def _await(connection: HttpConnection, deadline_s: float) -> None:
-    """Wait until an answer begins. Raises: TimeoutError."""
-    # The sync of a part may take longer than PROGRESS_S.
-    remaining_s = deadline_s - time.monotonic()
-    wait_s = max(0.0, remaining_s)
-    if not connection.has_data(wait_s):
-        raise TimeoutError("it did not answer in time")
 
 
 def _check_time(deadline_s: float) -> None:

@@ -1,9 +1,7 @@
 """Read and cache what windows of an episode share: clocks, streams, packet tables or their heads, and columns."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +22,7 @@ from ...modalities.video.packet_pages import MIN_BYTES as PAGED_BYTES
 from ...modalities.video.packet_table import SUFFIX, StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.sources.window_view import WindowView
+from ...storage.threads import ByteLru
 from .blocked_rows import BlockCache, BlockedRows, PagedVideo, index_field, rows_in_blocks
 from .episode_clocks import checked_clock, checked_times, end_ns, frame_times, ns_of
 from .video_packet_reads import Readers, check_table_of, packet_table, table_places
@@ -78,7 +77,7 @@ class EpisodeReads:
         """cache_bytes: of episodes, and of blocks of large arrays."""
         limit_bytes, blocks_bytes = cache_bytes
         self._blocks_from, self._indexes = blocks_from, indexes
-        self._layout, self._limit_bytes = windows.layout, limit_bytes
+        self._layout = windows.layout
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._streams, self._videos, self._clock_of = streams, videos, clock_of
@@ -88,19 +87,17 @@ class EpisodeReads:
         self._in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
         self._in_pages = {f for f in videos if f + SUFFIX not in others}
         self.blocks = BlockCache(blocks_bytes)
-        self._episodes: OrderedDict[int, WindowedEpisode] = OrderedDict()
-        self._lock, self._nbytes = Lock(), 0
+        self._episodes = ByteLru(limit_bytes)
 
     def __call__(
         self, addresses: Sequence[SampleAddress], readers: Readers
     ) -> dict[int, WindowedEpisode | Corrupt]:
         by_ordinal = {address.ordinal: address for address in addresses}
         episodes: dict[int, WindowedEpisode | Corrupt] = {}
-        with self._lock:
-            for ordinal in by_ordinal:
-                if (known := self._episodes.get(ordinal)) is not None:
-                    self._episodes.move_to_end(ordinal)
-                    episodes[ordinal] = known
+        for ordinal in by_ordinal:
+            known = self._episodes.get(ordinal)
+            if known is not None:
+                episodes[ordinal] = known
         missing = [address for ordinal, address in by_ordinal.items() if ordinal not in episodes]
         if not missing:
             return episodes
@@ -122,7 +119,7 @@ class EpisodeReads:
             episode = bad.get(number) or self._parsed(address, at, data, pages[number], own)
             episodes[address.ordinal] = episode
             if isinstance(episode, WindowedEpisode):
-                self._keep(address.ordinal, episode)
+                self._episodes.put(address.ordinal, episode, episode.nbytes)
         return episodes
 
     def _places(self, addresses: Sequence[SampleAddress], readers: Readers) -> list[SampleAddress]:
@@ -265,15 +262,6 @@ class EpisodeReads:
             return active_texts(data[LANGUAGE], self._layout.text)
         except Corrupt as error:
             raise DecodeFailed(f"{at.describe(LANGUAGE)}: {error}") from error
-
-    def _keep(self, ordinal: int, episode: WindowedEpisode) -> None:
-        with self._lock:
-            before = self._episodes.pop(ordinal, None)
-            self._episodes[ordinal] = episode
-            self._nbytes += episode.nbytes - (0 if before is None else before.nbytes)
-            while self._nbytes > self._limit_bytes and len(self._episodes) > 1:
-                _, oldest = self._episodes.popitem(last=False)
-                self._nbytes -= oldest.nbytes
 
 
 def _row_blocks(field: str, data: Mapping[str, bytes], at: SampleAddress) -> RowBlocks:

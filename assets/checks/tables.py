@@ -10,6 +10,7 @@ from ..dedup.policy import KINDS
 from ..dedup.settle import Candidates, looks, typed
 from ..dedup.settle import schema as compared_schema
 from ..report import markdown_table
+from .marked_copies import marked_across
 from .outcome import CheckResult, Severity
 
 if TYPE_CHECKING:
@@ -199,10 +200,22 @@ def near_duplicates_across_splits(
     kinds: Collection[str] = KINDS,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Check that no photo or clip has a near-duplicate in another split of the batch or the newest version.
+    """Check that no photo, clip or document has a near-duplicate in another split of the batch or the newest version.
 
-    Compares perceptual hashes; samples of `kinds` without one fail. Value: number of failing samples.
+    Compares perceptual hashes; samples of `kinds` without one fail. Documents are compared by `dup_of`, which
+    `NearDuplicates(text=, action="mark")` writes; if some fail, no image is
+    compared. Value: number of failing samples.
     """
+    documents = marked_across(table, baseline)
+    if documents:
+        named = [f"{key!r} ({split}) and {other!r} ({of})" for key, split, other, of in documents[:_NAMED]]
+        pairs_ = "; ".join(named)
+        return _result(
+            len(documents),
+            f"{len(documents)} documents are near-duplicates of one in another split: {pairs_}",
+            severity,
+            markdown_table(("sample", "split", "near-duplicate", "its split"), documents[:_SHOWN]),
+        )
     samples = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
     if not len(samples):
         return _result(0, f"there are no samples of kind {' or '.join(sorted(kinds))}", severity)

@@ -95,3 +95,27 @@ def test_it_counts_what_comparing_all_with_all_counts(new: list[Row], published:
     expected = sum(any(leaks(one, other) for other in [*new, *published]) for one in new)
     baseline = table(published).lazy() if published else None
     assert near_duplicates_across_splits(table(new), baseline, max_distance=3).value == expected
+
+
+def text(key: str, split: str, dup_of: str | None = None) -> Row:
+    return {"key": key, "kind": "text", "split": split, "dup_of": dup_of}
+
+
+def test_document_that_copies_one_in_another_split_is_named() -> None:
+    """Of the batch, or published. A copy in the original's split passes, and so does one whose original left."""
+    batch = [
+        text("a", "train"),
+        text("b", "validation", "a"),
+        text("c", "train", "a"),
+        text("d", "test", "p"),
+        text("e", "train", "left"),
+    ]
+    published = pl.DataFrame([{"key": "p", "split": "train"}]).lazy()
+    result = near_duplicates_across_splits(table(batch), published)
+    assert result.stops
+    assert result.value == 2
+    assert "2 documents are near-duplicates of one in another split: 'b' (validation) and 'a' (train)" in (
+        result.explanation
+    )
+    assert "| d | test | p | train |" in result.table_markdown
+    assert near_duplicates_across_splits(table([batch[0], batch[2]]), None).passed

@@ -45,15 +45,15 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
         return Ends(restarts=True)
     if not container.format.name.startswith("mov"):
         return Ends()
-    end = edit_end(data, stream.id)
-    if end is not None and end[1] * stream.rate > 1:
-        # The movie's clock is coarser than the audio's: keep the tick in which it ends.
-        end = (end[0] + end[1], end[1])
-    return Ends(
-        durations_count=True,
-        end=None if end is None else end[0],
-        n_samples=_smpb_samples(container.metadata.get("iTunSMPB", ""), stream.frames),
-    )
+    end: Fraction | None = None
+    edit = edit_end(data, stream.id)
+    if edit is not None:
+        end, tick = edit
+        if tick * stream.rate > 1:
+            # The movie's clock is coarser than the audio's: keep the tick in which it ends.
+            end += tick
+    n_samples = _smpb_samples(container.metadata.get("iTunSMPB", ""), stream.frames)
+    return Ends(durations_count=True, end=end, n_samples=n_samples)
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
@@ -62,7 +62,9 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
         return None
     priming, padding, n_samples = (int(word, 16) for word in tag_match.groups())
     per_packet, rest = divmod(priming + n_samples + padding, n_packets)
-    return n_samples if not rest and per_packet in _AAC_FRAMES else None
+    if rest or per_packet not in _AAC_FRAMES:
+        return None
+    return n_samples
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
@@ -124,9 +126,17 @@ def _u32(data: Buffer, at: int) -> int:
 
 def announced(container: str, data: Buffer) -> Promise | None:
     """Return the length that a FLAC's or MP3's header states, or None. container: FFmpeg's format name."""
-    n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
-    # MP3 decoders count their delay in one of two ways, and some writers count the header's frame.
-    return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
+    n_samples: int | None = None
+    slack_s = 0.0
+    if container == "flac":
+        n_samples = flac_samples(data)
+    elif container == "mp3":
+        n_samples = mp3_samples(data)
+        # MP3 decoders count their delay in one of two ways, and some writers count the header's frame.
+        slack_s = 0.1
+    if n_samples is None:
+        return None
+    return Promise(n_samples, slack_s)
 
 
 def flac_samples(data: Buffer) -> int | None:
@@ -140,8 +150,13 @@ def flac_samples(data: Buffer) -> int | None:
 def _behind_id3(data: Buffer) -> int:
     at = 0
     while bytes(data[at : at + 3]) == b"ID3" and at + 10 <= len(data):
-        size = sum((data[at + 6 + n] & 0x7F) << 7 * (3 - n) for n in range(4))
-        at += 10 + size + (10 if data[at + 5] & 0x10 else 0)
+        size = 0
+        for byte in data[at + 6 : at + 10]:
+            size = size << 7 | byte & 0x7F  # a size has 7 bits per byte
+        has_footer = data[at + 5] & 0x10
+        at += 10 + size
+        if has_footer:
+            at += 10
     return at
 
 
@@ -154,7 +169,8 @@ def mp3_samples(data: Buffer) -> int | None:
     head = bytes(data[at : at + 192])
     if len(head) < 192 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # not a layer III frame
         return None
-    is_mpeg1, is_mono = head[1] & 0x18 == 0x18, head[3] & 0xC0 == 0xC0
+    is_mpeg1 = head[1] & 0x18 == 0x18
+    is_mono = head[3] & 0xC0 == 0xC0
     xing = _XING_AT[is_mpeg1, is_mono]
     if head[xing : xing + 4] not in (b"Xing", b"Info"):
         return None
@@ -165,9 +181,12 @@ def mp3_samples(data: Buffer) -> int | None:
     lame = xing + 8 + sum(size for bit, size in ((1, 4), (2, 4), (4, 100), (8, 4)) if flags & bit)
     if head[lame : lame + 4] in (b"LAME", b"Lavf", b"Lavc"):
         gaps = int.from_bytes(head[lame + 21 : lame + 24], "big")
-        delay, padding = gaps >> 12, gaps & 0xFFF
+        delay = gaps >> 12
+        padding = gaps & 0xFFF
         n_samples -= delay + 529 + max(0, padding - 529)
-    return n_samples if n_samples > 0 else None
+    if n_samples <= 0:
+        return None
+    return n_samples
 
 
 # Writers to a pipe do not know the size: they write 0, all ones, or (sox) slightly less than 2 GiB.
@@ -223,7 +242,8 @@ def check_w64(data: Buffer) -> None:
         return
     at = 40  # after the file header
     while at + 24 <= len(data):
-        identity, (nbytes,) = bytes(data[at : at + 16]), struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
+        identity = bytes(data[at : at + 16])
+        (nbytes,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
         if identity == _W64_DATA and 24 < nbytes < _W64_UNKNOWN_FROM and at + nbytes > len(data):
             remaining = len(data) - at - 24
             raise DecodeFailed(f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there")

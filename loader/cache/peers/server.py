@@ -7,7 +7,7 @@ from a loop to other threads took twice the processor time. Memory: a head's byt
 for each thread.
 
 A thread reads a file's bytes behind the head, and sends both at once. With `os.sendfile` bare sockets took 1.7 to 2
-times the processor time of both sides over loopback; a network card was not measured.
+times the processor time of both sides for 100 kB over loopback, but 0.8 times for 1 MiB. No network card was measured.
 """
 
 import hmac

@@ -1,5 +1,6 @@
 """Near documents from landing to version: which is published, and what the accounts say of the others."""
 
+import hashlib
 import json
 import random
 from dataclasses import replace
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 
 from assets.assembly import candidate
+from assets.checks import near_duplicates_across_splits
 from assets.dedup.document_copies import near_published
 from assets.dedup.policy import NearDuplicates, TextMatch
 from assets.dedup.texts import documents_of
@@ -130,6 +132,24 @@ def test_sample_of_a_stopped_batch_is_excluded_by_key(dataset: Any) -> None:
     release = dataset.release(spec)
     assert release.published == (batch,)
     assert dataset.names("texts@2") == {"a.txt", "b.txt"}
+
+
+def test_marked_copy_in_another_split_stops_its_batch(dataset: Any) -> None:
+    spec = replace(
+        SPEC,
+        splits={"train": 0.5, "validation": 0.5},
+        near_duplicates=NearDuplicates(text=TextMatch(), action="mark"),
+        gate=Gate(suite=(), thresholds=None, checks={"across": near_duplicates_across_splits}),
+    )
+    copies: dict[str, bytes] = {}
+    for changed in range(1, 12):
+        data = article(1, changed)
+        copies.setdefault(spec.split_of(hashlib.sha256(data).hexdigest()), data)
+    dataset.batch(spec, {"a.txt": copies["train"]})
+    dataset.release(spec)
+    dataset.batch(spec, {"b.txt": copies["validation"]})
+    with pytest.raises(StageNotPublished, match="across: 1 documents are near-duplicates of one in another"):
+        dataset.release(spec)
 
 
 def test_batch_without_anything_new_is_given_up(dataset: Any) -> None:

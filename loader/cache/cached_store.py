@@ -1,7 +1,7 @@
 """A store whose objects are read through pages, in memory or on a local disk."""
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
@@ -10,7 +10,7 @@ from typing import NamedTuple, Unpack
 from ..errors import Changed, Corrupt
 from ..storage import Blob, ByteRange, RangeReader, ReadLimits
 from .answers import Absence, Answer, Buffer, Grant, PageCache, PageQuestion
-from .pages import page_name
+from .pages import PageCuts, page_name
 
 FETCH_BYTES = 16 * 2**20
 """Most bytes of pages that one thread fetches together, which bounds its memory."""
@@ -72,6 +72,8 @@ class CachedStore:
         self._wait_s = WAIT_S if wait_s is None else wait_s
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
+        self.origin_reads = 0
+        """Reads of ranges from the origin, about: threads count without a lock."""
 
     @property
     def url(self) -> str:
@@ -84,7 +86,7 @@ class CachedStore:
             return self._origin.get_range(key, offset, nbytes, etag)
         self._check(key, content, etag)
         span = ByteRange(offset, nbytes)
-        page_cuts = _PageCuts([span], self._cache.page_bytes)
+        page_cuts = PageCuts([span], self._cache.page_bytes)
         for number in page_cuts.cuts:
             name = self._name(content, number)
             self._cache.discard(name)
@@ -115,9 +117,58 @@ class CachedStore:
         """
         content = self._content(key)
         if content is None:
+            self.origin_reads += 1
             return self._origin.get_ranges(key, spans, etag=etag, **limits)
         ranges = self._ranges(key, content, spans, etag, limits)
         return [Blob(bytes(data), content.sha256) for data in ranges]
+
+    def get_cached_ranges(
+        self, requests: Sequence[tuple[str, Sequence[ByteRange]]]
+    ) -> list[list[Blob] | None]:
+        """Return the ranges of each (key, ranges) whose pages are all in the cache, else None.
+
+        Asks for the pages of all objects at once. Claims none, and reads nothing from the origin.
+        """
+        cuts_of: list[PageCuts | None] = []
+        questions: list[PageQuestion] = []
+        for key, spans in requests:
+            page_cuts = self._cuts_of_request(key, spans, questions)
+            cuts_of.append(page_cuts)
+        answers = iter(self._cache.read_all(questions))
+        blobs: list[list[Blob] | None] = []
+        for (key, _), page_cuts in zip(requests, cuts_of, strict=True):
+            if page_cuts is None:
+                blobs.append(None)
+                continue
+            is_whole = True
+            for number in page_cuts.cuts:
+                answer = next(answers)
+                if isinstance(answer, Grant | Absence):
+                    is_whole = False
+                else:
+                    page_cuts.take(number, answer)
+            if not is_whole:
+                blobs.append(None)
+                continue
+            sha256 = self._certain(key).sha256
+            blobs.append([Blob(bytes(data), sha256) for data in page_cuts.joined()])
+        return blobs
+
+    def _cuts_of_request(
+        self, key: str, spans: Sequence[ByteRange], questions: list[PageQuestion]
+    ) -> PageCuts | None:
+        """Return the cuts of ranges, and add a question for each page; None if only the origin has the ranges."""
+        content = self._content(key)
+        if content is None:
+            return None
+        page_cuts = PageCuts(spans, self._cache.page_bytes)
+        if page_cuts.end > content.nbytes:
+            return None  # the usual read raises the error
+        for number, cuts_of_page in page_cuts.cuts.items():
+            name = self._name(content, number)
+            cuts = [cut for _, cut in cuts_of_page]
+            questions.append(PageQuestion(name, cuts, None))
+        return page_cuts
 
     def lend_ranges(
         self,
@@ -148,7 +199,7 @@ class CachedStore:
         limits: ReadLimits,
     ) -> list[Buffer]:
         self._check(key, content, etag)
-        page_cuts = _PageCuts(spans, self._cache.page_bytes)
+        page_cuts = PageCuts(spans, self._cache.page_bytes)
         if page_cuts.end > content.nbytes:
             raise Corrupt(
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
@@ -265,7 +316,7 @@ class CachedStore:
         self,
         content: Content,
         number: int,
-        page_cuts: "_PageCuts",
+        page_cuts: PageCuts,
         *,
         claim: int | None = None,
         wait_s: float | None = None,
@@ -287,7 +338,7 @@ class CachedStore:
         self,
         key: str,
         content: Content,
-        page_cuts: "_PageCuts",
+        page_cuts: PageCuts,
         *,
         is_patient: bool,
     ) -> dict[int, Absence]:
@@ -324,7 +375,7 @@ class CachedStore:
     def _questions(
         self,
         content: Content,
-        page_cuts: "_PageCuts",
+        page_cuts: PageCuts,
         *,
         is_patient: bool,
     ) -> list[PageQuestion]:
@@ -348,7 +399,7 @@ class CachedStore:
             questions.append(question)
         return questions
 
-    def _fetch(self, key: str, content: Content, grants: dict[int, Hashable], page_cuts: "_PageCuts") -> None:
+    def _fetch(self, key: str, content: Content, grants: dict[int, Hashable], page_cuts: PageCuts) -> None:
         if not grants:
             return
         self._cache.count("cache_misses", len(grants))
@@ -361,14 +412,13 @@ class CachedStore:
             page_cuts.take(number, [page[cut] for _, cut in page_cuts.cuts[number]])
 
     def _read_origin(self, key: str, spans: Sequence[ByteRange], limits: ReadLimits) -> list[Blob]:
+        self.origin_reads += 1
         begun_s = time.perf_counter()
         blobs = self._origin.get_ranges(key, spans, etag=self._pins.get(key), **limits)
         self._cache.count("cache_store_us", int(1e6 * (time.perf_counter() - begun_s)))
         return blobs
 
-    def _read_alone(
-        self, key: str, numbers: Sequence[int], page_cuts: "_PageCuts", limits: ReadLimits
-    ) -> None:
+    def _read_alone(self, key: str, numbers: Sequence[int], page_cuts: PageCuts, limits: ReadLimits) -> None:
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -390,60 +440,3 @@ class CachedStore:
             raise Changed(
                 f"{self.url}/{key} was replaced while it was being read; shards are immutable: find out who wrote there"
             )
-
-
-class _PageCuts:
-    """Spans of one object, cut at page boundaries. cuts: page -> (span number, bytes of the page), ascending.
-
-    end: end of the last span.
-    """
-
-    def __init__(self, spans: Sequence[tuple[int, int]], page_bytes: int) -> None:
-        self._page_bytes = page_bytes
-        self.end = 0
-        self._whole: list[Buffer] = [b""] * len(spans)
-        self._split: dict[int, dict[int, Buffer]] = {}  # for spans in several pages: page -> bytes
-        cuts: dict[int, list[tuple[int, slice]]] = {}
-        for i, (start, nbytes) in enumerate(spans):
-            stop = start + nbytes
-            if stop > self.end:
-                self.end = stop
-            number, low = divmod(start, page_bytes)
-            high = low + nbytes
-            if high <= page_bytes:
-                if nbytes:
-                    cut = slice(low, high)
-                    cuts.setdefault(number, []).append((i, cut))
-                continue
-            self._split[i] = {}
-            while start < stop:
-                number, low = divmod(start, page_bytes)
-                high = min(page_bytes, low + stop - start)
-                cut = slice(low, high)
-                cuts.setdefault(number, []).append((i, cut))
-                start += high - low
-        self.cuts = {number: cuts[number] for number in sorted(cuts)}
-
-    def take(self, number: int, pieces: Sequence[Buffer]) -> None:
-        for (i, _), piece in zip(self.cuts[number], pieces, strict=True):
-            if i in self._split:
-                self._split[i][number] = piece
-            else:
-                self._whole[i] = piece
-
-    def spans(self, numbers: Iterable[int]) -> list[ByteRange]:
-        """Return the ranges of the object that the cuts of some pages are."""
-        spans: list[ByteRange] = []
-        for number in numbers:
-            page_start = number * self._page_bytes
-            for _, cut in self.cuts[number]:
-                nbytes = cut.stop - cut.start
-                spans.append(ByteRange(page_start + cut.start, nbytes))
-        return spans
-
-    def joined(self) -> list[Buffer]:
-        """Return the bytes of each span."""
-        for i, pieces in self._split.items():
-            ordered = [pieces[number] for number in sorted(pieces)]
-            self._whole[i] = b"".join(ordered)
-        return self._whole

@@ -25,14 +25,16 @@ import secrets
 import stat
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..dataset.shards.shard import crc32c
 from ..errors import InvalidRuntime
+from ..storage import ByteRange
 from ..storage.disk.folder_files import write_all
+from .answers import Buffer
 
 MARKER = "penstock-cache.json"
 NEWEST_FORMAT = 2
@@ -360,3 +362,72 @@ def touch(descriptor: int, status: os.stat_result) -> None:
     if now_ns - status.st_atime_ns > TOUCH_S * 10**9:
         with suppress(PermissionError):  # another user's page: its owner tracks its use
             os.utime(descriptor, ns=(now_ns, status.st_mtime_ns))
+
+
+class PageCuts:
+    """Spans of one object, cut at page boundaries."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]], page_bytes: int) -> None:
+        self._page_bytes = page_bytes
+        self.end = 0
+        """End of the last span."""
+        self._whole: list[Buffer] = [b""] * len(spans)
+        self._split: dict[int, dict[int, Buffer]] = {}  # for spans in several pages: page -> bytes
+        cuts: dict[int, list[tuple[int, slice]]] = {}
+        for i, span in enumerate(spans):
+            start, nbytes = span
+            stop = start + nbytes
+            if stop > self.end:
+                self.end = stop
+            number, low = divmod(start, page_bytes)
+            high = low + nbytes
+            if high <= page_bytes:
+                if nbytes:
+                    cut = slice(low, high)
+                    cuts_of_page = cuts.setdefault(number, [])
+                    cuts_of_page.append((i, cut))
+                continue
+            self._split[i] = {}
+            while start < stop:
+                number, low = divmod(start, page_bytes)
+                rest = stop - start
+                high = min(page_bytes, low + rest)
+                cut = slice(low, high)
+                cuts_of_page = cuts.setdefault(number, [])
+                cuts_of_page.append((i, cut))
+                start += high - low
+        self.cuts: dict[int, list[tuple[int, slice]]] = {}
+        """Page -> (span number, bytes of the page), ascending."""
+        for number in sorted(cuts):
+            self.cuts[number] = cuts[number]
+
+    def take(self, number: int, pieces: Sequence[Buffer]) -> None:
+        """Take the bytes of a page's cuts."""
+        cuts = self.cuts[number]
+        for (i, _), piece in zip(cuts, pieces, strict=True):
+            if i in self._split:
+                self._split[i][number] = piece
+            else:
+                self._whole[i] = piece
+
+    def spans(self, numbers: Iterable[int]) -> list[ByteRange]:
+        """Return the ranges of the object that the cuts of some pages are."""
+        spans: list[ByteRange] = []
+        for number in numbers:
+            page_start = number * self._page_bytes
+            for _, cut in self.cuts[number]:
+                start = page_start + cut.start
+                nbytes = cut.stop - cut.start
+                span = ByteRange(start, nbytes)
+                spans.append(span)
+        return spans
+
+    def joined(self) -> list[Buffer]:
+        """Return the bytes of each span."""
+        for i, pieces in self._split.items():
+            ordered: list[Buffer] = []
+            for number in sorted(pieces):
+                piece = pieces[number]
+                ordered.append(piece)
+            self._whole[i] = b"".join(ordered)
+        return self._whole

@@ -27,6 +27,9 @@ _Item = tuple[int, str, int, int, int | None]
 _Shard = tuple[int, str]
 """(version number, path)."""
 
+IsReadAhead = Callable[[str, tuple[int, int]], bool]
+"""(key, (offset, nbytes)) -> whether the range was read ahead: `AheadReader.is_read_ahead`."""
+
 OnCrc = Callable[[int, str, int], None]
 """Called with (sample number, field, CRC-32C) for each newly computed checksum."""
 
@@ -223,9 +226,23 @@ def _read_shards(
             on_crc,
         )
 
+    # Handing a shard to a thread costs more than copying what was read ahead.
+    if _are_read_ahead(find_reading, by_shard):
+        parallel_map = map
     # In shard order, so that the error raised does not depend on thread timing.
     reads = parallel_map(read_shard, list(by_shard.items()))
     return list(chain.from_iterable(reads))
+
+
+def _are_read_ahead(find_reading: FindReading, by_shard: Mapping[_Shard, Sequence[_Item]]) -> bool:
+    """Return whether the first range of each shard was read ahead: a step's ranges of a shard are read together."""
+    for (version, path), items in by_shard.items():
+        store = find_reading(version).store
+        is_read_ahead: IsReadAhead | None = getattr(store, "is_read_ahead", None)
+        _, _, offset, nbytes, _ = items[0]
+        if is_read_ahead is None or not is_read_ahead(path, (offset, nbytes)):
+            return False
+    return True
 
 
 def _read_shard(

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
-from itertools import starmap
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 
@@ -13,12 +12,8 @@ from ...cache.answers import Absence, Grant
 from ...cache.cached_store import CachedStore
 from ...cache.memory import MemoryPages
 from ...dataset.reading.places import Map
-from ...dataset.versions.version import Version
-from ...dataset.versions.view import View
 from ...modalities.video.packet_table import SUFFIX
-from ...order.plan import PlannedSource
 from ...order.random.keyed_permutation import I64
-from ...order.sources.packing import PackedView
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ..recipe.document_pieces import find_pieces
 from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
@@ -213,83 +208,6 @@ def pages_of(extents: Extents, page_bytes: int) -> list[int]:
     return sorted(set(numbers.ravel().tolist()))
 
 
-REQUEST_BYTES = 64 * 2**10
-"""A request's cost in bytes: the largest gap that `plan_reads` bridges."""
-
-
-def working_set_bytes(
-    sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int = 1
-) -> int:
-    """Return the cache size in bytes with which every page of these sources is fetched once per epoch.
-
-    world_size: ranks that share the chunks; 1 if all use the cache.
-    """
-    live: dict[str, int] = {}
-    stored: dict[str, dict[str, int]] = {}
-    for source, view in zip(sources, views, strict=True):
-        version, shape = view.version, source.shape
-        bodies = group_bodies(view)
-        whole = {group: int(body["nbytes"]) for group, body in bodies.items()}
-        stored.setdefault(version.id, {}).update(whole)
-        # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
-        alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies.values())
-        if isinstance(source.view, PackedView):  # a sequence's documents may be anywhere in their block
-            needed = sum(whole.values())
-        elif shape.chunk == 1:
-            needed = shape.n * alone
-        else:
-            per_sample = min(-(-sum(whole.values()) // shape.n), alone)
-            needed = -(-shape.live_samples * per_sample // world_size)
-            needed += -(-shape.lanes * shape.rounds_h * page_bytes // world_size)
-        live[version.id] = live.get(version.id, 0) + needed
-    return sum(min(needed, sum(stored[version].values())) for version, needed in live.items())
-
-
-def pages_pay(
-    sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int
-) -> bool:
-    """Return whether pages cost this rank less than ranges in an epoch, if each request costs REQUEST_BYTES.
-
-    In a full shuffle a rank uses one in `world_size` samples of a page; in chunks it uses all.
-    """
-    by_page = by_range = 0.0
-    for source, view in zip(sources, views, strict=True):
-        n = len(view) / (world_size if source.shape.chunk == 1 else 1)  # documents, in a packed source
-        for body in group_bodies(view).values():
-            rows = max(body["n_rows"], 1)
-            chosen = sum(nbytes for field, nbytes in body["field_nbytes"].items() if field in view.fields)
-            by_range += n * (chosen / rows + REQUEST_BYTES)
-            pages = min(-(-body["nbytes"] // page_bytes), n)
-            by_page += min(body["nbytes"], pages * page_bytes) + pages * REQUEST_BYTES
-    return by_page <= by_range
-
-
-def read_ahead_bytes(views: Sequence[View], steps: int, batch: int, world_size: int) -> int:
-    """Return the bytes of the samples that a rank reads in `steps` steps of `batch` slots."""
-    per_sample = 0
-    for view in views:
-        nbytes = 0
-        for body in group_bodies(view).values():
-            chosen = sum(size for field, size in body["field_nbytes"].items() if field in view.fields)
-            nbytes += -(-chosen // max(body["n_rows"], 1))
-        per_sample = max(per_sample, nbytes)
-    return steps * -(-batch // world_size) * per_sample
-
-
-def stored_bytes(views: Sequence[View]) -> int:
-    """Return the bytes of all shards of these views' groups."""
-    stored: dict[tuple[str, str], int] = {}
-    for view in views:
-        for group, body in group_bodies(view).items():
-            stored[view.version.id, group] = int(body["nbytes"])
-    return sum(stored.values())
-
-
-def group_bodies(view: View) -> dict[str, dict[str, Any]]:
-    version: Version = view.version
-    return {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}
-
-
 Blobs = Sequence[Blob] | None
 """A blob per range; None if the read failed."""
 
@@ -312,8 +230,19 @@ class Ranges(NamedTuple):
     """Data of the ranges, once read."""
 
 
+APART_STEPS = 16
+"""Steps whose objects are read side by side after a start, or after a read of the bucket.
+
+As many steps are read ahead. Then pages are all in caches, and one call for a step costs a tenth of one per object.
+"""
+TOGETHER_SHARE = 0.25
+"""Largest share of the memory for ranges that one call may read."""
+
+
 class RangesAhead:
     """Reads the next batches' ranges ahead and holds at most `limit_bytes` of them. Thread-safe.
+
+    A unit is the ranges of one object, or the ranges of all objects of a view while the caches have all pages.
 
     stores: view -> its store.
     """
@@ -325,43 +254,85 @@ class RangesAhead:
         self._of_step: dict[int, list[Ranges]] = {}
         self.taken_bytes = 0
         self._used = self._wasted = 0  # numbers of ranges
+        self._origin_reads = -1  # at the last look; a start counts as a read
+        self._together_from = 0  # first step whose objects are read by one call
 
-    def units(self, step: int) -> Sequence[Ranges] | None:
-        units = self._steps(step)
-        if units is None:
+    def units(self, step: int) -> Sequence[tuple[Ranges, ...]] | None:
+        shards_of_view = self._steps(step)
+        if shards_of_view is None:
             return None
-        return [
-            Ranges(step, view, key, [*starmap(ByteRange, zip(*map(_list, extents), strict=True))], Future())
-            for view, shards in units.items()
-            if view in self._stores
-            for key, extents in shards.items()
-        ]
+        units: list[tuple[Ranges, ...]] = []
+        for view, shards in shards_of_view.items():
+            if view not in self._stores:
+                continue
+            ranges = [Ranges(step, view, key, _spans(extents), Future()) for key, extents in shards.items()]
+            if self._are_read_together(step, ranges):
+                units.append(tuple(ranges))
+            else:
+                units.extend(zip(ranges))
+        return units
 
-    def expect(self, step: int, units: Sequence[Ranges]) -> None: ...
+    def _are_read_together(self, step: int, ranges: Sequence[Ranges]) -> bool:
+        """Return whether one call reads a step's ranges: one after the other, if the bucket has them."""
+        origin_reads = 0
+        for store in self._stores.values():
+            if not isinstance(store, CachedStore):
+                return False
+            origin_reads += store.origin_reads
+        if origin_reads != self._origin_reads:
+            self._origin_reads = origin_reads
+            self._together_from = step + APART_STEPS
+        if step < self._together_from:
+            return False
+        return sum(map(_nbytes, ranges)) <= TOGETHER_SHARE * self._limit_bytes
 
-    def claim(self, unit: Ranges) -> Claim:
+    def expect(self, step: int, units: Sequence[tuple[Ranges, ...]]) -> None: ...
+
+    def claim(self, unit: tuple[Ranges, ...]) -> Claim:
+        unit_bytes = sum(map(_nbytes, unit))
         with self._lock:
             if self._wasted > self._used + WASTED_MAX:
                 return Claim.NO_ROOM
-            if self.taken_bytes + sum(span.nbytes for span in unit.spans) > self._limit_bytes:
+            if self.taken_bytes + unit_bytes > self._limit_bytes:
                 return Claim.NO_ROOM
-            for number, span in enumerate(unit.spans):
-                self._drop(unit.view, unit.key, span)
-                self._held[unit.view, unit.key, span] = unit, number
-                self.taken_bytes += span.nbytes
-            self._of_step.setdefault(unit.step, []).append(unit)
+            for ranges in unit:
+                for number, span in enumerate(ranges.spans):
+                    self._drop(ranges.view, ranges.key, span)
+                    self._held[ranges.view, ranges.key, span] = ranges, number
+                    self.taken_bytes += span.nbytes
+                self._of_step.setdefault(ranges.step, []).append(ranges)
         return Claim.GRANTED
 
-    def fetch(self, unit: Ranges) -> int:
-        blobs: Blobs = None
+    def fetch(self, unit: tuple[Ranges, ...]) -> int:
         try:
-            blobs = self._stores[unit.view].get_ranges(unit.key, unit.spans)
+            missing: Sequence[Ranges] = unit
+            if len(unit) > 1:
+                missing = self._take_cached(unit)
+            for ranges in missing:
+                blobs = self._stores[ranges.view].get_ranges(ranges.key, ranges.spans)
+                ranges.blobs.set_result(blobs)
         finally:
-            unit.blobs.set_result(blobs)
-        return sum(span.nbytes for span in unit.spans)
+            self.give_back(unit)
+        return sum(map(_nbytes, unit))
 
-    def give_back(self, unit: Ranges) -> None:
-        unit.blobs.set_result(None)
+    def _take_cached(self, unit: tuple[Ranges, ...]) -> list[Ranges]:
+        """Set the data of all ranges of a view that its cache has, by one call; return the others."""
+        store = self._stores[unit[0].view]
+        assert isinstance(store, CachedStore)
+        blobs_of_unit = store.get_cached_ranges([(ranges.key, ranges.spans) for ranges in unit])
+        missing: list[Ranges] = []
+        for ranges, blobs in zip(unit, blobs_of_unit, strict=True):
+            if blobs is None:
+                missing.append(ranges)
+            else:
+                ranges.blobs.set_result(blobs)
+        return missing
+
+    def give_back(self, unit: tuple[Ranges, ...]) -> None:
+        """Let batches read what this unit did not."""
+        for ranges in unit:
+            if not ranges.blobs.done():
+                ranges.blobs.set_result(None)
 
     def passed(self, step: int) -> None:
         with self._lock:
@@ -389,6 +360,11 @@ class RangesAhead:
             results.append(blobs[piece[1]] if piece and blobs else None)
         return results
 
+    def is_read(self, view: int, key: str, span: tuple[int, int]) -> bool:
+        """Return whether a range was read ahead and waits in memory."""
+        piece = self._held.get((view, key, ByteRange(*span)))
+        return piece is not None and piece[0].blobs.done()
+
     def _drop(self, view: int, key: str, span: ByteRange) -> tuple[Ranges, int] | None:
         blob = self._held.pop((view, key, span), None)
         if blob is not None:
@@ -405,6 +381,9 @@ class AheadReader:
     @property
     def url(self) -> str:
         return self._store.url
+
+    def is_read_ahead(self, key: str, span: tuple[int, int]) -> bool:
+        return self._ahead.is_read(self._view, key, span)
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         return self._store.get_range(key, offset, nbytes, etag)
@@ -423,6 +402,9 @@ class AheadReader:
         return [next(read) if blob is None else blob for blob in held]
 
 
-def _list(values: I64) -> list[int]:
-    out: list[int] = values.tolist()
-    return out
+def _spans(extents: Extents) -> list[ByteRange]:
+    return list(map(ByteRange, extents.offset.tolist(), extents.nbytes.tolist()))
+
+
+def _nbytes(ranges: Ranges) -> int:
+    return sum([span.nbytes for span in ranges.spans])

@@ -1,12 +1,18 @@
 """The choice between pages and ranges for a loader's remote sources."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...cache.memory import MemoryPages, Sets
+from ...dataset.versions.version import Version
+from ...dataset.versions.view import View
 from ...local_ranks import node_count
+from ...order.plan import PlannedSource
+from ...order.sources.packing import PackedView
 from ..recipe.recipe import Recipe
-from .next_reads import pages_pay, read_ahead_bytes, stored_bytes, working_set_bytes
 
+REQUEST_BYTES = 64 * 2**10
+"""A request's cost in bytes: the largest gap that `plan_reads` bridges."""
 RANGES_BYTES = 256 * 2**20
 """Most bytes of ranges that wait for later batches. A folder has them in addition, a memory within its limit."""
 RANGES_STEPS = 16
@@ -145,3 +151,114 @@ class ReadChoice:
             f"{manner}: the data has {self._stored} bytes, the pages that are read side by side have about "
             f"{self._live}, the cache has room for {self._limit}"
         )
+
+
+def working_set_bytes(
+    sources: Sequence[PlannedSource],
+    views: Sequence[View],
+    page_bytes: int,
+    world_size: int = 1,
+) -> int:
+    """Return the cache size in bytes with which every page of these sources is fetched once per epoch.
+
+    world_size: ranks that share the chunks; 1 if all use the cache.
+    """
+    live: dict[str, int] = {}
+    stored: dict[str, dict[str, int]] = {}
+    for source, view in zip(sources, views, strict=True):
+        version = view.version
+        shape = source.shape
+        bodies = group_bodies(view)
+        whole = {group: int(body["nbytes"]) for group, body in bodies.items()}
+        stored.setdefault(version.id, {}).update(whole)
+        # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
+        alone = 0
+        for body in bodies.values():
+            rows = max(body["n_rows"], 1)
+            sample_bytes = -(-body["nbytes"] // rows)
+            alone += sample_bytes + page_bytes
+        if isinstance(source.view, PackedView):  # a sequence's documents may be anywhere in their block
+            needed = sum(whole.values())
+        elif shape.chunk == 1:
+            needed = shape.n * alone
+        else:
+            group_bytes = sum(whole.values())
+            per_sample = min(-(-group_bytes // shape.n), alone)
+            sample_bytes = shape.live_samples * per_sample
+            chunk_bytes = shape.lanes * shape.rounds_h * page_bytes
+            needed = -(-sample_bytes // world_size)
+            needed += -(-chunk_bytes // world_size)
+        live[version.id] = live.get(version.id, 0) + needed
+    total = 0
+    for id, needed in live.items():
+        whole_bytes = sum(stored[id].values())
+        total += min(needed, whole_bytes)
+    return total
+
+
+def pages_pay(
+    sources: Sequence[PlannedSource],
+    views: Sequence[View],
+    page_bytes: int,
+    world_size: int,
+) -> bool:
+    """Return whether pages cost this rank less than ranges in an epoch, if each request costs REQUEST_BYTES.
+
+    In a full shuffle a rank uses one in `world_size` samples of a page; in chunks it uses all.
+    """
+    by_page = 0.0
+    by_range = 0.0
+    for source, view in zip(sources, views, strict=True):
+        n: float = len(view)  # documents, in a packed source
+        if source.shape.chunk == 1:
+            n /= world_size
+        for body in group_bodies(view).values():
+            rows = max(body["n_rows"], 1)
+            chosen = _chosen_bytes(view, body)
+            by_range += n * (chosen / rows + REQUEST_BYTES)
+            all_pages = -(-body["nbytes"] // page_bytes)
+            pages = min(all_pages, n)
+            by_page += min(body["nbytes"], pages * page_bytes)
+            by_page += pages * REQUEST_BYTES
+    return by_page <= by_range
+
+
+def read_ahead_bytes(views: Sequence[View], steps: int, batch: int, world_size: int) -> int:
+    """Return the bytes of the samples that a rank reads in `steps` steps of `batch` slots."""
+    per_sample = 0
+    for view in views:
+        nbytes = 0
+        for body in group_bodies(view).values():
+            rows = max(body["n_rows"], 1)
+            chosen = _chosen_bytes(view, body)
+            nbytes += -(-chosen // rows)
+        per_sample = max(per_sample, nbytes)
+    slots = -(-batch // world_size)
+    return steps * slots * per_sample
+
+
+def _chosen_bytes(view: View, body: dict[str, Any]) -> int:
+    """Return the bytes of a group's fields that a view reads."""
+    chosen = 0
+    for field, nbytes in body["field_nbytes"].items():
+        if field in view.fields:
+            chosen += nbytes
+    return chosen
+
+
+def stored_bytes(views: Sequence[View]) -> int:
+    """Return the bytes of all shards of these views' groups."""
+    stored: dict[tuple[str, str], int] = {}
+    for view in views:
+        for group, body in group_bodies(view).items():
+            stored[view.version.id, group] = int(body["nbytes"])
+    return sum(stored.values())
+
+
+def group_bodies(view: View) -> dict[str, dict[str, Any]]:
+    version: Version = view.version
+    bodies: dict[str, dict[str, Any]] = {}
+    for field in view.fields:
+        group = version.group_of(field)
+        bodies[group] = version.manifest["groups"][group]
+    return bodies

@@ -28,10 +28,9 @@ from .next_reads import (
     PagesAhead,
     RangesAhead,
     RankFuture,
-    group_bodies,
 )
 from .read_ahead import ReadAhead, UnitSource
-from .read_choice import OVERFLOW_BYTES, RANGES_STEPS, ReadChoice
+from .read_choice import OVERFLOW_BYTES, RANGES_STEPS, ReadChoice, group_bodies
 
 if TYPE_CHECKING:
     from ...cache.node_cache import OpenCache

@@ -12,7 +12,7 @@ import pytest
 import loader
 from loader.cache.fixed_share import page_rank
 from loader.errors import Corrupt, InvalidRuntime
-from loader.run.ahead.next_reads import working_set_bytes
+from loader.run.ahead.read_choice import working_set_bytes
 from loader.storage.cloud.store import RemoteStore
 from tests.servers.patience import PATIENCE_S, until
 

@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 import loader
+from loader.cache.answers import count_nothing
+from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import Transient
 from loader.run.ahead import read_ahead
-from loader.run.ahead.next_reads import PagesAhead, Ranges, RangesAhead
+from loader.run.ahead.next_reads import AheadReader, Extents, PagesAhead, Ranges, RangesAhead
 from loader.run.ahead.read_ahead import Claim
 from loader.storage import ByteRange
+from tests.cache.origin import body, origin_of
 from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S, until
 
@@ -243,7 +246,7 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
     store.put("object", bytes(range(100)))
     spans = [ByteRange(0, 4), ByteRange(40, 3), ByteRange(90, 2)]
     ahead = RangesAhead(lambda step: {}, {0: store}, 2**20)
-    unit = Ranges(7, 0, "object", spans, Future())
+    unit = (Ranges(7, 0, "object", spans, Future()),)
     assert ahead.claim(unit) is Claim.GRANTED
     assert ahead.fetch(unit) == 9
     taken = ahead.take(0, "object", spans[::-1])
@@ -251,6 +254,53 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
         bytes(range(n.offset, n.offset + n.nbytes)) for n in spans[::-1]
     ]
     assert ahead.take(0, "object", spans) == [None] * 3
+
+
+def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
+    """A call per step once 16 steps found all pages, a call per object after a read of the bucket."""
+    sizes = {"a": 3 * PAGE, "b": 2 * PAGE + 7, "c": PAGE}
+    origin = origin_of(tmp_path / "origin", sizes)
+    cache = MemoryPages(PageMemory(limit_bytes=2**24, page_bytes=PAGE), count_nothing)
+    cache.keep_share(2**24, origin.sets, by_need=False)
+    store = CachedStore(origin, cache, origin.content, fraction=0.0)
+    for key, nbytes in sizes.items():
+        store.get_ranges(key, [ByteRange(0, nbytes)])
+    calls = []
+    read_all = MemoryPages.read_all
+
+    def counted(self, questions):
+        calls.append(len(questions))
+        return read_all(self, questions)
+
+    monkeypatch.setattr(MemoryPages, "read_all", counted)
+    offsets = np.array([5, PAGE - 9])
+    extents = Extents(offsets, np.array([40, 9]))
+    across = Extents(np.array([PAGE - 4]), np.array([8]))
+    ahead = RangesAhead(lambda step: {0: {"a": extents, "b": across, "c": extents}}, {0: store}, 2**20)
+
+    def read(step):
+        units = ahead.units(step)
+        for unit in units:
+            assert ahead.claim(unit) is Claim.GRANTED
+        for unit in units:
+            ahead.fetch(unit)
+        reader = AheadReader(ahead, 0, store)
+        for key, spans in (("a", extents), ("b", across), ("c", extents)):
+            wanted = [*map(ByteRange, spans.offset.tolist(), spans.nbytes.tolist())]
+            assert reader.is_read_ahead(key, wanted[0])
+            for span, blob in zip(wanted, reader.get_ranges(key, wanted), strict=True):
+                assert blob.data == body(key, sizes[key])[span.offset : span.offset + span.nbytes]
+            assert not reader.is_read_ahead(key, wanted[0])
+        return len(units)
+
+    origin.asked.clear()
+    assert [read(step) for step in range(20)] == [3] * 16 + [1] * 4
+    assert calls[48:] == [4] * 4
+    assert origin.asked == []
+    store.get_range("b", 0, 1)  # drops a page, as for wrong bytes
+    assert read(20) == 1
+    assert [read(step) for step in range(21, 38)] == [3] * 16 + [1]
+    assert [key for key, _, _ in origin.asked] == ["b", "b"]
 
 
 def test_page_that_fails_is_read_by_the_batch(memory_root, watched, monkeypatch):

@@ -27,7 +27,7 @@ from loader.errors import (
     TooManyCorrupt,
     TransformFailed,
 )
-from loader.run.ahead.next_reads import working_set_bytes
+from loader.run.ahead.read_choice import working_set_bytes
 
 FIELD = "tokens.npy"
 PACK = loader.pack(FIELD, 32, pad_id=9)

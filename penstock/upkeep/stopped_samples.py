@@ -27,7 +27,7 @@ def stopped_samples(
     *,
     whole_objects: bool,
 ) -> dict[str, ExcludedSample]:
-    """Return key -> sample, of those that batches have whose newest verdict is failed.
+    """Return key -> sample. Searches the batches whose newest verdict is failed.
 
     Reads the tables of these batches. Parts that the collector deleted have no samples.
     """

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,16 +68,17 @@ class _EnergonDataset(NamedTuple):
     field_names: FieldNames
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
-        split, excluded = self.meta.splits.get(info.key), self.meta.excluded
+        """Yield an archive's samples, except excluded ones."""
+        split = self.meta.splits.get(info.key)
         window = ObjectWindow(self.store, info, neighbours=self.neighbours)
-        n_there = 0
+        n_samples = 0
         try:
-            by_headers = partial(
-                samples_in, window, self.exported, self.members, self.field_names, lower=False
-            )
-            for sample in self._by_index(window, info) or by_headers():
-                n_there += 1
-                if not excluded.isdisjoint((f"{info.key}/{sample.key}", f"{info.key}/./{sample.key}")):
+            samples = self._by_index(window, info)
+            if samples is None:
+                samples = samples_in(window, self.exported, self.members, self.field_names, lower=False)
+            for sample in samples:
+                n_samples += 1
+                if self._is_excluded(info, sample.key):
                     continue
                 if split is not None and self.exported is None:
                     sample = sample._replace(source={"split": split})
@@ -86,7 +86,11 @@ class _EnergonDataset(NamedTuple):
         finally:
             window.close()
         what = f"{self.store.url}/{FOLDER}{INFO[0]}, of {info.key!r},"
-        self.stated.compare(what, "samples", self.meta.counts[info.key], n_there)
+        self.stated.compare(what, "samples", self.meta.counts[info.key], n_samples)
+
+    def _is_excluded(self, info: ObjectInfo, key: str) -> bool:
+        names = (f"{info.key}/{key}", f"{info.key}/./{key}")
+        return not self.meta.excluded.isdisjoint(names)
 
     def _by_index(self, window: ObjectWindow, info: ObjectInfo) -> Iterator[ForeignSample] | None:
         if info.key not in self.indexed:
@@ -99,20 +103,25 @@ class _EnergonDataset(NamedTuple):
     def _each(
         self, window: ObjectWindow, indexed_samples: list[tuple[str, list[IndexedMember]]]
     ) -> Iterator[ForeignSample]:
-        member = metadata_member(self.exported.fields) if self.exported else None
+        metadata_name = None
+        if self.exported:
+            metadata_name = metadata_member(self.exported.fields)
         documents = JsonDocuments(window, self.members, lower=False)
-        for document in (one for _, members in indexed_samples for one in members if one.name == FIELD):
-            documents.add(ByteRange(document.offset, document.nbytes), window.read)
+        for _, members in indexed_samples:
+            for member in members:
+                if member.name == FIELD:
+                    documents.add(ByteRange(member.offset, member.nbytes), window.read)
         rows = documents.rows()
         for key, members in indexed_samples:
-            fields = {one.name: ByteRange(one.offset, one.nbytes) for one in members}
+            fields = {member.name: ByteRange(member.offset, member.nbytes) for member in members}
             for name in fields:
                 self.field_names.add(name, f"{key}.{name}")
             columns: SampleColumns | tuple[()] | tuple[dict[str, Any]] = ()
             if rows and FIELD in fields:
                 columns = (rows[fields[FIELD].offset],)
-            if self.exported and member in fields:
-                columns = metadata_at(window, self.exported, fields.pop(member), key)
+            if self.exported and metadata_name in fields:
+                document = fields.pop(metadata_name)
+                columns = metadata_at(window, self.exported, document, key)
             yield ForeignSample(key.removeprefix("./"), fields, *columns)
 
 
@@ -142,9 +151,11 @@ CREATE INDEX idx_sample_parts_full
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
+    """Return the metadata's losses, and how many samples have no split."""
     out = metadata_loss(selection)
     if "split" in selection.columns:
-        n = sum(one is None for one in selection.frame.filter(selection.members)["split"])
+        splits = selection.frame.filter(selection.members)["split"]
+        n = splits.null_count()
         if n:
             why = "Energon reads only samples of a split: their archives are written, but no split has them"
             out.append(Loss(f"{n} samples without a split", why))
@@ -152,11 +163,14 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    out = list[WorkUnit]()
+    """Return a unit per part and split; samples without a split come in units of their own."""
+    out: list[WorkUnit] = []
     for unit in selection.by_part():
-        splits = np.array([_split(selection, ordinal) or "" for ordinal in unit.ordinals.tolist()], object)
-        for split in dict.fromkeys(splits.tolist()):
-            out.append(replace(unit, number=len(out), ordinals=unit.ordinals[splits == split]))
+        names = [_split(selection, ordinal) or "" for ordinal in unit.ordinals.tolist()]
+        splits = np.array(names, object)  # [samples of the unit]
+        for split in dict.fromkeys(names):
+            ordinals = unit.ordinals[splits == split]
+            out.append(replace(unit, number=len(out), ordinals=ordinals))
     return out
 
 
@@ -171,14 +185,17 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
     units_written = units(selection)
     splits: dict[str, list[str]] = {}
     for unit in units_written:
-        if split := _split(selection, int(unit.ordinals[0])) if "split" in selection.columns else ALL:
+        split: str | None = ALL
+        if "split" in selection.columns:
+            split = _split(selection, int(unit.ordinals[0]))
+        if split:
             splits.setdefault(split, []).append(_name(unit))
     with outbox.path(INDEX) as path:
         _write_index(path, selection, units_written)
     outbox.put(f"{FOLDER}{SPLIT[0]}", canonical_json({"exclude": [], "split_parts": splits}))
     outbox.put(f"{FOLDER}dataset.yaml", canonical_json(DATASET))
-    of = f"{selection.version.id} {selection.n_samples} {' '.join(selection.fields)}"
-    outbox.put(f"{FOLDER}index.uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, of)).encode())
+    identity = f"{selection.version.id} {selection.n_samples} {' '.join(selection.fields)}"
+    outbox.put(f"{FOLDER}index.uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, identity)).encode())
     counts = {_name(unit): len(unit.ordinals) for unit in units_written}
     outbox.put(f"{FOLDER}{INFO[0]}", canonical_json({"shard_counts": counts}))
 
@@ -188,7 +205,9 @@ def _name(unit: WorkUnit) -> str:
 
 
 def _split(selection: ExportSelection, ordinal: int) -> str | None:
-    split: str | None = selection.frame["split"][ordinal] if "split" in selection.columns else None
+    if "split" not in selection.columns:
+        return None
+    split: str | None = selection.frame["split"][ordinal]
     return split
 
 
@@ -206,7 +225,9 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
                     "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
                     (unit.number, key, number, start, end - start),
                 )
-                rows = [(unit.number, number, one.name, one.offset, one.nbytes) for one in members]
+                rows = [
+                    (unit.number, number, member.name, member.offset, member.nbytes) for member in members
+                ]
                 database.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", rows)
                 start = end
         database.execute("COMMIT")
@@ -214,15 +235,16 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
 
 
 def _layout(selection: ExportSelection, unit: WorkUnit) -> Iterator[tuple[str, list[MemberPlace]]]:
-    member, at = metadata_member(selection.fields), 0
-    for first in range(0, len(unit.ordinals), ADDRESSES):
-        ordinals = unit.ordinals[first : first + ADDRESSES]
-        for address, columns in zip(
-            selection.version.address(ordinals, unit.fields), selection.rows(ordinals), strict=True
-        ):
+    """Yield each sample's key and where `put_archive` writes its members."""
+    metadata_name = metadata_member(selection.fields)
+    end = 0
+    for start in range(0, len(unit.ordinals), ADDRESSES):
+        ordinals = unit.ordinals[start : start + ADDRESSES]
+        addresses = selection.version.address(ordinals, unit.fields)
+        for address, columns in zip(addresses, selection.rows(ordinals), strict=True):
             sizes = {name: place.nbytes for name, place in address.fields.items()}
-            if member and columns:
-                sizes[member] = len(metadata_json(columns))
-            members = places(address.key, sizes, at)
-            at = end_of(members, at)
+            if metadata_name and columns:
+                sizes[metadata_name] = len(metadata_json(columns))
+            members = places(address.key, sizes, end)
+            end = end_of(members, end)
             yield address.key, members

@@ -18,6 +18,7 @@ from loader import errors
 from loader.cores import n_cores
 from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.names import key_hash
+from loader.dataset.shards.part import Part
 from loader.dataset.tables.parquet import get_tables
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample, Spill
@@ -59,7 +60,9 @@ def read_units(
     readable: Readable, infos: Iterable[ObjectInfo], shard_bytes: int, failures: list[str]
 ) -> list[ReadUnit]:
     """Return the objects' units in order; append errors to `failures`."""
-    units, pending, nbytes = list[ReadUnit](), list[ImportRun](), 0
+    units: list[ReadUnit] = []
+    pending: list[ImportRun] = []
+    nbytes = 0
     for info in infos:
         try:
             runs = list(readable.runs(info))
@@ -71,7 +74,8 @@ def read_units(
             nbytes += run.nbytes
             if nbytes >= shard_bytes:
                 units.append(ReadUnit(f"{len(units):05d}", pending))
-                pending, nbytes = [], 0
+                pending = []
+                nbytes = 0
     if pending:
         units.append(ReadUnit(f"{len(units):05d}", pending))
     return units
@@ -98,7 +102,7 @@ class UnitReader:
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
         """Yield a unit's samples; after an error, only check the other objects, then raise the last error."""
-        errors = list[PenstockError]()
+        errors: list[PenstockError] = []
         for run in unit.runs:
             try:
                 for sample in self._samples(run):
@@ -141,11 +145,15 @@ class UnitReader:
                 raise type(error)(f"{run.info.key}, sample {sample.key!r}: {error}") from error
 
     def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
-        names = names_of(
-            [n for n in sample.fields if not {n, n.removesuffix(ROWS_SUFFIX)} & self.options.without],
-            info,
-            sample.key,
-        )
+        """Return field name -> the format's name, without those that the options leave out."""
+        without = self.options.without
+        # Row blocks go with their field.
+        chosen = [
+            name
+            for name in sample.fields
+            if name not in without and name.removesuffix(ROWS_SUFFIX) not in without
+        ]
+        names = names_of(chosen, info, sample.key)
         if not names:
             raise without_field(info.key, sample.key, sample.metadata)
         return names
@@ -164,41 +172,55 @@ def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
     """Return groups and repeated keys of the written units. Reads all keys. known: the dataset's groups."""
-    kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
+    kinds: dict[tuple[str, ...], Rows] = {}
+    keys: list[pa.Table] = []
     parts = [part for unit in written for part in unit.parts]
     files = [part.samples for part in parts if part.samples is not None]
     for part, table in zip(parts, get_tables(root, files, ["key", "raw_key"]), strict=True):
-        kind = tuple(sorted(name for shard in part.shards for name in shard.field_nbytes))
-        first = [table["key"][0].as_py()], [table["raw_key"][0].as_py()]
-        kinds.setdefault(kind, Rows(kind, *first))
+        kind = tuple(sorted(_group_by_field(part)))
+        if kind not in kinds:
+            first_key = table["key"][0].as_py()
+            first_object = table["raw_key"][0].as_py()
+            kinds[kind] = Rows(kind, [first_key], [first_object])
         keys.append(table.select(["key"]))
     group_of = groups_of(list(kinds.values()), known)
     twice = frozenset(_repeated(pa.concat_tables(keys)["key"]))
-    fits = iter(zip(parts, keys, strict=True))
     again = []
+    position = 0
     for unit in written:
-        tables = [next(fits) for _ in unit.parts]
-        if any(
-            any(group_of[name] != shard.group for shard in part.shards for name in shard.field_nbytes)
-            or (twice and not twice.isdisjoint(table["key"].to_pylist()))
-            for part, table in tables
-        ):
+        unit_keys = keys[position : position + len(unit.parts)]
+        position += len(unit.parts)
+        has_groups = all(_group_by_field(part).items() <= group_of.items() for part in unit.parts)
+        has_repeated = bool(twice) and any(
+            not twice.isdisjoint(table["key"].to_pylist()) for table in unit_keys
+        )
+        if not has_groups or has_repeated:
             again.append(replace(unit.unit, name=f"{unit.unit.name}{RENAMED}"))
     return SettledUnits(group_of, twice, again)
+
+
+def _group_by_field(part: Part) -> dict[str, str]:
+    groups: dict[str, str] = {}
+    for shard in part.shards:
+        groups.update(dict.fromkeys(shard.field_nbytes, shard.group))
+    return groups
 
 
 def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
     """Raise DuplicateKey if one object has a key twice. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
-    if twice := _repeated(table["key"]):
-        at = pc.index(table["key"], twice[0]).as_py()
-        raise duplicate_key(twice[0], table["raw_key"][at].as_py())
+    repeated = _repeated(table["key"])
+    if repeated:
+        row = pc.index(table["key"], repeated[0]).as_py()
+        raise duplicate_key(repeated[0], table["raw_key"][row].as_py())
 
 
 def _repeated(keys: pa.ChunkedArray) -> list[str]:
+    """Return the keys that come more than once, sorted."""
     counts = keys.value_counts()
-    return sorted(counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist())
+    is_repeated = pc.greater(counts.field("counts"), 1)
+    return sorted(counts.filter(is_repeated).field("values").to_pylist())
 
 
 class Spilled:

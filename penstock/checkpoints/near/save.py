@@ -100,7 +100,8 @@ class NearSaves:
             )
         saves = NearSaves(nodes, run, part_bytes, group, step_bytes)
         # The first save then finds the memory: fresh memory takes a step as long again as the copy.
-        saves._host_copy.take(plain_state(state))
+        copy = saves._host_copy.take(plain_state(state))
+        saves._copy_bytes = state_bytes(copy)
         return saves
 
     @property

@@ -6,8 +6,9 @@ A thread takes what has come without waiting; once a head is complete, it answer
 from a loop to other threads took twice the processor time. Memory: a head's bytes for each connection, a body's piece
 for each thread.
 
-A thread reads a file's bytes behind the head, and sends both at once. With `os.sendfile` bare sockets took 1.7 to 2
-times the processor time of both sides for 100 kB over loopback, but 0.8 times for 1 MiB. No network card was measured.
+A thread reads up to 256 KiB behind the head, and sends both at once. With `os.sendfile` bare sockets took 1.7 to 2
+times the processor time of both sides for 100 kB over loopback, but 0.8 times for 1 MiB: it sends longer ranges. No
+network card was measured.
 """
 
 import hmac
@@ -73,6 +74,7 @@ _REASONS = {
 }
 
 
+SHORTER = "a page's file became shorter while it was sent"
 _NO_BODY = RequestHead("GET", "", 0, {})
 _pieces = threading.local()
 
@@ -145,6 +147,11 @@ class Exchange:
 
     def send_file(self, head: bytes, descriptor: int, offset: int, nbytes: int) -> None:
         """Answer with a head and bytes of an open file. Raises: BrokenExchange; OSError if the file is unreadable."""
+        if len(head) + nbytes > PIECE_BYTES:
+            self._begin()
+            self._send(head, socket.MSG_MORE)
+            self._send_large(descriptor, offset, nbytes)
+            return
         view = _thread_piece()
         begin = len(head)
         view[:begin] = head
@@ -153,12 +160,24 @@ class Exchange:
             piece = view[begin : begin + stop - offset]
             count = os.preadv(descriptor, [piece], offset)
             if not count:
-                raise BrokenExchange("a page's file became shorter while it was sent")
+                raise BrokenExchange(SHORTER)
             if begin:
                 self._begin()
             self._send(view[: begin + count])
             offset += count
             begin = 0
+
+    def _send_large(self, descriptor: int, offset: int, nbytes: int) -> None:
+        stop = offset + nbytes
+        while offset < stop:
+            try:
+                count = os.sendfile(self._connection.socket.fileno(), descriptor, offset, stop - offset)
+            except OSError as error:
+                raise BrokenExchange(f"an answer stopped: {error}") from error
+            if not count:
+                raise BrokenExchange(SHORTER)
+            self._check_time()
+            offset += count
 
     def _begin(self) -> None:
         if self.is_answered:

@@ -425,9 +425,6 @@ class PageCuts:
     def joined(self) -> list[Buffer]:
         """Return the bytes of each span."""
         for i, pieces in self._split.items():
-            ordered: list[Buffer] = []
-            for number in sorted(pieces):
-                piece = pieces[number]
-                ordered.append(piece)
+            ordered = [pieces[number] for number in sorted(pieces)]
             self._whole[i] = b"".join(ordered)
         return self._whole

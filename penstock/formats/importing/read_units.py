@@ -145,7 +145,7 @@ class UnitReader:
                 raise type(error)(f"{run.info.key}, sample {sample.key!r}: {error}") from error
 
     def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
-        """Return field name -> the format's name, without those that the options leave out."""
+        """Return field name -> the format's name, except fields that the options leave out."""
         without = self.options.without
         # Row blocks go with their field.
         chosen = [

@@ -22,7 +22,7 @@ ENTERED = {
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }
-MODULES = {"assets.ingest.units": 120, "loader": 2, "loader.run.loader": 141}
+MODULES = {"assets.ingest.units": 121, "loader": 2, "loader.run.loader": 141}
 """Modules of the project that are loaded behind `import`."""
 REGISTER_MODULES = 178
 """Modules of the project that `penstock register webdataset` loads."""

@@ -189,11 +189,12 @@ def _finding(
     pairs = [f"{sample.key} of {protected.name}[{sample.ordinal}]" for sample in by_key[:NAMED]]
     examples = ", ".join(pairs)
     n_samples = len(np.unique([sample.key for sample in by_key]))
+    unit = "sample" if n_samples == 1 else "samples"
     return DriftFinding(
         what=f"in the protected {protected.name}",
         column=column,
-        before="no sample of it",
-        now=f"{n_samples} samples ({how}): {examples}",
+        before="none",
+        now=f"{n_samples} {unit} ({how}): {examples}",
         effect=n_samples,
         certain=True,
         keys=tuple(sample.key for sample in by_key[:5]),

@@ -140,6 +140,6 @@ def _column_values(row: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(row.get("duration_s"), float | int):
         facts["length"] = length(row["duration_s"])
     if row.get("n_chars"):
-        facts["length"] = f"{row['n_chars']:,} letters"
+        facts["length"] = f"{row['n_chars']:,} characters"
     facts |= {name: clean(row[name], 80) for name in _SHOWN if row.get(name)}
     return facts

@@ -166,7 +166,7 @@ def test_question_in_a_document_stops_a_batch_and_both_samples_are_named(root: l
     (ordinal,) = live_ordinals(root.open("exam@1"), ["q-clips"])
     (finding,) = result.findings
     assert (finding["what"], finding["column"]) == ("in the protected exam@1", "texts")
-    assert finding["now"] == f"1 samples (13 words in a row): poisoned of exam@1[{ordinal}]"
+    assert finding["now"] == f"1 sample (13 words in a row): poisoned of exam@1[{ordinal}]"
     assert finding["keys"] == ["poisoned"]
     # Takedowns search what is stored about docs for names of its own samples.
     assert "q-clips" not in str(result)
@@ -210,5 +210,5 @@ def test_clip_of_a_protected_version_is_named(root: loader.Root) -> None:
     assert result.stops
     (finding,) = result.findings
     (ordinal,) = live_ordinals(root.open("clips@1"), ["clip/0302"])
-    assert finding["now"] == f"1 samples (within 8 bits): clip/new of clips@1[{ordinal}]"
+    assert finding["now"] == f"1 sample (within 8 bits): clip/new of clips@1[{ordinal}]"
     assert judged(root, "protected", [row(20), {**clip(302, 12), **other}], "clips@1").passed

@@ -58,7 +58,7 @@ def test_question_stops_a_batch_until_its_document_is_left_out(
     release = run("release", SPEC)
     assert not release.success
     key = poisoned_key(root)
-    both = f"1 samples (13 words in a row): {key} of exam@1[0]"
+    both = f"1 sample (13 words in a row): {key} of exam@1[0]"
     assert both in failure_of(release)
     # Dagster's page of the check names both, too.
     (shown,) = [one for one in release.get_asset_check_evaluations() if one.check_name == "protected"]

@@ -324,7 +324,7 @@ def test_objects_that_are_no_windows_count_for_nobody(tmp_path: Path) -> None:
         folder.store.put(folder.key(f"windows/{name}"), b"no table")
     assert folder.window_keys() == []
     assert folder.window_sums() == []
-    assert [(one.first, one.end) for one in planned_steps._of_record(folder.store, "a")] == [(0, 1)]
+    assert [(one.first, one.end) for one in planned_steps._recorded_starts(folder.store, "a")] == [(0, 1)]
     assert read_signs(folder.store, 10**15).windows == []
     assert nodes_at(folder, 0, 1000) == ()
     assert briefs(folder.store)[0].window_step == 0

@@ -21,7 +21,7 @@ def filled(folder: Path, n: int) -> loader.Root:
     root = loader.Root(folder)
     with root.write("points") as writer:
         for number in range(n):
-            writer.add(f"{number:05d}", {"cls": number})
+            writer.add(f"p{number:05d}", {"cls": number})  # the digits by themselves may be part of a time
     return root
 
 
@@ -74,7 +74,7 @@ def test_runs_that_trained_on_a_sample_are_listed_and_no_others(tmp_path: Path, 
 
 def test_each_step_counts_under_the_plan_that_ran_it(tmp_path: Path) -> None:
     root = filled(tmp_path, 400)
-    key = "00007"
+    key = "p00007"
     early, late = planned(root), planned(root, seed=9)
     train(root, "changed", early, 0, 30, trail=True)
     with loader.Loader(late, 0, 1, workers=0, trail=loader.Trail(root, "changed"), steps=80) as batches:
@@ -113,13 +113,13 @@ def test_cost_is_that_of_epochs_not_of_steps(tmp_path: Path, monkeypatch: pytest
             batches.seek(steps)
             saved.save(steps, {"w": torch.zeros(1)}, batches)
         calls = counted(monkeypatch, type(root.store))
-        runs = trained_on(root, of_dataset("points"), ["00007"])
+        runs = trained_on(root, of_dataset("points"), ["p00007"])
         monkeypatch.undo()
         counts[run] = len(calls)
         (listed,) = [one for one in runs if one.run == run]
         epochs = steps * 8 // 4000
         assert epochs <= len(listed.steps) <= epochs + 1
-        assert set(met(plan, "00007", range(600))) == {step for step in listed.steps if step < 600}
+        assert set(met(plan, "p00007", range(600))) == {step for step in listed.steps if step < 600}
     assert counts["b"] <= counts["a"] + 10
 
 
@@ -146,11 +146,11 @@ def test_run_whose_plan_is_lost_is_unknown(tmp_path: Path, cli: Cli) -> None:
     plan = planned(root)
     train(root, "lost", plan, 0, 6)
     root.store.delete_many([f"plans/{plan.hash}.json"])
-    done = cli("seen", "--runs", "p", "00001", root=tmp_path)
+    done = cli("seen", "--runs", "p", "p00001", root=tmp_path)
     assert (done.code, done.out[:14]) == (1, "lost: unknown ")
     plan.save(root)
-    assert cli("seen", "--runs", "p", "00001", root=tmp_path).code == 0
-    done = cli("seen", "--runs", "q", "00001", root=tmp_path)
+    assert cli("seen", "--runs", "p", "p00001", root=tmp_path).code == 0
+    done = cli("seen", "--runs", "q", "p00001", root=tmp_path)
     assert (done.code, "no plan has a source 'q'; they have p" in done.err) == (2, True)
     for words, text in (
         (("lost", "p", "k", "--runs"), "leave out RUN"),

@@ -77,10 +77,16 @@ def test_objects_of_metrics_leave_no_work_for_the_garbage_collector(memory_root)
     put_notes(memory_root, "a", 0, 1, range(3), **{"note.loss": [0.5] * 3})
     (info,) = memory_root.store.list("trails/a/0-of-1/")
     data = memory_root.store.get(info.key).data
-    gc.collect()
-    gc.disable()
-    for _ in range(10):
-        row_numbers.row_numbers(data, info.key, {"step": pa.int64()})
-    n_garbage = gc.collect()
-    gc.enable()
-    assert n_garbage == 0
+
+    def n_garbage():
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                row_numbers.row_numbers(data, info.key, {"step": pa.int64()})
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    # A thread of an earlier test may end meanwhile, and leave some.
+    assert min(n_garbage() for _ in range(4)) == 0

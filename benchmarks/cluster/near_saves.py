@@ -18,7 +18,7 @@ LIMIT_BYTES = 2**24
 
 
 class NearFigures(NamedTuple):
-    """Seconds of steps of 50 ms: the median alone, and the slowest of each kind, of all ranks."""
+    """Seconds of steps of 50 ms: the median alone, and the slowest of each kind, of all ranks: the rounds' median."""
 
     median_s: float
     alone_s: float
@@ -60,12 +60,12 @@ def near_save_figures(folder: Path, nbytes: int = NBYTES) -> NearFigures:
             )
         ranks = [node.answer() for node in nodes]
     return NearFigures(
-        median_s=statistics.median(ranks[0]["alone"]),
+        median_s=statistics.median(ranks[0]["alone"][0]),
         alone_s=_slowest(ranks, "alone"),
         beside_near_s=_slowest(ranks, "beside_near"),
         beside_root_s=_slowest(ranks, "beside_root"),
-        near_copy_s=_slowest(ranks, "near_copies"),
-        root_copy_s=_slowest(ranks, "root_copies"),
+        near_copy_s=max(max(rank["near_copies"]) for rank in ranks),
+        root_copy_s=max(max(rank["root_copies"]) for rank in ranks),
         saved=ranks[0]["saved"],
         skipped=ranks[0]["skipped"],
         failed=ranks[0]["failed"],
@@ -73,4 +73,8 @@ def near_save_figures(folder: Path, nbytes: int = NBYTES) -> NearFigures:
 
 
 def _slowest(ranks: list[dict[str, Any]], name: str) -> float:
-    return max(max(rank[name]) for rank in ranks)
+    """Return the slowest step of all ranks in a round: the rounds' median."""
+    rounds = range(len(ranks[0][name]))
+    slowest_s = [max(max(rank[name][number]) for rank in ranks) for number in rounds]
+    print(f"slowest steps, {name}, s:", ", ".join(f"{seconds:.3f}" for seconds in slowest_s))
+    return statistics.median(slowest_s)

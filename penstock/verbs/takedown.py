@@ -184,7 +184,7 @@ def run(arguments: Namespace) -> Answer:
             mirrored = sum(purge_mirror(url, record, root.store) for url in arguments.mirror)
         body.append({**ran.to_json(), "pages": pages, "noncurrent": old, "mirrored": mirrored})
         lines.append(ran.text())
-    return body, lines_text(lines) or "no takedowns", 0
+    return body, "\n".join(lines) or "no takedowns", 0
 
 
 def _which_place(root: "loader.Root") -> str:

@@ -13,6 +13,7 @@ from ...denied.find import Findings, find
 from ...denied.keys_tables import KeysTables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
+from ...text import lines_text
 from .band_edits import band_edits
 from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
 from .pipeline_files import lifecycle_edits
@@ -97,7 +98,7 @@ class TakedownReport:
             )
             lines.append(f"  raw object, {'deleted at its source' if uri in deleted else state}: {uri}")
         lines += [f"  raw object that others need too, left at its source: {uri}" for uri in self.shared]
-        return "\n".join(lines)
+        return lines_text(lines)
 
 
 class Steps:

@@ -187,6 +187,7 @@ def test_takedown_lists_the_runs_and_checkpoints(tmp_path: Path, cli: Cli) -> No
     (dry,) = cli("takedown", "run", "--json", root=tmp_path).json
     assert dry["trained"] == expected
     done = cli("takedown", "run", "--apply", root=tmp_path)
+    assert "  published points@2" in done.out.splitlines()
     assert (
         "a run that trained on 2 of them: long on points, steps 4 to 11; checkpoints that include them: 6, 9, 12"
         in done.out

@@ -7,14 +7,13 @@ import loader
 from loader.dataset.shards.part import part_rows
 from loader.errors import ObjectNotFound
 
+from ..approvals import VERDICTS
 from ..exclusion_records import ExcludedSample
 from ..stages import current_record, current_records
 
 if TYPE_CHECKING:
     from loader import Root
 
-VERDICTS = "version"
-"""Stage whose records are the gate's verdicts."""
 SAMPLES = "samples"
 """Stage whose records list a batch's parts."""
 FACTS = ("unit_id", "raw_uri", "raw_sha256")

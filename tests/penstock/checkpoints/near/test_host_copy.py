@@ -25,11 +25,11 @@ def test_second_copy_needs_no_new_memory():
     state["model"]["w"] += 1.0
     state["lr"] = 0.2
     before = page_faults()
-    taken = copy.take(state)
+    staged = copy.take(state)
     assert page_faults() - before < n_pages / 100
     state["model"]["w"] += 1.0
-    assert torch.equal(taken["model"]["w"], torch.ones(2**22))
-    assert taken["lr"] == 0.2
+    assert torch.equal(staged["model"]["w"], torch.ones(2**22))
+    assert staged["lr"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_second_copy_needs_no_new_memory():
 def test_copy_of_a_state_that_changed_equals_the_state(after):
     copy = HostCopy()
     copy.take({"w": torch.zeros(4), "n": [1, torch.tensor(2)]})
-    taken = copy.take(after)
-    assert taken.keys() == after.keys()
+    staged = copy.take(after)
+    assert staged.keys() == after.keys()
     for name in after.keys() & {"w", "v"}:
-        assert taken[name].dtype == after[name].dtype
-        assert torch.equal(taken[name], after[name])
-        assert taken[name] is not after[name]
-    assert taken["n"][1:] == after["n"][1:]
-    assert type(taken["n"]) is type(after["n"])
+        assert staged[name].dtype == after[name].dtype
+        assert torch.equal(staged[name], after[name])
+        assert staged[name] is not after[name]
+    assert staged["n"][1:] == after["n"][1:]
+    assert type(staged["n"]) is type(after["n"])
 
 
 def test_copies_of_a_scalar_follow_it():

@@ -12,6 +12,7 @@ from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store
 
 from .stages import (
+    VERDICTS,
     StageRecord,
     Upstream,
     append_record,
@@ -26,7 +27,7 @@ from .units import shortened
 if TYPE_CHECKING:
     from loader import Root
 
-STAGE, VERDICTS = "approval", "version"
+STAGE = "approval"
 BEFORE_THE_GATE = ("raw_objects", "media", "units", "samples")
 """Stages before the gate, in order; a batch that stops in one has no verdict of the gate."""
 CODE_VERSION = "1"

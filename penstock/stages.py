@@ -22,6 +22,8 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.threads import DaemonPool
 
 Verdict = Literal["published", "failed"]
+VERDICTS = "version"
+"""Stage whose records are the gate's verdicts."""
 _DIGITS = 12
 _AT_ONCE = 16  # concurrent requests
 _NAME = re.compile(r"/(\d{12,})\.json$")

@@ -7,9 +7,8 @@ import loader
 from loader.dataset.shards.part import part_rows
 from loader.errors import ObjectNotFound
 
-from ..approvals import VERDICTS
 from ..exclusion_records import ExcludedSample
-from ..stages import current_record, current_records
+from ..stages import VERDICTS, current_record, current_records
 
 if TYPE_CHECKING:
     from loader import Root

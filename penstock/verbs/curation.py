@@ -281,8 +281,8 @@ def run_approve(arguments: Namespace) -> Answer:
 
 def _none_stopped(root: "loader.Root", dataset: str) -> str:
     """Return why there is nothing to approve."""
-    from ..approvals import VERDICTS, stops_before_the_gate
-    from ..stages import partitions
+    from ..approvals import stops_before_the_gate
+    from ..stages import VERDICTS, partitions
 
     n_judged = len(partitions(root.store, dataset, VERDICTS))
     lines = [f"the gate stops no batch of {dataset}: all {n_judged} that it judged passed or were approved"]

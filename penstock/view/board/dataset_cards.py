@@ -12,7 +12,7 @@ from loader.run.trail.trail_outline import evenly_spread
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
 
-from ...stages import find_record, newest_listed
+from ...stages import VERDICTS, find_record, newest_listed
 from ...text import clean
 from ..json_record import JsonRecord
 from ..polyline import points_of
@@ -22,8 +22,6 @@ MOST_VERSIONS = 8
 MOST_BATCHES = 4
 """Newest batches whose version stage is looked at."""
 GROWTH_WIDTH, GROWTH_HEIGHT = 220, 36
-STAGE = "version"
-"""Stage that publishes a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ def _stopped(root: loader.Root, dataset: str, published: str) -> tuple[HaltedBat
     """Return the newest batches after the published one whose version stage failed."""
     if not published:
         return ()
-    listed = newest_listed(root.store, dataset, STAGE)
+    listed = newest_listed(root.store, dataset, VERDICTS)
     later = {batch: info for batch, info in listed.items() if batch > published}
     return halted_batches(root.store, later)
 

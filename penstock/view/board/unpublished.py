@@ -8,9 +8,9 @@ from loader.errors import InvalidName
 from loader.storage import Store
 from loader.storage.store import list_from
 
-from ...stages import newest_listed
+from ...stages import VERDICTS, newest_listed
 from ..json_record import JsonRecord
-from .dataset_cards import STAGE, HaltedBatch, halted_batches
+from .dataset_cards import HaltedBatch, halted_batches
 
 FOLDER = "stages/"
 MOST_FOLDERS = 64
@@ -36,7 +36,7 @@ def unpublished_datasets(store: Store, published: Collection[str]) -> tuple[Unpu
     for name in _folders(store):
         if name in published:
             continue
-        listed = newest_listed(store, name, STAGE)
+        listed = newest_listed(store, name, VERDICTS)
         stopped = halted_batches(store, listed)
         datasets.append(UnpublishedDataset(dataset=name, stopped=stopped))
         if len(datasets) == MOST_UNPUBLISHED:

@@ -157,7 +157,9 @@ def _complete_shards(part: loader.Part, features: Sequence[StageRecord]) -> load
 
 
 def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> loader.Part:
-    return add_part_columns(store, part, columns) if any(columns) else part
+    if any(columns):
+        return add_part_columns(store, part, columns)
+    return part
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:

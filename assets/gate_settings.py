@@ -95,7 +95,10 @@ class Gate:
         return " ".join(doc.split()) or f"The dataset's own check {name}, which has no docstring."
 
     def fingerprint(self) -> str:
-        thresholds = self.thresholds.to_json() if self.thresholds else {}
+        if self.thresholds:
+            thresholds = self.thresholds.to_json()
+        else:
+            thresholds = {}
         suite = [item.to_json() for item in self.suite]
         protected = list(self.protected)
         if protected:  # other gates have the fingerprints of earlier releases

@@ -183,7 +183,9 @@ def quarantine_stage(
 
 
 def _rows(store: Store, record: StageRecord | None) -> list[Row]:
-    return read_table(store, record.files[QUARANTINE]) if record is not None else []
+    if record is not None:
+        return read_table(store, record.files[QUARANTINE])
+    return []
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
@@ -208,7 +210,8 @@ def _row_of(body: Mapping[str, Any]) -> Row:
     row = {name: body[name] for name in ("version_id", "key", "source", "error")}
     if not all(isinstance(value, str) for value in row.values()):
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
-    step, fields = body["step"], sorted(body["fields"])
+    step = body["step"]
+    fields = sorted(body["fields"])
     if type(step) is not int or not 0 <= step < 2**63:
         raise ValueError(f"step={step!r:.40}; accepted are integers from 0, of 64 bits")
     if len(row["key"].encode()) > _KEY_BYTES or not all(isinstance(name, str) for name in fields):
@@ -222,7 +225,9 @@ def _judged(
     stamped = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
     if row["verdict"] or judgement is None:
         # Do not record details of another dataset's samples.
-        return stamped if row["verdict"] == "unreadable" else stamped | {"key": "", "error": ""}
+        if row["verdict"] == "unreadable":
+            return stamped
+        return stamped | {"key": "", "error": ""}
     return stamped | {
         "verdict": judgement.verdict,
         "code": judgement.code,
@@ -260,8 +265,13 @@ def _written(
             return None
         n_going = len(_going(version, whole))
         allowed = int(spec.max_quarantine_rate * len(version)) + ALLOWANCE
-        reason = "" if n_going <= allowed else _too_many(spec, n_going, len(version), allowed)
-        verdict = "failed" if reason else "published"
+        if n_going <= allowed:
+            reason = ""
+        else:
+            reason = _too_many(spec, n_going, len(version), allowed)
+        verdict = "published"
+        if reason:
+            verdict = "failed"
         if before is not None and not fresh and (before.verdict, before.reason) == (verdict, reason):
             return before
         counts: dict[str, int] = {}
@@ -293,7 +303,10 @@ def _columns(row: Row) -> Row:
 def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
     # Only corrupt samples that are still live where they were judged.
     corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
-    live = live_rows(version, frozenset(corrupt.values())) if corrupt else {}
+    if corrupt:
+        live = live_rows(version, frozenset(corrupt.values()))
+    else:
+        live = {}
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
 
 
@@ -309,7 +322,10 @@ def _publish_without(
     reason = f"corrupt: met in training, and again when it was read for {record.path}"
     for attempt in range(_TRIES):
         newest = root.state.newest(spec.name)
-        keys = _going(root.open(newest.id), rows) if newest else []
+        if newest:
+            keys = _going(root.open(newest.id), rows)
+        else:
+            keys = []
         if newest is None or not keys:
             return (), None
         try:
@@ -344,7 +360,9 @@ def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
         with root.opened() as opened, compute.opened(context) as engine:
             quarantined = quarantine_stage(opened, engine, spec, run_id=context.run.run_id)
             shown = quarantine_metadata(opened.url, quarantined)
-            reason = quarantined.record.reason if quarantined.record else ""
+            reason = ""
+            if quarantined.record:
+                reason = quarantined.record.reason
             yield dg.AssetCheckResult(check_name=CHECK, passed=not reason, metadata=shown)
             if reason:
                 # The check only displays the verdict: the record is already written.

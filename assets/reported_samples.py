@@ -134,13 +134,16 @@ def judge(
 def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
-        summary = error.summary if error else "no result"
+        summary = "no result"
+        if error:
+            summary = error.summary
         raise StoreError(f"{at.describe()} could not be judged: {summary}; run this again")
     return Judgement(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:
-    parts, fields = version.parts, frozenset(version.fields)
+    parts = version.parts
+    fields = frozenset(version.fields)
     by_fields: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for part, members in live_rows(version, frozenset(claims)).items() if claims else ():
         position = parts.position(part)

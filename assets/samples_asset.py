@@ -53,7 +53,10 @@ def samples_stage(
     upstream = [landed, media, units, *features]
     read = [[one.stage, one.r] for one in upstream]
     filters = [one.identity() for one in spec.filters]
-    policy = spec.near_duplicates.identity() if spec.near_duplicates else []
+    if spec.near_duplicates:
+        policy = spec.near_duplicates.identity()
+    else:
+        policy = []
     decides: list[object] = [read, filters, limit_texts(spec), policy]
     bad = _left_out(store, spec, units)
     if bad:  # without exclusions the fingerprints of earlier releases stay
@@ -80,8 +83,14 @@ def samples_stage(
     )
     replaced = _replaced(units, assembled)
     reason = audit(spec, assembled)
-    nothing_new = "" if committed else assembled.nothing_new()
-    given_up = f"{CHECK}: {reason}" if reason else nothing_new
+    if committed:
+        nothing_new = ""
+    else:
+        nothing_new = assembled.nothing_new()
+    if reason:
+        given_up = f"{CHECK}: {reason}"
+    else:
+        given_up = nothing_new
     if given_up and units.body["parts"]:
         root.abort(units.body["txn"], given_up[:500])
     files = {
@@ -142,7 +151,8 @@ def outdated(root: loader.Root, record: StageRecord) -> bool:
 
 def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
     rows = read_table(store, units.files[UNITS])
-    known, unit_ids = quarantined_units(store, spec.name), {row["unit_id"] for row in rows}
+    known = quarantined_units(store, spec.name)
+    unit_ids = {row["unit_id"] for row in rows}
     quarantined = {unit: reason for unit, reason in known.items() if unit in unit_ids}
     return excluded_units(store, spec.name, spec.rebuild_of, rows) | quarantined
 
@@ -270,12 +280,13 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
                 record, objects = samples_stage(
                     opened, spec, partition=context.partition_key, run_id=context.run.run_id
                 )
-            table = candidate(opened, record) if record.verdict == "published" else None
-            shown = (
-                {}
-                if table is None
-                else samples_metadata(record, objects, table) | samples_columns(spec, table)
-            )
+            table = None
+            if record.verdict == "published":
+                table = candidate(opened, record)
+            if table is None:
+                shown = {}
+            else:
+                shown = samples_metadata(record, objects, table) | samples_columns(spec, table)
         yield from check_and_materialize(record, CHECK, check_metadata(record, objects), shown)
 
     return samples
@@ -291,7 +302,9 @@ def filter_words(rule: Filter) -> str:
     if rule.allowed is not None:
         bounds.append(f"one of {', '.join(sorted(map(str, rule.allowed)))}")
     text = f"{rule.column} {' and '.join(bounds)}".rstrip()
-    return f"{text}, unknown not allowed" if rule.required else text
+    if rule.required:
+        return f"{text}, unknown not allowed"
+    return text
 
 
 def batch_provenance(

@@ -57,7 +57,9 @@ def companions(format: str) -> re.Pattern[str] | None:
     from penstock.formats.registry import FORMATS
 
     entry = FORMATS.get(format)
-    return entry.companions if entry else None
+    if entry:
+        return entry.companions
+    return None
 
 
 def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
@@ -74,7 +76,8 @@ def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOpti
     from penstock.formats.importer import check_options
     from penstock.formats.registry import importer_named
 
-    walked, read = walked_formats(), read_formats()
+    walked = walked_formats()
+    read = read_formats()
     if format not in walked + read:
         accepted = ", ".join(sorted(walked + read))
         raise ValueError(f"{whose}: format={format!r}; accepted: {accepted}, or '' for media")
@@ -237,8 +240,11 @@ class Source:
         InvalidStore for an object of a table's log, because each commit changes which files count.
         """
         unwanted = key_filter(self.include, self.exclude, f"source {self.name!r}")
-        largest = self.max_bytes if self.max_bytes is not None else float("inf")
-        companion, (log_of, is_stranger) = companions(self.format), strangers(self.format)
+        largest = float("inf")
+        if self.max_bytes is not None:
+            largest = self.max_bytes
+        companion = companions(self.format)
+        log_of, is_stranger = strangers(self.format)
 
         def why(info: ObjectInfo) -> str:
             key = info.key
@@ -262,7 +268,9 @@ class Source:
                 return reason
             if info.nbytes < self.min_bytes:
                 return "too_small"
-            return "too_large" if info.nbytes > largest else ""
+            if info.nbytes > largest:
+                return "too_large"
+            return ""
 
         return why
 

@@ -161,13 +161,18 @@ class Filter:
 
     def identity(self) -> list[str]:
         """Return strings that identify the filter in every process."""
-        allowed = ["any"] if self.allowed is None else sorted(map(repr, self.allowed))
+        if self.allowed is None:
+            allowed = ["any"]
+        else:
+            allowed = sorted(map(repr, self.allowed))
         return [self.column, str(self.minimum), str(self.maximum), str(self.required), *allowed]
 
     def reason(self, value: Any) -> str:
         """Return why a sample with this value is dropped, or "" if it passes."""
         if value is None:
-            return f"{self.column} is unknown" if self.required else ""
+            if self.required:
+                return f"{self.column} is unknown"
+            return ""
         if isinstance(value, Real | Decimal) and not math.isfinite(value):
             return f"{self.column} is not a finite number"
         if self.minimum is not None and value < self.minimum:

@@ -79,7 +79,9 @@ def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
     """Return column -> its paragraph or list item in the featurizer's docstring, or else the first line."""
     doc = cleandoc(type(featurizer).__doc__ or "")
     blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*- )|(?=Columns?:)", doc)]
-    first = blocks[0] if blocks else ""
+    first = ""
+    if blocks:
+        first = blocks[0]
     names = sorted({name for columns in featurizer.columns.values() for name in columns})
     paragraphs = {
         name: next(
@@ -94,8 +96,13 @@ def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
 
 
 def _short(text: str, featurizer: str) -> str:
-    text = f"{text} (featurizer {featurizer})" if text else f"computed by the featurizer {featurizer}"
-    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 3]}..."
+    if text:
+        text = f"{text} (featurizer {featurizer})"
+    else:
+        text = f"computed by the featurizer {featurizer}"
+    if len(text) <= MAX_CHARS:
+        return text
+    return f"{text[: MAX_CHARS - 3]}..."
 
 
 Metadata = dict[str, dg.MetadataValue[Any]]

@@ -96,10 +96,10 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
         metadata |= viewer_metadata(run_page(report.run))
     metadata |= _usage(root, report.run)
     for name, value in report.metrics.items():
-        shown = (
-            dg.MetadataValue.float(value) if isinstance(value, float) else dg.MetadataValue.text(str(value))
-        )
-        metadata[f"metric {name}"] = shown
+        if isinstance(value, float):
+            metadata[f"metric {name}"] = dg.MetadataValue.float(value)
+        else:
+            metadata[f"metric {name}"] = dg.MetadataValue.text(str(value))
     return dg.AssetMaterialization(
         asset_key=training_key(report.dataset),
         partition=report.run,

@@ -90,7 +90,10 @@ def build_defs(
         jobs=[tidy_job, collect_job],
         schedules=[tidy_schedule, collect_schedule],
     )
-    own = _own_defs(shared) if datasets is None else []
+    if datasets is None:
+        own = _own_defs(shared)
+    else:
+        own = []
     keep_import_path()  # Dagster takes the working directory and the datasets' folder off the path once this returns
     return dg.Definitions.merge(*parts, *own, shared)
 
@@ -121,7 +124,8 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
     publishing = [version_asset(spec.name, spec.gate, spec), *([refresh_asset(spec)] if features else [])]
     if spec.search is not None:
         publishing.append(search_asset(spec, spec.search))
-    quarantine, reconciliation = quarantine_asset(spec), reconciliation_asset(spec)
+    quarantine = quarantine_asset(spec)
+    reconciliation = reconciliation_asset(spec)
     jobs = jobs_of(
         spec,
         per_batch=per_batch,
@@ -130,7 +134,10 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         quarantine=[quarantine],
         reconciliation=[reconciliation],
     )
-    taking = [take_over_job(spec, batches)] if spec.rebuild_of else []
+    if spec.rebuild_of:
+        taking = [take_over_job(spec, batches)]
+    else:
+        taking = []
     return dg.Definitions(
         assets=in_groups(
             spec, [*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation]

@@ -25,7 +25,10 @@ Assets = Sequence[dg.AssetsDefinition]
 
 
 def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
-    tenant = {"penstock/tenant": spec.upkeep.tenant} if spec.upkeep.tenant else {}
+    if spec.upkeep.tenant:
+        tenant = {"penstock/tenant": spec.upkeep.tenant}
+    else:
+        tenant = {}
     return {"dagster/priority": str(priority), "penstock/dataset": spec.name, **tenant}
 
 
@@ -48,7 +51,9 @@ def jobs_of(
     reconciliation: Assets,
 ) -> list[Any]:
     """Return the jobs of a dataset that materialize assets, each with the assets of its runs."""
-    ingest, release, refresh = tags_of(spec, INGEST), publishing_tags(spec), tags_of(spec, REFRESH)
+    ingest = tags_of(spec, INGEST)
+    release = publishing_tags(spec)
+    refresh = tags_of(spec, REFRESH)
     jobs: list[tuple[str, Assets, Mapping[str, str], str]] = [
         (
             "ingest",
@@ -197,7 +202,8 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
 
     Skips a batch with an unfinished run. Costs a cached `refresh.stale`, and a query per requested batch.
     """
-    name, cache = job_name(spec, "refresh"), StaleCache(spec)
+    name = job_name(spec, "refresh")
+    cache = StaleCache(spec)
 
     @dg.schedule(
         name=job_name(spec, "refresh_schedule"),

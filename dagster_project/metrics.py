@@ -65,7 +65,8 @@ class PipelineCollector(Collector):
         on_error: Callable[[str, Exception], None],
     ) -> None:
         """datasets: name -> stages of its features."""
-        self._root, self._on_error = root, on_error
+        self._root = root
+        self._on_error = on_error
         self._books = {dataset: IngestBatches(dataset, features) for dataset, features in datasets.items()}
         self._versions: dict[str, tuple[int, int, Lag | None]] = {}
         self._lock = Lock()
@@ -83,7 +84,8 @@ class PipelineCollector(Collector):
 
     def _count(self, families: dict[str, GaugeMetricFamily], dataset: str, book: IngestBatches) -> None:
         try:
-            batches, version = book.current(self._root), self._newest(dataset)
+            batches = book.current(self._root)
+            version = self._newest(dataset)
         except Exception as error:  # noqa: BLE001 - the scrape goes on, and on_error reports it
             self._on_error(dataset, error)
             families["up"].add_metric([dataset], 0)
@@ -140,7 +142,9 @@ def _count_batches(
     waiting = backlog(batches)
     families["backlog_objects"].add_metric([dataset], sum(batch.objects for batch in waiting))
     landed = [batch.landed_at_us for batch in waiting if batch.landed_at_us]
-    oldest_s = time.time() - min(landed) / 1e6 if landed else 0.0
+    oldest_s = 0.0
+    if landed:
+        oldest_s = time.time() - min(landed) / 1e6
     families["backlog_oldest_seconds"].add_metric([dataset], max(0.0, oldest_s))
     newest_us = max((batch.landed_at_us for batch in batches), default=0)
     families["landed_timestamp_seconds"].add_metric([dataset], newest_us / 1e6)

@@ -43,7 +43,9 @@ class BrokenDataset:
     @property
     def where(self) -> str:
         """ "file:line"."""
-        return f"{self.file}:{self.line}" if self.line else self.file
+        if self.line:
+            return f"{self.file}:{self.line}"
+        return self.file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,9 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a parent package's code; becomes an entry
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
         raised = [frame for frame in frames if "importlib" not in frame.filename]
-        at = f" at {raised[-1].filename}:{raised[-1].lineno}" if raised else ""
+        at = ""
+        if raised:
+            at = f" at {raised[-1].filename}:{raised[-1].lineno}"
         yield _names_nothing(named, f"{type(error).__name__}{at}: {error}")
         return
     if module.submodule_search_locations is None:
@@ -152,7 +156,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _load(module: str, file: str) -> OwnDataset | BrokenDataset:
-    name = Path(file).stem if file.endswith(".py") else module
+    if file.endswith(".py"):
+        name = Path(file).stem
+    else:
+        name = module
     importlib.invalidate_caches()
     try:
         return _spec_of(importlib.import_module(module), name, file)
@@ -169,7 +176,9 @@ def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
         )
     spec = getattr(module, "SPEC", None)
     if not isinstance(spec, DatasetSpec):
-        problem = f"SPEC is a {type(spec).__name__}" if spec is not None else "the file defines no SPEC"
+        problem = "the file defines no SPEC"
+        if spec is not None:
+            problem = f"SPEC is a {type(spec).__name__}"
         raise TypeError(f"{problem}; accepted: SPEC = DatasetSpec(...). Begin the name of a helper with '_'")
     return OwnDataset(spec=spec, name=name, file=file)
 
@@ -185,9 +194,10 @@ def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
 
 
 def _line_of_spec(file: str) -> int:
-    lines = (
-        Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if file.endswith(".py") else []
-    )
+    if file.endswith(".py"):
+        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    else:
+        lines = []
     return next((number for number, line in enumerate(lines, 1) if re.match(r"SPEC\b", line)), 1)
 
 

@@ -29,33 +29,45 @@ def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None
     origin = context.code_location_origin
     if origin is None or context.repository_name is None:
         return None
-    address = getattr(origin, "host", ""), getattr(origin, "port", None)
-    return CodeLocation(f"{context.repository_name}@{origin.location_name}", *address)
+    return CodeLocation(
+        label=f"{context.repository_name}@{origin.location_name}",
+        host=getattr(origin, "host", ""),
+        port=getattr(origin, "port", None),
+    )
 
 
 def label_of(run: dg.DagsterRun) -> str:
     """Return the label of a run's code location, or ""."""
-    return run.remote_job_origin.repository_origin.get_label() if run.remote_job_origin else ""
+    if run.remote_job_origin:
+        return run.remote_job_origin.repository_origin.get_label()
+    return ""
 
 
 def tags_of(label: str) -> Mapping[str, str]:
     """Return tags that select a code location's runs; {} for "", which selects all runs."""
-    return {_LABEL: label} if label else {}
+    if label:
+        return {_LABEL: label}
+    return {}
 
 
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
     """Return whether the code server that started the run is or was on this machine."""
     try:
         server = parse_json_object(run.tags.get(_SERVER, ""))
-        if server.get("port") is not None:
-            return (server.get("host"), server["port"]) == (here.host, here.port)
-        return here.port is None and Path(server["socket"]).exists()
+        port = server.get("port")
+        if port is not None:
+            return port == here.port and server.get("host") == here.host
+        if here.port is not None:
+            return False
+        # Without a port, the server listens on a Unix socket of this machine.
+        return Path(server["socket"]).exists()
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
 PARTITION = "dagster/partition"
-LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != dg.DagsterRunStatus.NOT_STARTED)
+_NOT_STARTED = dg.DagsterRunStatus.NOT_STARTED
+LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != _NOT_STARTED)
 """Statuses of launched runs. A tick that loses its database before the launch leaves an unlaunched one, which Dagster
 launches when its run key is requested again.
 """
@@ -63,6 +75,11 @@ launches when its run key is requested again.
 
 def is_last(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether a launched run is the newest of its job, code location and partition."""
-    tags = {**tags_of(label_of(run)), **({PARTITION: run.tags[PARTITION]} if PARTITION in run.tags else {})}
-    newest = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags=tags, statuses=LAUNCHED), limit=1)
-    return bool(newest) and newest[0].run_id == run.run_id
+    tags = dict(tags_of(label_of(run)))
+    if PARTITION in run.tags:
+        tags[PARTITION] = run.tags[PARTITION]
+    same_runs = dg.RunsFilter(job_name=run.job_name, tags=tags, statuses=LAUNCHED)
+    newest = instance.get_runs(same_runs, limit=1)
+    if not newest:
+        return False
+    return newest[0].run_id == run.run_id

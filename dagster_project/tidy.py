@@ -35,7 +35,8 @@ def superfluous(
 
     Costs a query per asset, per 1,000 partitions and per check, and two per checked run.
     """
-    makers, checked = _makers(instance), dict[dg.AssetCheckKey, str]()
+    makers = _makers(instance)
+    checked = dict[dg.AssetCheckKey, str]()
     for record in _old_runs(instance, before_s, max_runs, label):
         run = record.dagster_run
         if run.run_id in makers or is_last(instance, run) or _has_newest_check(instance, run.run_id, checked):
@@ -46,7 +47,8 @@ def superfluous(
 def _old_runs(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str
 ) -> Iterator[dg.RunRecord]:
-    cursor, n_checked = None, 0
+    cursor = None
+    n_checked = 0
     while n_checked < max_runs:
         page = instance.get_run_records(
             dg.RunsFilter(statuses=_FINISHED, tags=tags_of(label)),
@@ -61,12 +63,14 @@ def _old_runs(
                 yield record
         if not page:
             return
-        cursor, n_checked = page[-1].dagster_run.run_id, n_checked + len(page)
+        cursor = page[-1].dagster_run.run_id
+        n_checked = n_checked + len(page)
 
 
 def _makers(instance: dg.DagsterInstance) -> set[str]:
     run_ids: set[str] = set()
-    storage, kind = instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
+    storage = instance.event_log_storage
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     for key in instance.all_asset_keys():
         run_ids.update(event.run_id for event in instance.fetch_materializations(key, limit=1).records)
         newest = sorted(storage.get_latest_storage_id_by_partition(key, kind).values())
@@ -100,7 +104,9 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
         if not config.dry_run:
             context.instance.delete_run(run_id)
         deleted += 1
-    what = "would be deleted" if config.dry_run else "deleted"
+    what = "deleted"
+    if config.dry_run:
+        what = "would be deleted"
     context.log.info(f"{deleted} runs that ended more than {config.keep_days:g} days ago {what}")
     context.add_output_metadata({"runs": dg.MetadataValue.int(deleted)})
 
@@ -130,7 +136,10 @@ def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None
         report = collect(opened, options)
     summary = report.to_json()
     rows = [tuple(row.values()) for row in summary["datasets"]]
-    header = tuple(summary["datasets"][0]) if rows else ("dataset",)
+    if rows:
+        header = tuple(summary["datasets"][0])
+    else:
+        header = ("dataset",)
     context.log.info(report.to_text())
     context.add_output_metadata(
         {

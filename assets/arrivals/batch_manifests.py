@@ -74,7 +74,9 @@ class RawObject:
     @property
     def folder(self) -> str:
         """Name of the object's folder (a label or a subject) or ""."""
-        return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
+        if "/" in self.key:
+            return self.key.rsplit("/", 2)[-2]
+        return ""
 
     def identified(self) -> dict[str, str | int]:
         """Return the facts that a batch's key is hashed from."""
@@ -133,19 +135,22 @@ class Book:
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
         """Read the newest hint, then every manifest after it."""
-        self._store, self._dataset = store, check_dataset_name(dataset)
+        self._store = store
+        self._dataset = check_dataset_name(dataset)
         etags = {info.key.rsplit("/", 1)[-1]: info.etag for info in store.list(_folder(dataset))}
         self.newest = max((int(match[1]) for name in etags if (match := _FILE.fullmatch(name))), default=0)
         self._hints = [int(match[1]) for name in etags if (match := _STATE.fullmatch(name))]
         self._hint = max((n for n in self._hints if n <= self.newest), default=0)
         if before is not None and before._listed.items() <= etags.items():
-            self._hinted, read = before._read, before._upto
+            self._hinted = before._read
+            read = before._upto
         else:
             self._hint, self._hinted = self._read_hint(self._hint)
             read = self._hint
         coming = _read_all(store, dataset, range(read + 1, self.newest + 1))
         self._added = [item.identity for manifest in coming for item in manifest.objects]
-        self._seen, self._seen_n = self._hinted, 0
+        self._seen = self._hinted
+        self._seen_n = 0
         self._listed: dict[str, str] = etags
         self._upto: int = self.newest
         self._read: pa.Table = _in_few_pieces(self.seen())
@@ -200,7 +205,9 @@ class Book:
 
 
 def _in_few_pieces(table: pa.Table) -> pa.Table:
-    return table.combine_chunks() if table.column(0).num_chunks > _MOST_PIECES else table
+    if table.column(0).num_chunks > _MOST_PIECES:
+        return table.combine_chunks()
+    return table
 
 
 def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
@@ -208,11 +215,10 @@ def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
     number = batch_number(batch)
     manifest = _read(store, check_dataset_name(dataset), number)
     if manifest is None or manifest.batch != batch:
-        reason = (
-            f"batch {number} of {dataset} is {manifest.batch}"
-            if manifest
-            else f"{dataset} has no batch {number}"
-        )
+        if manifest:
+            reason = f"batch {number} of {dataset} is {manifest.batch}"
+        else:
+            reason = f"{dataset} has no batch {number}"
         raise ObjectNotFound(
             f"there is no batch {batch!r} in {store.url}: {reason}. Batches are made by discovery; take a key "
             "that discovery gave for this root"
@@ -276,7 +282,9 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
                 f"{store.url}/{path} has format {body['format']}; this penstock reads {_FORMAT}. Upgrade it"
             )
         objects = tuple(_object(item) for item in body["objects"])
-        named = str(body["batch"]) if body.get("redacted") is True else ""
+        named = ""
+        if body.get("redacted") is True:
+            named = str(body["batch"])
         manifest = Manifest(
             dataset=dataset, number=number, landing=str(body["landing"]), objects=objects, named=named
         )
@@ -305,7 +313,8 @@ class DeniedObjects:
     """Takedowns that exclude objects of a dataset: by key, by URI, or by folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
-        self._denied, self._by_subject = DenyList(denies, dataset), by_subject
+        self._denied = DenyList(denies, dataset)
+        self._by_subject = by_subject
 
     def has(self, item: RawObject) -> bool:
         if self._by_subject and self._denied.denying_entry("subject", item.folder):
@@ -332,7 +341,8 @@ def place_of_batch(
 
     Raises: InvalidName or ObjectNotFound for an unknown batch; StageNotPublished if no source has the batch's URL.
     """
-    opened, urls = opener(landing), []
+    opened = opener(landing)
+    urls = []
     if len(sources) == 1:  # the stages compare its URL with the manifest's
         with opened(sources[0]) as place:
             yield place

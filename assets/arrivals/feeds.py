@@ -98,7 +98,10 @@ def parse_message(name: str, lines: Sequence[bytes | str]) -> Message:
         try:
             notices += read_notices(line) if line.strip() else []
         except UnreadableNotice as error:
-            shown = line[: 4 * _TEXT] if isinstance(line, bytes) else line[:_TEXT].encode(errors="replace")
+            if isinstance(line, bytes):
+                shown = line[: 4 * _TEXT]
+            else:
+                shown = line[:_TEXT].encode(errors="replace")
             unreadable.append((number, shown.decode(errors="replace")[:_TEXT], str(error)[:500]))
     return Message(name=name, notices=tuple(notices), unreadable=tuple(unreadable))
 
@@ -106,7 +109,9 @@ def parse_message(name: str, lines: Sequence[bytes | str]) -> Message:
 def set_aside(store: Store, dataset: str, source: str, message: Message, feed_url: str) -> None:
     """Store a message's unreadable lines once, as a table in tables/<dataset>/arrivals/<source>/."""
     # A queue gives a message a new receipt handle at each delivery, which would store the lines again.
-    name = message.name if not feed_url.startswith("sqs://") else ""
+    name = ""
+    if not feed_url.startswith("sqs://"):
+        name = message.name
     rows = [
         {"box": feed_url, "letter": name, "line": line, "text": text, "reason": reason}
         for line, text, reason in message.unreadable
@@ -130,7 +135,9 @@ class _Files:
     """Objects below a prefix, each with one notice per line."""
 
     def __init__(self, store: Store, prefix: str) -> None:
-        self.url, self._store, self._prefix = store.url, store, prefix
+        self.url = store.url
+        self._store = store
+        self._prefix = prefix
 
     def messages(self, limit: int, held: Collection[str]) -> Iterator[Message]:
         for info in list_place(self._store, self._prefix):
@@ -166,7 +173,9 @@ class _Queue:
         except ImportError as error:
             raise MissingDependency(f"{url} needs boto3: pip install 'penstock-data[s3]'") from error
         self._errors = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
-        settings: dict[str, Any] = {"region_name": region} if region else {}
+        settings: dict[str, Any] = {}
+        if region:
+            settings = {"region_name": region}
         settings |= options
         profile = settings.pop("profile_name", None)
         quick = botocore.config.Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 3})
@@ -269,7 +278,8 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
 
     Raises: StoreError if the feed or the objects' store does not respond.
     """
-    received, progress = ReceivedMessages(source=source), work.progress
+    received = ReceivedMessages(source=source)
+    progress = work.progress
     read: dict[str, int] = {}
     refused: list[str] = []
     if not (room := work.room()):
@@ -282,7 +292,10 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
         received.uris[message.name] = []
         if message.unreadable:
             set_aside(work.dataset.store, work.dataset.name, work.source.name, message, source.url)
-            where = "a message" if source.url.startswith("sqs://") else f"{source.url}/{message.name}"
+            if source.url.startswith("sqs://"):
+                where = "a message"
+            else:
+                where = f"{source.url}/{message.name}"
             work.step.set_aside += [f"{where}, line {line}: {why}" for line, _, why in message.unreadable]
         begin = min(progress.read.get(message.name, 0), len(message.notices))
         end = min(len(message.notices), begin + n_left)
@@ -309,10 +322,14 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
 
 
 def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> None:
-    why, admitted = work.source.sieve(), []
+    why = work.source.sieve()
+    admitted = []
     with DaemonPool(_AT_ONCE, "penstock-feeds") as pool:
         for result in pool.map(lambda key: _current_object(work.place, key), keys):
-            reason = why(result) if isinstance(result, ObjectInfo) else result
+            if isinstance(result, ObjectInfo):
+                reason = why(result)
+            else:
+                reason = result
             if reason or isinstance(result, str):
                 work.progress.refused(reason)
             else:

@@ -50,7 +50,10 @@ def discover(
     The same listing and manifests give the same batches. Several processes may run at once.
     """
     book = Book(store, dataset)
-    limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
+    if limits.max_batches is None:
+        limit = None
+    else:
+        limit = limits.max_batches * limits.max_objects
     denied = DeniedObjects(denies, dataset, by_subject=by_subject)
     fresh = list(islice(_undiscovered(landing, book, source, denied, utc_us()), limit))
     batches, _ = make_batches(book, landing.url, fresh, limits, rest=True)
@@ -106,7 +109,10 @@ def raw_object(landing: Store, info: ObjectInfo, now_us: int) -> RawObject:
     # A store's clock, or a tool that copies dates, may date an object in the future. It had arrived when it was listed.
     arrived_us = min(info.modified_us or 0, now_us)
     uri = f"{landing.url.rstrip('/')}/{info.key}"
-    files = landing.files(info.key) if isinstance(landing, JoinedObjects) else ()
+    if isinstance(landing, JoinedObjects):
+        files = landing.files(info.key)
+    else:
+        files = ()
     return RawObject(
         key=info.key,
         uri=uri,
@@ -147,7 +153,8 @@ def _undiscovered(
 ) -> Iterator[RawObject]:
     import polars as pl
 
-    seen, why = pl.DataFrame(book.seen()), source.sieve()
+    seen = pl.DataFrame(book.seen())
+    why = source.sieve()
     infos = (info for info in list_place(landing, source.prefix) if not why(info))
     while chunk := list(islice(infos, _CHUNK)):
         objects = [raw_object(landing, info, now_us) for info in chunk]
@@ -182,7 +189,9 @@ def take_over(
 
     Leaves out objects that `name` has or a takedown names. Costs a GET per manifest of both, and a PUT per batch.
     """
-    book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
+    book = Book(store, name)
+    denied = DeniedObjects(denies, of, by_subject=by_subject)
+    batches = list[str]()
     seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}
     for manifest in manifests(store, of):
         fresh = [item for item in manifest.objects if item.identity not in seen and not denied.has(item)]

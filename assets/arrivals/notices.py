@@ -57,13 +57,17 @@ def relative_key(notice: Notice, place: str) -> str | None:
     """Return the object's key relative to the URL `place`; None if the object is elsewhere."""
     base = place.rstrip("/") + "/"
     if notice.uri:
-        return notice.uri[len(base) :] if notice.uri.startswith(base) else None
+        if notice.uri.startswith(base):
+            return notice.uri[len(base) :]
+        return None
     if not notice.bucket:
         return notice.key
     parts = urlsplit(base)
     folder = parts.path.lstrip("/")
     same = parts.netloc.partition("@")[0] == notice.bucket
-    return notice.key[len(folder) :] if same and notice.key.startswith(folder) else None
+    if same and notice.key.startswith(folder):
+        return notice.key[len(folder) :]
+    return None
 
 
 def _read(body: Any, depth: int) -> Iterator[Notice]:

@@ -95,14 +95,19 @@ class Progress:
 
     def end_pass(self) -> None:
         """End a pass; the next one starts at the beginning of the listing."""
-        self.last_listed, self.last_not_taken = self.listed, self.not_taken
-        self.cursor, self.listed, self.not_taken = "", 0, {}
+        self.last_listed = self.listed
+        self.last_not_taken = self.not_taken
+        self.cursor = ""
+        self.listed = 0
+        self.not_taken = {}
         self.n_passes += 1
 
     def room(self, per_hour: int | None, now_us: int) -> int | None:
         """Return how many objects the hourly limit still allows; None without a limit."""
         self.admitted = [(at, n) for at, n in self.admitted if at > now_us - HOUR_US]
-        return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.admitted))
+        if per_hour is None:
+            return None
+        return max(0, per_hour - sum(n for _, n in self.admitted))
 
 
 def read_progress(store: Store, dataset: str, source: str) -> Progress:
@@ -289,7 +294,10 @@ class SourceTick:
                 if not room:
                     return position
                 room -= 1
-                arrived_us = self.dataset.now_us if info.modified_us is None else item.arrived_us
+                if info.modified_us is None:
+                    arrived_us = self.dataset.now_us
+                else:
+                    arrived_us = item.arrived_us
                 progress.waiting.pop(item.uri, None)  # an overwritten object waits from now on
                 progress.waiting[item.uri] = Waiting(item=item, arrived_us=arrived_us)
                 self.step.n_new += 1
@@ -297,7 +305,9 @@ class SourceTick:
 
     def room(self) -> int:
         """Return how many more objects this tick may admit from the source."""
-        source, limits, n_new = self.source, self.dataset.limits, self.step.n_new
+        source = self.source
+        limits = self.dataset.limits
+        n_new = self.step.n_new
         hour = self.progress.room(source.objects_per_hour, self.dataset.now_us)
         rooms = [limits.max_objects * (limits.max_batches or _MANY_BATCHES) - len(self.progress.waiting)]
         if hour is not None:

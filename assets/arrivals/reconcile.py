@@ -76,7 +76,8 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
     try:
         try:
             body = parse_json_object(store.get(f"{rest}/manifest.json").data)
-            kind, files = str(body["fileFormat"]).lower(), list(body["files"])
+            kind = str(body["fileFormat"]).lower()
+            files = list(body["files"])
             header = [column.strip() for column in str(body.get("fileSchema", "")).split(",")]
             named = [(str(file["key"]), str(file.get("MD5checksum", ""))) for file in files]
         except DAMAGED as error:
@@ -130,7 +131,9 @@ def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
 
     base = place.rstrip("/") + "/"
     parts = urlsplit(base)
-    folder = parts.path.lstrip("/") if "://" in base else ""
+    folder = ""
+    if "://" in base:
+        folder = parts.path.lstrip("/")
     rows = table
     if at["latest"]:
         rows = rows.filter(text("latest").str.to_lowercase() != "false")
@@ -214,11 +217,10 @@ def reconcile(
             f"an inventory lists files, but a raw object of {source.format} has several: omit the inventory"
         )
     refusals = Refusals()
-    there = (
-        read_inventory(inventory, source.options, place.url)
-        if inventory
-        else _listed(place, source, refusals)
-    )
+    if inventory:
+        there = read_inventory(inventory, source.options, place.url)
+    else:
+        there = _listed(place, source, refusals)
     there, not_taken = _sifted(there, source)
     if refusals.n:
         not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
@@ -246,16 +248,22 @@ def reconcile(
         n_fresh=new.height - late.height,
         not_taken=not_taken,
     )
-    return _written(dataset, place, report, source.sieve(), confirm=bool(inventory)) if write else report
+    if write:
+        return _written(dataset, place, report, source.sieve(), confirm=bool(inventory))
+    return report
 
 
 def _written(
     dataset: TickDataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool
 ) -> Reconciled:
     changed = report.differences.filter(report.differences["status"] != "vanished")
-    infos = _confirmed(place, changed["key"].to_list(), why) if confirm else _as_listed(changed)
+    if confirm:
+        infos = _confirmed(place, changed["key"].to_list(), why)
+    else:
+        infos = _as_listed(changed)
     objects = [raw_object(place, info, dataset.now_us) for info in infos if is_there(place, info)]
-    denied, book = dataset.denied(), Book(dataset.store, dataset.name)
+    denied = dataset.denied()
+    book = Book(dataset.store, dataset.name)
     allowed = [item for item in objects if not denied.has(item)]
     fresh = [allowed[position] for position in unseen([item.identity for item in allowed], batched(book))]
     batches, _ = make_batches(book, place.url, fresh, dataset.limits, rest=True)
@@ -270,7 +278,8 @@ def _listed(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
     # Always list everything from the beginning, the one kind of listing that every server gets right.
     import polars as pl
 
-    infos, frames = list_place(place, source.prefix, refuse=refusals), [_frame([])]
+    infos = list_place(place, source.prefix, refuse=refusals)
+    frames = [_frame([])]
     while chunk := list(islice(infos, _CHUNK)):
         frames.append(_frame(chunk))
     return pl.concat(frames)
@@ -293,7 +302,9 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
 def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
     import polars as pl
 
-    why, keys, sizes = source.sieve(), there["key"], there["nbytes"]
+    why = source.sieve()
+    keys = there["key"]
+    sizes = there["nbytes"]
     reasons = pl.Series(
         "why",
         [
@@ -315,7 +326,10 @@ def _known(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
     numbers = iter(batch_numbers(dataset.store, dataset.name))
     while chunk := list(islice(numbers, _MANIFESTS)):
         for manifest in manifests(dataset.store, dataset.name, chunk):
-            items = manifest.objects if manifest.landing == landing else ()
+            if manifest.landing == landing:
+                items = manifest.objects
+            else:
+                items = ()
             rows = [
                 (item.key, item.uri, item.nbytes, item.etag, manifest.number)
                 for item in items
@@ -328,7 +342,10 @@ def _known(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
 def _rows(status: str, rows: "pl.DataFrame") -> "pl.DataFrame":
     import polars as pl
 
-    batch = pl.col("batch") if "batch" in rows.columns else pl.lit(0, pl.Int64).alias("batch")
+    if "batch" in rows.columns:
+        batch = pl.col("batch")
+    else:
+        batch = pl.lit(0, pl.Int64).alias("batch")
     return rows.select(pl.lit(status).alias("status"), "key", "uri", "nbytes", "etag", "modified_us", batch)
 
 

@@ -60,10 +60,13 @@ def tick(
         progress.correct_times(dataset.now_us)
     book = book or Book(dataset.store, dataset.name)
     steps = {source.name: TickResult(source=source.name) for source in sources}
-    n_keys, ends = budget.max_listed, time.monotonic() + budget.max_s
+    n_keys = budget.max_listed
+    ends = time.monotonic() + budget.max_s
     # The source that has waited longest goes first; each gets an equal share of what is left.
     for position, source in enumerate(sorted(sources, key=lambda each: progresses[each.name].at_us)):
-        step, progress, n_left = steps[source.name], progresses[source.name], len(sources) - position
+        step = steps[source.name]
+        progress = progresses[source.name]
+        n_left = len(sources) - position
         share_s = max(0.0, ends - time.monotonic()) / n_left
         bound = replace(budget, max_listed=n_keys // n_left, max_s=share_s)
         if not _is_paused(dataset, source, step):
@@ -102,12 +105,17 @@ def _advance(
                 budget=budget,
                 step=step,
             )
-            flows = _continue_listing(work) if source.listed else False
+            flows = False
+            if source.listed:
+                flows = _continue_listing(work)
             with ExitStack() as stack:
                 received = _read_feed(work, stack)
                 _make_batches(work, hold=flows)
                 progress.at_us = dataset.now_us
-                dealt_with = received.settle(progress) if received is not None else []
+                if received is not None:
+                    dealt_with = received.settle(progress)
+                else:
+                    dealt_with = []
                 write_progress(dataset.store, dataset.name, source.name, progress)
                 if received is not None:
                     received.acknowledge(dealt_with, dataset.limits.max_wait_s)
@@ -126,19 +134,27 @@ def _read_feed(work: SourceTick, stack: ExitStack) -> ReceivedMessages | None:
 
 
 def _fail(step: TickResult, error: Exception) -> None:
-    step.note, step.failed = f"{type(error).__name__}: {redact(str(error))}", True
+    step.note = f"{type(error).__name__}: {redact(str(error))}"
+    step.failed = True
     if not isinstance(error, PenstockError):
         _log.error("source %s failed", step.source, exc_info=error)
 
 
 def _continue_listing(work: SourceTick) -> bool:
-    source, progress, budget = work.source, work.progress, work.budget
-    why, ends, n_left = source.sieve(), time.monotonic() + budget.max_s, budget.max_listed
+    source = work.source
+    progress = work.progress
+    budget = work.budget
+    why = source.sieve()
+    ends = time.monotonic() + budget.max_s
+    n_left = budget.max_listed
     refused = _RefusedNames(work, why)
     infos = list_place(work.place, source.prefix, progress.cursor, refuse=refused, seek=True)
     while n_left:
         room = work.room()
-        chunk = list(islice(infos, min(_CHUNK, n_left))) if room else []
+        if room:
+            chunk = list(islice(infos, min(_CHUNK, n_left)))
+        else:
+            chunk = []
         if room and not chunk:
             refused.count(None)
             progress.end_pass()
@@ -155,7 +171,8 @@ class _RefusedNames:
     """Objects that a listing refused, each counted once per pass."""
 
     def __init__(self, work: SourceTick, why: Sieve) -> None:
-        self._work, self._why = work, why
+        self._work = work
+        self._why = why
         self._waiting = list[tuple[str, str, str]]()
 
     def __call__(self, name: str, reason: str) -> None:
@@ -163,7 +180,8 @@ class _RefusedNames:
         self._waiting.append((name, own or "not_listed", reason))
 
     def count(self, cursor: str | None) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for name, kind, reason in waiting:
             if cursor is not None and name > cursor:
                 self._waiting.append((name, kind, reason))
@@ -177,7 +195,10 @@ def _admit_chunk(work: SourceTick, chunk: Sequence[ObjectInfo], why: Sieve, room
     reasons = [why(info) for info in chunk]
     positions = [position for position, reason in enumerate(reasons) if not reason]
     n_admitted = work.admit([chunk[position] for position in positions], room)
-    n_done = positions[n_admitted] if n_admitted < len(positions) else len(chunk)
+    if n_admitted < len(positions):
+        n_done = positions[n_admitted]
+    else:
+        n_done = len(chunk)
     for reason in filter(None, reasons[:n_done]):
         work.progress.refused(reason)
     if n_done:
@@ -189,7 +210,9 @@ def _admit_chunk(work: SourceTick, chunk: Sequence[ObjectInfo], why: Sieve, room
 
 def _make_batches(work: SourceTick, *, hold: bool) -> None:
     # hold: more objects come next, so the rest waits unless no batch was full.
-    progress, limits, now_us = work.progress, work.dataset.limits, work.dataset.now_us
+    progress = work.progress
+    limits = work.dataset.limits
+    now_us = work.dataset.now_us
     waiting = [one for one in progress.waiting.values() if not work.denied.has(one.item)]
     # Another process, or another source in the same store, may have batched some meanwhile.
     fresh = [
@@ -226,7 +249,9 @@ def _is_due(progress: Progress, waiting: Sequence[Waiting], limits: BatchLimits,
 
 
 def _summarize(progress: Progress, step: TickResult, now_us: int) -> None:
-    step.waiting, step.cursor, step.n_passes = len(progress.waiting), progress.cursor, progress.n_passes
+    step.waiting = len(progress.waiting)
+    step.cursor = progress.cursor
+    step.n_passes = progress.n_passes
     oldest_us = min((one.arrived_us for one in progress.waiting.values()), default=now_us)
     step.oldest_s = max(0, now_us - oldest_us) / 1_000_000
     whole = Counter(progress.last_not_taken if not progress.cursor else {})

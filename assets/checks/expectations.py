@@ -80,11 +80,14 @@ class Expectation:
     @property
     def name(self) -> str:
         """Readable name: 'between(duration_s, 0.5, 30) where kind = audio'."""
-        limits = (
-            [str(value) for value in (self.low, self.high)] if self.kind in ("between", "row_count") else []
-        )
+        if self.kind in ("between", "row_count"):
+            limits = [str(value) for value in (self.low, self.high)]
+        else:
+            limits = []
         words = [self.column, self.type, self.pattern, *map(str, self.values), *limits]
-        suffix = f" where {self.where[0]} = {self.where[1]}" if self.where else ""
+        suffix = ""
+        if self.where:
+            suffix = f" where {self.where[0]} = {self.where[1]}"
         return f"{self.kind}({', '.join(word for word in words if word)}){suffix}"
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +142,9 @@ class CheckReport:
         """Return the suite as one check; its value is the number of failures."""
         wrong = [result for result in self.results if result.status != "passed"]
         named = "; ".join(f"{r.expectation.name}: {r.status}, {r.observed}" for r in wrong[:3])
-        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        more = ""
+        if len(wrong) > 3:
+            more = f"; and {len(wrong) - 3} more"
         return CheckResult(
             name=name,
             passed=not wrong,
@@ -254,10 +259,14 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
     """Success=False may hide an exception inside a metric."""
     if raised := _raised(answer.exception_info or {}):
         return ExpectationResult(expectation=item, status="error", observed=raised[:300])
-    status: Status = "passed" if answer.success else "failed"
+    status: Status = "failed"
+    if answer.success:
+        status = "passed"
     facts = answer.result
     if item.kind == "column":
-        observed = "it exists" if answer.success else "there is no such column"
+        observed = "there is no such column"
+        if answer.success:
+            observed = "it exists"
     elif item.kind == "row_count":
         observed = f"{facts['observed_value']} rows"
     else:
@@ -268,6 +277,11 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    several = [info] if "raised_exception" in info else list(info.values())
+    if "raised_exception" in info:
+        several = [info]
+    else:
+        several = list(info.values())
     messages = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
-    return messages[0] if messages else ""
+    if messages:
+        return messages[0]
+    return ""

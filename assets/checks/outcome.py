@@ -88,9 +88,13 @@ def _severity(severity: Any) -> Severity:
     if isinstance(severity, Enum):
         from dagster import AssetCheckSeverity  # the caller has imported it
 
-        word = severity.value.lower() if isinstance(severity, AssetCheckSeverity) else None
+        word = None
+        if isinstance(severity, AssetCheckSeverity):
+            word = severity.value.lower()
     if isinstance(word, str) and word in get_args(Severity):
-        return "warn" if word == "warn" else "error"
+        if word == "warn":
+            return "warn"
+        return "error"
     raise ValueError(f"severity={severity!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity")
 
 
@@ -99,7 +103,8 @@ def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[Ch
 
     Such a check yields a failed result that cannot be approved.
     """
-    results, broken = [], False
+    results = []
+    broken = False
     for name, check in named.items():
         try:
             result = check()
@@ -107,6 +112,7 @@ def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[Ch
                 raise TypeError(f"it returned {result!r}; accepted: a CheckResult of assets.checks")
         except Exception as error:  # noqa: BLE001 - a user's check; whatever it raises closes the gate
             reason = f"the check could not run: {type(error).__name__}: {error}"[:500]
-            result, broken = CheckResult(name=name, passed=False, explanation=reason, approvable=False), True
+            result = CheckResult(name=name, passed=False, explanation=reason, approvable=False)
+            broken = True
         results.append(replace(result, name=name))  # Dagster shows it under this name
     return tuple(results), broken

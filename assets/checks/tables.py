@@ -22,7 +22,10 @@ def reject_rate(
 ) -> CheckResult:
     """Check the share of a batch's objects that were rejected. rejected: code -> objects; max_rate: 0 to 1."""
     n_rejected = sum(rejected.values())
-    rate = n_rejected / n_landed if n_landed else float(n_rejected > 0)
+    if n_landed:
+        rate = n_rejected / n_landed
+    else:
+        rate = float(n_rejected > 0)
     rows = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
     return CheckResult(
         name="reject_rate",
@@ -65,7 +68,9 @@ def audio_rate(
     declared = sorted(declared_hz)
     rows = [(hz, n, "yes" if hz in declared else "no") for hz, n in rates.iter_rows()]
     n_wrong = sum(n for _, n, fits in rows if fits == "no")
-    share = n_wrong / len(units) if len(units) else 0.0
+    share = 0.0
+    if len(units):
+        share = n_wrong / len(units)
     declared_rates = ", ".join(str(hz) for hz in declared) or "none"
     return CheckResult(
         name="audio_rate",
@@ -93,9 +98,11 @@ def counts(
     """
     names = sorted({*current, *baseline})
     rows: list[tuple[str, int, int, str]] = []
-    wrong, least = [], 1.0
+    wrong = []
+    least = 1.0
     for name in names:
-        n, before = current.get(name, 0), baseline.get(name, 0)
+        n = current.get(name, 0)
+        before = baseline.get(name, 0)
         if not before:
             rows.append((name, before, n, "new"))
             continue
@@ -105,7 +112,9 @@ def counts(
         rows.append((name, before, n, f"{ratio:.3f}"))
         wrong += [] if fits else [f"{name}: {n}, {before} before"]
     allowed = f"at least {min_ratio:g}" + (f", at most {max_ratio:g}" if max_ratio is not None else "")
-    summary = "; ".join(wrong) if wrong else "none differs by more than is allowed"
+    summary = "none differs by more than is allowed"
+    if wrong:
+        summary = "; ".join(wrong)
     return CheckResult(
         name="counts",
         passed=not wrong,
@@ -123,7 +132,9 @@ def nulls(
     """Check the share of nulls and NaNs per column. max_rates: column -> share, 0 to 1. Value: the largest excess."""
     import polars as pl
 
-    rows, wrong, excess = [], [], 0.0
+    rows = []
+    wrong = []
+    excess = 0.0
     for name, limit in sorted(max_rates.items()):
         if name not in table.columns:
             return _absent("nulls", name, table, severity)
@@ -131,7 +142,9 @@ def nulls(
         n_missing = column.null_count()
         if column.dtype in (pl.Float32, pl.Float64):
             n_missing += int(column.is_nan().sum())
-        rate = n_missing / len(table) if len(table) else 0.0
+        rate = 0.0
+        if len(table):
+            rate = n_missing / len(table)
         rows.append((name, n_missing, f"{rate:.2%}", f"{limit:.2%}"))
         excess = max(excess, rate - limit)
         wrong += [] if rate <= limit else [f"{name} {rate:.1%} (allowed {limit:.1%})"]
@@ -154,9 +167,11 @@ def schema(
     A removed column or changed type fails. Value: the number of failing columns.
     """
     now = {name: str(dtype) for name, dtype in table.schema.items()}
-    rows, wrong = [], []
+    rows = []
+    wrong = []
     for name in sorted({*now, *previous}):
-        before, after = previous.get(name, ""), now.get(name, "")
+        before = previous.get(name, "")
+        after = now.get(name, "")
         if before == after:
             continue
         rows.append((name, before or "-", after or "-"))
@@ -216,7 +231,10 @@ def near_duplicates_across_splits(
             severity,
             markdown_table(("sample", "split", "near-duplicate", "its split"), documents[:_SHOWN]),
         )
-    samples = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
+    if "kind" in table.columns:
+        samples = table.filter(table["kind"].is_in(list(kinds)))
+    else:
+        samples = table
     if not len(samples):
         return _result(0, f"there are no samples of kind {' or '.join(sorted(kinds))}", severity)
     if missing := [name for name in ("kind", "split", "phash") if name not in table.columns]:

@@ -45,7 +45,9 @@ class Published:
     @property
     def version(self) -> str:
         """Id of the version or ""."""
-        return self.opened.id if self.opened else ""
+        if self.opened:
+            return self.opened.id
+        return ""
 
     def keys(self, row: int) -> list[str]:
         """Return the keys of all samples that a candidate represents."""
@@ -74,9 +76,15 @@ def published_in(
     version: loader.Version | None, policy: NearDuplicates, but: Sequence[str] = ()
 ) -> Published:
     """Return a version's photos and clips, as `published_samples`."""
-    columns = version.manifest["columns"] if version else {}
+    if version:
+        columns = version.manifest["columns"]
+    else:
+        columns = {}
     names = [name for name in schema() if name in columns or name in ("key", "split")]
-    table = typed(scan_samples(version, names).collect()) if version else typed({})
+    if version:
+        table = typed(scan_samples(version, names).collect())
+    else:
+        table = typed({})
     table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
     candidates, members = looks(table, ungrouped=policy.embedding is not None)
     return Published(
@@ -107,7 +115,8 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
     version = published.opened
     if version is None or field not in version.fields:
         return
-    decode, has = decoder_for(field), version.parts.has_group(version.group_of(field))
+    decode = decoder_for(field)
+    has = version.parts.has_group(version.group_of(field))
     rows: Int64s = published.members.list.first().to_numpy().astype(np.int64)
     ordinals = published.table["ordinal"].to_numpy()[rows]
     pins: dict[str, str] = {}
@@ -235,7 +244,8 @@ def _image_copies(
 def _embeddings_of_parts(
     store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str
 ) -> Embeddings:
-    decode, chosen = decoder_for(name), set(keys)
+    decode = decoder_for(name)
+    chosen = set(keys)
     embedding_of: dict[str, Any] = {}
     for part in parts:
         if any(name in shard.field_nbytes for shard in part.shards):

@@ -93,7 +93,8 @@ def merged(*pairs: NearPairs) -> NearPairs:
     names = ("query", "row", "by", "distance")
     query, row, by, distance = (np.concatenate([getattr(one, name) for one in pairs]) for name in names)
     order = np.lexsort((distance, by, row, query))
-    query, row = query[order], row[order]
+    query = query[order]
+    row = row[order]
     first = np.ones(len(order), bool)
     first[1:] = (query[1:] != query[:-1]) | (row[1:] != row[:-1])
     return NearPairs(query=query[first], row=row[first], by=by[order][first], distance=distance[order][first])

@@ -80,7 +80,10 @@ def why(better: Float64s, worse: Float64s) -> str:
     for place, (ours, theirs) in enumerate(zip(classes(better), classes(worse), strict=True)):
         if ours != theirs:
             words, digits = _BETTER[place]
-            known = "" if np.isnan(worse[place]) else f" against {worse[place]:{digits}}"
+            if np.isnan(worse[place]):
+                known = ""
+            else:
+                known = f" against {worse[place]:{digits}}"
             return f"{words}: {better[place]:{digits}}{known}"
     return ""
 
@@ -174,7 +177,8 @@ def matches_between(
             near_embeddings(samples.embeddings.take(rows), others.embeddings, policy.embedding.min_cosine)
         )
     pairs = merged(*pairs_)
-    kind, other_kind = pictures.kind[pairs.query], others.pictures.kind[pairs.row]
+    kind = pictures.kind[pairs.query]
+    other_kind = others.pictures.kind[pairs.row]
     same_object = samples.objects[rows][pairs.query] == others.objects[pairs.row]
     return pairs.take((kind == other_kind) & (kind >= 0) & ~same_object.astype(bool))
 
@@ -203,11 +207,16 @@ class _Course:
     def __init__(
         self, new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates
     ) -> None:
-        self._new, self._published = new, published
+        self._new = new
+        self._published = published
         self._by_quality = policy.keep == "better"
-        self._classes, self._published_classes = classes(new.measured), classes(published.measured)
-        levels = self._classes.T[::-1] if self._by_quality else ()
-        self.order: Int64s = np.lexsort((np.arange(len(new)), *(-level for level in levels)))
+        self._classes = classes(new.measured)
+        self._published_classes = classes(published.measured)
+        sort_keys = [np.arange(len(new))]
+        if self._by_quality:
+            # lexsort: the last key counts most, so the first class goes last.
+            sort_keys += [-level for level in self._classes.T[::-1]]
+        self.order: Int64s = np.lexsort(sort_keys)
         self._rank = np.argsort(self.order)
         self._never = not self._by_quality or policy.action == "mark"
         self._pinned: Bools = np.full(len(published), self._never)
@@ -235,7 +244,10 @@ class _Course:
         key = str(self._new.keys[sample])
         if nearest:
             by, distance, is_new, _, other = min(nearest)
-            of = self._new if is_new else self._published
+            if is_new:
+                of = self._new
+            else:
+                of = self._published
             self.copies[key] = DuplicateOf(
                 of=str(of.keys[other]),
                 by=_BY[by],
@@ -251,7 +263,9 @@ class _Course:
             )
 
     def _why(self, sample: int, other: int) -> str:
-        better = why(self._new.measured[other], self._new.measured[sample]) if self._by_quality else ""
+        better = ""
+        if self._by_quality:
+            better = why(self._new.measured[other], self._new.measured[sample])
         return f"the other {better or 'landed before'}"
 
     def _why_published(self, sample: int, other: int) -> str:
@@ -259,7 +273,9 @@ class _Course:
         if self._by_quality and self._published_classes[other].tolist() > self._classes[sample].tolist():
             return f"the other {better}"
         split = str(self._published.splits[other])
-        kept = f" as {split}, which it stays" if self._pinned[other] and not self._never else ""
+        kept = ""
+        if self._pinned[other] and not self._never:
+            kept = f" as {split}, which it stays"
         return f"the other was published before{kept}"
 
 
@@ -284,7 +300,10 @@ def typed(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
     """Return the table with every column of `schema`, cast to its type; missing columns are null."""
     import polars as pl
 
-    frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(dict(table), strict=False)
+    if isinstance(table, pl.DataFrame):
+        frame = table
+    else:
+        frame = pl.DataFrame(dict(table), strict=False)
     columns = [
         (
             frame[name].cast(kind) if name in frame.columns else pl.Series([None] * len(frame), dtype=kind)
@@ -340,7 +359,10 @@ def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Se
             **{f"h{place}": hashes[order] for place, hashes in enumerate(every.pictures.hashes.T)},
         }
     ).filter(pl.col("form") >= 0)
-    by = ["row"] if ungrouped else ["form", "split", "h0", "h1", "h2"]
+    if ungrouped:
+        by = ["row"]
+    else:
+        by = ["form", "split", "h0", "h1", "h2"]
     groups = ranked.group_by(by, maintain_order=True).agg(pl.col("row").alias("members"))
     first: Int64s = groups["members"].list.first().to_numpy().astype(np.int64)
     return every.take(first), groups["members"]

@@ -206,7 +206,10 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
         return True
     if kind != pl.String and not kind.is_integer():
         return False
-    most = MAX_CATEGORIES if kind == pl.String else FEW_NUMBERS
+    if kind == pl.String:
+        most = MAX_CATEGORIES
+    else:
+        most = FEW_NUMBERS
     return len(_values(columns)) <= most
 
 
@@ -241,7 +244,9 @@ def n_comparisons(columns: Sequence["pl.Series"]) -> int:
     """
     if not _is_category(columns):
         return 6
-    per_value = 3 if columns[0].dtype == _types().String else 2
+    per_value = 2
+    if columns[0].dtype == _types().String:
+        per_value = 3
     return 2 + per_value * len(_values(columns))
 
 

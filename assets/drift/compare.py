@@ -119,8 +119,14 @@ def facts_of(
     raws: list[Mapping[str, Any]] = []
     if (landed := find_record(store, upstream.get("raw_objects", ""))) and landed.files:
         raws = get_table(store, next(iter(landed.files.values()))).to_pylist()
-    lasting = media.drop_nulls("duration_s") if "duration_s" in media.columns else media.clear()
-    durations = dict(zip(lasting["key"], lasting["duration_s"], strict=True)) if len(lasting) else {}
+    if "duration_s" in media.columns:
+        lasting = media.drop_nulls("duration_s")
+    else:
+        lasting = media.clear()
+    if len(lasting):
+        durations = dict(zip(lasting["key"], lasting["duration_s"], strict=True))
+    else:
+        durations = {}
     now = {
         stage: current_record(store, record.dataset, stage, record.partition)
         for stage in (features if latest else ())
@@ -212,7 +218,9 @@ def _newest(store: Store, entries: Sequence[dict[str, Any]], most: int) -> "pl.D
         frames.insert(0, rows)
         if sum(map(len, frames)) >= most:
             break
-    return pl.concat(frames, how="diagonal_relaxed").tail(most) if frames else pl.DataFrame()
+    if frames:
+        return pl.concat(frames, how="diagonal_relaxed").tail(most)
+    return pl.DataFrame()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +242,8 @@ class GateInputs:
 
 def drift(compared: GateInputs) -> CheckResult:
     """Check columns, media, outcomes and counts against the baseline's batches."""
-    baseline, thresholds = compared.baseline, compared.thresholds
+    baseline = compared.baseline
+    thresholds = compared.thresholds
     if baseline is None or not baseline.batches:
         return CheckResult(name="drift", passed=True, explanation="there is no version to compare with")
     batches = [with_source(one.samples) for one in baseline.batches]
@@ -261,7 +270,9 @@ def drift(compared: GateInputs) -> CheckResult:
 def splits(compared: GateInputs) -> CheckResult:
     """Check for raw objects and subjects in two splits."""
     findings = split_leaks(compared.now.samples, compared.newest)
-    against = compared.newest.name if compared.newest else "each other"
+    against = "each other"
+    if compared.newest:
+        against = compared.newest.name
     return as_check("splits", findings, f"{len(compared.now.samples)} samples against {against}")
 
 
@@ -290,9 +301,14 @@ def protected(compared: GateInputs) -> CheckResult:
 
 def agreement(compared: GateInputs) -> CheckResult:
     """Compare samples with their media, texts with objects, and featurizers with the newest batch's."""
-    now, baseline, thresholds = compared.now, compared.baseline, compared.thresholds
+    now = compared.now
+    baseline = compared.baseline
+    thresholds = compared.thresholds
     findings = turned_findings(now.samples, now.media)
-    batches = baseline.batches if baseline else ()
+    if baseline:
+        batches = baseline.batches
+    else:
+        batches = ()
     if now.texts is not None and len(now.texts.keys):
         texts = [one.texts for one in batches if one.texts is not None and len(one.texts.keys)]
         findings += caption_findings(now.texts, texts, thresholds, thresholds.alpha / _PARTS / _TESTS)

@@ -189,7 +189,9 @@ def _finding(
     pairs = [f"{sample.key} of {protected.name}[{sample.ordinal}]" for sample in by_key[:NAMED]]
     examples = ", ".join(pairs)
     n_samples = len(np.unique([sample.key for sample in by_key]))
-    unit = "sample" if n_samples == 1 else "samples"
+    unit = "samples"
+    if n_samples == 1:
+        unit = "sample"
     return DriftFinding(
         what=f"in the protected {protected.name}",
         column=column,

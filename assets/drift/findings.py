@@ -129,7 +129,9 @@ class DriftFinding:
     @property
     def sentence(self) -> str:
         """The finding as a readable sentence."""
-        where = f" of {self.of}" if self.of else ""
+        where = ""
+        if self.of:
+            where = f" of {self.of}"
         return f"{self.what}: {self.column}{where}: {self.before or 'none'} before, {self.now or 'none'} now"
 
     def to_json(self) -> dict[str, Any]:
@@ -197,8 +199,12 @@ def as_check(
     ordered = sorted(findings, key=lambda each: (not each.certain, -each.effect / (each.limit or 1e-9)))
     stopping = [one for one in ordered if one.certain or usual_known]
     sentences = "; ".join(one.sentence for one in ordered[:3])
-    more = f"; and {len(ordered) - 3} more" if len(ordered) > 3 else ""
-    doubt = "" if usual_known or not ordered else " (too few batches to tell what is usual)"
+    more = ""
+    if len(ordered) > 3:
+        more = f"; and {len(ordered) - 3} more"
+    doubt = " (too few batches to tell what is usual)"
+    if usual_known or not ordered:
+        doubt = ""
     rows = [
         (one.what, one.column, one.of, one.before, one.now, f"{one.effect:.4g}", f"{one.limit:.4g}")
         for one in ordered
@@ -261,14 +267,19 @@ def same_as(version: "loader.Version", name: str, values: "pl.Series") -> "pl.Da
     empty = {"part": pl.String, "row": pl.Int64, name: pl.String, "split": pl.String}
     frames = [pl.DataFrame(schema=empty)]
     for table in _keys_tables(version, name):
-        split = pl.col("split") if "split" in table.columns else pl.lit(None, pl.String).alias("split")
+        if "split" in table.columns:
+            split = pl.col("split")
+        else:
+            split = pl.lit(None, pl.String).alias("split")
         frames.append(
             table.filter(pl.col(name).is_in(values.implode())).select(
                 pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64), name, split.fill_null("")
             )
         )
     rows = pl.concat(frames, how="vertical_relaxed")
-    return rows.filter(live(version, rows)) if len(rows) else rows
+    if len(rows):
+        return rows.filter(live(version, rows))
+    return rows
 
 
 def _keys_tables(version: "loader.Version", name: str) -> Iterator["pl.DataFrame"]:
@@ -304,7 +315,8 @@ def turned_findings(samples: "pl.DataFrame", media: "pl.DataFrame") -> list[Drif
     """Find images turned against their object: a rotation was ignored, or applied twice."""
     import polars as pl
 
-    sizes, upright = ["width_px", "height_px"], ["upright_width_px", "upright_height_px"]
+    sizes = ["width_px", "height_px"]
+    upright = ["upright_width_px", "upright_height_px"]
     if not {*sizes, "raw_key"} <= set(samples.columns) or not {*upright, "key"} <= set(media.columns):
         return []
     if not all(samples[name].dtype.is_numeric() for name in sizes):
@@ -347,7 +359,8 @@ def featurizer_findings(
     """
     findings = []
     for name in sorted(set(now) & set(before)):
-        current, published = now[name], before[name]
+        current = now[name]
+        published = before[name]
         changed = _changed(current, published)
         if not changed or not _changed(current, again.get(name, published)):
             continue
@@ -356,7 +369,9 @@ def featurizer_findings(
             ", ".join(f"{one} {facts.get(one, 'unknown')}" for one in changed)[:200]
             for facts in (published, current)
         )
-        what = "featurizer changed" if announced else "featurizer silently changed"
+        what = "featurizer silently changed"
+        if announced:
+            what = "featurizer changed"
         findings.append(
             DriftFinding(what=what, column=name, before=before_words, now=now_words, certain=not announced)
         )
@@ -377,7 +392,8 @@ def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[D
     """Find columns whose type changed. now, before: column -> Arrow type, "null" for a column without values."""
     findings = []
     for name in sorted(set(now) & set(before)):
-        current, published = now[name], before[name]
+        current = now[name]
+        published = before[name]
         if (
             "null" in (current, published)
             or current == published

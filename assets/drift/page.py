@@ -43,10 +43,12 @@ def plotted(compared: "GateInputs", results: Sequence[CheckResult]) -> str:
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}
     for finding in (one for result in results for one in result.findings):
-        name, of = str(finding["column"]).partition(" =")[0], str(finding["of"])
+        name = str(finding["column"]).partition(" =")[0]
+        of = str(finding["of"])
         kind = of.removeprefix("objects: ").partition(",")[0]
         media = of.startswith("objects")
-        now, before = compared.now, compared.baseline.batches
+        now = compared.now
+        before = compared.baseline.batches
         current = _values(now.media if media else now.samples, name, kind)
         earlier = [
             value for one in before for value in _values(one.media if media else one.samples, name, kind)
@@ -209,7 +211,9 @@ def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[t
         unseen = {row["key"]: row for row in named if row["key"] not in seen}
         fresh = _different(list(unseen.values()))[:MAX_OF_FINDING]
         seen |= {row["key"] for row in fresh}
-        of = f" of {finding['of']}" if finding["of"] else ""
+        of = ""
+        if finding["of"]:
+            of = f" of {finding['of']}"
         for row in fresh:
             yield f"{finding['what']}: {finding['column']}{of}", row
 

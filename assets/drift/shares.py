@@ -28,7 +28,9 @@ class Counted:
 
     @property
     def share(self) -> float:
-        return self.k / self.n if self.n else 0.0
+        if self.n:
+            return self.k / self.n
+        return 0.0
 
     def evidence(self) -> tuple[int, int]:
         """Return (hits, trials), in whole objects."""
@@ -74,7 +76,10 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> EffectSize:
 def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
     from scipy.stats import hypergeom
 
-    quantile = hypergeom.isf if most else hypergeom.ppf
+    if most:
+        quantile = hypergeom.isf
+    else:
+        quantile = hypergeom.ppf
     return float(quantile(alpha, objects, hits, drawn))
 
 

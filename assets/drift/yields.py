@@ -63,7 +63,8 @@ def units_findings(
     Objects are compared with ones of similar length. now, batches: (samples table, media table).
     """
     findings = []
-    current, earlier = _per_object(*now), [_per_object(*tables) for tables in batches]
+    current = _per_object(*now)
+    earlier = [_per_object(*tables) for tables in batches]
     for kind, objects in current.items():
         each = [one[kind] for one in earlier if kind in one]
         if not each:
@@ -100,9 +101,10 @@ class _Expected:
         n = np.concatenate([one["n"].to_numpy() for one in objects]).astype(np.float64)
         seconds = np.concatenate([one["duration_s"].to_numpy() for one in objects])
         known = np.isfinite(seconds)
-        self._edges = (
-            np.unique(np.quantile(seconds[known], np.arange(1, 10) / 10)) if known.any() else np.zeros(0)
-        )
+        if known.any():
+            self._edges = np.unique(np.quantile(seconds[known], np.arange(1, 10) / 10))
+        else:
+            self._edges = np.zeros(0)
         bins = self._bins(seconds)
         self._means = np.array(
             [
@@ -128,7 +130,8 @@ def size_findings(
         return []
     limit = -math.log(thresholds.batch_ratio)
     counted = [_sizes(table) for table in batches]
-    sizes, findings = _sizes(now), []
+    sizes = _sizes(now)
+    findings = []
     for name in sorted({name for one in counted for name in one}):
         usual = median([one.get(name, 0) for one in counted])
         if not usual:

@@ -122,7 +122,9 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
     is_episode = any(field.endswith(CLOCK) for field in fields) or (
         bool(fields & {"action.npy", "actions.npy"}) and all("." in field for field in fields)
     )
-    return EPISODE if is_episode and EPISODE in featurizer.inputs else kind
+    if is_episode and EPISODE in featurizer.inputs:
+        return EPISODE
+    return kind
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
@@ -137,8 +139,9 @@ def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str,
         if wanted_field.startswith("*"):
             fields |= {name: name for name in sorted(available) if name.endswith(wanted_field[1:])}
             continue
-        others = PHOTO_WORDS if kind == "image" and wanted_field in PHOTO_WORDS else ()
-        words = wanted_field, *others
+        words: tuple[str, ...] = (wanted_field,)
+        if kind == "image" and wanted_field in PHOTO_WORDS:
+            words = (wanted_field, *PHOTO_WORDS)
         ending = sorted(name for name in available if name.rpartition(".")[2] in words)
         stored = next((name for name in words if name in available), ending[0] if len(ending) == 1 else None)
         if stored is not None:
@@ -181,7 +184,9 @@ def featurize(sample_range: SampleRange) -> RangeResult:
 def code_failure(featurizer: str, error: Exception, where: str) -> str:
     """Return why a featurizer's code fails, with the line that raised the error. where: sample or part."""
     frames = traceback.extract_tb(error.__traceback__)
-    line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    line = ""
+    if frames:
+        line = f" ({frames[-1].filename}:{frames[-1].lineno})"
     return (
         f"featurizer {featurizer!r} failed {where}: {type(error).__name__}: {error}{line}. Nothing was recorded: "
         "repair the featurizer or its environment, and run the batch again. For bytes that it cannot use, a featurizer "
@@ -251,18 +256,24 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
 
 def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
     """Return this machine's GPUs, one per worker; () for a featurizer without a model."""
-    return gpus_for(featurizer.device) if isinstance(featurizer, ModelFeaturizer) else ()
+    if isinstance(featurizer, ModelFeaturizer):
+        return gpus_for(featurizer.device)
+    return ()
 
 
 def range_length(featurizer: Featurizer) -> int:
     """Return the number of samples per unit of work."""
     may_be_on_gpu = isinstance(featurizer, ModelFeaturizer) and featurizer.device != "cpu"
-    return GPU_RANGE if may_be_on_gpu else RANGE
+    if may_be_on_gpu:
+        return GPU_RANGE
+    return RANGE
 
 
 def weights_of(featurizer: Featurizer) -> list[str]:
     """Return the URLs of the weights that workers read."""
-    return [featurizer.weights] if isinstance(featurizer, ModelFeaturizer) else []
+    if isinstance(featurizer, ModelFeaturizer):
+        return [featurizer.weights]
+    return []
 
 
 def rows_or_raise(result: RangeResult) -> Sequence[FeatureRow]:
@@ -345,7 +356,9 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
         machine_facts, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)
     )
     if outcome.value is None:
-        reason = outcome.error.summary if outcome.error else ""
+        reason = ""
+        if outcome.error:
+            reason = outcome.error.summary
         raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")
     return outcome.value
 
@@ -370,5 +383,8 @@ def _recorded(
 
 
 def _table_row(row: FeatureRow) -> dict[str, Any]:
-    columns = dict(row.features.columns) if row.features else {}
+    if row.features:
+        columns = dict(row.features.columns)
+    else:
+        columns = {}
     return {"key": row.key, "code": row.code, "reason": row.reason, **columns}

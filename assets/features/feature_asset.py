@@ -124,7 +124,10 @@ def feature_asset(
     run.
     """
     featurizer = feature.build()
-    version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version
+    if isinstance(featurizer, ModelFeaturizer):
+        version = featurizer.declared_version
+    else:
+        version = featurizer.version
     texts = feature_texts(featurizer)
 
     @dg.asset(

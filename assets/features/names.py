@@ -128,7 +128,10 @@ def _claim(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, 
 
 def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, generation: int) -> bool:
     newest = root.state.newest(dataset)
-    groups = root.open(newest.id).manifest["groups"] if newest else {}
+    if newest:
+        groups = root.open(newest.id).manifest["groups"]
+    else:
+        groups = {}
     return names_in(featurizer, generation).group in groups
 
 

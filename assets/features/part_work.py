@@ -86,7 +86,9 @@ def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
         again = plain.load()
     except (TypeError, ValueError, AttributeError, Corrupt):  # parameters not plain, or a local class
         return None
-    return plain if again == featurizer else None
+    if again == featurizer:
+        return plain
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,10 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
     ranges = whole.split(range_length(featurizer))
     rows = chain.from_iterable(rows_or_raise(featurize(sample_range)) for sample_range in ranges)
     try:
-        ran_on = machine_facts(featurizer, node.place) if isinstance(featurizer, ModelFeaturizer) else {}
+        if isinstance(featurizer, ModelFeaturizer):
+            ran_on = machine_facts(featurizer, node.place)
+        else:
+            ran_on = {}
         store_part(store, featurizer, task.names, task.kind, part, rows, stored, task.txn)
     except (InvalidWeights, MissingDependency, ModelFailed) as error:
         return PartFeatures(fault=str(error))
@@ -200,7 +205,9 @@ CPU_MODEL_FEATURES = replace(MODEL_FEATURES, name="cpu-model-features", resource
 def work_of(featurizer: Featurizer) -> Work[PartTask, PartFeatures]:
     if not isinstance(featurizer, ModelFeaturizer):
         return FEATURES
-    return CPU_MODEL_FEATURES if featurizer.device == "cpu" else MODEL_FEATURES
+    if featurizer.device == "cpu":
+        return CPU_MODEL_FEATURES
+    return MODEL_FEATURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +249,14 @@ class BatchFeatures:
     """Computes and stores the features of a batch, part by part."""
 
     def __init__(self, compute: Compute, of: FeaturesOf) -> None:
-        self._compute, self._of = compute, of
-        model = of.featurizer if isinstance(of.featurizer, ModelFeaturizer) else None
-        weights = weights_store(model.weights) if model else None
+        self._compute = compute
+        self._of = of
+        model = None
+        if isinstance(of.featurizer, ModelFeaturizer):
+            model = of.featurizer
+        weights = None
+        if model:
+            weights = weights_store(model.weights)
         self._model = model
         self._job: Job[PartTask, PartFeatures] = Job(
             store=of.store,
@@ -260,8 +272,12 @@ class BatchFeatures:
         Raises: ModelFailed if the machines differ; FeaturizerFailed; as `compute_part`, `store_part` and `blocks_of`.
         """
         plain = self._plain()
-        done = self._on_cluster(inputs, plain) if plain is not None else [None] * len(inputs)
-        stored, of = StoredFeatures(), self._of
+        if plain is not None:
+            done = self._on_cluster(inputs, plain)
+        else:
+            done = [None] * len(inputs)
+        stored = StoredFeatures()
+        of = self._of
         if self._model is not None and inputs:
             stored.model.update(self._facts(self._model, inputs, done))
         for item, features in zip(inputs, done, strict=True):
@@ -330,7 +346,10 @@ class BatchFeatures:
     def _facts(
         self, model: ModelFeaturizer, inputs: Sequence[FeatureInput], done: Sequence[PartFeatures | None]
     ) -> dict[str, Any]:
-        here = model_here(self._compute, model, self._of.timeout_s) if None in done else {}
+        if None in done:
+            here = model_here(self._compute, model, self._of.timeout_s)
+        else:
+            here = {}
         ran_on = {
             one.part.id: here if part is None else part.ran_on for one, part in zip(inputs, done, strict=True)
         }
@@ -371,7 +390,9 @@ class BatchFeatures:
         for block in blocks_of(self._compute, self._job, lambda: tasks):
             for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
                 features = outcome.value
-                why = outcome.error.summary if outcome.error else ""
+                why = ""
+                if outcome.error:
+                    why = outcome.error.summary
                 if features is not None and features.not_allowed:
                     why = features.not_allowed
                     features = None
@@ -381,7 +402,11 @@ class BatchFeatures:
         for item, features in zip(inputs, computed, strict=True):
             if features is not None and (fault := features.fault or features.code_fault):
                 discard(self._compute, self._job)  # otherwise the next run would find the same fault
-                failed: type[PenstockError] = ModelFailed if features.fault else FeaturizerFailed
+                failed: type[PenstockError]
+                if features.fault:
+                    failed = ModelFailed
+                else:
+                    failed = FeaturizerFailed
                 raise failed(
                     f"featurizer {of.featurizer.name!r} fails on a node, at part {item.part.id}: {fault}"
                 )

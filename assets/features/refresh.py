@@ -85,7 +85,8 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
     if newest is None or not spec.features:
         return []
     cache = before or StaleCache(spec)
-    version, included = root.open(newest.id), Included(root, cache)
+    version = root.open(newest.id)
+    included = Included(root, cache)
     part_ids = frozenset(version.parts.ids.to_pylist())
     published = {
         name: records
@@ -98,18 +99,23 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
     stale_features: list[Stale] = []
     for feature in spec.features:
         featurizer = settled(feature.build())
-        stage, current = stage_name(featurizer.name), featurizer.version
+        stage = stage_name(featurizer.name)
+        current = featurizer.version
         for name, records in published.items():
             record = records.get(stage)
             if record is None or not (record.body["version"] == current and _is_done(included, record)):
-                was = str(record.body["version"]) if record else ""
+                was = ""
+                if record:
+                    was = str(record.body["version"])
                 stale_features.append(Stale(stage=stage, partition=name, was=was, version=current))
     return sorted(stale_features, key=lambda item: (item.partition, item.stage))
 
 
 def settled(featurizer: Featurizer) -> Featurizer:
     """Return the featurizer, with a model's weights pinned. Raises: InvalidWeights; StoreError."""
-    return pinned(featurizer) if isinstance(featurizer, ModelFeaturizer) else featurizer
+    if isinstance(featurizer, ModelFeaturizer):
+        return pinned(featurizer)
+    return featurizer
 
 
 def _is_done(included: "Included", record: StageRecord) -> bool:
@@ -120,9 +126,16 @@ class Included:
     """Predicate on a record: a version has its features, or can still get them, by the root's state at construction."""
 
     def __init__(self, root: loader.Root, looked: StaleCache | None = None) -> None:
-        self._store, self._state = root.store, root.state
-        self._lists = looked.lists if looked else {}
-        self._came = looked.came if looked else set[str]()
+        self._store = root.store
+        self._state = root.state
+        if looked:
+            self._lists = looked.lists
+        else:
+            self._lists = {}
+        if looked:
+            self._came = looked.came
+        else:
+            self._came = set[str]()
 
     def __call__(self, record: StageRecord) -> bool:
         txn = record.body.get("refresh")
@@ -182,7 +195,8 @@ def refresh_stage(
     StoreError.
     """
     featurizer = settled(featurizer)
-    stage, store = stage_name(featurizer.name), root.store
+    stage = stage_name(featurizer.name)
+    store = root.store
     digest = fingerprint(CODE_VERSION, featurizer.version, units.fingerprint, units.body["txn"])
     newest = current_record(store, spec.name, stage, units.partition)
     if newest is not None and _can_stand(root, newest, featurizer.version):
@@ -240,8 +254,12 @@ def _own_columns(
     # columns are in its record of this batch, or of the last one.
     stage = stage_name(featurizer.name)
     names = partitions(root.store, dataset, stage)
-    last = current_record(root.store, dataset, stage, names[-1]) if names else None
+    last = None
+    if names:
+        last = current_record(root.store, dataset, stage, names[-1])
     if last is not None and last.body["version"] == featurizer.version:
         return {name for columns in featurizer.columns.values() for name in columns}
     known = newest or last
-    return set(get_table(root.store, known.files[stage]).column_names) if known else set()
+    if known:
+        return set(get_table(root.store, known.files[stage]).column_names)
+    return set()

@@ -195,7 +195,8 @@ def _batch(
     for part, kind, n_rows in record.body["taken"]:
         own_columns = [name for name in columns[kind] if name in table.column_names]
         rows = table.slice(start, n_rows)
-        rows = rows.filter(pc.is_in(rows["key"], value_set=live)) if n_rows else rows
+        if n_rows:
+            rows = rows.filter(pc.is_in(rows["key"], value_set=live))
         start += n_rows
         if n_rows:
             tables.append(rows.select([*_ROW_COLUMNS, *own_columns]))

@@ -140,10 +140,12 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
     try:
         with av.open(io.BytesIO(sample[field]), options=options) as container:
             stream = container.streams.audio[0]
-            rate_hz, layout = stream.rate, stream.layout
+            rate_hz = stream.rate
+            layout = stream.layout
             if layout.nb_channels != samples.shape[0]:  # trust the decoder, not the header
                 layout = av.AudioLayout(f"{samples.shape[0]} channels")
-            name, places = layout.name, tuple(channel.name for channel in layout.channels)
+            name = layout.name
+            places = tuple(channel.name for channel in layout.channels)
     except (av.error.FFmpegError, ValueError, LookupError) as error:
         if is_of_the_machine(error):
             raise
@@ -176,7 +178,9 @@ def images_of(
     kind: str, sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]
 ) -> Sequence[Array]:
     """Return the photo, or a clip's frames numbered `pick(n_frames)`, each uint8 [H, W, 3]. Raises: Unusable."""
-    return [photo(sample, field)] if kind == "image" else list(frames(sample, field, pick))
+    if kind == "image":
+        return [photo(sample, field)]
+    return list(frames(sample, field, pick))
 
 
 def spread(n_frames: int, count: int) -> list[int]:
@@ -212,5 +216,6 @@ def normalised(
 
 
 def _centre(pixels: Array, height: int, width: int) -> Array:
-    top, start = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
+    top = (pixels.shape[0] - height) // 2
+    start = (pixels.shape[1] - width) // 2
     return np.ascontiguousarray(pixels[top : top + height, start : start + width])

@@ -173,7 +173,9 @@ def _clock(sample: Mapping[str, bytes], field: str, n: int | None = None) -> Arr
     """Return a clock, int64 [n]; of any length if n is None. Raises: Unusable."""
     clock = decoded(sample, field)
     if n is None:
-        n = len(clock) if clock.ndim else 0
+        n = 0
+        if clock.ndim:
+            n = len(clock)
     try:
         return checked_clock(clock, n)
     except DecodeFailed as error:

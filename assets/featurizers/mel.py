@@ -87,7 +87,9 @@ class Mel(Featurizer):
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        summed = "power" if self.power == 2 else "magnitude"
+        summed = "magnitude"
+        if self.power == 2:
+            summed = "power"
         units = {
             "none": summed,
             "ln": f"ln of {summed}",
@@ -160,7 +162,9 @@ def _logarithm(bands: Array, mel: Mel) -> Array:
     if mel.log == "log10":
         return decades
     if mel.log == "db":
-        decibels = 10 if mel.power == 2 else 20
+        decibels = 20
+        if mel.power == 2:
+            decibels = 10
         return decades * decibels
     lifted: Array = np.maximum(decades, decades.max() - 8)
     return (lifted + 4) / 4

@@ -66,7 +66,8 @@ class PerceptualHash(Featurizer):
             images = [three[0], three[len(three) // 2], three[-1]]
         hashed = [phash(image) for image in images]
         mirrored = [phash(image[:, ::-1])[0] for image in images]
-        values, flat = [value for value, _ in hashed], [flat for _, flat in hashed]
+        values = [value for value, _ in hashed]
+        flat = [flat for _, flat in hashed]
         return Features(
             fields={"phash.npy": np.array(values, np.uint64)},
             columns={

@@ -93,13 +93,20 @@ class VoiceActivity(Featurizer):
         pad = int(RATE_HZ * self.pad_s)
         padded = []
         for number, (start, end) in enumerate(spans):
-            before = start - spans[number - 1][1] if number else 2 * start
-            after = spans[number + 1][0] - end if number + 1 < len(spans) else 2 * (n_samples - end)
+            if number:
+                before = start - spans[number - 1][1]
+            else:
+                before = 2 * start
+            if number + 1 < len(spans):
+                after = spans[number + 1][0] - end
+            else:
+                after = 2 * (n_samples - end)
             padded.append((start - min(pad, before // 2), end + min(pad, after // 2)))
         return padded
 
     def _spoken(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
-        shortest, pause = RATE_HZ * self.min_speech_s, RATE_HZ * self.min_silence_s
+        shortest = RATE_HZ * self.min_speech_s
+        pause = RATE_HZ * self.min_silence_s
         quiet = max(self.threshold - _QUIETER, 0.01)
         spans: list[tuple[int, int]] = []
         start: int | None = None
@@ -107,9 +114,14 @@ class VoiceActivity(Featurizer):
         for number, probability in enumerate(speech):
             at = number * _FRAME
             if probability >= self.threshold:
-                start, end = at if start is None else start, None
+                if start is None:
+                    start = at
+                else:
+                    start = start
+                end = None
             elif start is not None and probability < quiet:
-                end = at if end is None else end
+                if end is None:
+                    end = at
                 if at - end >= pause:
                     if end - start > shortest:
                         spans.append((start, end))
@@ -127,7 +139,8 @@ def probabilities(samples: Array) -> Array:
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(padded, (0, _FRAME)), _CONTEXT + _FRAME)
     frames = windows[::_FRAME]
     model = _model(str(weights()))
-    h, c = np.zeros(_STATE, np.float32), np.zeros(_STATE, np.float32)
+    h = np.zeros(_STATE, np.float32)
+    c = np.zeros(_STATE, np.float32)
     parts = [np.zeros(0, np.float32)]
     for start in range(0, n_frames, _AT_ONCE):
         block = np.ascontiguousarray(frames[start : min(start + _AT_ONCE, n_frames)])

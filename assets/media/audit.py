@@ -116,7 +116,9 @@ def _extrema(image: "Image") -> list[tuple[float, float]]:
         levels = np.asarray(image)
         return [(int(levels.min()), int(levels.max()))]
     extrema: Any = image.getextrema()
-    return list(extrema) if isinstance(extrema[0], tuple) else [extrema]
+    if isinstance(extrema[0], tuple):
+        return list(extrema)
+    return [extrema]
 
 
 def _boxed(image: "Image") -> "Image":

@@ -127,10 +127,8 @@ def check_scratch(error: Exception, scratch: Path | str) -> None:
 
 def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
     """Return the error for scratch space that is full or read-only."""
-    meanwhile, room_for = (
-        "while media were cut; nothing of this object was kept",
-        "the raw object and its samples",
-    )
+    meanwhile = "while media were cut; nothing of this object was kept"
+    room_for = "the raw object and its samples"
     return no_room(scratch, error, meanwhile, room_for=room_for, again="run the batch again")
 
 
@@ -181,7 +179,9 @@ def first_audio(container: "InputContainer") -> "AudioStream | None":
     """Return the first audio stream that can be decoded, or None."""
     # The stubs promise a codec context; a stream of an unknown codec has none.
     known = [stream for stream in container.streams.audio if cast("Any", stream.codec_context) is not None]
-    return known[0] if known else None
+    if known:
+        return known[0]
+    return None
 
 
 def required_audio(container: "InputContainer") -> "AudioStream":
@@ -222,7 +222,10 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
     for packet in packets_of(container):
         if packet.pts is None and packet.dts is None:
             continue  # the empty packet that ends each stream
-        pts = packet.dts if packet.pts is None else packet.pts
+        if packet.pts is None:
+            pts = packet.dts
+        else:
+            pts = packet.pts
         assert pts is not None  # for the type checker: one of the two is set
         end = pts + (packet.duration or 0)
         latest, tick_s = ends.get(packet.stream_index) or (end, packet.time_base or Fraction(1))
@@ -274,15 +277,27 @@ class _PacketCounter:
         self.n += 1
         self.n_discard += is_discard
         self.n_keyframes += is_keyframe
-        self._since_key = 1 if is_keyframe else self._since_key + 1
+        if is_keyframe:
+            self._since_key = 1
+        else:
+            self._since_key = self._since_key + 1
         self.max_gop = max(self.max_gop, self._since_key)
         self.has_b_frames = self.has_b_frames or (self._newest is not None and pts < self._newest)
         if self._newest is not None:
             self.longest_step = max(self.longest_step, pts - self._newest)
-        self._newest = pts if self._newest is None else max(pts, self._newest)
+        if self._newest is None:
+            self._newest = pts
+        else:
+            self._newest = max(pts, self._newest)
         if not is_discard:
-            self.end = end if self.first is None else max(self.end, end)
-            self.first = pts if self.first is None else min(self.first, pts)
+            if self.first is None:
+                self.end = end
+            else:
+                self.end = max(self.end, end)
+            if self.first is None:
+                self.first = pts
+            else:
+                self.first = min(self.first, pts)
 
 
 def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: int) -> None:
@@ -303,7 +318,10 @@ def check_duration(container: "InputContainer", found_s: float, step_s: float = 
     if container.duration is None or not any(name in _TIMED for name in names):
         return 0.0
     # Matroska's duration counts from 0, the others' from the first frame.
-    start = 0 if "matroska" in names else container.start_time or 0
+    if "matroska" in names:
+        start = 0
+    else:
+        start = container.start_time or 0
     announced_s = (start + container.duration) / 1_000_000
     rounding_s = min(TAIL_S, max(_LEAST_TAIL_S, _TAIL_SHARE * announced_s, 1.5 * step_s))
     if announced_s - found_s > rounding_s:

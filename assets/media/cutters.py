@@ -193,9 +193,9 @@ def check_is_media(key: str, mime: str) -> None:
     Raises: Unusable for a web page, text or archive named as media, and unknown bytes with another type's name.
     """
     suffix = PurePosixPath(key).suffix[1:].lower()
-    name_text = (
-        f"its name says {suffix}" if suffix in _MEDIA_SUFFIXES else "its name says nothing of the kind"
-    )
+    name_text = "its name says nothing of the kind"
+    if suffix in _MEDIA_SUFFIXES:
+        name_text = f"its name says {suffix}"
     if mime == "text/html" and suffix not in _HTML_SUFFIXES:
         raise not_media(
             "probe", "web_page", f"it is a web page, and {name_text}: an error page? Fetch it again"

@@ -65,7 +65,9 @@ class DecodeWork:
         return self.limit_s(0.0, math.inf) / _ALLOWED_PER_USUAL
 
     def __str__(self) -> str:
-        kind = "video" if self.pixels else "sound"
+        kind = "sound"
+        if self.pixels:
+            kind = "video"
         return f"{self.duration_s:,.0f} s of {kind}"
 
 
@@ -101,15 +103,28 @@ def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None
 
 
 def _declared(container: "InputContainer", nbytes: int) -> tuple[float, float, float] | None:
-    video, audio = first_video(container), first_audio(container)
+    video = first_video(container)
+    audio = first_audio(container)
     if video is None and audio is None:
         return None
-    declared_s = 0.0 if container.duration is None else container.duration / 1_000_000
-    least = _LEAST_SOUND if video is None else _LEAST_PICTURE
+    if container.duration is None:
+        declared_s = 0.0
+    else:
+        declared_s = container.duration / 1_000_000
+    if video is None:
+        least = _LEAST_SOUND
+    else:
+        least = _LEAST_PICTURE
     if not declared_s or any(name in _ESTIMATED for name in container.format.name.split(",")):
         declared_s = max(declared_s, nbytes / least)
-    pixels = 0.0 if video is None else _pixels(video, declared_s)
-    values = 0.0 if audio is None else _values(audio, declared_s)
+    if video is None:
+        pixels = 0.0
+    else:
+        pixels = _pixels(video, declared_s)
+    if audio is None:
+        values = 0.0
+    else:
+        values = _values(audio, declared_s)
     return declared_s, pixels, values
 
 
@@ -126,7 +141,10 @@ def _values(stream: "AudioStream", declared_s: float) -> float:
 
 class _Ranges(io.RawIOBase):
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
-        self._store, self._key, self._nbytes, self._at = store, key, nbytes, 0
+        self._store = store
+        self._key = key
+        self._nbytes = nbytes
+        self._at = 0
 
     def readable(self) -> bool:
         return True

@@ -36,7 +36,9 @@ def ground_of(rule: str) -> tuple[int, int, int] | None:
     match = _HEX_COLOUR.fullmatch(rule)
     if rule not in GROUNDS and not match:
         raise ValueError(f"alpha={rule!r}; accepted: {', '.join(ALPHA_RULES)}")
-    return (int(match[1], 16), int(match[2], 16), int(match[3], 16)) if match else GROUNDS[rule]
+    if match:
+        return (int(match[1], 16), int(match[2], 16), int(match[3], 16))
+    return GROUNDS[rule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +116,14 @@ def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
 
 def grid_px(base_px: int) -> int:
     """Return the number of px of which sides are multiples."""
-    return _SMALL_GRID_PX if base_px < _SMALL_BELOW_PX else _GRID_PX
+    if base_px < _SMALL_BELOW_PX:
+        return _SMALL_GRID_PX
+    return _GRID_PX
 
 
 def _of_grid(base_px: int, max_aspect: int) -> Iterator[Size]:
-    step, area = grid_px(base_px), base_px * base_px
+    step = grid_px(base_px)
+    area = base_px * base_px
     for width in range(step, base_px * max_aspect + 1, step):
         height = area // width // step * step
         if height and max(width, height) <= max_aspect * min(width, height):
@@ -318,7 +323,10 @@ def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> 
     """Check that a number is within inclusive bounds. Raises: ValueError."""
     low, high = bounds
     if not (math.isfinite(value) and low <= value <= (value if high is None else high)):
-        accepted = f"{low} or more" if high is None else f"{low} to {high}"
+        if high is None:
+            accepted = f"{low} or more"
+        else:
+            accepted = f"{low} to {high}"
         raise ValueError(f"{name}={value}; accepted: {accepted}")
 
 

@@ -60,7 +60,8 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
             while at < end:
                 header = _ThriftStruct(data, at, end)
                 fields = header.struct(0)
-                nbytes, stored = fields.get(2), fields.get(3)
+                nbytes = fields.get(2)
+                stored = fields.get(3)
                 if not isinstance(nbytes, int) or not isinstance(stored, int) or nbytes < 0 or stored < 0:
                     raise ValueError(f"no page begins at byte {at}")
                 if fields.get(_DICTIONARY, {}).get(1, 0) > nbytes:
@@ -74,7 +75,10 @@ class _ThriftStruct:
     """Reader of a Thrift struct. at: position after the bytes read so far."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data, self.at, self._end, self._fields_left = data, at, end, _MAX_FIELDS
+        self._data = data
+        self.at = at
+        self._end = end
+        self._fields_left = _MAX_FIELDS
 
     def struct(self, depth: int) -> dict[int, Any]:
         """Return field number -> value; None for doubles and binary."""
@@ -84,7 +88,10 @@ class _ThriftStruct:
             self._fields_left -= 1
             if self._fields_left < 0 or depth > 4:
                 raise ValueError("a page header without an end")
-            number = number + (head >> 4) if head >> 4 else self._signed()
+            if head >> 4:
+                number = number + (head >> 4)
+            else:
+                number = self._signed()
             fields[number] = self._value(head & 15, depth)
         return fields
 
@@ -99,7 +106,10 @@ class _ThriftStruct:
             return self.struct(depth + 1)
         if kind not in (_DOUBLE, _BINARY):
             raise ValueError(f"a page header with a field of type {kind}")
-        nbytes = 8 if kind == _DOUBLE else self._varint()
+        if kind == _DOUBLE:
+            nbytes = 8
+        else:
+            nbytes = self._varint()
         self.at += nbytes
         return None
 
@@ -145,7 +155,10 @@ def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int
     if name.endswith(".jsonl"):
         yield from _json_rows(data, frozenset(keys))
         return
-    batches = _parquet_batches(data) if name.endswith(".parquet") else _csv_batches(data)
+    if name.endswith(".parquet"):
+        batches = _parquet_batches(data)
+    else:
+        batches = _csv_batches(data)
     keys_wanted = pa.array(sorted(keys), pa.string())
     n_rows = n_bytes = 0
     for batch in batches:
@@ -161,7 +174,9 @@ def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int
 
 
 def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Row]]:
-    number, names = 0, set[str]()  # Arrow's JSON reader crashes the process on deeply nested brackets
+    # Arrow's JSON reader crashes the process on deeply nested brackets
+    number = 0
+    names = set[str]()
     for line in io.BytesIO(data.removeprefix(b"\xef\xbb\xbf")):
         if not line.strip():
             continue
@@ -175,7 +190,8 @@ def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Ro
         if "key" not in names:
             names = set(row)
         key = row.get("key")
-        key = str(key) if type(key) is int else key
+        if type(key) is int:
+            key = str(key)
         if isinstance(key, str) and key in keys:
             long = [name for name in TEXTS if len(str(row.get(name))) > MAX_TEXT_BYTES]
             yield number, key, _too_long(long[0]) if long else row
@@ -225,7 +241,10 @@ def _check_columns(names: Collection[str]) -> None:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    of = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_dictionary(kind):
+        of = kind.value_type
+    else:
+        of = kind
     known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
     if not any(is_one(of) for is_one in known):
         raise ValueError(f"column {name} is {kind}; accepted are text and numbers")
@@ -255,7 +274,9 @@ def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
         if name not in batch.schema.names:
             continue
         cell = _cell(batch.column(name), at)
-        size = cell.as_buffer().size if cell.is_valid and _is_text(cell.type) else 0
+        size = 0
+        if cell.is_valid and _is_text(cell.type):
+            size = cell.as_buffer().size
         if size > MAX_TEXT_BYTES:
             return key, _too_long(name), nbytes
         nbytes += size
@@ -270,7 +291,9 @@ def _cell(column: pa.Array, at: int) -> Any:
     if not pa.types.is_dictionary(column.type):
         return column[at]
     place = column.indices[at].as_py()
-    return pa.scalar(None, column.type.value_type) if place is None else column.dictionary[place]
+    if place is None:
+        return pa.scalar(None, column.type.value_type)
+    return column.dictionary[place]
 
 
 def _too_long(name: str) -> ValueError:
@@ -403,7 +426,8 @@ def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[st
 
 
 def _segment(where: str, row: Mapping[str, Any]) -> Segment:
-    start_s, end_s = _seconds(where, "start_s", row["start_s"]), _seconds(where, "end_s", row["end_s"])
+    start_s = _seconds(where, "start_s", row["start_s"])
+    end_s = _seconds(where, "end_s", row["end_s"])
     if not MIN_S <= end_s - start_s <= MAX_S:
         raise Corrupt(
             f"{where}: start_s={start_s} to end_s={end_s} is {end_s - start_s:.6g} s; accepted are {MIN_S} to "

@@ -110,13 +110,23 @@ def _container(head: bytes) -> str | None:
         if brand in _ANY_CODEC:
             others = head[16 : int.from_bytes(head[:4], "big")]
             named = {_IMAGE_BRANDS.get(others[at : at + 4]) for at in range(0, len(others), 4)}
-            return "image/avif" if "image/avif" in named else "image/heic"
-        audio = "audio/mp4" if brand in _AUDIO_BRANDS else "video/mp4"
-        return _IMAGE_BRANDS.get(brand, audio) if head[4:8] == b"ftyp" else "video/quicktime"
+            if "image/avif" in named:
+                return "image/avif"
+            return "image/heic"
+        audio = "video/mp4"
+        if brand in _AUDIO_BRANDS:
+            audio = "audio/mp4"
+        if head[4:8] == b"ftyp":
+            return _IMAGE_BRANDS.get(brand, audio)
+        return "video/quicktime"
     if head.startswith(b"\x1a\x45\xdf\xa3"):
-        return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
+        if b"webm" in head[:64]:
+            return "video/webm"
+        return "video/x-matroska"
     if head.startswith(b"OggS"):
-        return "video/ogg" if b"theora" in head[:256] else "audio/ogg"
+        if b"theora" in head[:256]:
+            return "video/ogg"
+        return "audio/ogg"
     return None
 
 
@@ -126,7 +136,9 @@ def _binary(head: bytes) -> str | None:
             return mime
     if MXF_PARTITION + b"\x02" in head:  # a run-in may precede the header
         return "video/mxf"
-    return "image/x-tga" if _is_tga(head) else None
+    if _is_tga(head):
+        return "image/x-tga"
+    return None
 
 
 def _is_tga(head: bytes) -> bool:
@@ -141,7 +153,9 @@ def _is_tga(head: bytes) -> bool:
 
 def _raw_stream(head: bytes) -> str | None:
     if (n_bytes := ac3_bytes(head)) and (len(head) < n_bytes + 6 or ac3_bytes(head[n_bytes:])):
-        return "audio/eac3" if head[5] >> 3 > 10 else "audio/ac3"
+        if head[5] >> 3 > 10:
+            return "audio/eac3"
+        return "audio/ac3"
     # DIF blocks of 80 bytes: a header, then subcode (IEC 61834-2).
     if (
         head[0] == 0x1F
@@ -170,7 +184,8 @@ def ac3_bytes(header: bytes) -> int:
         return 0
     if 10 < header[5] >> 3 <= 16:
         return 2 * (((header[2] & 7) << 8 | header[3]) + 1)
-    rate, code = header[4] >> 6, header[4] & 0x3F
+    rate = header[4] >> 6
+    code = header[4] & 0x3F
     if header[5] >> 3 > 10 or rate == 3 or code >= 2 * len(_AC3_KBITS):
         return 0
     kbits = _AC3_KBITS[code // 2]
@@ -181,10 +196,13 @@ def _mpeg(head: bytes) -> str | None:
     if head[0] == 0x47 and len(head) > 2 * _TS_PACKET_BYTES and head[_TS_PACKET_BYTES] == 0x47:
         return "video/mp2t"
     if len(head) > 2 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
-        layer, rate = head[1] >> 1 & 3, head[2] >> 4
+        layer = head[1] >> 1 & 3
+        rate = head[2] >> 4
         if head[1] & 0xF6 == 0xF0:
             return "audio/aac"  # ADTS: the layer bits are zero
-        return "audio/mpeg" if layer and rate not in (0, 15) else None
+        if layer and rate not in (0, 15):
+            return "audio/mpeg"
+        return None
     return None
 
 
@@ -211,12 +229,16 @@ def _layer3_bytes(header: bytes) -> int:
     """Return a layer III frame's bytes (ISO/IEC 11172-3, 2.4.3.1); 0 if it is none."""
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return 0
-    version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3
+    version = header[1] >> 3 & 3
+    layer = header[1] >> 1 & 3
+    rate = header[2] >> 2 & 3
     if layer != 1 or rate == 3 or version == 1:
         return 0
     divisor = {3: 1, 2: 2, 0: 4}[version]
     kbits = _KBITS[version != 3][header[2] >> 4]
-    slots = 144 if version == 3 else 72
+    slots = 72
+    if version == 3:
+        slots = 144
     return slots * kbits * 1000 * divisor // _RATES_HZ[rate] + (header[2] >> 1 & 1)
 
 
@@ -251,4 +273,6 @@ def _text(head: bytes) -> str:
         return "application/json"
     is_page = start.startswith(("<!doctype html", "<html", "<head", "<body"))
     may_be = start.startswith(("<?xml", "<!--")) and "<html" in text.lower()
-    return "text/html" if is_page or may_be else "text/plain"
+    if is_page or may_be:
+        return "text/html"
+    return "text/plain"

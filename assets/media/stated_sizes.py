@@ -25,6 +25,8 @@ _FLV_TAGS = (8, 9, 18)
 _MXF_FOOTER, _MXF_RANDOM_INDEX = b"\x04", b"\x11"
 _MXF_FOOTER_AT = 24  # byte position of the footer's offset within a partition
 _DV_TYPE_AT = 80 * 5 + 48 + 3  # byte position of the signal type, in the sixth block
+_DV_NTSC_BYTES = 120_000
+_DV_PAL_BYTES = 144_000
 # DV signal type -> multiple of a frame's bytes (SMPTE 314M, 370M).
 _DV_FACTORS = {0x00: 1, 0x04: 2, 0x14: 4, 0x18: 2}
 
@@ -96,7 +98,8 @@ def _check_asf(data: Buffer) -> None:
     _check_end(header, data)
     at = 30
     while at + 24 <= header:
-        identity, size = bytes(data[at : at + 16]), int.from_bytes(data[at + 16 : at + 24], "little")
+        identity = bytes(data[at : at + 16])
+        size = int.from_bytes(data[at + 16 : at + 24], "little")
         if identity == _ASF_FILE and size >= 104:
             if int.from_bytes(data[at + 88 : at + 92], "little") & _ASF_BROADCAST:
                 return  # the file states no sizes
@@ -136,19 +139,27 @@ def _check_ac3(data: Buffer) -> None:
 
 
 def _check_dv(data: Buffer) -> None:
-    n_frames = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F) if len(data) > _DV_TYPE_AT else 1
-    n_bytes = (n_frames or 0) * (144_000 if data[3] & 0x80 else 120_000)
+    factor = 1
+    if len(data) > _DV_TYPE_AT:
+        factor = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F, 0)  # 0: an unknown signal type is not checked
+    n_bytes = factor * _DV_NTSC_BYTES
+    if data[3] & 0x80:
+        n_bytes = factor * _DV_PAL_BYTES
     if n_bytes and len(data) % n_bytes:
         raise _truncated(f"{len(data)} bytes are no whole number of frames of {n_bytes} bytes")
 
 
 def _mxf_key(data: Buffer, at: int) -> bytes:
     key = bytes(data[at : at + 14])
-    return key[13:] if key[:13] == MXF_PARTITION else b""
+    if key[:13] == MXF_PARTITION:
+        return key[13:]
+    return b""
 
 
 def _ber(data: Buffer, at: int) -> tuple[int, int]:
-    first = data[at] if at < len(data) else 0
+    first = 0
+    if at < len(data):
+        first = data[at]
     if first < 0x80:
         return at + 1, first
     n = first & 0x7F

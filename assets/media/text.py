@@ -101,7 +101,8 @@ def _lines_of_json(path: str) -> Iterator[Document]:
             number += 1
             if len(line) > MAX_TEXT_BYTES:
                 raise rejected("probe", "too_long", f"line {number} has more than {MAX_TEXT_BYTES} bytes")
-            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
                 yield _document(_decoded(line, number), number)
 
@@ -156,5 +157,7 @@ def _decoded(data: bytes, line: int) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        where = f"line {line}, byte" if line else "byte"
+        where = "byte"
+        if line:
+            where = f"line {line}, byte"
         raise rejected("decode", "not_utf8", f"{where} {error.start} is not UTF-8") from error

@@ -43,7 +43,10 @@ class Unusable(Exception):
     ) -> None:
         super().__init__(outcome, stage, code, reason, at_frame)  # all arguments, so that it pickles
         self.outcome: Outcome = outcome
-        self.stage, self.code, self.reason, self.at_frame = stage, code, reason, at_frame
+        self.stage = stage
+        self.code = code
+        self.reason = reason
+        self.at_frame = at_frame
 
     def __str__(self) -> str:
         return self.reason

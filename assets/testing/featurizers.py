@@ -66,16 +66,22 @@ def mp4(pictures: list[Array], *, crf: int = 18, colour_range: str = "tv") -> by
         with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as out:
             stream = out.add_stream("libx264", rate=25, options={"crf": str(crf), "g": "12", "bf": "0"})
             height, width = pictures[0].shape[:2]
-            stream.width, stream.height = width, height
-            stream.pix_fmt = "yuv420p" if colour_range == "tv" else "yuvj420p"
+            stream.width = width
+            stream.height = height
+            if colour_range == "tv":
+                stream.pix_fmt = "yuv420p"
+            else:
+                stream.pix_fmt = "yuvj420p"
             stream.codec_context.time_base = Fraction(1, 25)
-            stream.codec_context.color_range, stream.codec_context.colorspace = (
-                (1 if colour_range == "tv" else 2),
-                6,
-            )
+            if colour_range == "tv":
+                stream.codec_context.color_range = 1
+            else:
+                stream.codec_context.color_range = 2
+            stream.codec_context.colorspace = 6
             for number, picture in enumerate(pictures):
                 frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-                frame.pts, frame.time_base = number, Fraction(1, 25)
+                frame.pts = number
+                frame.time_base = Fraction(1, 25)
                 out.mux(stream.encode(frame))
             out.mux(stream.encode(None))
         return path.read_bytes()
@@ -85,14 +91,17 @@ def flac(samples: Array, rate_hz: int = 48_000, bits: int = 24) -> bytes:
     """Encode float [channels, samples], -1 to 1, as FLAC."""
     sink = io.BytesIO()
     layout = {1: "mono", 2: "stereo", 6: "5.1"}[len(samples)]
-    form = "s16" if bits == 16 else "s32"
+    form = "s32"
+    if bits == 16:
+        form = "s16"
     full = 2 ** (15 if bits == 16 else 31)
     whole = np.clip(np.rint(samples.astype(np.float64) * full), -full, full - 1)
     packed = whole.T.reshape(1, -1).astype(np.int16 if bits == 16 else np.int32)
     with av.open(sink, "w", format="flac") as out:
         stream = out.add_stream("flac", rate=rate_hz, layout=layout, format=form)
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(packed), format=form, layout=layout)
-        frame.sample_rate, frame.pts = rate_hz, 0
+        frame.sample_rate = rate_hz
+        frame.pts = 0
         out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
     return sink.getvalue()

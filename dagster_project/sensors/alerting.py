@@ -74,7 +74,10 @@ def alarms(
 
 def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
     """Return (alerts to send, state for the next call). state: "" on the first call; unreadable text counts as ""."""
-    at_s = time.time() if now_s is None else now_s
+    if now_s is None:
+        at_s = time.time()
+    else:
+        at_s = now_s
     before = _sent_before(state)
     lasting: dict[str, list[object]] = {}
     alerts = []
@@ -117,7 +120,9 @@ def why_failed(event: dg.DagsterEvent) -> str:
     error = failure.error
     while error and error.cause:
         error = error.cause
-    return error.message.strip() if error else "no message"
+    if error:
+        return error.message.strip()
+    return "no message"
 
 
 WATCH_EVERY_S = (
@@ -141,9 +146,13 @@ def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> 
         with root.opened() as opened:
             facts = book.current(opened)
             newest = opened.state.newest(spec.name)
-            published_us = open_record(opened.store, newest).manifest["created_us"] if newest else None
+            published_us = None
+            if newest:
+                published_us = open_record(opened.store, newest).manifest["created_us"]
         now_s = time.time()
-        published_s = published_us / 1e6 if published_us else None
+        published_s = None
+        if published_us:
+            published_s = published_us / 1e6
         lasting = alarms(spec.name, facts, published_s, spec.alerts, now_s)
         to_send, cursor = due(lasting, context.cursor or "", now_s)
         problems = [problem for alert in to_send for problem in alerts.send(alert)]
@@ -263,7 +272,8 @@ def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -
             continue
         if description is None or folder.stopped:
             continue
-        n_done, n_blocks = len(folder.done(description)), len(description.blocks)
+        n_done = len(folder.done(description))
+        n_blocks = len(description.blocks)
         if n_done < n_blocks:
             seen_us = max(description.at_us, folder.attended_us())
             yield UnattendedJob(

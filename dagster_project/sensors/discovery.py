@@ -38,7 +38,8 @@ def discovery_sensor(
     A batch gets one run (run key = partition key), or none if it has a `samples` record. Costs `arrivals.tick`, four
     requests for the log, and three listings (a page per 1,000).
     """
-    dataset, job = spec.name, job_name(spec, "ingest")
+    dataset = spec.name
+    job = job_name(spec, "ingest")
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 
     @dg.sensor(
@@ -66,7 +67,9 @@ def discovery_sensor(
             through = begun_batches(opened.store, dataset, "samples")
             waiting = pending_numbers(opened.store, dataset, through)
             here = code_location_of(context)
-            label = here.label if here else ""
+            label = ""
+            if here:
+                label = here.label
             new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs, label)
             requested = list(islice(new, max_runs))
             overtaken = {f"cut-again-{txn}": key for key, txn in recut_requests(opened.store, dataset)}
@@ -98,8 +101,13 @@ def tick_line(step: TickResult) -> str:
     """Return one line about a source, for Dagster's page of the tick."""
     if step.note and not (step.listed or step.batches):
         return f"{step.source}: {step.note}"
-    at = f"listed as far as {step.cursor!r}" if step.cursor else f"listed to its end ({step.n_passes} times)"
-    wait = f", the oldest for {step.oldest_s:.0f} s" if step.waiting else ""
+    if step.cursor:
+        at = f"listed as far as {step.cursor!r}"
+    else:
+        at = f"listed to its end ({step.n_passes} times)"
+    wait = ""
+    if step.waiting:
+        wait = f", the oldest for {step.oldest_s:.0f} s"
     refused = ", ".join(f"{n} {reason}" for reason, n in sorted(step.not_taken.items()))
     return (
         f"{step.source}: {step.listed} listed, {step.n_new} new, {len(step.batches)} batches made, {step.waiting} "

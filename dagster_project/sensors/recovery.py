@@ -147,11 +147,14 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
     )
     runs = []
     for record in instance.get_run_records(since, limit=_MAX_RUNS):
-        run, attempt = record.dagster_run, attempt_of(record.dagster_run)
+        run = record.dagster_run
+        attempt = attempt_of(record.dagster_run)
         if attempt > len(PAUSES_S):
             continue
         ended_s = record.end_time or record.update_timestamp.timestamp()
-        promise_s = PROMISE_S if run.tags.get(WILL_RETRY) == "true" else 0.0
+        promise_s = 0.0
+        if run.tags.get(WILL_RETRY) == "true":
+            promise_s = PROMISE_S
         if now_s - ended_s < max(promise_s, PAUSES_S[attempt - 1]) or not is_last(instance, run):
             continue
         if promise_s and _is_settled_otherwise(instance, run):
@@ -163,10 +166,13 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
 
 def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     # A promised retry exists, or the run's backfill has ended or was cancelled
-    retry, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
+    retry = run.tags.get(_RETRY)
+    backfill = run.tags.get(_BACKFILL)
     if retry and instance.get_run_by_id(retry) is not None:
         return True
-    status = instance.get_backfill(backfill) if backfill else None
+    status = None
+    if backfill:
+        status = instance.get_backfill(backfill)
     return backfill is not None and (status is None or status.status.value != "REQUESTED")
 
 
@@ -179,7 +185,8 @@ def is_alive(pid: int, began_s: float) -> bool:
         boot = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(encoding="utf-8"), re.M)
     except (FileNotFoundError, ProcessLookupError):
         return False
-    state, ticks = fields[0], int(fields[19])
+    state = fields[0]
+    ticks = int(fields[19])
     started_s = int(boot[1] if boot else 0) + ticks / os.sysconf("SC_CLK_TCK")
     return state != "Z" and started_s <= began_s + 2  # btime has whole seconds
 

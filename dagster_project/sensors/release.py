@@ -25,7 +25,8 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
     A failed release is requested again at once, as its gate now holds back the stopped batch. Later requests follow
     after a minute, ten minutes and hourly, until one succeeds or another batch arrives.
     """
-    samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
+    samples = dg.AssetKey([dataset, SAMPLES])
+    job = f"{dagster_name(dataset)}_release"
 
     @dg.sensor(
         name=f"{dagster_name(dataset)}_release_batches",
@@ -83,5 +84,7 @@ def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> flo
     newest = (instance.get_run_records(of_job, limit=1) or asked)[0]
     if newest.dagster_run.status != dg.DagsterRunStatus.FAILURE:
         return None
-    promise_s = PROMISE_S if newest.dagster_run.tags.get(WILL_RETRY) == "true" else 0.0
+    promise_s = 0.0
+    if newest.dagster_run.tags.get(WILL_RETRY) == "true":
+        promise_s = PROMISE_S
     return (newest.end_time or newest.update_timestamp.timestamp()) + promise_s

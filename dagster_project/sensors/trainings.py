@@ -39,7 +39,10 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
         number = cursor
         with root.opened() as opened:
             for number, report in new_reports(opened, dataset, cursor):
-                problem = problem_of(opened, report) if isinstance(report, Report) else str(report)
+                if isinstance(report, Report):
+                    problem = problem_of(opened, report)
+                else:
+                    problem = str(report)
                 if problem or not isinstance(report, Report):
                     context.log.error(f"report {number} of a training on {dataset} is not shown: {problem}")
                 elif report.identity not in shown and not is_known(context.instance, report):

@@ -167,4 +167,6 @@ _LATER = {
 
 
 def named(name: str) -> Any:
-    return getattr(import_module(_LATER[name], __name__), name) if name in _LATER else globals()[name]
+    if name in _LATER:
+        return getattr(import_module(_LATER[name], __name__), name)
+    return globals()[name]

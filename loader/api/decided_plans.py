@@ -72,12 +72,16 @@ class DecidedPlans:
     def last(self) -> DecisionRecord | None:
         """Return the last decision as `at` returns it; None without one. Costs a listing and some requests."""
         record = self._records.last()
-        return None if record is None else self._with_stored_plan(record)
+        if record is None:
+            return None
+        return self._with_stored_plan(record)
 
     def plan_hash(self, step: int) -> str:
         """Return the hash of a step's plan; "" if no decision has the step, or a takedown left none of its rollouts."""
         record = self.at(step)
-        return "" if record is None else record.plan
+        if record is None:
+            return ""
+        return record.plan
 
     def decision(self, step: int) -> DecisionRecord:
         """Return the decision that has a step. Raises: NotRecorded if none has, or none of its rollouts is left."""

@@ -237,7 +237,10 @@ class Decisions:
         version = self._newest(policy, step)
         if version is None:
             return None
-        cursor = START if before is None else before.cursor
+        if before is None:
+            cursor = START
+        else:
+            cursor = before.cursor
         if not check_continues(version, cursor, self._run):
             self._insufficient = (version.id, policy, step)
             return None
@@ -381,7 +384,9 @@ class Decisions:
         if record.step == 0:
             return START
         before = self._records.covering(record.step - 1)
-        return START if before is None else before.cursor
+        if before is None:
+            return START
+        return before.cursor
 
     def _check_world(self, global_batch: int, record: DecisionRecord, *, is_stored: bool) -> None:
         if global_batch >= self._world_size:

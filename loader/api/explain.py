@@ -125,7 +125,9 @@ class Explanation:
         return body
 
     def __str__(self) -> str:
-        instead = f", substitute {self.attempt} for a quarantined or removed sample" if self.attempt else ""
+        instead = ""
+        if self.attempt:
+            instead = f", substitute {self.attempt} for a quarantined or removed sample"
         slot = (
             f"step {self.step} slot {self.slot}: source {self.source!r}, epoch {self.epoch}, position {self.position}"
             + instead
@@ -142,7 +144,9 @@ class Explanation:
             lines.append(f"  {name:<11} {_place(self.root, at)}")
         lines.extend(f"  {name:<11} {value}" for name, value in self.provenance.items())
         for piece in self.pieces:
-            bad = ", masked: quarantined" if piece.masked else ""
+            bad = ""
+            if piece.masked:
+                bad = ", masked: quarantined"
             lines.append(
                 f"  segment {piece.segment_id:<3} tokens [{piece.start}:{piece.stop}] of {piece.address.key!r} at "
                 f"[{piece.at}:{piece.at + piece.stop - piece.start}]{bad}"

@@ -82,7 +82,8 @@ class Following(SuccessiveLoaders):
             raise InvalidRuntime(f"refs names {unknown}, which the plan does not have as sources")
         self._run = check_run(run)
         self._every = every.__index__()
-        self._refs, self._bucket_by = refs, bucket_by
+        self._refs = refs
+        self._bucket_by = bucket_by
         plan.save(root)
         self._switch_to(plan, 0)
         self._decided: int | None = None
@@ -105,7 +106,9 @@ class Following(SuccessiveLoaders):
         Also accepts the state of a plain `Loader` over this plan. Raises: PlanMismatch; InvalidPlan if its plan was
         deleted.
         """
-        followed = state.get("follow") if isinstance(state, Mapping) else None
+        followed = None
+        if isinstance(state, Mapping):
+            followed = state.get("follow")
         if followed is not None and followed["plan"] != self.plan.hash:
             self._go_over(open_plan(self._root, followed["plan"]))
         self.loader.load_state_dict(state)
@@ -133,7 +136,9 @@ class Following(SuccessiveLoaders):
                 f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "
                 f"({self._root.url}/{key}): give a training that is another one a name of its own"
             )
-        return self.plan if stored["plan"] == self.plan.hash else open_plan(self._root, stored["plan"])
+        if stored["plan"] == self.plan.hash:
+            return self.plan
+        return open_plan(self._root, stored["plan"])
 
     def _read(self, key: str) -> dict[str, str] | None:
         try:
@@ -160,13 +165,18 @@ class Following(SuccessiveLoaders):
 
     def _newer(self, ref: str, now: Version) -> Version | None:
         record = self._root.record(ref)
-        return self._root.open(record.id) if record.number > now.number else None
+        if record.number > now.number:
+            return self._root.open(record.id)
+        return None
 
 
 def _newest_views(plan: Plan) -> dict[str, View]:
     newest: dict[str, tuple[int, View]] = {}
     for plan_source in plan.sources.values():
-        view = plan_source.view.episodes if isinstance(plan_source.view, WindowView) else plan_source.view
+        if isinstance(plan_source.view, WindowView):
+            view = plan_source.view.episodes
+        else:
+            view = plan_source.view
         if (
             isinstance(view, View)
             and not plan_source.delta

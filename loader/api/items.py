@@ -48,7 +48,9 @@ def items(
     Raises: InvalidPlan for anything that is no dataset, with the way out; EmptyView for one without items.
     """
     is_factory = _checked(dataset)
-    opened: Any = dataset() if is_factory and length is None else dataset  # type: ignore[operator]
+    opened: Any = dataset
+    if is_factory and length is None:
+        opened = opened()
     if is_factory and length is None and _checked(opened):
         raise InvalidPlan(f"the function {_shown(dataset)} returns another function; {ACCEPTED}")
     n = _length_of(opened, length)
@@ -94,7 +96,10 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
     if name not in datasets:
         return planned
     dataset = datasets[name]
-    view = dataset if isinstance(dataset, ItemsView) else items(dataset)
+    if isinstance(dataset, ItemsView):
+        view = dataset
+    else:
+        view = items(dataset)
     if view.name not in ("", name):
         raise PlanMismatch(
             f"items['{shown_text(name)}'] is named {view.name!r}: it is not the dataset that was planned; pass the one "

@@ -46,8 +46,15 @@ def add_windows(
 ) -> None:
     """Add the values of all windows, without padding. Raises: Corrupt; FieldMismatch; InvalidPlan for a null."""
     arrays = [field for field in windows.layout.at if is_array(field)]
-    read = arrays if transform is not None else list(fields)
-    groups, waiting = None if by is None else groups_of(windows, by), 0
+    if transform is not None:
+        read = arrays
+    else:
+        read = list(fields)
+    if by is None:
+        groups = None
+    else:
+        groups = groups_of(windows, by)
+    waiting = 0
     for batch in _windows(windows, read):
         own = totals.setdefault("" if groups is None else groups[batch.number], {})
         if transform is None:
@@ -115,7 +122,8 @@ class _Windows(NamedTuple):
 
 def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
     assert isinstance(windows.episodes, View)
-    view, layout = windows.episodes.select(*read), windows.layout
+    view = windows.episodes.select(*read)
+    layout = windows.layout
     at = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
     own = WindowView(
         view,
@@ -178,12 +186,14 @@ def _rows_together(windows: WindowView, number: int, episode: WindowedEpisode) -
 
 
 def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
-    start, nbytes = 0, 0
+    start = 0
+    nbytes = 0
     for stop, address in enumerate(addresses):
         own = sum(field.nbytes for field in address.fields.values())
         if stop > start and nbytes + own > TOGETHER_BYTES:
             yield slice(start, stop)
-            start, nbytes = stop, 0
+            start = stop
+            nbytes = 0
         nbytes += own
     yield slice(start, len(addresses))
 
@@ -193,7 +203,8 @@ def _rows_of_fields(windows: _Windows, fields: Sequence[str]) -> dict[str, Value
 
 
 def _rows_of(windows: _Windows, field: str) -> Values:
-    picked, stream = windows.pick(field), windows.episode.streams[field]
+    picked = windows.pick(field)
+    stream = windows.episode.streams[field]
     if picked.share is not None:
         return windows.values(field, picked)[~picked.is_pad], None
     numbers = picked.number[~picked.is_pad]
@@ -223,7 +234,9 @@ def _transformed(
             if field not in result:
                 raise FieldMismatch(f"norm: the transform's result has {', '.join(result)}, not {field!r}")
             value = np.asarray(result[field])
-            own_pad = of_fields[field][0].is_pad[window] if field in of_fields else None
+            own_pad = None
+            if field in of_fields:
+                own_pad = of_fields[field][0].is_pad[window]
             is_pad = result.get(f"{field}.{IS_PAD}", own_pad)
             values[field].append(value if is_pad is None else value[~np.asarray(is_pad)])
     try:
@@ -250,5 +263,6 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
             "episodes out with where()"
         )
     if weights is not None and len(weights) and int(weights.max()) > WEIGHT_MAX:
-        floats, weights = np.repeat(floats, weights, axis=0), None
+        floats = np.repeat(floats, weights, axis=0)
+        weights = None
     return floats, weights

@@ -104,7 +104,9 @@ def _transform_name(transform: Transform | None) -> str:
         raise InvalidPlan(
             f"norm(transform={transform!r}): it needs an attribute `version`, a text that changes with its result"
         )
-    kind = transform if hasattr(transform, "__qualname__") else type(transform)
+    kind: Any = type(transform)
+    if hasattr(transform, "__qualname__"):
+        kind = transform
     return f"{kind.__module__}.{kind.__qualname__}@{version}"
 
 
@@ -126,7 +128,8 @@ class _Question(NamedTuple):
 
     def stored(self, windows: WindowView) -> Norm | GroupedNorm | None:
         assert isinstance(windows.episodes, View)
-        store, path = windows.episodes.version.store, self.path(windows)
+        store = windows.episodes.version.store
+        path = self.path(windows)
         try:
             return parse_norm(store.get(path).data, path, f"{store.url}/{path}")
         except ObjectNotFound:
@@ -134,7 +137,8 @@ class _Question(NamedTuple):
 
 
 def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
-    fields, totals = question.fields, Totals()
+    fields = question.fields
+    totals = Totals()
     new: WindowView | None = windows
     for before, norm_before in _earlier(windows, question):
         try:
@@ -142,10 +146,15 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
         except InvalidPlan:
             continue  # other rows or clocks of the same episodes
         if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
-            earlier = norm_before.norms if isinstance(norm_before, GroupedNorm) else {"": norm_before}
+            if isinstance(norm_before, GroupedNorm):
+                earlier = norm_before.norms
+            else:
+                earlier = {"": norm_before}
             for value, of_value in earlier.items():
                 add_norms(totals, value, of_value.fields)
-            new = delta.view if isinstance(delta.view, WindowView) else None
+            new = None
+            if isinstance(delta.view, WindowView):
+                new = delta.view
             break
     if new is not None:
         add_windows(totals, new, fields, question.transform, question.by)
@@ -161,7 +170,9 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
         )
         for value, own in sorted(totals.items())
     }
-    return norms[""] if question.by is None else GroupedNorm(by=question.by, norms=norms)
+    if question.by is None:
+        return norms[""]
+    return GroupedNorm(by=question.by, norms=norms)
 
 
 def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
@@ -176,7 +187,10 @@ def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowV
     for version in earlier_versions(view.version, "norms/"):
         try:
             before = stored_windows(view.of_version(version), windows.layout)
-            norm_before = None if before is None else question.stored(before)
+            if before is None:
+                norm_before = None
+            else:
+                norm_before = question.stored(before)
         except PenstockError as error:
             logger.debug("the norm of %s is not used: %s", version.name, error)
             continue
@@ -192,8 +206,12 @@ class Normaliser:
     """Scale of the values."""
 
     def __init__(self, norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile"]) -> None:
-        self.norm, self.mode = norm, mode
-        norms = list(norm.norms.values()) if isinstance(norm, GroupedNorm) else [norm]
+        self.norm = norm
+        self.mode = mode
+        if isinstance(norm, GroupedNorm):
+            norms = list(norm.norms.values())
+        else:
+            norms = [norm]
         self._function = norms[0].function
         if empty := [field for one in norms for field, own in one.fields.items() if own.sums and not own.n]:
             raise FieldMismatch(
@@ -212,7 +230,10 @@ class Normaliser:
 
     def __call__(self, sample: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
         """Return the sample with float32 fields. Raises: FieldMismatch for a missing field, or other widths."""
-        out = dict(sample) if self._function is None else dict(self._function(dict(sample)))
+        if self._function is None:
+            out = dict(sample)
+        else:
+            out = dict(self._function(dict(sample)))
         norm = self.norm
         if isinstance(norm, GroupedNorm):
             if norm.by not in sample:
@@ -234,13 +255,17 @@ class Normaliser:
 
         value: value of the norm's column, such as a robot. Raises: FieldMismatch.
         """
-        norm = self.norm[value] if isinstance(self.norm, GroupedNorm) else self.norm
+        if isinstance(self.norm, GroupedNorm):
+            norm = self.norm[value]
+        else:
+            norm = self.norm
         return self._scaled(norm, field, values, _restored)
 
     def _scaled(
         self, norm: Norm, field: str, values: Any, how: Callable[..., NDArray[np.float64]]
     ) -> NDArray[np.float32]:
-        own, array = norm[field], np.asarray(values)
+        own = norm[field]
+        array = np.asarray(values)
         width = len(own.shape)
         if array.shape[array.ndim - width :] != own.shape:
             raise FieldMismatch(
@@ -282,9 +307,14 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
 
 
 def _warn_of_narrow_dims(norm: Norm | GroupedNorm) -> None:
-    by_value = norm.norms if isinstance(norm, GroupedNorm) else {"": norm}
+    if isinstance(norm, GroupedNorm):
+        by_value = norm.norms
+    else:
+        by_value = {"": norm}
     for value, own in by_value.items():
-        group = f" of {norm.by} {value!r}" if isinstance(norm, GroupedNorm) else ""
+        group = ""
+        if isinstance(norm, GroupedNorm):
+            group = f" of {norm.by} {value!r}"
         for field, of_field in own.fields.items():
             if dims := of_field.narrow_dims:
                 logger.warning(

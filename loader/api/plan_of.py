@@ -68,7 +68,10 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
             f"{root.url}: no run {run!r} has left a trail, a report, a checkpoint or a version that it followed. Runs "
             f"with a trail: {runs}"
         )
-    where = "pass step=" if step is None else f"step {step} is on no record"
+    if step is None:
+        where = "pass step="
+    else:
+        where = f"step {step} is on no record"
     raise NotRecorded(
         f"{root.url}: run {run!r} had the plans {', '.join(sorted(set(plans)))}; {where}. A trail has every step: "
         "loader.Loader(plan, trail=loader.Trail(root, run=...))"
@@ -83,7 +86,9 @@ def newest_plan(root: Root, run: str) -> str:
     store = primary_of(root.store)
     if has_decisions(store, run):
         last = DecidedPlans(root, run).last()
-        return "" if last is None else last.plan
+        if last is None:
+            return ""
+        return last.plan
     newest = ""
     for (plan,) in _objects(store, f"follows/{run}/", "plan"):
         newest = plan
@@ -100,7 +105,9 @@ def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
         for stretch in stretches
         if stretch.first <= step and (stretch.last is None or step <= stretch.last)
     ]
-    return max(holding, key=lambda stretch: stretch.order).plan if holding else None
+    if holding:
+        return max(holding, key=lambda stretch: stretch.order).plan
+    return None
 
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
@@ -136,7 +143,10 @@ def _decided(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
         decisions = [decided.decision(step)]
     else:
         last = RunRecords(primary_of(root.store), run).last()
-        last_step = 0 if last is None else last.step
+        if last is None:
+            last_step = 0
+        else:
+            last_step = last.step
         ends = (decided.at(0), decided.at(last_step))
         decisions = [record for record in ends if record is not None and record.plan]
     for decision in decisions:

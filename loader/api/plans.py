@@ -129,7 +129,9 @@ def open_plan(
     Raises: InvalidPlan if the hash is unknown; PlanMismatch; FormatTooNew; Corrupt; VersionRetired; Denied if a
     takedown covers samples of a retired version.
     """
-    open_version = partial(opened_anyway, root) if retired else root.open
+    open_version: Callable[[str], Version] = root.open
+    if retired:
+        open_version = partial(opened_anyway, root)
     from ..dataset.planned_versions import ahead_of_plan  # only for saved plans
 
     with ahead_of_plan(root, plan_hash) as open_planned:
@@ -138,7 +140,9 @@ def open_plan(
 
     def open_early(ref: str) -> Version:
         version = opened.get(ref)
-        return open_version(ref) if version is None else version
+        if version is None:
+            return open_version(ref)
+        return version
 
     return _plan_over(root, plan_hash, body, open_early, items or {})
 

@@ -217,7 +217,8 @@ def _reports(
     if not (_is_step(first) and _is_step(last) and first <= last):
         raise InvalidRuntime(f"steps = {steps!r}: whole numbers from 0 on, the first at most the last")
     numbers = _plain_metrics(metrics)
-    state, of_dataset = root.state, dict[str, set[tuple[str, int, str]]]()
+    state = root.state
+    of_dataset = dict[str, set[tuple[str, int, str]]]()
     for source in plan.sources.values():
         view = stored_view(source.view)
         begins = next(
@@ -308,9 +309,11 @@ def _newest(store: Store, dataset: str) -> int:
             return False
         return True
 
-    low, high = 0, 1
+    low = 0
+    high = 1
     while is_there(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if is_there(middle) else (low, middle)
@@ -324,7 +327,10 @@ def _read(store: Store, dataset: str, key: str) -> Report:
     try:
         body = parse_json_object(data)
         is_newer = body.pop("format") > FORMAT
-        stored_report = None if is_newer else Report.from_json(body)
+        if is_newer:
+            stored_report = None
+        else:
+            stored_report = Report.from_json(body)
     except DAMAGED as error:
         raise Corrupt(
             f"{store.url}/{key} is no report of a training ({error!r}): it was changed; restore or delete it"

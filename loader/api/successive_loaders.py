@@ -46,7 +46,10 @@ class SuccessiveLoaders:
         if options.get("epochs") is not None:
             raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
         # Its lease has the versions that this run opens, and no version of other users of `root`.
-        self._own_root = None if root is None else root_over(root.store, root.verify)
+        if root is None:
+            self._own_root = None
+        else:
+            self._own_root = root_over(root.store, root.verify)
         self._versions_in_use: set[str] = set()  # ids of the versions that the last two plans read
         self._options = dict(options)
         self._recorder: RunRecorder | None = None
@@ -137,7 +140,9 @@ class SuccessiveLoaders:
         return self._loader.metrics_text()
 
     def slowest(self) -> list[SlowSample]:
-        return [] if self._loader is None else self._loader.slowest()
+        if self._loader is None:
+            return []
+        return self._loader.slowest()
 
     def status_line(self) -> str:
         if self._loader is None:

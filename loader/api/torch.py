@@ -41,7 +41,8 @@ class BatchesOnDevice:
     """An iterable over another iterable's batches, copied to a device by a thread."""
 
     def __init__(self, batches: Iterable[Batch], device: Any) -> None:
-        self.batches, self._backend = batches, backend_of(device, "torch")
+        self.batches = batches
+        self._backend = backend_of(device, "torch")
 
     def __len__(self) -> int:
         """Return the number of batches. Raises: TypeError if the batches have no length."""

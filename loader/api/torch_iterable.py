@@ -53,7 +53,8 @@ class PlanDataset(IterableDataset[Batch]):
         super().__init__()
         # Read here: a worker process may not see the launcher's environment.
         self.world = World.of(rank, world_size)
-        self.plan, self._options = plan, dict(options)
+        self.plan = plan
+        self._options = dict(options)
         if self._options.get("framework") == "jax":
             raise InvalidRuntime(
                 "framework='jax' in a torch_dataset, whose batches go to torch; accepted: 'torch', 'numpy'. A JAX "
@@ -90,7 +91,9 @@ class PlanDataset(IterableDataset[Batch]):
     @property
     def step(self) -> int:
         """The next global step of this copy of the dataset, which a worker process does not move."""
-        return self._first() if self._position is None else self._position
+        if self._position is None:
+            return self._first()
+        return self._position
 
     @property
     def end(self) -> int | None:
@@ -132,7 +135,8 @@ class PlanDataset(IterableDataset[Batch]):
         if get_worker_info() is None:
             self.seek(next_step(self.plan, state))
         else:
-            self._resume, self._position = self.plan.check_state(state), None
+            self._resume = self.plan.check_state(state)
+            self._position = None
 
     def __iter__(self) -> Iterator[Batch]:
         # Before the first batch: a state taken now belongs to this iteration.
@@ -146,12 +150,17 @@ class PlanDataset(IterableDataset[Batch]):
         if self._resume is not None:
             return self._resume
         info = get_worker_info()
-        worker = 0 if info is None else info.id
+        if info is None:
+            worker = 0
+        else:
+            worker = info.id
         return self._start.step + worker
 
     def _batches(self, step: int, n_seeks: int) -> Iterator[Batch]:
         info = get_worker_info()
-        stride = info.num_workers if info else 1
+        stride = 1
+        if info:
+            stride = info.num_workers
         options = dict(self._options)
         if info is not None and str(options.get("device", "cpu")) not in ("cpu", "None"):
             raise InvalidRuntime(

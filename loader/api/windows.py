@@ -72,7 +72,10 @@ def windows(
 
     Raises: InvalidPlan; FieldNotFound; Corrupt.
     """
-    view = episodes.select() if isinstance(episodes, Version) else episodes
+    if isinstance(episodes, Version):
+        view = episodes.select()
+    else:
+        view = episodes
     if not isinstance(view, View):
         raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
     layout = layout_of(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
@@ -100,11 +103,17 @@ def delta_timestamps(
 
     Raises: InvalidPlan for a feature that the view lacks, or a time that is no whole row.
     """
-    view = episodes.select() if isinstance(episodes, Version) else episodes
+    if isinstance(episodes, Version):
+        view = episodes.select()
+    else:
+        view = episodes
     at: dict[str, Offsets] = {}
     for feature, seconds in deltas.items():
         field = _field(view, feature)
-        rate = view.version.facts.get(field, {}).get("fps") if fps is None else fps
+        if fps is None:
+            rate = view.version.facts.get(field, {}).get("fps")
+        else:
+            rate = fps
         if rate is None:
             raise InvalidPlan(f"delta_timestamps[{feature!r}]: {field!r} has no fact 'fps'; pass fps=")
         rows = tuple(_row(feature, one, rate) for one in seconds)

@@ -55,7 +55,9 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
             )
         if not layout.dtype.itemsize and math.prod(layout.shape) > _MAX_WITHOUT_BYTES:
             raise ValueError(f"{math.prod(layout.shape)} values without a byte")
-        order: Literal["F", "C"] = "F" if layout.fortran else "C"
+        order: Literal["F", "C"] = "C"
+        if layout.fortran:
+            order = "F"
         array = np.ndarray(layout.shape, layout.dtype, view, len(layout.head), order=order)
         out = place(layout.shape, layout.dtype)
         if out is None:
@@ -99,7 +101,9 @@ def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping
         if name in fields:
             return name
     named = facts.get(field, {}).get("clock")
-    return named if isinstance(named, str) and named in fields and is_array(named) else None
+    if isinstance(named, str) and named in fields and is_array(named):
+        return named
+    return None
 
 
 def layout_in(field: str, data: Buffer) -> NpyLayout:
@@ -185,7 +189,8 @@ def encode(field: str, value: object) -> bytes:
 def _layout(head: bytes, prefix: int) -> NpyLayout:
     # prefix: bytes before the header's text. numpy's reader also accepts Python 2 headers and raises tokenizer errors.
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
-    shape, fortran = header["shape"], header["fortran_order"]
+    shape = header["shape"]
+    fortran = header["fortran_order"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"shape {shape!r}")
     if type(fortran) is not bool:

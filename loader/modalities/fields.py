@@ -87,8 +87,12 @@ def as_buffer(value: object) -> Buffer | None:
     if isinstance(value, memoryview):
         if not value.c_contiguous:
             return value.tobytes()
-        return value if value.ndim == 1 and value.format == "B" else value.cast("B")
-    return value if isinstance(value, bytes | bytearray | mmap.mmap) else None
+        if value.ndim == 1 and value.format == "B":
+            return value
+        return value.cast("B")
+    if isinstance(value, bytes | bytearray | mmap.mmap):
+        return value
+    return None
 
 
 EXTRAS = ("image", "audio", "video")
@@ -129,7 +133,9 @@ _STATED_SIZE = re.compile(r"size (\d+) failed")
 def stated_bytes(error: MemoryError) -> int:
     """Return the bytes that Arrow tried to allocate, 0 for other errors."""
     stated = _STATED_SIZE.search(str(error))
-    return 0 if stated is None else int(stated[1])
+    if stated is None:
+        return 0
+    return int(stated[1])
 
 
 def is_of_the_machine(error: BaseException) -> bool:

@@ -56,7 +56,9 @@ def _line(body: dict[str, Any]) -> LanguageLine:
         raise DamagedJson(
             f"{unknown[0]!r:.80} is no part of a line; accepted: {', '.join(LanguageLine._fields)}"
         )
-    start, end, calls = body.get("start_ns"), body.get("end_ns"), body.get("tool_calls")
+    start = body.get("start_ns")
+    end = body.get("end_ns")
+    calls = body.get("tool_calls")
     if not _is_time(start):
         raise DamagedJson(f"start_ns = {start!r:.40}; whole nanoseconds are needed")
     if end is not None and not (_is_time(end) and end > start):
@@ -82,7 +84,10 @@ def timed_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[Langua
     timed = []
     for line in ordered:
         after = bisect_right(starts, line.start_ns)
-        following = starts[after] if after < len(starts) else max(line.start_ns, end_ns)
+        if after < len(starts):
+            following = starts[after]
+        else:
+            following = max(line.start_ns, end_ns)
         timed.append((line, following if line.end_ns is None else line.end_ns))
     return timed
 
@@ -106,7 +111,9 @@ class ActiveText:
 
     def at(self, time_ns: int) -> str | None:
         place = bisect_right(self._times, time_ns) - 1
-        return self._texts[place] if place >= 0 else None
+        if place >= 0:
+            return self._texts[place]
+        return None
 
 
 def active_texts(data: bytes, styles: Sequence[str]) -> list[ActiveText]:

@@ -36,7 +36,10 @@ class RowBlocks:
         self, layout: NpyLayout, crc32c: int, crcs: npt.NDArray[np.uint32], times: I64 | None
     ) -> None:
         """crc32c: of the field. crcs: of blocks. times: int64 [blocks + 1], of a clock; None for other arrays."""
-        self.layout, self.crc32c, self.crcs, self.times = layout, crc32c, crcs, times
+        self.layout = layout
+        self.crc32c = crc32c
+        self.crcs = crcs
+        self.times = times
         self.block_rows = _block_rows(layout)
 
     def __len__(self) -> int:
@@ -51,7 +54,8 @@ class RowBlocks:
         return range(first, min(first + self.block_rows, len(self)))
 
     def part(self, block: int) -> tuple[int, int, int]:
-        rows, width = self.rows_of(block), self.layout.nbytes // len(self)
+        rows = self.rows_of(block)
+        width = self.layout.nbytes // len(self)
         return len(self.layout.head) + rows.start * width, len(rows) * width, int(self.crcs[block])
 
     def array(self, block: int, data: Buffer) -> np.ndarray:
@@ -72,9 +76,13 @@ class RowIndexer:
 
     def __init__(self, layout: NpyLayout) -> None:
         """layout: of an array with contiguous rows (`has_rows`)."""
-        self._layout, self._head_left, self._waiting = layout, len(layout.head), b""
+        self._layout = layout
+        self._head_left = len(layout.head)
+        self._waiting = b""
         self._step = _block_rows(layout) * (layout.nbytes // layout.shape[0])
-        self._crc32c, self._crcs, self._times = 0, list[int](), list[int]()
+        self._crc32c = 0
+        self._crcs = list[int]()
+        self._times = list[int]()
 
     def add(self, data: Buffer) -> None:
         view = memoryview(data)
@@ -91,7 +99,9 @@ class RowIndexer:
         if self._waiting:
             self._block(self._waiting)
         crcs = np.array(self._crcs, np.uint32)
-        times = np.array(self._times, np.int64) if _is_clock(self._layout) else None
+        times = None
+        if _is_clock(self._layout):
+            times = np.array(self._times, np.int64)
         return RowBlocks(self._layout, self._crc32c, crcs, times)
 
     def _block(self, data: bytes) -> None:
@@ -115,7 +125,10 @@ def index_rows(data: Buffer) -> bytes:
     indexer = RowIndexer(layout)
     indexer.add(view)
     blocks = indexer.blocks()
-    times = b"" if blocks.times is None else blocks.times.astype("<i8").tobytes()
+    if blocks.times is None:
+        times = b""
+    else:
+        times = blocks.times.astype("<i8").tobytes()
     return b"".join([MAGIC, layout.head, np.array([blocks.crc32c, *blocks.crcs], "<u4").tobytes(), times])
 
 
@@ -131,14 +144,17 @@ def read_rows(data: Buffer) -> RowBlocks:
         raise DecodeFailed(
             f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
         )
-    rest, n_blocks = view[len(MAGIC) + len(layout.head) :], -(-layout.shape[0] // _block_rows(layout))
+    rest = view[len(MAGIC) + len(layout.head) :]
+    n_blocks = -(-layout.shape[0] // _block_rows(layout))
     sums = 4 * (1 + n_blocks)
     if len(rest) != sums + (8 * (n_blocks + 1) if _is_clock(layout) else 0):
         raise DecodeFailed(
             f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; recompute them"
         )
     crcs = np.frombuffer(rest[:sums], "<u4")
-    times = np.frombuffer(rest[sums:], "<i8") if _is_clock(layout) else None
+    times = None
+    if _is_clock(layout):
+        times = np.frombuffer(rest[sums:], "<i8")
     blocks = RowBlocks(layout, int(crcs[0]), crcs[1:], times)
     if _crc_of(blocks) != blocks.crc32c:
         raise DecodeFailed("row blocks: header and blocks belong to another array; recompute them")
@@ -164,7 +180,8 @@ def _crc_of(blocks: RowBlocks) -> int:
     shift = _moved_by(blocks.part(0)[1])
     while len(crcs) > 1:  # in pairs; zeros in front change nothing
         crcs = np.append(np.zeros(len(crcs) % 2, np.uint32), crcs)
-        crcs, shift = _times(shift, crcs[::2]) ^ crcs[1::2], _times(shift, shift)
+        crcs = _times(shift, crcs[::2]) ^ crcs[1::2]
+        shift = _times(shift, shift)
     last = len(blocks.crcs) - 1
     return crc_appended(int(crcs[0]), int(blocks.crcs[last]), blocks.part(last)[1])
 
@@ -189,10 +206,14 @@ def _times(factor: int, values: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _moved_by(nbytes: int) -> int:
     """Return x ** (8 * nbytes): the factor for a CRC followed by that many bytes."""
-    factor, square = 1 << 31, 1 << 23  # 1, x ** 8
+    # As polynomials: 1 and x ** 8.
+    factor = 1 << 31
+    square = 1 << 23
     while nbytes:
-        factor = _times(factor, square) if nbytes & 1 else factor
-        nbytes, square = nbytes >> 1, _times(square, square)
+        if nbytes & 1:
+            factor = _times(factor, square)
+        nbytes = nbytes >> 1
+        square = _times(square, square)
     return factor
 
 

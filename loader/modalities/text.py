@@ -47,7 +47,9 @@ def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
     Raises: DecodeFailed.
     """
     match = _LABEL.fullmatch(data)
-    value = int(match[1]) if match else None
+    value = None
+    if match:
+        value = int(match[1])
     if value is None or not INT64_MIN <= value <= INT64_MAX:
         raise DecodeFailed(f"cls: {bytes(data[:40])!r} is not a decimal integer within int64")
     return value

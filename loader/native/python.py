@@ -118,7 +118,9 @@ class PagedSha256:
         """Check the page size. Raises: ValueError unless a page is a multiple of 64 bytes."""
         if page_bytes < SHA_BLOCK_BYTES or page_bytes % SHA_BLOCK_BYTES:
             raise ValueError(f"pages of {page_bytes} bytes, not of whole blocks of 64")
-        self._page_bytes, self._nbytes, self._all = page_bytes, 0, hashlib.sha256()
+        self._page_bytes = page_bytes
+        self._nbytes = 0
+        self._all = hashlib.sha256()
 
     def update(self, data: bytes | bytearray | memoryview) -> bytes:
         """Hash the bytes, and return the digests of their pages. Only the last call may end inside a page.
@@ -131,7 +133,8 @@ class PagedSha256:
             )
         self._nbytes += len(data)
         self._all.update(data)
-        view, step = memoryview(data), self._page_bytes
+        view = memoryview(data)
+        step = self._page_bytes
         return b"".join(hashlib.sha256(view[at : at + step]).digest() for at in range(0, len(view), step))
 
     def digest(self) -> bytes:
@@ -282,7 +285,8 @@ def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
         raise ValueError(f"ends: {at.nbytes} bytes, not {4 * (len(into) + 1)}")
     if at[0] < 0 or at[-1] > len(data) or (np.diff(at) < 0).any():
         raise ValueError("ends: texts do not lie in the data one behind the other")
-    every, places = bytes(data), at.tolist()
+    every = bytes(data)
+    places = at.tolist()
     digests = [
         hashlib.blake2b(every[begin:end], digest_size=16).digest()[:8] for begin, end in pairwise(places)
     ]
@@ -334,14 +338,16 @@ def resample(
             raise ValueError(f"{name}: {length} px from {begin} on, of {px * shrunk}")
     if channels not in (1, 3, 4):
         raise ValueError(f"{channels} channels; 1, 3 and 4 are accepted")
-    pixels, out = np.frombuffer(source, np.uint8), np.frombuffer(into, np.uint8)
+    pixels = np.frombuffer(source, np.uint8)
+    out = np.frombuffer(into, np.uint8)
     for name, array, nbytes in (
         ("source", pixels, height * width * channels),
         ("into", out, size[0] * size[1] * channels),
     ):
         if array.nbytes != nbytes:
             raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
-    by_row, by_column = _taps(box[0], box[2], shrunk, size[0]), _taps(box[1], box[3], shrunk, size[1])
+    by_row = _taps(box[0], box[2], shrunk, size[0])
+    by_column = _taps(box[1], box[3], shrunk, size[1])
     rows = pixels.reshape(shape)[:, box[1] // shrunk : -(-(box[1] + box[3]) // shrunk)]
     together = max(8, SUMS_TOGETHER // rows[0].size)
     for begin in range(0, size[0], together):
@@ -362,9 +368,11 @@ def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray
 
     Coordinates are in units of 1 / (2 n) px of the unshrunk source. Cumulative weights are rounded, not single weights.
     """
-    pixel, centres = 2 * n * shrunk, 2 * begin * n + (2 * np.arange(n) + 1) * length
+    pixel = 2 * n * shrunk
+    centres = 2 * begin * n + (2 * np.arange(n) + 1) * length
     reach = max(2 * length, pixel)
-    first, end = begin // shrunk, -(-(begin + length) // shrunk)
+    first = begin // shrunk
+    end = -(-(begin + length) // shrunk)
     most = min(2 * reach // pixel + 2, end - first)
     places = np.maximum((centres - reach) // pixel, first) + np.arange(most)[:, None]
     raw = np.maximum(reach - np.abs(centres - (2 * places + 1) * (pixel // 2)), 0)
@@ -394,8 +402,11 @@ def _read(opened: OpenFile, begin: int, nbytes: int) -> bytes | None:
     file, data = opened
     if file == IN_MEMORY and data is not None:
         inside = 0 <= begin <= len(data) - nbytes
-        return np.frombuffer(data, np.uint8)[begin : begin + nbytes].tobytes() if inside else None
-    parts, done = list[bytes](), 0
+        if inside:
+            return np.frombuffer(data, np.uint8)[begin : begin + nbytes].tobytes()
+        return None
+    parts = list[bytes]()
+    done = 0
     while done < nbytes:
         try:
             parts.append(os.pread(file, min(nbytes - done, 2**30), begin + done))
@@ -404,7 +415,9 @@ def _read(opened: OpenFile, begin: int, nbytes: int) -> bytes | None:
         if not parts[-1]:
             return None
         done += len(parts[-1])
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return b"".join(parts)
 
 
 def _check(files: Sequence[OpenFile], n_head: int, room: int, which: Int64s, **arrays: np.ndarray) -> None:

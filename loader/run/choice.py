@@ -94,7 +94,10 @@ def first_threads(
     """Return the number of threads to begin with. copies: True if nothing is decoded or transformed."""
     if not local:
         return cores  # threads that wait for a store leave the lock to each other
-    most = COPYING_THREADS if copies else DECODING_THREADS
+    if copies:
+        most = COPYING_THREADS
+    else:
+        most = DECODING_THREADS
     return min(cores, most)
 
 
@@ -223,7 +226,9 @@ def _better_without_processes(
 
     # Less than a core in use: the threads wait for the disk, and more of them wait at the same time.
     # `used`, not `cores`: a thread that waits because other programs have the cores waits for no disk.
-    plural = "s" if threads > 1 else ""
+    plural = ""
+    if threads > 1:
+        plural = "s"
     waits_for_a_disk = room.more_threads and stages.used < low and stages.fetch_share >= DOMINANT_SHARE
     if waits_for_a_disk and threads < DECODING_THREADS:
         why = f"{threads} thread{plural} and the training used {stages.used:.2g} cores: they wait for a disk"

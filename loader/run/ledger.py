@@ -54,7 +54,8 @@ class Budget:
                 f"(loader.read_ledger); the last is {last.address.describe()}: {last.error}. Restore the shards from a "
                 "mirror, put the samples into the plan's quarantine, or raise corrupt_budget"
             )
-        self._samples, self._substituted = samples, substituted
+        self._samples = samples
+        self._substituted = substituted
 
 
 logger = logging.getLogger(__name__)

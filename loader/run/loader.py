@@ -161,7 +161,10 @@ class Loader:
             self._micro_batch = checked_micro_batch(plan, self.world, micro_batch)
         self._remaining_micros: list[Batch] = []  # micro batches that the current step still has
         self._trail = trail
-        self._recorder = None if trail is None else self._open_recorder(trail, recipe, epochs)
+        if trail is None:
+            self._recorder = None
+        else:
+            self._recorder = self._open_recorder(trail, recipe, epochs)
         self._delivery = self._open_delivery(device)
         self._closed = False
         self._pid = os.getpid()

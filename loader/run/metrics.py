@@ -96,7 +96,8 @@ class Metrics:
         self._samples = dict.fromkeys(sources, 0)
         self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the shortest wait first
         self._peer_us = self._store_us = 0  # counts at the step before
-        self._reads_s, self._is_remote = deque[float](maxlen=READS), False
+        self._reads_s = deque[float](maxlen=READS)
+        self._is_remote = False
 
     def count(self, name: str, amount: int = 1) -> None:
         with self._lock:
@@ -223,7 +224,9 @@ class Metrics:
         store_us = self._counts["cache_store_us"] - self._store_us
         self._peer_us += peer_us
         self._store_us += store_us
-        return peer_us / (peer_us + store_us) if peer_us else 0.0
+        if peer_us:
+            return peer_us / (peer_us + store_us)
+        return 0.0
 
     def _observe(self, stage: str, seconds: float, times: int = 1) -> None:
         self._sums[stage] += seconds * times
@@ -240,11 +243,14 @@ class Metrics:
 
 def _median(values: list[float]) -> float:
     # (`statistics` takes 3 ms to import)
-    return sorted(values)[len(values) // 2] if values else 0.0
+    if values:
+        return sorted(values)[len(values) // 2]
+    return 0.0
 
 
 def _quantile(buckets: list[int], q: float) -> float:
-    target, seen = q * sum(buckets), 0
+    target = q * sum(buckets)
+    seen = 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
         seen += count
         if count and seen >= target:
@@ -281,11 +287,15 @@ def limited_by(
     made ahead.
     """
     spent = stage_seconds(metrics, before)
-    waited, busy = spent["consumer"], spent["busy"]
+    waited = spent["consumer"]
+    busy = spent["busy"]
     slowest = max(MAKING, key=lambda stage: spent[stage])
     if waited + busy <= 0 or spent[slowest] <= 0:
         return None
-    consumer = waited < WAITS * (waited + busy) if ahead else busy > spent[slowest]
+    if ahead:
+        consumer = waited < WAITS * (waited + busy)
+    else:
+        consumer = busy > spent[slowest]
     if consumer:
         return CONSUMER
     if slowest == "fetch":
@@ -324,7 +334,8 @@ class Status:
 
         executor: as `Loader.executor`. ahead: whether batches are made ahead.
         """
-        before, self._before = self._before, dict(metrics)
+        before = self._before
+        self._before = dict(metrics)
         spent = stage_seconds(metrics, before)
         elapsed_s = spent["consumer"] + spent["busy"]
         if elapsed_s <= 0:
@@ -340,7 +351,9 @@ class Status:
         shares = " ".join(
             f"{stage} {work[stage] / whole:.0%}" for stage in largest if work[stage] > 0.005 * whole
         )
-        who = "worker processes" if executor == "processes" else "workers"
+        who = "workers"
+        if executor == "processes":
+            who = "worker processes"
         parts = [
             f"step {step:,}",
             f"{rate('consumed_samples_total'):,.0f} samples/s",
@@ -356,17 +369,22 @@ def shown(
     batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
 ) -> Iterator[Batch]:
     """Yield the batches; if `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`."""
-    out = sys.stderr if stream is None else stream
+    if stream is None:
+        out = sys.stderr
+    else:
+        out = stream
     if not out.isatty():
         yield from batches
         return
-    width, last_s = 0, monotonic()
+    width = 0
+    last_s = monotonic()
     try:
         for batch in batches:
             yield batch
             del batch  # the next one needs the memory
             if monotonic() - last_s >= every_s:
-                text, last_s = line(), monotonic()
+                text = line()
+                last_s = monotonic()
                 out.write(f"\r{text:<{width}}")
                 out.flush()
                 width = len(text)

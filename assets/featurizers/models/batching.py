@@ -81,15 +81,19 @@ class ModelBatches:
         memory_bytes: int,
     ) -> None:
         self._run = run
-        self._place, self._dtype = place, dtype
-        self._least, self._memory_bytes = batch_size, memory_bytes
+        self._place = place
+        self._dtype = dtype
+        self._least = batch_size
+        self._memory_bytes = memory_bytes
         self._most = batch_size << max(0, (max_batch_size // batch_size).bit_length() - 1)
         self.fits: dict[Shape, Fit] = {}
 
     def best_size(self, shape: Shape) -> int:
         """Return how many rows of this shape to collect per batch."""
         fit = self.fits.get(shape)
-        return fit.size(fit.ceiling) if fit else self._most
+        if fit:
+            return fit.size(fit.ceiling)
+        return self._most
 
     def results(self, rows: Sequence[Row]) -> list[Row]:
         """Return each row's result, with floats as float32. Raises: ModelFailed."""
@@ -108,7 +112,8 @@ class ModelBatches:
         if ceiling > self._least:
             results, nbytes = measured_bytes(self._place, lambda: self._smallest(rows))
         else:
-            results, nbytes = self._smallest(rows), 0
+            results = self._smallest(rows)
+            nbytes = 0
         if self._least > 1:
             alone = self._smallest([rows[0]] * self._least)
             if any(not _same(row, results[0]) for row in alone):
@@ -197,7 +202,9 @@ class ModelBatches:
         import torch
 
         tensor = torch.from_numpy(np.stack(values)).to(self._place)
-        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+        if tensor.is_floating_point():
+            return tensor.to(self._dtype)
+        return tensor
 
 
 def _array(tensor: "torch.Tensor") -> Array:

@@ -36,7 +36,9 @@ def device_at(device: str, place: str) -> str:
     if device == "auto":
         import torch
 
-        return (place or "cuda:0") if torch.cuda.is_available() else "cpu"
+        if torch.cuda.is_available():
+            return place or "cuda:0"
+        return "cpu"
     if place == "cpu":
         raise ModelFailed(
             f"device={device!r}, but this worker has no GPU: set `gpus` in the slot of the cluster's file, or use "
@@ -50,7 +52,9 @@ def gpus_for(device: str) -> tuple[str, ...]:
     if device == "cpu":
         return ()
     _, _, number = device.partition(":")
-    return visible_gpus()[int(number) :][:1] if number else visible_gpus()
+    if number:
+        return visible_gpus()[int(number) :][:1]
+    return visible_gpus()
 
 
 def check_device(place: str) -> None:
@@ -58,7 +62,9 @@ def check_device(place: str) -> None:
     import torch
 
     if place.startswith("cuda"):
-        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        there = 0
+        if torch.cuda.is_available():
+            there = torch.cuda.device_count()
         if torch.device(place).index >= there:
             raise ModelFailed(
                 f"no device {place} here: torch {torch.__version__} finds {there} GPUs. Run on a machine with one, or "

@@ -66,13 +66,15 @@ class Embedding(ModelFeaturizer):
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        caption = (self.caption,) if self.caption else ()
-        read = {"image": self.image, "video": self.video, "text": self.text}
-        return {
-            kind: (field, *(caption if kind != "text" else ()))
-            for kind, field in read.items()
-            if field is not None
-        }
+        fields = {"image": self.image, "video": self.video, "text": self.text}
+        out: dict[str, tuple[str, ...]] = {}
+        for kind, field in fields.items():
+            if field is None:
+                continue
+            out[kind] = (field,)
+            if self.caption and kind != "text":
+                out[kind] = (field, self.caption)
+        return out
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
@@ -84,8 +86,11 @@ class Embedding(ModelFeaturizer):
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        compared = ("caption_cosine",) if self.caption else ()
-        return {kind: compared if kind != "text" else () for kind in self.inputs}
+        out: dict[str, tuple[str, ...]] = dict.fromkeys(self.inputs, ())
+        if self.caption:
+            for kind in out.keys() - {"text"}:
+                out[kind] = ("caption_cosine",)
+        return out
 
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Embedder:
         model: Embedder = network_loader(EMBEDDERS, self.network)(path, dtype, place)
@@ -127,7 +132,11 @@ def _direction(vectors: Sequence[Array]) -> Array:
 
 def _unit(vector: Array) -> Array:
     length = np.sqrt(np.square(vector).sum())
-    unit: Array = vector / length if length else vector
+    unit: Array
+    if length:
+        unit = vector / length
+    else:
+        unit = vector
     return unit
 
 

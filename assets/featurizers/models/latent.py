@@ -76,7 +76,9 @@ class Latent(ModelFeaturizer):
         still = ("channel", "row", "column")
         if len(self.inputs) > 1:  # photos have no frames
             return ()
-        return still if self.image else ("frame", *still)
+        if self.image:
+            return still
+        return ("frame", *still)
 
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Coder:
         model: Coder = network_loader(CODERS, self.network)(path, dtype, place)

@@ -86,8 +86,14 @@ class ModelFeaturizer(Featurizer):
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """See `Featurizer`: each field's dimension names, and the weights' hash if `sha256` is set."""
-        weights = {"weights_sha256": self.sha256} if self.sha256 else {}
-        dims = {"dims": list(self.dims)} if self.dims else {}
+        if self.sha256:
+            weights = {"weights_sha256": self.sha256}
+        else:
+            weights = {}
+        if self.dims:
+            dims = {"dims": list(self.dims)}
+        else:
+            dims = {}
         fields = sorted({field for fields in self.outputs.values() for field in fields})
         return {field: {**weights, **dims} for field in fields if weights or dims}
 
@@ -134,7 +140,8 @@ class ModelFeaturizer(Featurizer):
         with repeatable():
             model, batches = _loaded(settled)
             readers = self.readers or (1 if settled.device == "cpu" else 8)
-            prepare, finish = partial(self.prepare, model, kind), partial(self.finish, model, kind)
+            prepare = partial(self.prepare, model, kind)
+            finish = partial(self.finish, model, kind)
             return gathered(samples, prepare, batches, finish, readers)
 
     def _stated(self) -> dict[str, Any]:
@@ -167,11 +174,10 @@ def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str
     with repeatable():
         _loaded(settled)
     kind = settled.device.partition(":")[0]
-    processor = (
-        torch.cuda.get_device_name(settled.device)
-        if kind == "cuda"
-        else torch.backends.cpu.get_cpu_capability()
-    )
+    if kind == "cuda":
+        processor = torch.cuda.get_device_name(settled.device)
+    else:
+        processor = torch.backends.cpu.get_cpu_capability()
     return {
         "device": kind,
         "batch_size": settled.batch_size,

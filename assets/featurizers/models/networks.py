@@ -42,7 +42,9 @@ class ClipEmbedder:
     """`Embedder` (see `.embedding`) for a CLIPModel; it embeds only images if the folder has no tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any, path: Path) -> None:
-        self.model, self.tokenizer, self.path = model, tokenizer, path
+        self.model = model
+        self.tokenizer = tokenizer
+        self.path = path
         self.size_px: int = model.config.vision_config.image_size
         self.mean, self.std = _mean_std(path)
 
@@ -81,12 +83,16 @@ class TransformersCaptioner:
     """`CaptionModel` (see `.caption`) for a model that conditions on `pixel_values`."""
 
     def __init__(self, model: Any, tokenizer: Any, path: Path) -> None:
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
+        self.tokenizer = tokenizer
         vision = getattr(model.config, "encoder", None) or model.config.vision_config
         self.size_px: int = vision.image_size
         self.mean, self.std = _mean_std(path)
         settings = model.generation_config
-        ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+        if isinstance(settings.eos_token_id, list):
+            ends = settings.eos_token_id
+        else:
+            ends = [settings.eos_token_id]
         self.ends = [end for end in ends if end is not None]
 
     def generate(self, pixels: Tensor, max_tokens: int) -> Mapping[str, Tensor]:
@@ -171,7 +177,10 @@ def _tokenizer(library: Any, path: Path) -> Any:
 def _mean_std(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return (mean, standard deviation) per channel from preprocessor_config.json, or CLIP's."""
     stated = path / "preprocessor_config.json"
-    config = json.loads(stated.read_bytes()) if stated.is_file() else {}
+    if stated.is_file():
+        config = json.loads(stated.read_bytes())
+    else:
+        config = {}
     return tuple(config.get("image_mean", MEAN)), tuple(config.get("image_std", STD))
 
 
@@ -179,9 +188,11 @@ class TimmEmbedder:
     """`Embedder` (see `.embedding`) for images only: it returns the input of the model's classifier."""
 
     def __init__(self, model: Any, stated: Mapping[str, Any], path: Path) -> None:
-        self.model, self.path = model, path
+        self.model = model
+        self.path = path
         self.size_px: int = stated["input_size"][-1]
-        self.mean, self.std = stated["mean"], stated["std"]
+        self.mean = stated["mean"]
+        self.std = stated["std"]
 
     def images(self, pixels: Tensor) -> Tensor:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
@@ -209,7 +220,8 @@ def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
         ) from error
     from safetensors.torch import load_file
 
-    stated, weights = path / "config.json", path / "model.safetensors"
+    stated = path / "config.json"
+    weights = path / "model.safetensors"
     if not (stated.is_file() and weights.is_file()):
         raise InvalidWeights(
             f"{path.name} is not a folder with the config.json and model.safetensors of a timm model"

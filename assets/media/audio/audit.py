@@ -163,7 +163,8 @@ class TrackAudit:
     """Audit of a video's audio track, during the audit of the video. A damaged track leaves the video usable."""
 
     def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
-        self._container, self._stream = container, stream
+        self._container = container
+        self._stream = stream
         self._statistics = AudioStatistics(ends_in(container, stream))
         self._error = ""
         prepare(stream)
@@ -192,7 +193,9 @@ class TrackAudit:
                 measured = self._measured(video_start_s)
             except Unusable as unusable:
                 self._error = f"{unusable.code}: {unusable.reason}"
-        return {**header, "audio_error": self._error} if self._error else {**header, **measured}
+        if self._error:
+            return {**header, "audio_error": self._error}
+        return {**header, **measured}
 
     def _measured(self, video_start_s: Fraction) -> Row:
         if not self._statistics.n_samples:

@@ -57,7 +57,9 @@ class LevelMeter:
         """Return the levels in dBFS, float32 [frames]; the last frame may be shorter."""
         if len(self._rest):
             self._levels.append(_db(self._rest.mean(keepdims=True)))
-        return np.concatenate(self._levels) if self._levels else np.zeros(0, np.float32)
+        if self._levels:
+            return np.concatenate(self._levels)
+        return np.zeros(0, np.float32)
 
 
 def _db(power: np.ndarray[Any, Any]) -> Levels:
@@ -114,7 +116,8 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
 def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
     above = np.concatenate([[False], levels > off, [False]])
     edges = np.flatnonzero(above[1:] != above[:-1])
-    starts, ends = edges[::2], edges[1::2]
+    starts = edges[::2]
+    ends = edges[1::2]
     loud = np.concatenate([[0], np.cumsum(levels > on)])
     return [
         (int(start), int(end)) for start, end in zip(starts, ends, strict=True) if loud[end] > loud[start]
@@ -144,7 +147,10 @@ def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
         high = min(start + limits.longest, end - limits.tail)
         low = min(start + max(limits.longest // 2, limits.tail), high)
         smooth = np.convolve(levels[low - 1 : high + 1], np.ones(3) / 3, mode="same")[1:-1]
-        cut = low + int(smooth.argmin()) if len(smooth) else high
+        if len(smooth):
+            cut = low + int(smooth.argmin())
+        else:
+            cut = high
         pieces.append((start, cut))
         start = cut
     return [*pieces, (start, end)]
@@ -178,7 +184,10 @@ def write_flac(
         samples = samples.astype(np.float32) / np.float32(2**15)
     if gain is None:
         gain = safe_gain(float(np.abs(samples).max(initial=0)))
-    kind, layout = ("s16" if bits == 16 else "s32"), _LAYOUTS[len(samples)]
+    kind = "s32"
+    if bits == 16:
+        kind = "s16"
+    layout = _LAYOUTS[len(samples)]
     try:
         with av.open(str(path), "w", format="flac") as output:
             stream = output.add_stream("flac", rate=rate_hz, layout=layout, format=kind)
@@ -187,11 +196,16 @@ def write_flac(
             for start in range(0, samples.shape[1], _AT_ONCE):
                 whole = as_int(samples[:, start : start + _AT_ONCE], bits, gain)
                 # FFmpeg expects 24 bits left-aligned.
-                packed = whole.T.astype(np.int16) if bits == 16 else whole.T << 8
+                if bits == 16:
+                    packed = whole.T.astype(np.int16)
+                else:
+                    packed = whole.T << 8
                 frame = av.AudioFrame.from_ndarray(
                     np.ascontiguousarray(packed).reshape(1, -1), format=kind, layout=layout
                 )
-                frame.sample_rate, frame.pts, frame.time_base = rate_hz, start, Fraction(1, rate_hz)
+                frame.sample_rate = rate_hz
+                frame.pts = start
+                frame.time_base = Fraction(1, rate_hz)
                 output.mux(stream.encode(frame))
             output.mux(stream.encode(None))
     except av.error.FFmpegError as error:
@@ -255,7 +269,10 @@ class _Spooled:
     """A timeline's samples in a file. peak: largest sample; levels: dBFS, one per 20 ms."""
 
     def __init__(self, path: Path, timeline: AudioTimeline, rate_hz: int) -> None:
-        self.path, self.n_samples, self.n_channels, self.peak = path, 0, 0, 0.0
+        self.path = path
+        self.n_samples = 0
+        self.n_channels = 0
+        self.peak = 0.0
         meter = LevelMeter(rate_hz)
         with open(path, "wb") as file:
             for piece in timeline:
@@ -266,7 +283,8 @@ class _Spooled:
                 self.peak = max(self.peak, float(np.abs(piece).max()))
                 meter.add(piece)
                 file.write(np.ascontiguousarray(piece.T, "<f4").data)
-        self.frame, self.levels = meter.frame, meter.finish()
+        self.frame = meter.frame
+        self.levels = meter.finish()
 
     def samples(self) -> Floats:
         return np.memmap(self.path, "<f4", mode="r", shape=(self.n_samples, self.n_channels)).T
@@ -278,7 +296,8 @@ def _units(
     pieces = _pieces(spooled, policy, known)
     gain = safe_gain(spooled.peak)
     assert timeline.mix is not None  # set, since there are samples
-    mix, heard = timeline.mix, timeline.heard
+    mix = timeline.mix
+    heard = timeline.heard
     facts = {
         "raw": raw,
         "n_segments": len(pieces),
@@ -324,7 +343,8 @@ def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Segme
 
 def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
     start_s, end_s = segment.span_s()
-    start, end = round(start_s * policy.sample_rate_hz), round(end_s * policy.sample_rate_hz)
+    start = round(start_s * policy.sample_rate_hz)
+    end = round(end_s * policy.sample_rate_hz)
     if start >= spooled.n_samples or end > spooled.n_samples + TAIL_S * policy.sample_rate_hz:
         raise rejected(
             "cut",

@@ -57,7 +57,9 @@ class MonoSum:
     def cancels(self) -> bool | None:
         """Return whether the channels cancel; None if `db` returns None."""
         db = self.db()
-        return None if db is None else db < CANCELS_DB
+        if db is None:
+            return None
+        return db < CANCELS_DB
 
 
 MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
@@ -89,9 +91,17 @@ class LoudnessMeter:
             raise Unmeasurable(f"{rate_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz")
         if set(channels) == {"NONE"} and len(channels) <= 2:
             layout = ("mono", "stereo")[len(channels) - 1]
-        self._rate_hz, self._layout, self._n_seen, self._peak = rate_hz, layout, 0, 0.0
+        self._rate_hz = rate_hz
+        self._layout = layout
+        self._n_seen = 0
+        self._peak = 0.0
         self._ebur128 = self._graph_of()
-        factor = 4 if rate_hz <= 48_000 else 2 if rate_hz <= 96_000 else 1
+        if rate_hz <= 48_000:
+            factor = 4
+        elif rate_hz <= 96_000:
+            factor = 2
+        else:
+            factor = 1
         self._oversampler = Resampler(rate_hz, rate_hz * factor, len(channels), short=True)
 
     def add(self, samples: Floats) -> None:
@@ -99,7 +109,8 @@ class LoudnessMeter:
 
         packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=self._layout)
-        frame.sample_rate, frame.pts = self._rate_hz, self._n_seen
+        frame.sample_rate = self._rate_hz
+        frame.pts = self._n_seen
         frame.time_base = Fraction(1, self._rate_hz)
         self._n_seen += samples.shape[1]
         self._ebur128.push(frame)
@@ -142,7 +153,10 @@ class LoudnessMeter:
                 last = self._ebur128.pull()
             except (av.error.BlockingIOError, av.error.EOFError):
                 break
-        metadata = {} if last is None else last.metadata
+        if last is None:
+            metadata = {}
+        else:
+            metadata = last.metadata
         if "lavfi.r128.I" in metadata:
             self.loudness_lufs = round(float(metadata["lavfi.r128.I"]), 2)
             self.range_lu = round(float(metadata["lavfi.r128.LRA"]), 2)
@@ -168,7 +182,10 @@ class AudioTimeline:
         self.heard = Heard(ends_in(container, stream))
         self.mix: Mix | None = None
         self.mono_sum = MonoSum()
-        self._container, self._stream, self._rate_hz, self._channels = container, stream, rate_hz, channels
+        self._container = container
+        self._stream = stream
+        self._rate_hz = rate_hz
+        self._channels = channels
 
     def __iter__(self) -> Iterator[Floats]:
         """Yield the audio in blocks. Raises: Unusable."""
@@ -176,7 +193,10 @@ class AudioTimeline:
         for piece in source_blocks(self._container, self._stream, self.heard):
             if resampler is None:
                 self.mix = self._mixed()
-                n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
+                if self.mix.matrix is None:
+                    n_out = self.heard.n_channels
+                else:
+                    n_out = len(self.mix.matrix)
                 resampler = self._resampler(n_out)
             assert self.mix is not None  # set together with the resampler
             if self.heard.n_channels == 2:
@@ -312,7 +332,8 @@ def pieces_at(
     first = position = 0
     n_channels = 1
     for block in timeline:
-        zero, n_channels = timeline.heard.start, block.shape[0]
+        zero = timeline.heard.start
+        n_channels = block.shape[0]
         assert zero is not None  # set, since it yielded a block
         end = position + block.shape[1]
         for number in range(first, len(waiting)):
@@ -332,7 +353,8 @@ def pieces_at(
 
 class _SpanSamples:
     def __init__(self, start: Fraction, n_samples: int) -> None:
-        self.start, self._n = start, n_samples
+        self.start = start
+        self._n = n_samples
         self._samples: Floats | None = None
         self._n_real = 0
 
@@ -340,7 +362,8 @@ class _SpanSamples:
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
-        low, high = max(0, at), min(self._n, at + block.shape[1])
+        low = max(0, at)
+        high = min(self._n, at + block.shape[1])
         if low >= high:
             return
         if self._samples is None:
@@ -349,7 +372,8 @@ class _SpanSamples:
         self._n_real += high - low
 
     def done(self, n_channels: int) -> tuple[Floats, int]:
-        samples, self._samples = self._samples, None
+        samples = self._samples
+        self._samples = None
         if samples is None:
             samples = np.zeros((n_channels, self._n), np.float32)
         return samples, self._n_real

@@ -100,7 +100,8 @@ class ClipEncoder:
 
     def close(self) -> None:
         """Write the muxer's remaining packets. Idempotent."""
-        output, self._output = self._output, None
+        output = self._output
+        self._output = None
         self._held = None
         if output is not None:
             output.close()
@@ -149,8 +150,10 @@ class ClipEncoder:
         context.time_base = self._time_base
         context.thread_count = 1
         context.flags |= Flags.psnr  # sums errors without changing the bytes
-        context.color_range, context.colorspace = _MPEG_RANGE, _SMPTE170M
-        context.color_primaries, context.color_trc = rendering.primaries, rendering.transfer
+        context.color_range = _MPEG_RANGE
+        context.colorspace = _SMPTE170M
+        context.color_primaries = rendering.primaries
+        context.color_trc = rendering.transfer
 
 
 def psnr_db(squared_error: float, n_samples: int) -> float:
@@ -237,9 +240,13 @@ class ClipMaker:
         quality: Mapping[str, str],
     ) -> None:
         self.n = 0
-        self._spans, self._index, self._scratch = spans, index, scratch
-        self._stream, self._quality = stream, quality
-        self._whole, self._shrink = Deinterlacer(stream), FrameFilter(stream, policy)
+        self._spans = spans
+        self._index = index
+        self._scratch = scratch
+        self._stream = stream
+        self._quality = quality
+        self._whole = Deinterlacer(stream)
+        self._shrink = FrameFilter(stream, policy)
         self._tables = PacketTables()
         self._last_pts: int | None = None
         self._waiting = sorted(range(len(spans)), key=lambda place: -spans[place].start)
@@ -293,7 +300,8 @@ class ClipMaker:
 
     def _finish(self, place: int) -> None:
         encoder = self._open.pop(place)
-        span, n_deinterlaced = self._spans[place], self._n_deinterlaced[place]
+        span = self._spans[place]
+        n_deinterlaced = self._n_deinterlaced[place]
         self._clips[place] = finish_clip(encoder, span, self._index, n_deinterlaced, self._tables)
 
 
@@ -355,7 +363,8 @@ class Deinterlacer:
         now = (frame.width, frame.height, frame.format.name)
         if self._input != now:
             yield from self.rest()
-            self._graph, self._input = self._make(frame), now
+            self._graph = self._make(frame)
+            self._input = now
         self._waiting.append(timed)
         self._graph.push(frame)
         yield from self._ready()

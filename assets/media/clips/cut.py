@@ -116,7 +116,8 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 
 
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
-    index, audit = video.index, known.audit
+    index = video.index
+    audit = known.audit
     if known.staging is not None:
         waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)
         if waiting is not None and any(waiting):
@@ -143,7 +144,8 @@ def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: 
 
 def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Unit:
     base = Fraction(*video.index.time_base)
-    start, segment = clip.pts[0], clip.span.segment
+    start = clip.pts[0]
+    segment = clip.span.segment
     facts = {
         **video.facts,
         "pts": clip.pts,

@@ -62,16 +62,21 @@ class ShotMaker:
         settled: SettledCuts,
     ) -> None:
         base = Fraction(*index.time_base)
-        self._index, self._scratch, self._stream, self._quality = index, scratch, stream, quality
+        self._index = index
+        self._scratch = scratch
+        self._stream = stream
+        self._quality = quality
         self._settled = settled
         self._longest = max(1, round(policy.clip_s / base))
         self._shortest = max(1, round(policy.min_clip_s / base))
-        self._whole, self._shrink = Deinterlacer(stream), FrameFilter(stream, policy)
+        self._whole = Deinterlacer(stream)
+        self._shrink = FrameFilter(stream, policy)
         self._tables = PacketTables()
         self._last_pts: int | None = None
         self._n = 0
         self._held: deque[_WaitingFrame] = deque()
-        self._shot, self._begin = 0, index.start_pts
+        self._shot = 0
+        self._begin = index.start_pts
         self._is_decided = False  # whether it is known if the span from `_begin` is long enough
         self._encoder: ClipEncoder | None = None
         self._n_deinterlaced = 0
@@ -134,7 +139,8 @@ class ShotMaker:
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
             self._shot += self._shot < len(cuts) and stop == cuts[self._shot]
-            self._begin, self._is_decided = stop, False
+            self._begin = stop
+            self._is_decided = False
             if stop == end:
                 return  # nothing after the end belongs to a clip
         if not self._is_decided:
@@ -149,7 +155,8 @@ class ShotMaker:
         return min(known if end is None else [*known, end])
 
     def _close(self, stop: int) -> None:
-        encoder, self._encoder = self._encoder, None
+        encoder = self._encoder
+        self._encoder = None
         if encoder is not None:
             span = ClipSpan(start=self._begin, end=stop, shot=self._shot)
             self._clips[span] = finish_clip(encoder, span, self._index, self._n_deinterlaced, self._tables)
@@ -168,18 +175,24 @@ class EarlyClips:
     def __init__(self, policy: VideoPolicy, segments: Sequence[Segment], scratch: Path) -> None:
         self.clips: list[Clip | None] = []
         self.extent = (0, 0)
-        self._policy, self._segments, self._scratch = policy, segments, scratch
+        self._policy = policy
+        self._segments = segments
+        self._scratch = scratch
         self._index: PacketIndex | None = None
         self._maker: ClipMaker | ShotMaker | None = None
 
     def begin(self, stream: "VideoStream", index: PacketIndex, settled: SettledCuts) -> None:
-        self.extent, self._index = (index.start_pts, index.end_pts), index
+        self.extent = (index.start_pts, index.end_pts)
+        self._index = index
         if self._policy.mode != "canonical":
             return
         work = (index, self._scratch, self._policy, stream, QUALITIES[0])
         if self._policy.units != "shots":
             spans = self._spans(index, ())
-            self._maker = ClipMaker(spans, *work) if spans else None
+            if spans:
+                self._maker = ClipMaker(spans, *work)
+            else:
+                self._maker = None
         elif self._policy.max_clips is None:  # otherwise choosing clips needs all shots
             self._maker = ShotMaker(*work, settled)
 
@@ -208,11 +221,15 @@ class EarlyClips:
             self.abandon()
             check_scratch(error, self._scratch)
             return
-        self.clips = clips if is_good_enough(clips) else []
+        if is_good_enough(clips):
+            self.clips = clips
+        else:
+            self.clips = []
 
     def abandon(self) -> None:
         """Close all open clips."""
-        maker, self._maker = self._maker, None
+        maker = self._maker
+        self._maker = None
         if maker is not None:
             maker.abandon()
 

@@ -75,8 +75,10 @@ class Gops:
     """
 
     def __init__(self, packets: Packets, shortest: int) -> None:
-        self._packets, self._shortest = packets, shortest
-        pts, n = packets.pts, len(packets.pts)
+        self._packets = packets
+        self._shortest = shortest
+        pts = packets.pts
+        n = len(packets.pts)
         latest = [pts[0] - 1, *accumulate(pts, max)]  # among the previous packets
         earliest = [*accumulate(reversed(pts), min)][::-1]  # among this and all later packets
         keys = [number for number in range(n) if packets.key[number]]
@@ -86,33 +88,49 @@ class Gops:
 
     def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
         """Return the whole GOPs around a span, or inside a shot, or why they cannot be used."""
-        low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
+        low = bisect_left(self._shown, span.start)
+        high = bisect_left(self._shown, span.end)
         if low == high:
             return "no_gop_inside"
-        gops = self._inside(span) if span.shot is not None else self._around(self._clean, low, high)
+        if span.shot is not None:
+            gops = self._inside(span)
+        else:
+            gops = self._around(self._clean, low, high)
         if gops is None:
-            return "open_gop" if len(self._all.numbers) > len(self._clean.numbers) else "no_gop_inside"
+            if len(self._all.numbers) > len(self._clean.numbers):
+                return "open_gop"
+            return "no_gop_inside"
         if any(self._packets.hidden[gops.first : gops.stop]):
             return "edit_list"
         most = policy.max_overhead_ratio * (high - low)
         if span.shot is None and gops.stop - gops.first > most:
             least = self._around(self._all, low, high)
-            return "open_gop" if least is not None and least.stop - least.first <= most else "long_gop"
+            if least is not None and least.stop - least.first <= most:
+                return "open_gop"
+            return "long_gop"
         return gops
 
     def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
         first = bisect_right(points.pts, self._shown[low]) - 1
-        stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
+        if high < len(self._shown):
+            stop = bisect_left(points.pts, self._shown[high])
+        else:
+            stop = len(points.pts)
         if first < 0:
             return None
-        end = points.numbers[stop] if stop < len(points.numbers) else len(self._packets.pts)
+        if stop < len(points.numbers):
+            end = points.numbers[stop]
+        else:
+            end = len(self._packets.pts)
         return GopCut(first=points.numbers[first], stop=end)
 
     def _inside(self, span: ClipSpan) -> GopCut | None:
         points = self._clean
-        first, stop = bisect_left(points.pts, span.start), bisect_right(points.pts, span.end) - 1
+        first = bisect_left(points.pts, span.start)
+        stop = bisect_right(points.pts, span.end) - 1
         if span.end > self._shown[-1]:  # the span ends after the last frame
-            last, end = len(self._packets.pts), span.end
+            last = len(self._packets.pts)
+            end = span.end
         else:
             last, end = (points.numbers[stop], points.pts[stop]) if stop >= 0 else (0, 0)
         if first >= len(points.numbers) or end - points.pts[first] < self._shortest:
@@ -124,7 +142,8 @@ class _Points:
     """Keyframes: packet indexes, and their pts."""
 
     def __init__(self, numbers: Sequence[int], pts: Sequence[int]) -> None:
-        self.numbers, self.pts = numbers, [pts[number] for number in numbers]
+        self.numbers = numbers
+        self.pts = [pts[number] for number in numbers]
 
 
 class NotForMp4(Exception):
@@ -187,7 +206,8 @@ class _Mp4Writer:
         base = stream.time_base
         assert base is not None  # index_packets rejects such streams
         self.stop = cut.stop
-        self._cut, self._packets = cut, packets
+        self._cut = cut
+        self._packets = packets
         inside = packets.pts[cut.first : cut.stop]
         shown = sorted(inside)
         self._zero = shown[0]
@@ -219,7 +239,8 @@ class _Mp4Writer:
         self._output.mux(packet)
 
     def close(self) -> None:
-        output, self._output = self._output, None
+        output = self._output
+        self._output = None
         if output is not None:
             output.close()
 
@@ -252,8 +273,12 @@ def reference_clips(
     """
     with opened(path) as container:
         stream = _stream(container)
-        packets = stream_packets(container, stream) if has_display_times(container) else None
-    shape = _shape(path, policy, audit) if packets is not None else "no_timestamps"
+        packets = None
+        if has_display_times(container):
+            packets = stream_packets(container, stream)
+    shape: _Shape | str = "no_timestamps"
+    if packets is not None:
+        shape = _shape(path, policy, audit)
     if packets is None or isinstance(shape, str):
         return [str(shape)] * len(spans)
     gops = Gops(packets, shortest=round(policy.min_clip_s / Fraction(*index.time_base)))
@@ -307,7 +332,10 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
         if frame.interlaced_frame or audit.get("interlaced_ratio"):
             return "interlaced"
         _, sideways = turns_of(display_matrix(frame))
-        size_px = (frame.height, frame.width) if sideways else (frame.width, frame.height)
+        if sideways:
+            size_px = (frame.height, frame.width)
+        else:
+            size_px = (frame.width, frame.height)
         return _Shape(size_px=size_px, assumed=rendering.assumed)
 
 

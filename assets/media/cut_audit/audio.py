@@ -47,6 +47,7 @@ HEARD_SHARE = 0.15
 """Share of the largest weight above which a channel is audible; ITU-R BS.775 gives surrounds 0.7."""
 
 MORE_CLIPPED = 0.001  # share of samples
+LEAST_ENERGY = 1e-12  # silence would divide by zero
 
 
 def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
@@ -74,7 +75,9 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
     source = SourceAudio(path, start, end - start, from_first="mp4" not in unit.fields)
     if not source.rate_hz:
         return
-    clipped, own_clipped = source.clipped_share(), float((np.abs(stored) >= FULL_SCALE).mean())
+    clipped = source.clipped_share()
+    is_clipped = np.abs(stored) >= FULL_SCALE  # [channels, n]
+    own_clipped = float(is_clipped.mean())
     if own_clipped > clipped + MORE_CLIPPED:
         raise finding(
             findings.SOUND_CLIPPED,
@@ -82,8 +85,9 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
         )
     mixed = stored.mean(axis=0)
     channels = source.at_rate(rate_hz, len(mixed))[source.is_heard]
+    cancels = bool(unit.metadata.get("mono_cancels"))
     try:
-        check_alignment(mixed, channels, rate_hz, cancels=bool(unit.metadata.get("mono_cancels")))
+        check_alignment(mixed, channels, rate_hz, cancels=cancels)
     except Unusable as unusable:
         # If timestamps jitter, `source` overlaps frames; players and the cutter lay them end to end.
         if unusable.code == findings.CHANNEL_LOST or not source.is_uneven:
@@ -99,61 +103,87 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
     mixed: [n]; channels: [c, margin + n + margin]; both at `rate_hz`. Raises: Unusable.
     """
     margin = (channels.shape[1] - len(mixed)) // 2
-    inside = channels[:, margin : margin + len(mixed)]
-    levels = np.sqrt(np.square(inside).mean(axis=1)) if inside.size else np.zeros(len(channels))
+    inside = channels[:, margin : margin + len(mixed)]  # [c, n]: the source over the unit's span
+    levels = np.zeros(len(channels))  # [c]: RMS of each channel
+    if inside.size:
+        levels = np.sqrt(np.square(inside).mean(axis=1))
     if not len(mixed) or levels.max(initial=0.0) < QUIET_RMS or cancels:
         return
-    loud = levels > LOUD_SHARE * levels.max()
-    level = float(np.sqrt(np.square(mixed).mean()))
-    if level < QUIET_RMS and level < SILENT_SHARE * levels.max():
-        if float(np.sqrt(np.square(inside[loud].mean(axis=0)).mean())) < SILENT_SHARE * levels.max():
+    is_loud = levels > LOUD_SHARE * levels.max()  # [c]
+    silent_level = SILENT_SHARE * levels.max()
+    if rms(mixed) < QUIET_RMS and rms(mixed) < silent_level:
+        if rms(inside[is_loud].mean(axis=0)) < silent_level:
             return  # the channels cancel one another in this unit; `cancels` covers the whole audio
         raise finding(findings.SOUND_DIFFERS, "what is stored is silent, its source is not")
-    candidates = [channels[loud].sum(axis=0), *channels[loud]]
-    best = max((_lagged(mixed, channel) for channel in candidates), key=lambda fit: fit[1])
-    lag, at_best, in_place = best
+    loud_channels = channels[is_loud]
+    candidates = [loud_channels.sum(axis=0), *loud_channels]
+    fits = [_lagged(mixed, candidate) for candidate in candidates]
+    lag, at_best, in_place = max(fits, key=lambda fit: fit[1])
     slack = max(1, round(MAX_OFFSET_S * rate_hz))
-    if abs(lag - margin) > slack and at_best >= SAME_CORRELATION and in_place < 0.95 * at_best:
+    is_away = abs(lag - margin) > slack
+    # A periodic signal correlates as well one period later: an offset must fit clearly better than the middle.
+    if is_away and at_best >= SAME_CORRELATION and in_place < 0.95 * at_best:
         raise finding(
             findings.SOUND_OFFSET,
             f"heard {(margin - lag) / rate_hz * 1000:+.1f} ms from its place (correlates {at_best:.2f} there)",
         )
     if max(in_place, at_best) < SAME_CORRELATION / 2:
         raise finding(findings.SOUND_DIFFERS, f"correlates {in_place:.2f} with its source")
-    if loud.sum() < 2:
+    if is_loud.sum() < 2:
         return
-    weights = _weights(mixed, channels[loud, lag : lag + len(mixed)])
+    weights = _weights(mixed, loud_channels[:, lag : lag + len(mixed)])
     if (weights < HEARD_SHARE * weights.max()).any():
-        lost = np.flatnonzero(loud)[int(weights.argmin())]
+        loud_numbers = np.flatnonzero(is_loud)
+        lost = loud_numbers[int(weights.argmin())]
         raise finding(
             findings.CHANNEL_LOST, f"channel {lost} of {len(channels)} is loud in the source and not heard"
         )
 
 
+def rms(samples: Samples) -> float:
+    """Return the root mean square of all samples."""
+    return float(np.sqrt(np.square(samples).mean()))
+
+
 def _weights(mixed: Samples, channels: Samples) -> Samples:
+    """Return the weight of each channel [c] in the mix, by least squares."""
     # BLAS is avoided because its threads busy-wait.
-    gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
-    weights: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
+    gram = np.einsum("in,jn->ij", channels, channels)
+    shared = np.einsum("in,n->i", channels, mixed)
+    # Channels that are equal make the Gram matrix singular: the pseudo-inverse shares their weight.
+    inverse = np.linalg.pinv(gram, rcond=1e-3, hermitian=True)
+    weights: Samples = inverse @ shared
     return weights
 
 
 def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
     """Return (best position in `source`, normalised correlation there, normalised correlation at the middle)."""
+    # A power of two that holds both: otherwise the circular correlation of the FFT would wrap around.
     size = 1 << (len(source) + len(mixed) - 1).bit_length()
-    products = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size)), size)
+    spectrum = np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size))
+    products = np.fft.irfft(
+        spectrum, size
+    )  # [size]: inner product of the mix and the source from each position
     n_places = len(source) - len(mixed) + 1
-    energy = np.concatenate([[0.0], np.cumsum(np.square(source))])
-    windows = energy[len(mixed) :] - energy[:n_places]
-    norm = np.sqrt(np.maximum(windows, 1e-12) * max(float(np.square(mixed).sum()), 1e-12))
+    windows = _window_energies(source, len(mixed))  # [n_places]
+    mixed_energy = max(float(np.square(mixed).sum()), LEAST_ENERGY)
+    norm = np.sqrt(np.maximum(windows, LEAST_ENERGY) * mixed_energy)
     correlation = products[:n_places] / norm
     lag = int(correlation.argmax())
     return lag, float(correlation[lag]), float(correlation[n_places // 2])
 
 
+def _window_energies(samples: Samples, length: int) -> Samples:
+    """Return the sum of squares of each window of `length` samples: [n - length + 1]."""
+    energy = np.concatenate([[0.0], np.cumsum(np.square(samples))])
+    n_windows = len(samples) - length + 1
+    windows: Samples = energy[length:] - energy[:n_windows]
+    return windows
+
+
 def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
     """Return the unit's start and end in seconds on the source's clock."""
-    start, end = (_seconds(place) for place in (unit.start, unit.end))
-    return start, end
+    return _seconds(unit.start), _seconds(unit.end)
 
 
 def _seconds(place: str) -> Fraction:
@@ -188,7 +218,9 @@ class _AudioClock:
             return False
         if abs(at_s - self.position_s) <= JUMP_S:
             return False
-        self._jump_s, self._jumped_to_s, self.position_s = at_s - self.position_s, at_s, at_s
+        self._jump_s = at_s - self.position_s
+        self._jumped_to_s = at_s
+        self.position_s = at_s
         return True
 
 
@@ -217,14 +249,19 @@ class SourceAudio:
         with opened(path) as container:
             stream = first_audio(container)
             assert stream is not None  # it was cut
-            zero, clock = Fraction(0), None
+            restarts = container.format.name == "ogg"
+            zero = Fraction(0)
+            clock = None
             for frame in container.decode(stream):
                 if not frame.samples:
                     continue
-                tagged = None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
+                tagged = None
+                if frame.pts is not None and frame.time_base is not None:
+                    tagged = frame.pts * frame.time_base
                 if clock is None:
-                    clock = _AudioClock(tagged or Fraction(0), restarts=container.format.name == "ogg")
-                    zero = clock.position_s if self._from_first else zero
+                    clock = _AudioClock(tagged or Fraction(0), restarts=restarts)
+                    if self._from_first:
+                        zero = clock.position_s
                     self._open(frame)
                 elif tagged is not None and clock.jumps_to(tagged):
                     self.is_uneven = True
@@ -240,30 +277,45 @@ class SourceAudio:
         self.is_heard = ["LFE" not in channel.name for channel in frame.layout.channels]
 
     def _put(self, values: np.ndarray[Any, Any], at_s: Fraction) -> None:
+        if len(values) != len(self.channels):
+            return  # the number of channels changed in mid-stream
         begin = round((at_s - self.first_s) * self.rate_hz)
-        if begin + values.shape[1] > 0 and len(values) == len(self.channels):
+        end = begin + values.shape[1]
+        if end > 0:
             self.stretches.append(PlacedFrame(at_s, values))
-        low, high = max(0, begin), min(self.channels.shape[1], begin + values.shape[1])
-        if low < high and len(values) == len(self.channels):
+        low = max(0, begin)
+        high = min(self.channels.shape[1], end)
+        if low < high:
             self.channels[:, low:high] = values[:, low - begin : high - begin]
 
     def at_rate(self, rate_hz: int, n_samples: int) -> Samples:
         """Resample by averaging and interpolation: float64 [channels, margin + n_samples + margin]."""
-        width = max(1, round(self.rate_hz / rate_hz))
-        box = np.ones(width) / width
-        smooth = [np.convolve(channel, box, mode="same") for channel in self.channels]
         margin = round(MARGIN_S * rate_hz)
         times = np.arange(n_samples + 2 * margin) / rate_hz
-        own = np.arange(self.channels.shape[1]) / self.rate_hz
-        if width % 2 == 0:
-            own = own - 0.5 / self.rate_hz  # an even box filter is half a sample early
-        return np.stack([np.interp(times, own, channel) for channel in smooth])
+        return np.stack(_resampled(self.channels, self.rate_hz, rate_hz, times))
 
     def clipped_share(self) -> float:
         """Return the share of the span's samples at full scale."""
         margin = round(MARGIN_S * self.rate_hz)
         inside = self.channels[:, margin : self.channels.shape[1] - margin]
-        return float((np.abs(inside) >= FULL_SCALE).mean()) if inside.size else 0.0
+        if not inside.size:
+            return 0.0
+        is_clipped = np.abs(inside) >= FULL_SCALE
+        return float(is_clipped.mean())
+
+
+def _resampled(channels: Samples, from_hz: int, to_hz: int, times_s: Samples) -> list[Samples]:
+    """Return each channel at `times_s`, from a box filter as wide as a sample at the new rate."""
+    width = max(1, round(from_hz / to_hz))
+    box = np.ones(width) / width
+    own_s = np.arange(channels.shape[1]) / from_hz
+    if width % 2 == 0:
+        own_s = own_s - 0.5 / from_hz  # an even box filter is half a sample early
+    out = []
+    for channel in channels:
+        smooth = np.convolve(channel, box, mode="same")
+        out.append(np.interp(times_s, own_s, smooth))
+    return out
 
 
 PIECE_S = 0.02
@@ -307,14 +359,15 @@ def laid_end_to_end(
     stretches: Sequence[PlacedFrame], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
 ) -> FrameSequence:
     """Lay frames end to end at `rate_hz`, using only the channels that `is_heard` selects."""
-    whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
-    width = max(1, round(source_rate_hz / rate_hz))
-    own = np.arange(whole.shape[1]) / source_rate_hz - (0.5 / source_rate_hz if width % 2 == 0 else 0)
-    times = np.arange(whole.shape[1] * rate_hz // source_rate_hz) / rate_hz
-    box = np.ones(width) / width
-    channels = [np.interp(times, own, np.convolve(one, box, mode="same")) for one in whole]
-    edges = np.cumsum([0, *(one.samples.shape[1] for one in stretches)]) * rate_hz // source_rate_hz
-    times_s = np.array([float(one.at_s) for one in stretches])
+    frames = [frame.samples for frame in stretches]
+    whole = np.concatenate(frames, axis=1)  # [channels, n]
+    heard = whole[list(is_heard)].astype(np.float64)
+    n_samples = whole.shape[1] * rate_hz // source_rate_hz
+    times = np.arange(n_samples) / rate_hz
+    channels = _resampled(heard, source_rate_hz, rate_hz, times)
+    lengths = [frame.shape[1] for frame in frames]
+    edges = np.cumsum([0, *lengths]) * rate_hz // source_rate_hz
+    times_s = np.array([float(frame.at_s) for frame in stretches])
     return FrameSequence([np.sum(channels, axis=0), *channels], times_s, edges)
 
 
@@ -322,45 +375,56 @@ def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence:
     """Return whether most pieces of `mixed` [n], from start_s on, match frames near their times."""
     slack_s = ROUNDED_S + 2 * _jitter_s(sequence, rate_hz)
     size = max(16, round(PIECE_S * rate_hz))
-    loud = QUIET_SHARE * float(np.sqrt(np.square(mixed).mean()))
+    quiet = QUIET_SHARE * rms(mixed)
     n_pieces = 0
-    n_matched = np.zeros(len(sequence.sound))
+    n_matched = np.zeros(len(sequence.sound))  # [channels + 1]: pieces that match
     for begin in range(0, len(mixed) - size + 1, size):
         piece = mixed[begin : begin + size]
-        if float(np.sqrt(np.square(piece).mean())) < loud:
+        if rms(piece) < quiet:
             continue
         n_pieces += 1
         at_s = float(start_s) + begin / rate_hz
-        low, high = _around(sequence, rate_hz, at_s - slack_s, at_s + size / rate_hz + slack_s)
-        n_matched += [_best(piece, one[low:high]) >= PIECE_CORRELATION for one in sequence.sound]
-    return bool(n_pieces) and bool(n_matched.max() >= MATCHED_SHARE * n_pieces)
+        until_s = at_s + size / rate_hz
+        low, high = _around(sequence, rate_hz, at_s - slack_s, until_s + slack_s)
+        correlations = [_best(piece, sound[low:high]) for sound in sequence.sound]
+        n_matched += np.array(correlations) >= PIECE_CORRELATION
+    if n_pieces == 0:
+        return False
+    return bool(n_matched.max() >= MATCHED_SHARE * n_pieces)
 
 
 def _jitter_s(sequence: FrameSequence, rate_hz: int) -> float:
-    late = sequence.times_s - sequence.edges[:-1] / rate_hz
+    """Return the largest distance in seconds of a timestamp from the median of its neighbours' lateness."""
+    late = sequence.times_s - sequence.edges[:-1] / rate_hz  # [frames]
     reach = max(1, round(AROUND_S * rate_hz * len(late) / max(1, sequence.edges[-1])))
     padded = np.pad(late, reach, mode="edge")
-    median = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)  # [frames, 2 reach + 1]
+    median = np.median(windows, axis=1)
     return min(AROUND_S, float(np.abs(late - median).max()))
 
 
 def _around(sequence: FrameSequence, rate_hz: int, at_s: float, until_s: float) -> tuple[int, int]:
+    """Return the samples [low, high) of the sequence whose timestamps are within [at_s, until_s)."""
     lengths = np.diff(sequence.edges)
-    near = np.flatnonzero((sequence.times_s < until_s) & (sequence.times_s + lengths / rate_hz > at_s))
+    ends_s = sequence.times_s + lengths / rate_hz
+    near = np.flatnonzero((sequence.times_s < until_s) & (ends_s > at_s))
     if not len(near):
         return 0, 0
-    first, last = int(near[0]), int(near[-1])
-    low = sequence.edges[first] + max(0, int((at_s - sequence.times_s[first]) * rate_hz))
-    high = sequence.edges[last] + min(
-        int(lengths[last]), int((until_s - sequence.times_s[last]) * rate_hz) + 1
-    )
+    first = int(near[0])
+    last = int(near[-1])
+    skipped = int((at_s - sequence.times_s[first]) * rate_hz)
+    low = sequence.edges[first] + max(0, skipped)
+    used = int((until_s - sequence.times_s[last]) * rate_hz) + 1
+    high = sequence.edges[last] + min(int(lengths[last]), used)
     return int(low), int(high)
 
 
 def _best(piece: Samples, around: Samples) -> float:
+    """Return the highest normalised correlation of the piece with a stretch of `around`."""
     if len(around) < len(piece):
         return 0.0
     products = np.correlate(around, piece, mode="valid")
-    energy = np.concatenate([[0.0], np.cumsum(np.square(around))])
-    windows = np.maximum(energy[len(piece) :] - energy[: len(products)], 1e-12)
-    return float((products / np.sqrt(windows * max(float(np.square(piece).sum()), 1e-12))).max())
+    windows = np.maximum(_window_energies(around, len(piece)), LEAST_ENERGY)
+    piece_energy = max(float(np.square(piece).sum()), LEAST_ENERGY)
+    correlation = products / np.sqrt(windows * piece_energy)
+    return float(correlation.max())

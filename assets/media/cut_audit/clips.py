@@ -81,7 +81,10 @@ def check_times(
     expected = [(pts - cut[0]) * source_base.numerator * base.denominator for pts in cut]
     actual = [(ticks - stored[0]) * base.numerator * source_base.denominator for ticks in stored]
     if expected != actual:
-        name = findings.VFR if _is_even(actual) and not _is_even(expected) else findings.TIMESTAMPS
+        if _is_even(actual) and not _is_even(expected):
+            name = findings.VFR
+        else:
+            name = findings.TIMESTAMPS
         pairs = enumerate(zip(expected, actual, strict=True))
         first = next(number for number, (time, stored_time) in pairs if time != stored_time)
         raise finding(
@@ -153,11 +156,13 @@ def _check_frames(path: str, unit: Unit) -> None:
 def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, where: str) -> None:
     if source is None:
         raise finding(findings.WRONG_FRAME, f"{where}: the source shows no frame at its time")
-    frame, turn = source.frame, display_matrix(source.frame)
+    frame = source.frame
+    turn = display_matrix(source.frame)
     height, width = pixels.shape[:2]
     shape = (float(frame.width * source.aspect), float(frame.height))
     check_aspect((width, height), shape[::-1] if is_sideways(turn) else shape, where)
-    actual, stored = grid_of(pixels), _colours(frame, source.size_px)
+    actual = grid_of(pixels)
+    stored = _colours(frame, source.size_px)
     expected = upright(stored, turn)
     if is_hdr(frame):
         check_structure(actual, expected, where)
@@ -200,7 +205,8 @@ def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: st
 
 def check_structure(actual: Grid, expected: Grid, where: str) -> None:
     """Check that light areas stay light where tone mapping changes colours. Raises: Unusable."""
-    first, second = actual.mean(axis=-1).ravel(), expected.mean(axis=-1).ravel()
+    first = actual.mean(axis=-1).ravel()
+    second = expected.mean(axis=-1).ravel()
     if min(first.std(), second.std()) < findings.SAME_LEVELS:
         return
     correlation = float(np.corrcoef(first, second)[0, 1])
@@ -212,11 +218,15 @@ def check_structure(actual: Grid, expected: Grid, where: str) -> None:
 
 def _colours(frame: "VideoFrame", size_px: tuple[int, int] | None) -> Grid:
     planes = planes_of(frame, _own_size(frame, size_px))
-    return grid_of(frame.to_ndarray(format="rgb24", threads=1)) if planes is None else planes.rgb()
+    if planes is None:
+        return grid_of(frame.to_ndarray(format="rgb24", threads=1))
+    return planes.rgb()
 
 
 def _own_size(frame: "VideoFrame", size_px: tuple[int, int] | None) -> tuple[int, int] | None:
-    return size_px[::-1] if size_px is not None and is_sideways(display_matrix(frame)) else size_px
+    if size_px is not None and is_sideways(display_matrix(frame)):
+        return size_px[::-1]
+    return size_px
 
 
 def is_sideways(matrix: tuple[int, ...] | None) -> bool:
@@ -230,7 +240,8 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
     (a, b), (c, d) = (np.sign(np.round(np.array(matrix[at : at + 2]) / 65536)) for at in (0, 3))
     y, x = (2 * axis - (len(grid) - 1) for axis in np.indices(grid.shape[:2]))  # odd offsets from the middle
     out = np.empty_like(grid)
-    to_x, to_y = a * x + c * y, b * x + d * y
+    to_x = a * x + c * y
+    to_y = b * x + d * y
     out[((to_y + len(grid) - 1) // 2).astype(int), ((to_x + len(grid) - 1) // 2).astype(int)] = grid
     return out
 

@@ -50,14 +50,20 @@ class Planes:
         scale = 2 ** (self.bits - 8)
         luma, blue, red = np.moveaxis(self.means / scale, -1, 0)
         if not self.full_range:
-            luma, blue, red = (luma - 16) * 255 / 219, (blue - 128) * 255 / 224, (red - 128) * 255 / 224
+            luma = (luma - 16) * 255 / 219
+            blue = (blue - 128) * 255 / 224
+            red = (red - 128) * 255 / 224
         else:
-            blue, red = blue - 128, red - 128
+            blue = blue - 128
+            red = red - 128
         kr, kb = self.matrix
-        r, b = luma + 2 * (1 - kr) * red, luma + 2 * (1 - kb) * blue
+        r = luma + 2 * (1 - kr) * red
+        b = luma + 2 * (1 - kb) * blue
         g = (luma - kr * r - kb * b) / (1 - kr - kb)
         colours: Grid = np.clip(np.stack([r, g, b], axis=-1), 0, 255)
-        return colours if colours.shape[:2] == (CELLS, CELLS) else grid_of(colours)
+        if colours.shape[:2] == (CELLS, CELLS):
+            return colours
+        return grid_of(colours)
 
     def with_other_range(self) -> "Planes":
         return replace(self, full_range=not self.full_range)
@@ -75,7 +81,9 @@ def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Pl
     if not pixels.name.startswith(("yuv4", "yuvj4")) or pixels.name.startswith("yuva"):
         return None
     space = int(frame.colorspace)
-    matrix = BT601 if space == 2 else MATRICES.get(space)
+    matrix = MATRICES.get(space)
+    if space == 2:  # untagged
+        matrix = BT601
     if matrix is None or pixels.is_big_endian:
         return None
     bits = pixels.components[0].bits
@@ -120,10 +128,14 @@ def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
 
 def _plane(frame: "VideoFrame", index: int, bits: int) -> np.ndarray[Any, Any]:
     plane = frame.planes[index]
-    width = 1 if bits <= 8 else 2
+    width = 2
+    if bits <= 8:
+        width = 1
     rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
     visible = np.ascontiguousarray(rows[:, : plane.width * width])
-    return visible if bits <= 8 else visible.view("<u2")
+    if bits <= 8:
+        return visible
+    return visible.view("<u2")
 
 
 STAGE = "cut_audit"

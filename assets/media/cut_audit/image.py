@@ -71,7 +71,9 @@ def audit_photo(path: str, unit: Unit) -> None:
     check_aspect((stored.shape[1], stored.shape[0]), (width, height), "the photo")
     if min(stored.shape[:2]) < 2 * CELLS:
         return  # cells of few pixels: JPEG changes their colours
-    frame = _by_ffmpeg(path) if original.is_readable else None
+    frame = None
+    if original.is_readable:
+        frame = _by_ffmpeg(path)
     if frame is None or (frame.width, frame.height) != original.size_px:
         return
     actual = grid_of(stored)
@@ -158,18 +160,23 @@ def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, 
     if pixels.shape[2] == 4:
         share = pixels[..., 3:] / 255
         pixels = np.rint(pixels[..., :3] * share + np.array(ground) * (1 - share)).astype(np.uint8)
-    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    values: np.ndarray[Any, Any] = pixels
+    return values
 
 
 def _original(path: str) -> Original:
     with photo(path) as opened_photo:
         image = opened_photo.image
-        exif, xmp = image.info.get("exif"), image.info.get("xmp")
+        exif = image.info.get("exif")
+        xmp = image.info.get("xmp")
         turn = turn_of(exif, xmp.encode() if isinstance(xmp, str) else xmp)
         size_px = image.size
         if image.format == "TIFF":  # Pillow has already turned it
             turn = _tiff_turn(path)
-            size_px = size_px[::-1] if turn.transpose else size_px
+            if turn.transpose:
+                size_px = size_px[::-1]
         return Original(
             size_px=size_px,
             turn=turn,
@@ -205,9 +212,15 @@ def _by_ffmpeg(path: str) -> "VideoFrame | None":
 
 
 def _upright(grid: Grid, turn: PixelTurn) -> Grid:
-    out = np.swapaxes(grid, 0, 1) if turn.transpose else grid
-    out = out[::-1] if turn.flip_y else out
-    return out[:, ::-1] if turn.flip_x else out
+    if turn.transpose:
+        out = np.swapaxes(grid, 0, 1)
+    else:
+        out = grid
+    if turn.flip_y:
+        out = out[::-1]
+    if turn.flip_x:
+        return out[:, ::-1]
+    return out
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:

@@ -56,7 +56,9 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
     """
     if kind == "PNG":
         return _png(data, orientation)
-    return _webp(data, orientation) if kind == "WEBP" else _jpeg(data, orientation)
+    if kind == "WEBP":
+        return _webp(data, orientation)
+    return _jpeg(data, orientation)
 
 
 def exif_of(orientation: int) -> bytes:
@@ -109,7 +111,9 @@ def _webp(data: bytes, orientation: int) -> bytes:
     if any(part.name in ("ANIM", "ANMF") for part in parts):
         raise BrokenParts("an animation")
     needed = [part for part in parts if part.name in _WEBP_KEPT]
-    exif = exif_of(orientation) if orientation != 1 else b""
+    exif = b""
+    if orientation != 1:
+        exif = exif_of(orientation)
     if exif and needed[0].name != "VP8X":
         raise BrokenParts("an orientation in a WebP without VP8X")
     body = b"".join(_without_flags(part, bool(exif)) for part in needed)
@@ -144,8 +148,11 @@ def reference_bytes(
         return b"", why
     try:
         original_pixels = _read(data)
-        bare = stripped(data, kind, opened.orientation.number) if strip else data
-        pixels = _read(bare) if strip else original_pixels
+        bare = data
+        pixels = original_pixels
+        if strip:
+            bare = stripped(data, kind, opened.orientation.number)
+            pixels = _read(bare)
     except (BrokenParts, DecodeFailed) as error:
         return b"", f"the loader would refuse it: {error}"
     expected = np.asarray(shown)
@@ -163,7 +170,9 @@ def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
         return f"its colours are not sRGB (told by: {opened.colour.by})"
     if opened.mode == "CMYK":
         return "it is CMYK"
-    return "" if alpha in ("none", "kept") else f"it has an alpha channel ({alpha})"
+    if alpha in ("none", "kept"):
+        return ""
+    return f"it has an alpha channel ({alpha})"
 
 
 def _read(data: bytes) -> "np.ndarray[Any, Any]":
@@ -213,7 +222,9 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     if loses_bits and stored_photo.mode != "reference" and rules.deep == "drop":
         reason = f"gray of {bits} bits, which may be depth; deep='reduce' scales it to 8, mode='reference' keeps a PNG"
         raise dropped("cut", "bit_depth", reason)
-    word = "jpg" if rules.mode == "canonical" and rules.alpha != "keep" else "img"
+    word = "img"
+    if rules.mode == "canonical" and rules.alpha != "keep":
+        word = "jpg"
     file = scratch / f"photo.{word}"
     try:
         file.write_bytes(stored_photo.data)
@@ -233,16 +244,8 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         "has_gps": keeps_gps,
         "gps_stripped": had_gps and not keeps_gps,
     }
-    stored: dict[str, Any] = {
-        "mode": stored_photo.mode,
-        "format": stored_photo.format,
-        "alpha": stored_photo.alpha,
-    }
-    if stored_photo.because:
-        stored["because"] = stored_photo.because
-    if stored_photo.alpha == "flattened":
-        stored["ground"] = ground_of(rules.alpha)
-    return [Unit(fields={word: file, "json": {**source_facts, "stored": stored}}, metadata=metadata)]
+    columns = {**source_facts, "stored": _stored_facts(stored_photo, rules)}
+    return [Unit(fields={word: file, "json": columns}, metadata=metadata)]
 
 
 class _StoredPhoto(NamedTuple):
@@ -255,6 +258,15 @@ class _StoredPhoto(NamedTuple):
     height_px: int
     alpha: Alpha
     because: str = ""
+
+
+def _stored_facts(photo: _StoredPhoto, rules: ImagePolicy) -> dict[str, Any]:
+    stored: dict[str, Any] = {"mode": photo.mode, "format": photo.format, "alpha": photo.alpha}
+    if photo.because:
+        stored["because"] = photo.because
+    if photo.alpha == "flattened":
+        stored["ground"] = ground_of(rules.alpha)
+    return stored
 
 
 def _reference(data: bytes, opened: Photo, colours: "Image", rules: ImagePolicy) -> _StoredPhoto:
@@ -278,7 +290,9 @@ def _encoded(image: "Image", alpha: Alpha, rules: ImagePolicy, because: str = ""
     else:
         image.save(sink, "JPEG", quality=rules.jpeg_quality, subsampling="4:2:0", optimize=False)
         form = "JPEG"
-    mode = "lossless" if because else "canonical"
+    mode = "canonical"
+    if because:
+        mode = "lossless"
     return _StoredPhoto(form, sink.getvalue(), mode, *image.size, alpha, because)
 
 
@@ -304,4 +318,6 @@ def _shrink(image: "Image", short_side_px: int) -> "Image":
 
     scale = min(1.0, short_side_px / min(image.size))
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    return image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
+    if size != image.size:
+        return image.resize(size, Image.Resampling.LANCZOS)
+    return image

@@ -98,13 +98,17 @@ def missing_scans(data: bytes) -> str | None:
                 to_come = {part.body[6 + 3 * i]: [1] * 64 for i in range(part.body[5])}
             elif part.name == "da" and to_come:
                 n = part.body[0]
-                start, stop, bits = part.body[1 + 2 * n], part.body[2 + 2 * n], part.body[3 + 2 * n] & 15
+                start = part.body[1 + 2 * n]
+                stop = part.body[2 + 2 * n]
+                bits = part.body[3 + 2 * n] & 15
                 for i in range(n):
                     to_come[part.body[1 + 2 * i]][start : stop + 1] = [bits] * (stop + 1 - start)
     except (BrokenParts, LookupError):
         return None
     lacking = sum(bits > 0 for component in to_come.values() for bits in component)
-    return f"{lacking} of {64 * len(to_come)} coefficients do not come to their last bit" if lacking else None
+    if lacking:
+        return f"{lacking} of {64 * len(to_come)} coefficients do not come to their last bit"
+    return None
 
 
 def png_parts(data: bytes) -> Iterator[FilePart]:
@@ -205,7 +209,10 @@ def has_coordinates(image: "Image", data: bytes) -> bool:
     if _COORDINATES.search(data):
         return True
     for value in image.info.values():  # texts that are compressed in the file
-        text = value.encode() if isinstance(value, str) else value
+        if isinstance(value, str):
+            text = value.encode()
+        else:
+            text = value
         if isinstance(text, bytes) and _COORDINATES.search(text):
             return True
     if image.format in ("JPEG", "MPO"):
@@ -246,10 +253,17 @@ def orientation_of(image: "Image") -> Orientation:
         return Orientation(None, _xmp(image), "container", turn, turn)
     if kind not in _WITH_METADATA:
         return Orientation(None, None, None, 1, 1)
-    exif, xmp = _exif(image), _xmp(image)
+    exif = _exif(image)
+    xmp = _xmp(image)
     if kind == "TIFF":
         return _of_tiff(image, xmp)
-    by: Decider | None = "exif" if exif else "xmp" if xmp else None
+    by: Decider | None
+    if exif:
+        by = "exif"
+    elif xmp:
+        by = "xmp"
+    else:
+        by = None
     number = exif or xmp or 1
     return Orientation(exif, xmp, by, number, number)
 
@@ -267,7 +281,9 @@ def upright(image: "Image", pending: int) -> "Image":
         7: Transpose.TRANSVERSE,
         8: Transpose.ROTATE_90,
     }.get(pending)
-    return image if method is None else image.transpose(method)
+    if method is None:
+        return image
+    return image.transpose(method)
 
 
 def _of_tiff(image: "Image", xmp: int | None) -> Orientation:
@@ -284,14 +300,18 @@ def _exif(image: "Image") -> int | None:
     block = image.info.get("exif")
     if block is None and image.format == "PNG":
         block = hex_exif(image.info.get("Raw profile type exif"))
-    return exif_orientation(block) or None if isinstance(block, bytes) else None
+    if isinstance(block, bytes):
+        return exif_orientation(block) or None
+    return None
 
 
 def _xmp(image: "Image") -> int | None:
     packet = image.info.get("xmp")
     if isinstance(packet, str):
         packet = packet.encode()
-    return xmp_orientation(packet) or None if isinstance(packet, bytes) else None
+    if isinstance(packet, bytes):
+        return xmp_orientation(packet) or None
+    return None
 
 
 def hex_exif(profile: object) -> bytes | None:
@@ -305,4 +325,6 @@ def hex_exif(profile: object) -> bytes | None:
 
 
 def _valid(number: object) -> int | None:
-    return number if isinstance(number, int) and 1 <= number <= 8 else None
+    if isinstance(number, int) and 1 <= number <= 8:
+        return number
+    return None

@@ -109,7 +109,8 @@ def _loaded(source: "Image", path: str) -> Photo:
     source.load()
     width_px, height_px = source.size
     turned = (height_px, width_px)
-    is_sideways, is_pending = orientation.number in SIDEWAYS, orientation.pending in SIDEWAYS
+    is_sideways = orientation.number in SIDEWAYS
+    is_pending = orientation.pending in SIDEWAYS
     return Photo(
         image=source,
         kind=str(source.format),

@@ -40,7 +40,9 @@ def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
         return band.convert("RGBA" if mode == "PA" or clear is not None else "RGB")
     if mode in ("L", "RGB") and clear is not None:
         return _with_key(band, _key_of_eight(image, clear))
-    return band if mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB") else band.convert("RGB")
+    if mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
+        return band
+    return band.convert("RGB")
 
 
 def has_alpha(image: "Image") -> bool:
@@ -90,7 +92,9 @@ def _key_of_eight(image: "Image", clear: object) -> object:
         raise dropped(
             "decode", "deep_colour_key", "a PNG of 16 bits with a transparent colour; store it with alpha"
         )
-    return clear * (255 // (2**depth - 1)) if image.mode == "L" and isinstance(clear, int) else clear
+    if image.mode == "L" and isinstance(clear, int):
+        return clear * (255 // (2**depth - 1))
+    return clear
 
 
 def _with_key(band: "Image", clear: object) -> "Image":

@@ -77,7 +77,9 @@ def space_of_code_points(primaries: int, transfer: int) -> RgbSpace | None:
     if known is None and gamma is None:
         return None
     space = RgbSpace(**(known or _PRIMARIES[1]), gamma=gamma)
-    return None if space == SRGB else space
+    if space == SRGB:
+        return None
+    return space
 
 
 def is_plausible(space: RgbSpace) -> bool:
@@ -106,7 +108,8 @@ def profile_of(space: RgbSpace) -> bytes:
         **{name: _xyz(columns[:, i]) for i, name in enumerate((b"rXYZ", b"gXYZ", b"bXYZ"))},
         **dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve),
     }
-    table, data = b"", b""
+    table = b""
+    data = b""
     start = 128 + 4 + 12 * len(blobs)
     for name, blob in blobs.items():
         table += name + struct.pack(">II", start + len(data), len(blob))
@@ -120,7 +123,9 @@ def profile_of(space: RgbSpace) -> bytes:
 
 def colour_model(profile: bytes) -> str:
     """Return a profile's model: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' if it is too short."""
-    return profile[16:20].decode("ascii", "replace").strip() if len(profile) >= 128 else ""
+    if len(profile) >= 128:
+        return profile[16:20].decode("ascii", "replace").strip()
+    return ""
 
 
 def transfer_of(profile: bytes) -> int | None:
@@ -241,12 +246,23 @@ def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Im
 
     if image.mode == "LAB":
         return from_lab
-    apply = None if profile is None else _transform(profile, _MODES[colour_model(profile)])
-    mode = None if profile is None else _MODES[colour_model(profile)]
+    if profile is None:
+        apply = None
+    else:
+        apply = _transform(profile, _MODES[colour_model(profile)])
+    if profile is None:
+        mode = None
+    else:
+        mode = _MODES[colour_model(profile)]
 
     def convert(band: Image.Image) -> Image.Image:
-        alpha = band.getchannel("A") if band.mode in ("LA", "RGBA") else None
-        colours = band.convert(band.mode[:-1]) if alpha is not None else band
+        alpha = None
+        if band.mode in ("LA", "RGBA"):
+            alpha = band.getchannel("A")
+        if alpha is not None:
+            colours = band.convert(band.mode[:-1])
+        else:
+            colours = band
         if apply is None:
             colours = colours.convert("RGB")
         else:
@@ -275,7 +291,9 @@ def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
 
     def apply(image: "Image") -> "Image":
         converted: Image | None = ImageCms.applyTransform(image, transform)
-        return image if converted is None else converted
+        if converted is None:
+            return image
+        return converted
 
     return apply
 
@@ -284,9 +302,12 @@ def from_lab(image: "Image") -> "Image":
     """Convert CIE L*a*b* to sRGB, which Pillow's `convert` cannot."""
     from PIL import ImageCms
 
-    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    lab = ImageCms.createProfile("LAB")
+    srgb = ImageCms.createProfile("sRGB")
     converted: Image | None = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
-    return image if converted is None else converted
+    if converted is None:
+        return image
+    return converted
 
 
 def _of_profile(image: "Image", profile: bytes) -> Colour:
@@ -297,8 +318,12 @@ def _of_profile(image: "Image", profile: bytes) -> Colour:
     if image.mode == "LAB":
         return Colour("lab")
     model = colour_model(profile)
-    gray, ink = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I"), image.mode == "CMYK"
-    fits = model == "CMYK" if ink else model == "RGB" or (gray and model == "GRAY")
+    gray = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
+    ink = image.mode == "CMYK"
+    if ink:
+        fits = model == "CMYK"
+    else:
+        fits = model == "RGB" or (gray and model == "GRAY")
     if not fits:
         return Colour("icc_unusable")
     try:
@@ -321,7 +346,8 @@ def _of_png(info: Mapping[Any, Any]) -> Colour:
     """Return the space from gAMA and cHRM unless sRGB is present (PNG, third edition, 4.3)."""
     if "srgb" in info:
         return Colour("srgb")
-    gamma, points = info.get("gamma"), info.get("chromaticity")
+    gamma = info.get("gamma")
+    points = info.get("chromaticity")
     curve = None
     if isinstance(gamma, float) and 0.1 <= gamma <= 5 and not _GAMMA_OF_SRGB[0] < gamma < _GAMMA_OF_SRGB[1]:
         curve = 1 / gamma
@@ -345,7 +371,10 @@ def _is_adobe_rgb(image: "Image") -> bool:
     if exif.get(_COLOUR_SPACE) != 0xFFFF:
         return False
     index = image.getexif().get_ifd(_INTEROP_IFD).get(_INTEROP_INDEX)
-    text = index.decode("latin-1") if isinstance(index, bytes) else str(index)
+    if isinstance(index, bytes):
+        text = index.decode("latin-1")
+    else:
+        text = str(index)
     return text.rstrip("\0") == "R03"
 
 
@@ -366,7 +395,9 @@ def code_points_of(image: "Image", path: str) -> tuple[int, int] | None:
             points = (int(profile["color_primaries"]), int(profile["transfer_characteristics"]))
     elif image.format == "AVIF":
         points = _nclx_of(path)
-    return None if points == (_UNSPECIFIED, _UNSPECIFIED) else points
+    if points == (_UNSPECIFIED, _UNSPECIFIED):
+        return None
+    return points
 
 
 def _cicp_of(path: str) -> tuple[int, int] | None:

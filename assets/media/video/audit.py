@@ -1,7 +1,5 @@
 """Audit a video: one full decode measures frames, timestamps and statistics."""
 
-import hashlib
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -23,9 +21,10 @@ from ..container import (
 from ..media_table import Row
 from ..policy import VideoPolicy
 from ..unit import rejected
-from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, display_matrix, is_hdr, rendering_of
+from .colour import rendering_of
 from .frame_levels import Floats, Frames
 from .shots import SMALL_PX, ShotDetector
+from .stream_facts import frame_facts, packet_facts
 from .timestamps import FrameClock, TimedFrame, Timing, frame_crc, seek_ok
 
 if TYPE_CHECKING:
@@ -55,7 +54,8 @@ class FrameStatistics:
     def __init__(self) -> None:
         from av.video.reformatter import Interpolation, VideoReformatter
 
-        self._small, self._large = VideoReformatter(), VideoReformatter()
+        self._small = VideoReformatter()
+        self._large = VideoReformatter()
         self._area = int(Interpolation.AREA)  # PyAV would look up the name for every frame
         self._chunk: Frames = np.empty((_CHUNK_FRAMES, SMALL_PX[1], SMALL_PX[0]), np.uint8)
         self._pts: list[int] = []
@@ -123,7 +123,8 @@ class FrameStatistics:
         self._brightest = np.maximum(self._brightest, luma.max(axis=0))
         for place, text in zip(self._keys, image_hashes(luma[self._keys]), strict=True):
             self._hashes.add(self._pts[place], text)
-        self._pts, self._keys = [], []
+        self._pts = []
+        self._keys = []
 
 
 def _luma(frame: "VideoFrame") -> Frames:
@@ -136,7 +137,8 @@ class KeyframeHashes:
 
     def __init__(self) -> None:
         self.items: list[tuple[int, str]] = []
-        self._every, self._n = 1, 0
+        self._every = 1
+        self._n = 0
 
     def add(self, pts: int, text: str) -> None:
         if self._n % self._every == 0:
@@ -182,7 +184,8 @@ def image_hashes(luma: Frames) -> list[str]:
 
     Recompressed copies differ in about 4 bits, other images in 32.
     """
-    down, right = _dct(SMALL_PX[1]), _dct(SMALL_PX[0])
+    down = _dct(SMALL_PX[1])
+    right = _dct(SMALL_PX[0])
     columns = np.einsum("ki,nij->nkj", down, luma.astype(np.float64))  # as in `sharpness`: without BLAS
     low = np.round(np.einsum("nkj,lj->nkl", columns, right), 3).reshape(len(luma), _HASH_SIDE**2)
     bits = low > np.median(low, axis=1, keepdims=True)
@@ -261,9 +264,14 @@ def _decode(
 
     waits = prepare_strict(stream)
     audio = first_audio(container)
-    clock, track = FrameClock(container), None if audio is None else TrackAudit(container, audio)
+    clock = FrameClock(container)
+    streams: list[Any] = [stream]
+    track = None
+    if audio is not None:
+        streams.append(audio)
+        track = TrackAudit(container, audio)
     try:
-        for packet in packets_of(container, *([stream] if audio is None else [stream, audio])):
+        for packet in packets_of(container, *streams):
             number = packet.stream.index  # `stream_index` of an empty, final packet is always 0
             if track is not None and audio is not None and number == audio.index:
                 track.add(packet)
@@ -301,9 +309,13 @@ class _FrameAudit:
         self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
     ) -> None:
         self.n = 0
-        self._stream, self._index, self._policy, self._watcher = stream, index, policy, watcher
+        self._stream = stream
+        self._index = index
+        self._policy = policy
+        self._watcher = watcher
         self._n_corrupt = self._n_interlaced = 0
-        self._timing, self._statistics = Timing(), FrameStatistics()
+        self._timing = Timing()
+        self._statistics = FrameStatistics()
         self._first_corrupt: int | None = None
         self._first: Row = {}
         self._last: TimedFrame | None = None
@@ -330,7 +342,8 @@ class _FrameAudit:
         self._seek_behind(gap, timed)
         self._statistics.add(frame, timed.pts)
         if frame.is_corrupt:
-            self._first_corrupt = self.n if self._first_corrupt is None else self._first_corrupt
+            if self._first_corrupt is None:
+                self._first_corrupt = self.n
             self._n_corrupt += 1
         self._n_interlaced += frame.interlaced_frame
         self.n += 1
@@ -354,7 +367,10 @@ class _FrameAudit:
             self._behind_gap = {timed.tagged: frame_crc(timed.frame)}
 
     def hashes(self) -> Mapping[int, int]:
-        last = {} if self._last is None else {self._last.tagged: frame_crc(self._last.frame)}
+        if self._last is None:
+            last = {}
+        else:
+            last = {self._last.tagged: frame_crc(self._last.frame)}
         return self._hashes | self._behind_gap | last
 
     def settled(self) -> tuple[list[int], int | None]:
@@ -378,73 +394,3 @@ class _FrameAudit:
             **self._timing.facts(Fraction(*index.time_base)),
             **statistics,
         }
-
-
-def packet_facts(index: PacketIndex) -> dict[str, Any]:
-    """Return the media columns from a packet index."""
-    return {
-        "time_base_num": index.time_base[0],
-        "time_base_den": index.time_base[1],
-        "n_packets": index.n_packets,
-        "n_discard_packets": index.n_discard,
-        "n_keyframes": index.n_keyframes,
-        "max_gop_frames": index.max_gop_frames,
-        "has_b_frames": index.has_b_frames,
-        "tail_missing_s": index.tail_missing_s,
-    }
-
-
-def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
-    """Return the media columns from the first decoded frame."""
-    turn, flipped = orientation(display_matrix(frame))
-    aspect = stream.sample_aspect_ratio or Fraction(1)
-    width_px, height_px = round(frame.width * aspect), frame.height
-    space = SPACES.get(int(frame.colorspace))
-    return {
-        "codec": stream.codec_context.name,
-        "profile": stream.profile,
-        **_decoder_facts(stream),
-        "width_px": frame.width,
-        "height_px": frame.height,
-        "upright_width_px": height_px if turn in (90, 270) else width_px,
-        "upright_height_px": width_px if turn in (90, 270) else height_px,
-        "sar_num": aspect.numerator,
-        "sar_den": aspect.denominator,
-        "rotation_deg": turn,
-        "is_flipped": flipped,
-        "pix_fmt": frame.format.name,
-        "bit_depth": bit_depth(frame),
-        "colour_range": RANGES.get(int(frame.color_range)),
-        "colour_primaries": PRIMARIES.get(int(frame.color_primaries)),
-        "colour_trc": TRANSFERS.get(int(frame.color_trc)),
-        "colour_space": space,
-        "colour_assumed": space is None,
-        "hdr": is_hdr(frame),
-    }
-
-
-_FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
-_UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
-
-
-def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
-    codec = stream.codec_context
-    extradata = codec.extradata or b""
-    level = int(codec.level)
-    return {
-        "level": None if level == _UNKNOWN_LEVEL else level,
-        "extradata_nbytes": len(extradata),
-        "extradata_sha256": hashlib.sha256(extradata).hexdigest() if extradata else None,
-        "field_order": _FIELD_ORDERS.get(int(codec.field_order)),
-    }
-
-
-def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
-    """Return (clockwise degrees 0, 90, 180 or 270, whether to mirror before) that make an image upright."""
-    if matrix is None:
-        return 0, False
-    a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
-    flipped = a * d - b * c < 0
-    if flipped:
-        a, b = -a, -b  # undo mirrored x
-    return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped

@@ -301,7 +301,9 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
 
     Raises: Unusable (dropped) for unclear tags or colours that the policy excludes.
     """
-    matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
+    matrix = int(frame.colorspace)
+    primaries = int(frame.color_primaries)
+    transfer = int(frame.color_trc)
     bits = bit_depth(frame)
     if is_hdr(frame):
         _check_hdr(frame, policy)
@@ -333,12 +335,16 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
 
 
 def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
-    matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
+    matrix = int(frame.colorspace)
+    primaries = int(frame.color_primaries)
+    transfer = int(frame.color_trc)
     bits = bit_depth(frame)
     curve = TRANSFERS.get(transfer, "untagged")
     if policy.hdr == "drop":
         raise dropped("probe", "hdr", f"HDR video (transfer {curve}); only SDR is taken")
-    accepted = WIDE_PRIMARIES if transfer == PQ else (_BT2020,)
+    accepted: tuple[int, ...] = (_BT2020,)
+    if transfer == PQ:
+        accepted = WIDE_PRIMARIES
     if transfer in _HDR_TRANSFERS and bits > 8 and matrix == _BT2020 and primaries in accepted:
         return
     tags = (
@@ -392,5 +398,9 @@ def _peak_cd(frame: "VideoFrame") -> float:
         return ASSUMED_PEAK_CD
     # AVMasteringDisplayMetadata: ten rationals (the tenth is the peak) and two flags (the second: peak is set).
     values = struct.unpack("=22i", bytes(metadata)[:88])
-    numerator, denominator, has_light = values[18], values[19], values[21]
-    return numerator / denominator if has_light and numerator > 0 and denominator > 0 else ASSUMED_PEAK_CD
+    numerator = values[18]
+    denominator = values[19]
+    has_light = values[21]
+    if has_light and numerator > 0 and denominator > 0:
+        return float(numerator / denominator)
+    return ASSUMED_PEAK_CD

@@ -49,7 +49,8 @@ class FrameFilter:
     """FFmpeg filters, rebuilt whenever size, pixel format or colour tags change."""
 
     def __init__(self, stream: "VideoStream", policy: VideoPolicy) -> None:
-        self._stream, self._policy = stream, policy
+        self._stream = stream
+        self._policy = policy
         self._small: _Chain | None = None
         self._encode: _Chain | None = None
         self._form: _FrameForm | None = None
@@ -60,7 +61,10 @@ class FrameFilter:
     def begin(self, frame: "VideoFrame") -> None:
         """Read the video's first frame, whose metadata determines an HDR curve. Raises: Unusable."""
         signal = rendering_of(frame, self._policy).signal
-        self._peak_cd = None if signal is None else signal.peak_cd
+        if signal is None:
+            self._peak_cd = None
+        else:
+            self._peak_cd = signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
         """Return the frame upright, with square pixels, as 8-bit SDR yuv420p in limited BT.601; sets `rendering`.
@@ -70,13 +74,18 @@ class FrameFilter:
         now = _form_of(frame)
         if self._small is None or self._form != now:
             self.rendering = self._rendering(frame)
-            self._small, self._encode = self._make(frame, self.rendering.signal), None
+            self._small = self._make(frame, self.rendering.signal)
+            self._encode = None
             self._form = now
         small = self._small.apply(frame)
-        signal = self.rendering.signal if self.rendering else None
+        signal = None
+        if self.rendering:
+            signal = self.rendering.signal
         if signal is not None:
             return self._mapped(small, signal)
-        return small if self._step is None else to_bt601(small, self._step)
+        if self._step is None:
+            return small
+        return to_bt601(small, self._step)
 
     def _rendering(self, frame: "VideoFrame") -> Rendering:
         rendering = rendering_of(frame, self._policy)
@@ -89,7 +98,8 @@ class FrameFilter:
 
         samples = np.asarray(frame.to_ndarray(), np.uint16)
         rgb = av.VideoFrame.from_ndarray(to_sdr(samples, signal), format="rgb48le")
-        rgb.pts, rgb.time_base = frame.pts, frame.time_base
+        rgb.pts = frame.pts
+        rgb.time_base = frame.time_base
         if self._encode is None:
             source = {"width": rgb.width, "height": rgb.height, "format": rgb.format}
             chain = [("scale", f"{rgb.width}:{rgb.height}:{_OUT}"), ("format", "yuv420p")]
@@ -101,19 +111,34 @@ class FrameFilter:
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:
             raise rejected("cut", "pixel_aspect", f"pixels of {aspect.numerator}:{aspect.denominator}")
-        width_px, height_px = float(frame.width * aspect), float(frame.height)
+        width_px = float(frame.width * aspect)
+        height_px = float(frame.height)
         if swapped:
             width_px, height_px = height_px, width_px
         width, height = fit(width_px, height_px, self._policy.short_side_px)
         if signal is not None:  # scales only; `tone_map` converts colours
-            self._step, matrix, full, pix_fmt = None, signal.matrix, signal.full_range, "yuv444p16le"
+            self._step = None
+            matrix = signal.matrix
+            full = signal.full_range
+            pix_fmt = "yuv444p16le"
         elif frame.format.is_rgb:
-            self._step, matrix, full, pix_fmt = None, BT601, False, "yuv420p"
+            self._step = None
+            matrix = BT601
+            full = False
+            pix_fmt = "yuv420p"
         else:
-            tagged, pix_fmt = int(frame.colorspace), "yuv420p"
-            matrix, full = BT601 if tagged == UNTAGGED else tagged, is_full_range(frame)
+            tagged = int(frame.colorspace)
+            pix_fmt = "yuv420p"
+            if tagged == UNTAGGED:
+                matrix = BT601
+            else:
+                matrix = tagged
+            full = is_full_range(frame)
             done = matrix in _AS_BT601 and not full
-            self._step = None if done else step_to_bt601(matrix, full, bit_depth(frame))
+            if done:
+                self._step = None
+            else:
+                self._step = step_to_bt601(matrix, full, bit_depth(frame))
         output = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
         scale = f"{width}:{height}:{_ROUNDED if bit_depth(frame) > 8 else _SCALER}:{output}"
         source = {
@@ -140,7 +165,8 @@ class _Chain:
             before.link_to(after)
         self._graph.configure()
         # Called directly: the graph would search its nodes for source and sink for every frame.
-        self._first, self._last = nodes[0], nodes[-1]
+        self._first = nodes[0]
+        self._last = nodes[-1]
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
         self._first.push(frame)
@@ -177,7 +203,10 @@ def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], boo
         # 1 clock, 2 cclock; mirrored: 0 cclock_flip, 3 clock_flip
         turn = {(True, False): "1", (False, True): "2", (True, True): "0", (False, False): "3"}[b > 0, c > 0]
         return [("transpose", turn)], True
-    flips = [("hflip", "")] if a < 0 else []
+    if a < 0:
+        flips = [("hflip", "")]
+    else:
+        flips = []
     return flips + ([("vflip", "")] if d < 0 else []), False
 
 
@@ -210,7 +239,10 @@ def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
     Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler makes green 1.1 to 1.7 levels too dark.
     """
     limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
-    scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited
+    if full_range:
+        scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3)
+    else:
+        scale = limited
     step = limited @ np.linalg.inv(to_rgb(BT601)) @ to_rgb(matrix) @ np.linalg.inv(scale)
     matrix_step: Samples = step.astype(np.float32)
     return matrix_step
@@ -222,7 +254,8 @@ def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
 
     samples = converted(np.asarray(frame.to_ndarray()), frame.height, step)
     converted_frame = av.VideoFrame.from_ndarray(samples, format="yuv420p")
-    converted_frame.pts, converted_frame.time_base = frame.pts, frame.time_base
+    converted_frame.pts = frame.pts
+    converted_frame.time_base = frame.time_base
     return converted_frame
 
 

@@ -66,7 +66,8 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
 
     cuts: pts of every shot's first frame but the first shot's. Raises: Unusable if all shots are too short.
     """
-    longest, shortest = _ticks(policy.clip_s, index), _ticks(policy.min_clip_s, index)
+    longest = _ticks(policy.clip_s, index)
+    shortest = _ticks(policy.min_clip_s, index)
     inside = [cut for cut in cuts if index.start_pts < cut < index.end_pts]
     by_shot: list[ClipSpan] = []
     n_short = 0
@@ -113,7 +114,10 @@ def cuts_of(audit: Mapping[str, Any]) -> list[int]:
 
 def spread(n_possible: int, n_wanted: int | None) -> list[int]:
     """Return at most `n_wanted` (None: all) of `n_possible` numbers, evenly spread."""
-    n_taken = n_possible if n_wanted is None else min(n_wanted, n_possible)
+    if n_wanted is None:
+        n_taken = n_possible
+    else:
+        n_taken = min(n_wanted, n_possible)
     return [number * n_possible // n_taken for number in range(n_taken)]
 
 
@@ -188,7 +192,8 @@ class Times:
 
 def times_of(container: "InputContainer", stream: "VideoStream") -> Times:
     """Return a stream's times, reading all packets once."""
-    shown_at, keys = [], []
+    shown_at = []
+    keys = []
     for packet in container.demux(stream):
         if packet.pts is not None and packet.size:
             if packet.is_keyframe:

@@ -51,7 +51,10 @@ class FrameClock:
 
     def take(self, frame: "VideoFrame") -> Iterator[TimedFrame]:
         """Yield the frames that are ready. Raises: Unusable for a frame without a timestamp."""
-        pts = frame.dts if frame.pts is None else frame.pts
+        if frame.pts is None:
+            pts = frame.dts
+        else:
+            pts = frame.pts
         if pts is None:
             raise rejected("decode", "no_timestamps", f"frame {self._n} has neither pts nor dts")
         self._n += 1
@@ -102,13 +105,19 @@ class Timing:
         if newest is not None:
             self.n_dup += timed.tagged == newest
             self.n_backward += timed.tagged < newest
-        self._newest = timed.tagged if newest is None else max(newest, timed.tagged)
+        if newest is None:
+            self._newest = timed.tagged
+        else:
+            self._newest = max(newest, timed.tagged)
         gap = 0
         if self.first is None:
             self.first = self.last = timed.pts
         elif timed.pts > self.last:
             gap = timed.pts - self.last
-            self.low = gap if self.low is None else min(self.low, gap)
+            if self.low is None:
+                self.low = gap
+            else:
+                self.low = min(self.low, gap)
             self.high = max(self.high, gap)
             self.last = timed.pts
         if timed.pts == self.last:
@@ -152,14 +161,20 @@ def frame_crc(frame: "VideoFrame") -> int:
     crc = 0
     for plane in frame.planes:
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
-        width = plane.line_size if plane.width <= 0 else _row_bytes(frame, plane.width)
+        if plane.width <= 0:
+            width = plane.line_size
+        else:
+            width = _row_bytes(frame, plane.width)
         crc = zlib.crc32(np.ascontiguousarray(rows[:, :width]).tobytes(), crc)
     return crc
 
 
 def _row_bytes(frame: "VideoFrame", width: int) -> int:
     packed = len(frame.planes) == 1 and len(frame.format.components) > 1
-    bits = frame.format.bits_per_pixel if packed else 8 * ((frame.format.components[0].bits + 7) // 8)
+    if packed:
+        bits = frame.format.bits_per_pixel
+    else:
+        bits = 8 * ((frame.format.components[0].bits + 7) // 8)
     return (width * bits + 7) // 8
 
 
@@ -190,7 +205,10 @@ def _is_found(
         container.seek(pts - back, stream=stream, backward=True)
         passed = False
         for n_frames, frame in enumerate(_towards(container, stream, pts, skips=can_skip and not back)):
-            at = frame.dts if frame.pts is None else frame.pts
+            if frame.pts is None:
+                at = frame.dts
+            else:
+                at = frame.pts
             if at == pts:
                 if frame_crc(frame) == crc:
                     return True
@@ -206,7 +224,13 @@ def _towards(
 ) -> "Iterator[VideoFrame]":
     """Decode from the current position. skips: skip unreferenced frames before `pts` (about half)."""
     for packet in packets_of(container, stream):
-        at = packet.dts if packet.pts is None else packet.pts
+        if packet.pts is None:
+            at = packet.dts
+        else:
+            at = packet.pts
         before = at is not None and at < pts
-        stream.codec_context.skip_frame = "NONREF" if skips and before else "DEFAULT"
+        if skips and before:
+            stream.codec_context.skip_frame = "NONREF"
+        else:
+            stream.codec_context.skip_frame = "DEFAULT"
         yield from packet.decode()

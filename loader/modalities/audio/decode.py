@@ -60,21 +60,27 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
         if n_source is None:
             whole = _whole(container, stream, data)
             n_source = whole[0].shape[1]
-        source_hz = stream.rate if whole is None else whole[1].rate_hz
+        if whole is None:
+            source_hz = stream.rate
+        else:
+            source_hz = whole[1].rate_hz
         rate_hz = request.rate_hz or source_hz
         first, stop, n_pad = request.place(round(n_source * rate_hz / source_hz), rate_hz, rng)
         low, high = window(first, stop, source_hz, rate_hz, n_source)
         if whole is None:
             part, heard = _part(container, stream, low, high)
         else:
-            part, heard = whole[0][:, low:high], whole[1]
+            part = whole[0][:, low:high]
+            heard = whole[1]
     begin = first - low * rate_hz // source_hz
     try:
         mixed = mix_for(heard.channels, heard.layout, request.channels)(part)
         chosen = resampled(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
     except (UnknownLayout, StrangeRate) as error:
         raise DecodeFailed(f"audio: {error}") from error
-    return np.pad(chosen, ((0, 0), (0, n_pad))) if n_pad else np.ascontiguousarray(chosen)
+    if n_pad:
+        return np.pad(chosen, ((0, 0), (0, n_pad)))
+    return np.ascontiguousarray(chosen)
 
 
 def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:

@@ -72,10 +72,16 @@ def mix_for(positions: tuple[str, ...], layout: str, channels: Channels) -> Mix:
         return Mix(matrix=None, name="", gain_db=0.0)
     if channels == "first":
         return Mix(matrix=((1.0, *[0.0] * (n - 1)),), name=f"first of {layout}", gain_db=0.0)
-    places = _UNNAMED.get(n, positions) if set(positions) == {"NONE"} else positions
+    if set(positions) == {"NONE"}:
+        places = _UNNAMED.get(n, positions)
+    else:
+        places = positions
     strange = sorted(set(places) - set(_STEREO))
     if strange:
-        what = "do not say their places" if strange == ["NONE"] else f"lie at {', '.join(strange)}"
+        if strange == ["NONE"]:
+            what = "do not say their places"
+        else:
+            what = f"lie at {', '.join(strange)}"
         raise UnknownLayout(
             f"{n} channels ({layout}) that {what} cannot be mixed to {channels}; accepted then: keep, first"
         )

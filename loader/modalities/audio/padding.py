@@ -101,7 +101,9 @@ def _edits(data: Buffer, track_id: int) -> tuple[int, list[int]] | None:
             continue
         if _u32(data, head[0] + (20 if data[head[0]] == 1 else 12)) == track_id and b"edts" in parts:
             lists = [(at, stop) for part, at, stop in _boxes(data, *parts[b"edts"]) if part == b"elst"]
-            return (timescale, _durations(data, *lists[0])) if lists else None
+            if lists:
+                return (timescale, _durations(data, *lists[0]))
+            return None
     return None
 
 
@@ -232,7 +234,9 @@ def check_wav(data: Buffer) -> int | None:
                 raise DecodeFailed(f"wav: truncated: {remaining} of {promised} bytes of samples are there")
             if promised == 0 and long_size is None:  # a writer to a pipe did not fill it in
                 return None
-            return promised if is_known else None
+            if is_known:
+                return promised
+            return None
     return None
 
 
@@ -261,7 +265,9 @@ def check_ogg(data: Buffer) -> None:
     at = tail.rfind(OGG)
     if at < 0 or (at + 27 <= len(tail) and tail[at + 4]):  # not a page, or of an unknown version
         return
-    n_segments = tail[at + 26] if at + 27 <= len(tail) else 0
+    n_segments = 0
+    if at + 27 <= len(tail):
+        n_segments = tail[at + 26]
     head = 27 + n_segments
     end = at + head + sum(tail[at + 27 : at + head])
     if at + head > len(tail) or end > len(tail):

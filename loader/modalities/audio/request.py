@@ -62,7 +62,9 @@ class AudioDecoder:
         return sound
 
     def length(self, rate_hz: int) -> int | None:
-        return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
+        if self.seconds is None:
+            return self.samples
+        return max(1, round(self.seconds * rate_hz))
 
     def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
         """Return (first sample, end, silent samples to append) for audio with `n_samples` at `rate_hz`.
@@ -70,7 +72,10 @@ class AudioDecoder:
         Raises: DecodeFailed if the audio is too short and `pad` is False.
         """
         length = self.length(rate_hz)
-        first = 0 if self.at is None else round(self.at * rate_hz)
+        if self.at is None:
+            first = 0
+        else:
+            first = round(self.at * rate_hz)
         if length is None:
             length = n_samples - first
         missing = first + length - n_samples

@@ -41,7 +41,9 @@ class Resampler:
         self.n_out = self._n_in = self._n_pushed = 0
         self._lead = self._n_early = 0  # leading silence, in input and output samples
         self._options = f"{target_hz}:{_SHORT_FILTER if short else _FILTER}:{_EXACT}"
-        self._source_hz, self._target_hz, self._n_channels = source_hz, target_hz, n_channels
+        self._source_hz = source_hz
+        self._target_hz = target_hz
+        self._n_channels = n_channels
         self._graph: Any = None
 
     def add(self, samples: Floats) -> Iterator[Floats]:
@@ -77,7 +79,8 @@ class Resampler:
         graph = av.filter.Graph()
         source = graph.add_abuffer(sample_rate=self._source_hz, format="flt", layout=self._layout())
         resampled = graph.add("aresample", self._options)
-        packed, sink = graph.add("aformat", "sample_fmts=flt"), graph.add("abuffersink")
+        packed = graph.add("aformat", "sample_fmts=flt")
+        sink = graph.add("abuffersink")
         source.link_to(resampled)
         resampled.link_to(packed)
         packed.link_to(sink)
@@ -92,7 +95,8 @@ class Resampler:
 
         packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=self._layout())
-        frame.sample_rate, frame.pts = self._source_hz, self._n_pushed
+        frame.sample_rate = self._source_hz
+        frame.pts = self._n_pushed
         frame.time_base = Fraction(1, self._source_hz)
         self._n_pushed += samples.shape[1]
         self._graph.push(frame)
@@ -116,8 +120,13 @@ def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
     if source_hz == target_hz:
         return samples
     resampler = Resampler(source_hz, target_hz, samples.shape[0])
-    pieces = [*resampler.add(samples), *resampler.finish()] if samples.shape[1] else []
-    return np.concatenate(pieces, axis=1) if pieces else samples[:, :0]
+    if samples.shape[1]:
+        pieces = [*resampler.add(samples), *resampler.finish()]
+    else:
+        pieces = []
+    if pieces:
+        return np.concatenate(pieces, axis=1)
+    return samples[:, :0]
 
 
 def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:

@@ -36,7 +36,8 @@ class BadSound(ValueError):
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(code, reason)
-        self.code, self.reason = code, reason
+        self.code = code
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,9 @@ class Heard:
             yield from self._lay(self._take_next())
 
     def finish(self) -> Iterator[Floats]:
-        last = self._ahead[-1] if self._ahead else None
+        last = None
+        if self._ahead:
+            last = self._ahead[-1]
         while self._ahead:
             yield from self._lay(self._take_next())
         if last is not None:
@@ -124,7 +127,8 @@ class Heard:
         return frame
 
     def _lay(self, frame: "_Next") -> Iterator[Floats]:
-        samples, late = frame.samples, self._late(frame)
+        samples = frame.samples
+        late = self._late(frame)
         if late >= 0:
             self._went_back = False
             yield from self._fill(late)
@@ -139,7 +143,8 @@ class Heard:
 
     def _begin(self, frame: "AudioFrame") -> None:
         self.rate_hz = frame.sample_rate
-        self.n_channels, self.layout = frame.layout.nb_channels, frame.layout.name
+        self.n_channels = frame.layout.nb_channels
+        self.layout = frame.layout.name
         self.channels = tuple(channel.name for channel in frame.layout.channels)
         self.start = Fraction(0)
         self._untimed = self._ends.untimed or frame.pts is None
@@ -207,7 +212,9 @@ class Heard:
                 yield from self._give(self._n_held)
 
     def _without_overlap(self, samples: Floats, n_over: int) -> Floats:
-        earlier = self._held[-1].shape[1] if self._held else 0
+        earlier = 0
+        if self._held:
+            earlier = self._held[-1].shape[1]
         if n_over <= earlier and not self._went_back:
             self.n_overlapping += self._cut_tail(n_over)
             return samples
@@ -231,7 +238,10 @@ class Heard:
 
     def _cut_padding(self) -> None:
         assert self.start is not None  # there was a frame
-        stated = [] if self._ends.n_samples is None else [self._ends.n_samples]
+        if self._ends.n_samples is None:
+            stated = []
+        else:
+            stated = [self._ends.n_samples]
         if self._ends.end is not None:
             stated.append(round((self._ends.end - self.start) * self.rate_hz))
         beyond = self._n_passed + self._n_held - min(stated, default=2**62)
@@ -248,7 +258,10 @@ class Heard:
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)
-        self._held = [whole[:, n_samples:]] if n_samples < whole.shape[1] else []
+        if n_samples < whole.shape[1]:
+            self._held = [whole[:, n_samples:]]
+        else:
+            self._held = []
         self._n_held -= n_samples
         self._n_passed += n_samples
         self.n_samples += n_samples
@@ -262,7 +275,9 @@ def floats(frame: "AudioFrame") -> Floats:
     Floats may exceed 1.
     """
     # Not frame.to_ndarray(): PyAV 18 reads beyond the planes for 8 or more channels, and lacks s64.
-    n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name
+    n_channels = frame.layout.nb_channels
+    n_samples = frame.samples
+    name = frame.format.name
     kind = _DTYPES[name.removesuffix("p")]
     out = np.empty((n_channels, n_samples), np.float32)
     planes: Any = frame.planes

@@ -65,7 +65,10 @@ def turn_of(exif: bytes | None, xmp: bytes | None) -> PixelTurn:
 
 def exif_orientation(exif: bytes) -> int:
     """Return tag 0x0112 of an EXIF block's first directory (IFD0), with or without its `Exif` header."""
-    tiff = exif[6:] if exif[:6] == b"Exif\0\0" else exif
+    if exif[:6] == b"Exif\0\0":
+        tiff = exif[6:]
+    else:
+        tiff = exif
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None:
         return 0
@@ -75,8 +78,13 @@ def exif_orientation(exif: bytes) -> int:
         for entry in range(directory + 2, directory + 2 + 12 * n_entries, 12):
             tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
             if tag == _ORIENTATION_TAG and count == 1 and kind in (3, 4):
-                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
-                return value if value in EXIF_TURNS else 0
+                letter = "I"
+                if kind == 3:
+                    letter = "H"
+                (value,) = struct.unpack_from(order + letter, tiff, entry + 8)
+                if value not in EXIF_TURNS:
+                    return 0
+                return int(value)
     except struct.error:
         return 0
     return 0
@@ -85,7 +93,9 @@ def exif_orientation(exif: bytes) -> int:
 def xmp_orientation(xmp: bytes) -> int:
     """Return `tiff:Orientation` of an XMP packet: 1..8, or 0."""
     match = _XMP.search(xmp)
-    return int(match[1]) if match else 0
+    if match:
+        return int(match[1])
+    return 0
 
 
 Size = tuple[int, int]
@@ -125,7 +135,10 @@ class Framing:
 
     def layout(self, stored: Size, turn: PixelTurn) -> CropGeometry:
         """Return the layout for an image of size `stored` before `turn`. Raises: DecodeFailed if a box is outside."""
-        whole = stored[::-1] if turn.transpose else stored
+        if turn.transpose:
+            whole = stored[::-1]
+        else:
+            whole = stored
         source: Box = (0, 0, *whole)
         scaled = kept_size = self.size or whole
         kept_at = (0, 0)
@@ -137,7 +150,8 @@ class Framing:
                     f"{whole[1]} px (height x width)"
                 )
             if self.size is None:
-                kept_at, kept_size = (top, left), (height, width)
+                kept_at = (top, left)
+                kept_size = (height, width)
             else:
                 source = self.crop
         elif self.crop is not None and self.size is not None:
@@ -182,4 +196,6 @@ def stored_box(box: Box, whole: Size, turn: PixelTurn) -> Box:
         left = whole[1] - left - width
     if turn.flip_y:
         top = whole[0] - top - height
-    return (left, top, width, height) if turn.transpose else (top, left, height, width)
+    if turn.transpose:
+        return (left, top, width, height)
+    return (top, left, height, width)

@@ -147,17 +147,25 @@ def decode_box(
         deep = decode_deep(data, colour=bits == 16)
         deep_box, is_flipped = choose((deep.shape[0], deep.shape[1]))
         part = nearest(deep, deep_box, size, (0, 0, *size))
-        return np.ascontiguousarray(part[:, ::-1]) if is_flipped else part
+        if is_flipped:
+            return np.ascontiguousarray(part[:, ::-1])
+        return part
     if is_jpeg:
         header = _checked_header(data)
         if header.components in (1, 3):
-            upright, scaled, turn = (header.height_px, header.width_px), size, header.turn
+            upright = (header.height_px, header.width_px)
+            scaled = size
+            turn = header.turn
             if turn == UPRIGHT:  # most images, for which each call counts
                 box, flip = choose(upright)
-                turned_by = FLIPPED if flip else UPRIGHT
+                if flip:
+                    turned_by = FLIPPED
+                else:
+                    turned_by = UPRIGHT
             else:
                 if turn.transpose:
-                    upright, scaled = upright[::-1], size[::-1]
+                    upright = upright[::-1]
+                    scaled = size[::-1]
                 box, flip = choose(upright)
                 box = stored_box(box, upright, turn)
                 turned_by = PixelTurn(turn.transpose, turn.flip_y, turn.flip_x != flip)
@@ -191,7 +199,10 @@ def _filtered(
     if not turn.transpose and not turn.flip_y:
         resample(pixels, pixels.shape, divisor, box, out, size, turn.flip_x)
         return out
-    scaled = size[::-1] if turn.transpose else size
+    if turn.transpose:
+        scaled = size[::-1]
+    else:
+        scaled = size
     aside = np.empty((*scaled, pixels.shape[2]), np.uint8)
     resample(pixels, pixels.shape, divisor, box, aside, scaled, False)
     out[:] = turned(aside, turn)
@@ -206,7 +217,9 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
     if header.turn == UPRIGHT:
         out = place((header.height_px, header.width_px, 3), _UINT8)
     pixels = _plain_jpeg(data, header, 1, out)
-    return turned(pixels, header.turn) if out is None else out
+    if out is None:
+        return turned(pixels, header.turn)
+    return out
 
 
 def _checked_header(data: Buffer) -> JpegHeader:
@@ -249,9 +262,12 @@ def _part(pixels: np.ndarray, layout: CropGeometry, divisor: int) -> np.ndarray:
     """Return the layout's part of stored pixels (already shrunk by `divisor`), scaled."""
     (top, left, height, width), scaled, kept = layout
     if scaled == (height, width) and divisor == 1:
-        top, left = top + kept[0], left + kept[1]
+        top = top + kept[0]
+        left = left + kept[1]
         return np.ascontiguousarray(pixels[top : top + kept[2], left : left + kept[3]])
-    y, x = height / scaled[0] / divisor, width / scaled[1] / divisor  # source px per result px
+    # source px per result px
+    y = height / scaled[0] / divisor
+    x = width / scaled[1] / divisor
     box = (
         left / divisor + kept[1] * x,
         top / divisor + kept[0] * y,
@@ -297,7 +313,9 @@ def _key(image: Image.Image, depth: int) -> object:
     key = image.info["transparency"]
     if image.mode == "RGB" and depth == 16:
         raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
-    return key * (255 // (2**depth - 1)) if image.mode == "L" and isinstance(key, int) else key
+    if image.mode == "L" and isinstance(key, int):
+        return key * (255 // (2**depth - 1))
+    return key
 
 
 def _pixels(image: Image.Image) -> np.ndarray:

@@ -88,7 +88,10 @@ def _walked(data: Buffer) -> JpegHeader:
         raise DecodeFailed(f"jpg: ends within its headers ({len(data)} bytes)") from None
     if not height or not width or not components:
         raise DecodeFailed(f"jpg: no frame header before the first scan, or one of {width} x {height} px")
-    turn = turn_of(exif, xmp) if exif or xmp else UPRIGHT
+    if exif or xmp:
+        turn = turn_of(exif, xmp)
+    else:
+        turn = UPRIGHT
     return JpegHeader(height, width, components, turn, is_multiscan)
 
 
@@ -105,9 +108,11 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
 
 
 def _n_scans(data: bytes) -> int:
-    n_scans, at = 0, 2
+    n_scans = 0
+    at = 2
     while (match := _MARKER.search(data, at)) is not None:
-        at, marker = match.end(), data[match.end() - 1]
+        at = match.end()
+        marker = data[match.end() - 1]
         if marker == _END:
             break
         n_scans += marker == _SCAN

@@ -50,7 +50,8 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
         top = int(random() * _UNIT)
         left = int(random() * _UNIT)
         if 0 < box_height <= height and 0 < box_width <= width:
-            top, left = top * (height - box_height + 1) >> _BITS, left * (width - box_width + 1) >> _BITS
+            top = top * (height - box_height + 1) >> _BITS
+            left = left * (width - box_width + 1) >> _BITS
             return top, left, box_height, box_width
     return _middle(whole, ratios[0], ratios[-1])
 
@@ -88,9 +89,11 @@ def _ratios(ends: Range) -> tuple[int, ...]:
 def _middle(whole: Size, least: int, most: int) -> Box:
     height, width = whole
     if width << _BITS < least * height:
-        box_height, box_width = max(1, _quotient(width << _BITS, least)), width
+        box_height = max(1, _quotient(width << _BITS, least))
+        box_width = width
     elif width << _BITS > most * height:
-        box_height, box_width = height, max(1, _quotient(height * most, 1 << _BITS))
+        box_height = height
+        box_width = max(1, _quotient(height * most, 1 << _BITS))
     else:
         return 0, 0, height, width
     return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width

@@ -35,7 +35,9 @@ def size_of(value: GivenSize) -> Size | None:
 
 def frames_of(value: object) -> int | None:
     """Return a bucket's number of frames, or None. Raises: ValueError."""
-    return _bucket(value)[2] if isinstance(value, str) else None
+    if isinstance(value, str):
+        return _bucket(value)[2]
+    return None
 
 
 def _bucket(name: str) -> tuple[int, int, int | None]:

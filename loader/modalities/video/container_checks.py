@@ -99,8 +99,12 @@ class _Tables:
         """file_nbytes: size of the file, for a decompressed header. is_unpacked: True for such a header."""
         self._unpacked = is_unpacked
         self._all_fragments = all_fragments
-        self._read, self._nbytes = read, nbytes
-        self._file_nbytes = nbytes if file_nbytes is None else file_nbytes
+        self._read = read
+        self._nbytes = nbytes
+        if file_nbytes is None:
+            self._file_nbytes = nbytes
+        else:
+            self._file_nbytes = file_nbytes
         self._n_boxes = 0
         self._promised = self._edited = 0  # samples without their own size; index entries from edits
         self._n_samples = self._n_edits = 0  # in the current track
@@ -130,7 +134,9 @@ class _Tables:
 
     def _container(self, kind: bytes, start: int, end: int, depth: int) -> None:
         if kind == b"trak":
-            self._n_samples, self._n_edits, self._is_sound = 0, 0, False
+            self._n_samples = 0
+            self._n_edits = 0
+            self._is_sound = False
         self._walk(start if kind != b"meta" else self._first_of_meta(start, end), end, depth + 1)
 
     def _first_of_meta(self, start: int, end: int) -> int:
@@ -143,7 +149,9 @@ class _Tables:
             raise DecodeFailed(
                 f"mp4: meta at byte {start - 8} has no handler in its first {_META_BYTES:,} bytes"
             )
-        return start + at - 4 if at >= 4 else end
+        if at >= 4:
+            return start + at - 4
+        return end
 
     def _descriptions(self, start: int, end: int) -> None:
         data = bytes(self._read(start, end - start))
@@ -153,7 +161,8 @@ class _Tables:
             self._leaf(entry[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
 
     def _leaf(self, kind: bytes, at: int, start: int, end: int) -> None:
-        body, room = self._read(start, 12), end - start
+        body = self._read(start, 12)
+        room = end - start
         where = f"mp4: {_name(kind)} at byte {at}"
         if kind == b"cmov":
             self._compressed(where, start, end)
@@ -164,7 +173,9 @@ class _Tables:
         elif kind in (b"stsz", b"stz2"):
             self._sizes(kind, where, body, room)
         elif kind in (b"iinf", b"iloc"):  # for still images; early versions count up to 65,535
-            at_n = 4 if kind == b"iinf" else 6
+            at_n = 6
+            if kind == b"iinf":
+                at_n = 4
             if body[0] > (0 if kind == b"iinf" else 1) and len(body) >= at_n + 4:
                 self._fits(where, struct.unpack_from(">I", body, at_n)[0], 4, room - at_n - 4)
         elif kind == b"trun":
@@ -231,7 +242,10 @@ class _Tables:
         at = start
         while at + 8 <= end:
             nbytes, kind = struct.unpack(">I4s", self._read(at, 8))
-            stop = min(end, at + nbytes) if nbytes >= 8 else end
+            if nbytes >= 8:
+                stop = min(end, at + nbytes)
+            else:
+                stop = end
             if kind == b"cmvd":
                 if self._unpacked:
                     raise DecodeFailed(
@@ -308,12 +322,17 @@ def is_hidden(codec: str, body: bytes) -> bool:
         return False
     bits = body[0]
     profile = (bits >> 5 & 1) | (bits >> 4 & 1) << 1
-    shift = 2 if profile == 3 else 3  # bit of show_existing_frame; then frame_type and show_frame
+    # Bit of show_existing_frame; frame_type and show_frame follow it.
+    shift = 3
+    if profile == 3:
+        shift = 2
     return not (bits >> shift & 1 or bits >> (shift - 2) & 1)
 
 
 def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    first = data[at] if at < len(data) else 0
+    first = 0
+    if at < len(data):
+        first = data[at]
     if not first:
         raise DecodeFailed(
             f"video: truncated or damaged: byte {at} of {len(data)} begins no Matroska element"

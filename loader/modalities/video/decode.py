@@ -55,7 +55,9 @@ class _Converters(threading.local):
     """A thread's converters: one per step, configured for the last sizes."""
 
     def __init__(self) -> None:
-        self.resize, self.pack, self.convert = VideoReformatter(), VideoReformatter(), VideoReformatter()
+        self.resize = VideoReformatter()
+        self.pack = VideoReformatter()
+        self.convert = VideoReformatter()
 
 
 _CONVERTERS = _Converters()
@@ -75,8 +77,13 @@ class ClipBuilder:
         display_matrix: tuple[int, ...] | None,
         place: Place = nowhere,
     ) -> None:
-        self._n_frames, self._framing, self._place = n_frames, framing, place
-        self._turn = UPRIGHT if display_matrix is None else turn_of_matrix(display_matrix)
+        self._n_frames = n_frames
+        self._framing = framing
+        self._place = place
+        if display_matrix is None:
+            self._turn = UPRIGHT
+        else:
+            self._turn = turn_of_matrix(display_matrix)
         self._turn_is_known = display_matrix is not None
         self._cropper: Cropper | None = None
         self._layout: tuple[Size, CropGeometry, np.ndarray] | None = None
@@ -90,7 +97,8 @@ class ClipBuilder:
         quarter turn, or the crop does not fit.
         """
         if not self._turn_is_known:
-            self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
+            self._turn = turn_of_matrix(matrix_of(frame))
+            self._turn_is_known = True
         stored = (frame.height, frame.width)
         pixels = pixels_of(frame.format.name, self._framing.bits)
         if self._pixels is None:
@@ -157,8 +165,12 @@ class ClipBuilder:
                     f"{MAX_CLIP_BYTES}; ask for fewer or smaller ones with loader.video"
                 )
             shape = (self._n_frames, height, width, pixels.channels)
-            out = self._place(shape, pixels.dtype) if self._turn == UPRIGHT else None
-            self._out = out = np.empty(shape, pixels.dtype) if out is None else out
+            out = None
+            if self._turn == UPRIGHT:
+                out = self._place(shape, pixels.dtype)
+            if out is None:
+                out = np.empty(shape, pixels.dtype)
+            self._out = out
         elif out.shape[1:3] != (height, width):
             raise DecodeFailed(
                 f"video: the frame size changes from {out.shape[2]} x {out.shape[1]} to {stored[1]} x {stored[0]} px; "
@@ -173,7 +185,8 @@ class Cropper:
     def __init__(self, frame: av.VideoFrame, box: Box) -> None:
         """Create the filter. Raises: DecodeFailed if the box splits colour samples (4:2:0 has one per 2 x 2 px)."""
         top, left, height, width = box
-        across, down = 16 // frame.format.chroma_width(16), 16 // frame.format.chroma_height(16)
+        across = 16 // frame.format.chroma_width(16)
+        down = 16 // frame.format.chroma_height(16)
         if left % across or top % down:
             raise DecodeFailed(
                 f"video: in {frame.format.name} a crop that is resized begins at a multiple of {down} px down and "
@@ -207,7 +220,9 @@ def _range(frame: av.VideoFrame) -> int | None:
     """Return the colour range that an untagged YUV frame has; None for other frames."""
     if frame.color_range != _NO_RANGE or not frame.format.name.startswith("yuv"):
         return None
-    return _FULL if frame.format.name.startswith("yuvj") else _LIMITED
+    if frame.format.name.startswith("yuvj"):
+        return _FULL
+    return _LIMITED
 
 
 _DECODERS = DecoderCache()
@@ -264,7 +279,8 @@ def read_bare(
     try:
         source = BarePackets(table, timeline, bodies)
         clip = ClipBuilder(len(frames), framing, source.display_matrix, place)
-        runs = timeline.runs(frames) if runs is None else runs
+        if runs is None:
+            runs = timeline.runs(frames)
         use = source.use(runs)
         codec = (use and _DECODERS.take(use)) or source.codec()
         if any(_decode_packets(source, codec, run, clip) for run in runs):
@@ -283,7 +299,8 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
 
     Raises: DecodeFailed if the bytes do not match the table, or the run cannot be decoded or is too large.
     """
-    whole, facts = memoryview(data), table.facts
+    whole = memoryview(data)
+    facts = table.facts
     if len(whole) != facts.nbytes or crc32c(bytes(whole)) != facts.crc32c or facts.whole_because:
         raise DecodeFailed(
             f"video: its packet table is of {facts.nbytes} bytes with the CRC-32C {facts.crc32c:08x}, and this run has "
@@ -306,7 +323,8 @@ def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.n
 
     Raises: DecodeFailed; FFmpegError and other errors from av, which `whole_file` converts.
     """
-    codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
+    codec = source.codec()
+    clip = ClipBuilder(len(frames), framing, source.display_matrix)
     for run in source.timeline.runs(frames):
         back = 1
         while (trouble := _decode_packets(source, codec, run, clip)) is not None:
@@ -327,7 +345,10 @@ def _decode_packets(source: ClipSource, codec: Codec, run: PacketGroup, clip: Cl
     is_jpeg = codec.name == "mjpeg"
     try:
         for number in [*range(run.first, run.stop), None]:
-            packet = None if number is None else source.packet(number)
+            if number is None:
+                packet = None
+            else:
+                packet = source.packet(number)
             if is_jpeg and packet is not None:
                 check_scans(bytes(packet))
             for frame in codec.decode(packet):
@@ -348,4 +369,6 @@ def _decode_packets(source: ClipSource, codec: Codec, run: PacketGroup, clip: Cl
         if is_of_the_machine(error):
             raise
         return f"{type(error).__name__}: {error}"
-    return f"no frame came back for timestamp {min(pts[n] for n in missing)}" if missing else None
+    if missing:
+        return f"no frame came back for timestamp {min(pts[n] for n in missing)}"
+    return None

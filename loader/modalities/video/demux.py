@@ -85,7 +85,9 @@ class WholeFile:
         )
         if not shown:
             return 0
-        gap = shown[-1][0] - shown[-2][0] if len(shown) > 1 else 1
+        gap = 1
+        if len(shown) > 1:
+            gap = shown[-1][0] - shown[-2][0]
         return shown[-1][0] + max(shown[-1][1], gap)
 
 
@@ -93,7 +95,9 @@ class WholeFile:
 def whole_file(data: Buffer) -> Iterator[WholeFile]:
     """Yield the open file. Raises: DecodeFailed, also for FFmpeg errors inside the block."""
     # The format is given so that no other demuxer is tried: some of them open files and URLs.
-    name = "matroska" if bytes(data[:4]) == MAGIC else "mp4"
+    name = "mp4"
+    if bytes(data[:4]) == MAGIC:
+        name = "matroska"
     try:
         if name == "matroska":
             check_segment(data)
@@ -119,7 +123,9 @@ def prepare(codec: Codec) -> None:
 def _demuxed(
     container: av.container.InputContainer, stream: av.VideoStream, nbytes: int
 ) -> list[VideoPacket]:
-    packets, n_read, most = list[VideoPacket](), 0, MAX_PACKET_BYTES_RATIO * nbytes
+    packets = list[VideoPacket]()
+    n_read = 0
+    most = MAX_PACKET_BYTES_RATIO * nbytes
     if len(stream.index_entries) > most + MP4_SAMPLES_ANYWAY:
         raise DecodeFailed(
             beyond("video: its index", len(stream.index_entries), "packets", most + MP4_SAMPLES_ANYWAY)

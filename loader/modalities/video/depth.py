@@ -79,9 +79,11 @@ class DepthScale:
         """
         import torch
 
-        low, high = self.min_m, self.max_m
+        low = self.min_m
+        high = self.max_m
         if self.is_log:
-            low, high = log(self.min_m + self.shift_m), log(self.max_m + self.shift_m)
+            low = log(self.min_m + self.shift_m)
+            high = log(self.max_m + self.shift_m)
         out = codes.to(torch.float32)
         out.mul_((high - low) / self.max_code).add_(low)
         if self.is_log:

@@ -30,7 +30,9 @@ def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
 def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
     """Return the display matrix of a decoded frame, nine numbers, or None. Raises: DecodeFailed."""
     matrix = side_data_of(frame).get("DISPLAYMATRIX")
-    return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
+    if matrix is None:
+        return None
+    return struct.unpack_from("=9i", bytes(matrix))
 
 
 def turn_of_matrix(matrix: tuple[int, ...] | None) -> PixelTurn:

@@ -128,7 +128,10 @@ def read_span(
         raise Corrupt(
             f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, behind the end {to_s:.6f} s"
         )
-    declared = (stream.duration or 0) if to_s is None else round(Fraction(to_s) / base) - pts[0]
+    if to_s is None:
+        declared = stream.duration or 0
+    else:
+        declared = round(Fraction(to_s) / base) - pts[0]
     if extra:
         declared = min(extra) - pts[0]
     last_end = end_of([at - pts[0] for at in pts], declared)
@@ -237,7 +240,8 @@ class Mp4Writer:
     def add(self, span: PacketSpan) -> None:
         import av
 
-        shown, decoded = span.shown.tolist(), span.decoded
+        shown = span.shown.tolist()
+        decoded = span.decoded
         ends = dict(zip(shown, [*shown[1:], span.end], strict=True))
         for number, body in enumerate(span.bodies):
             packet: Any = av.Packet(body)

@@ -50,9 +50,13 @@ def pixels_of(pix_fmt: str, bits: Bits | None) -> FramePixels:
             "with loader.video(bits=8)"
         )
     if is_deep_gray(pix_fmt):
-        order = ">" if pix_fmt.endswith("be") else "<"
+        order = "<"
+        if pix_fmt.endswith("be"):
+            order = ">"
         return FramePixels(np.dtype(np.uint16), 1, f"{order}u2")
-    return _DEEP_RGB if bits == 16 else _RGB
+    if bits == 16:
+        return _DEEP_RGB
+    return _RGB
 
 
 @lru_cache(maxsize=64)

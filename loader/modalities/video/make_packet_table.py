@@ -75,8 +75,11 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
     codec: the container's unused decoder. `whole_because` is set if the packets need the container.
     """
     prepare(codec)
-    bodies, size = packets.bodies, np.array([len(body) for body in packets.bodies], np.int32)
-    n, pts, key = len(bodies), np.array(packets.pts, np.int64), np.array(packets.key, np.bool_)
+    bodies = packets.bodies
+    size = np.array([len(body) for body in packets.bodies], np.int32)
+    n = len(bodies)
+    pts = np.array(packets.pts, np.int64)
+    key = np.array(packets.key, np.bool_)
     timeline = Timeline.of(pts, key, np.zeros(n, np.bool_), time_base, packets.end)
     name = codec.codec.name
     table = PacketTable(
@@ -149,7 +152,9 @@ def _tag(codec: Any) -> str:
         tag: str = codec.codec_tag
     except UnicodeDecodeError:
         return ""
-    return "" if "\0" in tag else tag
+    if "\0" in tag:
+        return ""
+    return tag
 
 
 def _checked(
@@ -167,7 +172,9 @@ def _checked(
     body = body_of(int(np.flatnonzero(table.key)[0]))
     theirs = _first_picture(codec(), body)
     ours = _first_picture(open_codec(table.facts), body)  # the codec's name is specific to this FFmpeg
-    matrix = matrix_of(theirs) if theirs is not None else None
+    matrix = None
+    if theirs is not None:
+        matrix = matrix_of(theirs)
     because = ""
     if theirs is None or ours is None:
         because = "its first key packet gives no picture alone"
@@ -186,7 +193,9 @@ def _first_picture(codec: Codec, body: bytes) -> av.VideoFrame | None:
         if is_of_the_machine(error):
             raise
         return None  # the loader's own read reports the error, frame by frame
-    return frames[0] if frames else None
+    if frames:
+        return frames[0]
+    return None
 
 
 def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:

@@ -56,7 +56,8 @@ def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Pack
     for run in runs:
         for number in range(run.first, run.stop):
             body = bodies[number]
-            kept, picture = b"", _picture_alone(body, syntax)
+            kept = b""
+            picture = _picture_alone(body, syntax)
             if not picture:
                 if (parts := _parts(body, syntax)) is None:
                     return None
@@ -84,12 +85,15 @@ def _picture_alone(body: Body, syntax: _Syntax) -> int:
     if syntax.units is not _nal_units or len(body) < 6 or _LENGTH.unpack_from(body)[0] != len(body) - 4:
         return 0
     kind = syntax.kinds[body[4]]
-    return kind if kind >= _PICTURE else 0
+    if kind >= _PICTURE:
+        return kind
+    return 0
 
 
 def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
     """Return (a packet's lasting bytes, its first frame's kind); None if it is rejected."""
-    kept, picture = b"", _UNKNOWN
+    kept = b""
+    picture = _UNKNOWN
     units, kinds, _ = syntax
     if (spans := units(body)) is None:
         return None
@@ -106,7 +110,9 @@ def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
 
 def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
     """Split an H.264 packet (ISO/IEC 14496-15): four length bytes before each unit."""
-    spans, at, end = list[tuple[int, int, int]](), 0, len(body)
+    spans = list[tuple[int, int, int]]()
+    at = 0
+    end = len(body)
     while at < end:
         stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
         # FFmpeg reads a length of 1 as a start code, and expects start codes from there on.
@@ -119,9 +125,14 @@ def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
 
 def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
     """Split an AV1 packet (bitstream specification, 5.3): a size after each unit's first byte."""
-    spans, at, end = list[tuple[int, int, int]](), 0, len(body)
+    spans = list[tuple[int, int, int]]()
+    at = 0
+    end = len(body)
     while at < end:
-        begin, size, shift, more = at, 0, 0, True
+        begin = at
+        size = 0
+        shift = 0
+        more = True
         if body[at] & 6 != 2:  # has an extension, or no size
             return None
         while more:
@@ -129,7 +140,8 @@ def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
             if at == end or shift > 28:
                 return None
             size |= (body[at] & 127) << shift
-            more, shift = body[at] > 127, shift + 7
+            more = body[at] > 127
+            shift = shift + 7
         at += 1 + size
         if at > end:
             return None
@@ -157,7 +169,8 @@ class BarePackets:
         self.timeline = timeline
         self.display_matrix: tuple[int, ...] | None = table.facts.display_matrix
         self.reorder_frames = table.facts.reorder_frames
-        self._table, self._bodies = table, bodies
+        self._table = table
+        self._bodies = bodies
 
     def codec(self) -> Codec:
         return open_codec(self._table.facts)
@@ -165,7 +178,9 @@ class BarePackets:
     def use(self, runs: Sequence[PacketGroup]) -> Use | None:
         """Return the settings and preamble for these runs, the key of a cached decoder; None if it cannot be cached."""
         seen = preamble(self._table.facts, self._bodies, runs)
-        return None if seen is None else (*settings_of(self._table.facts), seen)
+        if seen is None:
+            return None
+        return (*settings_of(self._table.facts), seen)
 
     def packet(self, number: int) -> VideoPacket:
         return packet_of(self._bodies[number], number, bool(self._table.key[number]))
@@ -175,7 +190,8 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
     """Return a packet with a copy of its bytes, followed by the zeros that FFmpeg's decoders read."""
     packet: Any = av.Packet(len(body))  # the stub omits packets without streams, and accepts only bytes
     packet.update(body)
-    packet.pts, packet.is_keyframe = number, key
+    packet.pts = number
+    packet.is_keyframe = key
     typed: VideoPacket = packet
     return typed
 
@@ -199,11 +215,14 @@ def open_codec(facts: StreamFacts) -> Codec:
     codec.extradata = facts.extradata or None
     if facts.codec_tag:
         codec.codec_tag = facts.codec_tag
-    codec.width, codec.height = facts.width_px, facts.height_px
+    codec.width = facts.width_px
+    codec.height = facts.height_px
     if facts.pix_fmt:
         codec.pix_fmt = facts.pix_fmt
-    codec.color_range, codec.colorspace = facts.color_range, facts.colorspace
-    codec.color_primaries, codec.color_trc = facts.color_primaries, facts.color_trc
+    codec.color_range = facts.color_range
+    codec.colorspace = facts.colorspace
+    codec.color_primaries = facts.color_primaries
+    codec.color_trc = facts.color_trc
     codec.sample_aspect_ratio = facts.sar
     codec.reorder_depth = facts.reorder_frames
     prepare(codec)

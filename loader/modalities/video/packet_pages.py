@@ -94,7 +94,9 @@ def read_head(data: Buffer) -> PacketPages | int | None:
         return None
     nbytes = 8 + int.from_bytes(view[4:8], "little")
     if nbytes > len(view):
-        return nbytes if nbytes <= _MAX_HEAD_BYTES else None
+        if nbytes <= _MAX_HEAD_BYTES:
+            return nbytes
+        return None
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(bytes(view[:nbytes])))
         metadata = schema.metadata or {}
@@ -119,7 +121,9 @@ def read_head(data: Buffer) -> PacketPages | int | None:
     is_whole = is_whole and (rows[:, 1:] > 0)[:, :3].all() and (rows[:, 1:] < 2**32).all()
     is_whole = is_whole and (pages.pts >= -MAX_TICKS).all() and (pages.pts <= MAX_TICKS).all()
     is_whole = is_whole and (pages.pts[1:-1] > pages.pts[:-2]).all() and pages.pts[-1] >= pages.pts[-2]
-    return pages if is_whole and not faults_of(facts) else None
+    if is_whole and not faults_of(facts):
+        return pages
+    return None
 
 
 def joined(pages: Sequence[PacketPage]) -> PacketPage:

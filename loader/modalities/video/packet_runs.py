@@ -47,7 +47,9 @@ def run_of(
     places = np.array(span.places, np.int64)
     apart = np.flatnonzero(np.diff(places) != sizes[:-1])
     if len(apart) or places[0] < 0:
-        number = int(apart[0]) + 1 if len(apart) else 0
+        number = 0
+        if len(apart):
+            number = int(apart[0]) + 1
         raise _refused(what, f"packet {number} of the episode does not lie behind the one before it")
     file.seek(int(places[-1]))  # the last packet was just read; it matches if all do
     if file.read(int(sizes[-1])) != span.bodies[-1]:
@@ -72,7 +74,8 @@ def opened_run(
     data: Buffer, packets: Buffer, what: str
 ) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], PacketSpan]]:
     """Yield ((open file, stream) of the run's kind, the run's packets). Raises: DecodeFailed; Corrupt."""
-    table, whole = read_packets(packets), memoryview(data)
+    table = read_packets(packets)
+    whole = memoryview(data)
     if len(whole) != table.facts.nbytes or table.facts.codec not in CONFIGURATION:
         raise DecodeFailed(
             f"{what}: {len(whole)} bytes of {table.facts.codec}; its packet table is of {table.facts.nbytes} bytes, "
@@ -137,7 +140,9 @@ def _entry(table: PacketTable) -> bytes:
     more = [_box(CONFIGURATION[facts.codec], facts.extradata)]
     colour = facts.color_range, facts.color_primaries, facts.color_trc, facts.colorspace
     if colour != _NOT_TOLD:
-        full = 0x80 if facts.color_range == 2 else 0
+        full = 0
+        if facts.color_range == 2:
+            full = 0x80
         more.append(_box(b"colr", b"nclx", struct.pack(">3HB", *colour[1:], full)))
     if facts.sar > 0:
         more.append(_box(b"pasp", facts.sar.numerator, facts.sar.denominator))

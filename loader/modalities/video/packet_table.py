@@ -146,8 +146,10 @@ def packets_bytes(table: PacketTable) -> bytes:
 
 def _paged(table: PacketTable) -> bytes:
     columns = [pa.array(getattr(table, name)) for name in COLUMNS.names]
-    whole, starts = pa.record_batch(columns, schema=COLUMNS), [*_page_starts(table), len(table)]
-    batches, pages = list[bytes](), list[int]()
+    whole = pa.record_batch(columns, schema=COLUMNS)
+    starts = [*_page_starts(table), len(table)]
+    batches = list[bytes]()
+    pages = list[int]()
     for first, stop in pairwise(starts):
         batch = whole.slice(first, stop - first).serialize().to_pybytes()
         shown = table.pts[first:stop][~table.discard[first:stop]]
@@ -162,10 +164,12 @@ def _paged(table: PacketTable) -> bytes:
 
 def _page_starts(table: PacketTable) -> list[int]:
     """Return the first packet of each page: key packets that are shown after all earlier ones and before all later."""
-    latest, later = np.maximum.accumulate(table.pts), np.minimum.accumulate(table.pts[::-1])[::-1]
+    latest = np.maximum.accumulate(table.pts)
+    later = np.minimum.accumulate(table.pts[::-1])[::-1]
     is_cut = table.key & ~table.discard & (table.pts == later)
     is_cut[1:] &= latest[:-1] < later[1:]
-    cuts, starts = np.flatnonzero(is_cut[1:]) + 1, [0]
+    cuts = np.flatnonzero(is_cut[1:]) + 1
+    starts = [0]
     while len(table) - starts[-1] > PAGE_PACKETS:
         near = cuts[(cuts > starts[-1]) & (cuts <= starts[-1] + PAGE_PACKETS)]
         far = cuts[cuts > starts[-1]]
@@ -238,7 +242,9 @@ def _member(data: pa.Buffer, table: int, number: int) -> int:
     if 4 + 2 * number >= nbytes:
         return 0
     (offset,) = struct.unpack_from("<H", data, table - back + 4 + 2 * number)
-    return table + offset if offset else 0
+    if not offset:
+        return 0
+    return table + int(offset)
 
 
 def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTable:
@@ -269,7 +275,8 @@ def faults_of(facts: StreamFacts) -> list[str]:
 
 
 def _check(table: PacketTable) -> None:
-    facts, end = table.facts, table.pos + table.size
+    facts = table.facts
+    end = table.pos + table.size
     wrong = {
         "no packets": not len(table),
         "a size below 1": (table.size < 1).any(),
@@ -301,7 +308,9 @@ def _text(value: Any) -> str:
         return base64.b64encode(value).decode()
     if isinstance(value, Fraction):
         return f"{value.numerator}/{value.denominator}"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value)
 
 
 def read_facts(metadata: Mapping[bytes, bytes]) -> tuple[StreamFacts, int]:

@@ -94,7 +94,9 @@ class VideoDecoder:
     @property
     def leader(self) -> str | None:
         """The field whose frame times this one follows, or None."""
-        return self.at if isinstance(self.at, str) else None
+        if isinstance(self.at, str):
+            return self.at
+        return None
 
     def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
@@ -113,21 +115,26 @@ class VideoDecoder:
         elif start is None and among is not None:
             first, stop = among
         if (start or first) + span > stop:
-            together = (
-                "" if (first, stop) == (0, len(timeline)) else " at whose times all cameras show something"
-            )
+            together = " at whose times all cameras show something"
+            if (first, stop) == (0, len(timeline)):
+                together = ""
             raise DecodeFailed(
                 f"video: {stop - first} frames{together}, but {self.frames} of stride {self.stride} from frame "
                 f"{start or 0} on take {(start or 0) + span}. Filter by length, or ask for fewer with loader.video"
             )
         if start is None:
-            start = first if rng is None else first + int(rng.integers(stop - span - first + 1))
+            if rng is None:
+                start = first
+            else:
+                start = first + int(rng.integers(stop - span - first + 1))
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
         """Return the crop and size of the frames, which are the same for the whole clip."""
         draws = self.crop == "random" and rng is not None
-        place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
+        place = None
+        if draws and rng is not None:
+            place = (float(rng.random()), float(rng.random()))
         return Framing(size=self.size, crop=self.crop, place=place, bits=self.bits)
 
     def _check_crop(self) -> None:
@@ -170,11 +177,14 @@ def choose(
     for name, decoder in decoders.items():
         if decoder.leader is None:
             followers = [timelines[other] for other, one in decoders.items() if one.leader == name]
-            among = common_span(timelines[name], followers) if followers else None
+            among = None
+            if followers:
+                among = common_span(timelines[name], followers)
             frames[name] = decoder.choose_frames(timelines[name], rngs[name], among)
     for name, decoder in decoders.items():
         if decoder.leader is not None:
-            clock, timeline = timelines[decoder.leader], timelines[name]
+            clock = timelines[decoder.leader]
+            timeline = timelines[name]
             frames[name] = [timeline.frame_at(clock.time_s(frame)) for frame in frames[decoder.leader]]
     return {
         name: Choice(
@@ -238,9 +248,8 @@ def video(
             raise InvalidRuntime(
                 f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out"
             )
-        many = len(places) if isinstance(places, tuple) else frames_of(size) or DEFAULT_FRAMES
         return VideoDecoder(
-            frames=many if frames is None else operator.index(frames),
+            frames=_n_frames(frames, places, size),
             stride=operator.index(stride),
             size=size_of(size),
             start=None if start is None else operator.index(start),
@@ -254,6 +263,14 @@ def video(
             raise
         call = (frames, stride, size, start, at, crop, bits)
         raise InvalidRuntime(f"video({', '.join(map(repr, call))}): {error}") from error
+
+
+def _n_frames(frames: SupportsIndex | None, places: At, size: GivenSize) -> int:
+    if frames is not None:
+        return operator.index(frames)
+    if isinstance(places, tuple):
+        return len(places)
+    return frames_of(size) or DEFAULT_FRAMES
 
 
 def _times(at: Any) -> At:

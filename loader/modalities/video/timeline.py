@@ -90,10 +90,15 @@ class Timeline:
         """
         exact = Fraction(time_s)
         now = self._tick(exact)
-        tick = self._tick(exact + FLOAT_SLACK_S) if isinstance(time_s, float) else now
+        if isinstance(time_s, float):
+            tick = self._tick(exact + FLOAT_SLACK_S)
+        else:
+            tick = now
         frame = int(np.searchsorted(self.times, tick, side="right")) - 1
         if frame < 0 or now >= self.end_pts:
-            span = f"from {float(self.begin_s):.6f} to {float(self.end_s):.6f} s" if len(self) else "never"
+            span = "never"
+            if len(self):
+                span = f"from {float(self.begin_s):.6f} to {float(self.end_s):.6f} s"
             raise DecodeFailed(
                 f"video: no frame is shown at {float(time_s):.6f} s; this video is shown {span}"
             )
@@ -115,7 +120,9 @@ class Timeline:
         i = int(np.searchsorted(self.keys, number, side="right")) - 1
         while i >= 0 and self.pts[self.keys[i]] > self.pts[number]:
             i -= 1
-        return int(self.keys[i]) if i >= 0 else 0
+        if i >= 0:
+            return int(self.keys[i])
+        return 0
 
     def runs(self, frames: Sequence[int]) -> list[PacketGroup]:
         """Return the packets to decode for these frames (in display order), ascending. O(frames log packets)."""
@@ -126,18 +133,23 @@ class Timeline:
         first_of = dict(zip(packets.tolist(), self._keyframes(packets), strict=True))
         out: list[PacketGroup] = []
         for number in sorted(places):
-            first, positions = first_of[number], {number: places[number]}
+            first = first_of[number]
+            positions = {number: places[number]}
             while out and first <= out[-1].stop:  # a late keyframe may overlap several runs
                 last = out.pop()
                 last.positions.update(positions)
-                first, positions = min(last.first, first), last.positions
+                first = min(last.first, first)
+                positions = last.positions
             out.append(PacketGroup(first, number + 1, positions))
         return out
 
     def _keyframes(self, packets: I64) -> list[int]:
         """Return `keyframe` of each packet, ten times faster than one by one."""
         at = np.searchsorted(self.keys, packets, side="right") - 1
-        first = np.where(at >= 0, self.keys[at], 0) if len(self.keys) else np.zeros_like(packets)
+        if len(self.keys):
+            first = np.where(at >= 0, self.keys[at], 0)
+        else:
+            first = np.zeros_like(packets)
         for i in np.flatnonzero((at >= 0) & (self.pts[first] > self.pts[packets])).tolist():
             first[i] = self.keyframe(int(packets[i]))
         numbers: list[int] = first.tolist()

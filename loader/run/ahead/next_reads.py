@@ -76,7 +76,8 @@ class RankFuture:
             return None
         if self._recipe.plan.pack is not None:
             pieces = find_pieces(self._recipe.plan, step, slots, rows)
-            slots, rows = pieces.documents, np.flatnonzero(~pieces.is_masked)
+            slots = pieces.documents
+            rows = np.flatnonzero(~pieces.is_masked)
         out = {}
         for located in self._locate(slots, rows, self._run):
             out.update(by_path(located))
@@ -127,8 +128,11 @@ class PagesAhead:
         pages: Callable[[], int],
         overflow: "FolderWithMemory | None" = None,
     ) -> None:
-        self._steps, self._stores, self._page_bytes = steps, stores, page_bytes
-        self._memory, self._pages = memory, pages
+        self._steps = steps
+        self._stores = stores
+        self._page_bytes = page_bytes
+        self._memory = memory
+        self._pages = pages
         self._overflow = overflow
         self._nonces: dict[ObjectPage, Hashable] = {}  # of the claims on memory
 
@@ -179,7 +183,9 @@ class PagesAhead:
         nonce = self._nonces.pop(unit, None)
         if nonce is not None:
             return unit.store.keep(unit.key, unit.number, nonce, self._memory)
-        folder = self._overflow.folder if self._overflow is not None else None
+        folder = None
+        if self._overflow is not None:
+            folder = self._overflow.folder
         answer = unit.store.claim(unit.key, unit.number, folder)
         if isinstance(answer, Grant):
             return unit.store.keep(unit.key, unit.number, answer.nonce, folder)
@@ -248,7 +254,9 @@ class RangesAhead:
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
-        self._steps, self._stores, self._limit_bytes = steps, stores, limit_bytes
+        self._steps = steps
+        self._stores = stores
+        self._limit_bytes = limit_bytes
         self._lock = Lock()
         self._held: dict[tuple[int, str, ByteRange], tuple[Ranges, int]] = {}
         self._of_step: dict[int, list[Ranges]] = {}
@@ -376,7 +384,9 @@ class AheadReader:
     """Returns a view's ranges from those read ahead, and reads the others from its store."""
 
     def __init__(self, ahead: RangesAhead, view: int, store: RangeReader) -> None:
-        self._ahead, self._view, self._store = ahead, view, store
+        self._ahead = ahead
+        self._view = view
+        self._store = store
 
     @property
     def url(self) -> str:

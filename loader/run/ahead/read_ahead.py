@@ -75,8 +75,12 @@ class ReadAhead(Generic[U]):
         on_reads: Callable[[Collection[float]], None] = lambda _: None,
         waits: bool = False,
     ) -> None:
-        self._source, self._in_flight, self._horizon = source, in_flight, horizon
-        self._count, self._on_plan, self._on_reads = count, on_plan, on_reads
+        self._source = source
+        self._in_flight = in_flight
+        self._horizon = horizon
+        self._count = count
+        self._on_plan = on_plan
+        self._on_reads = on_reads
         self._lock = Condition()
         self._run = 0  # number of the seek: fetches for an earlier one are outdated
         self._begun: set[int] = set()
@@ -139,7 +143,8 @@ class ReadAhead(Generic[U]):
         self._queue.clear()
         self._begun.clear()
         self._first = self._last = step
-        self._next, self._ended = step + 1, False
+        self._next = step + 1
+        self._ended = False
         self._source.forget()
 
     def _wake(self) -> None:
@@ -181,10 +186,13 @@ class ReadAhead(Generic[U]):
 
     def _plan_one(self) -> bool:
         with self._lock:
-            run, last = self._run, self._last or 0
+            run = self._run
+            last = self._last or 0
             if self._resting or self._busy >= self._in_flight:
                 return False
-            unit = self._queue[0] if self._queue else None
+            unit = None
+            if self._queue:
+                unit = self._queue[0]
             self._next = step = max(self._next, last + 1)
             if unit is None and (self._ended or step > last + self._horizon):
                 return False
@@ -242,6 +250,7 @@ class ReadAhead(Generic[U]):
         self._count("ahead_failed", 1)
         with self._lock:
             self._resting = True
-            warned, self._warned = self._warned, True
+            warned = self._warned
+            self._warned = True
         if not warned:
             logger.info("a read ahead failed (%s); a batch that needs it reads it again", error)

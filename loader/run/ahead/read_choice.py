@@ -112,7 +112,9 @@ class ReadChoice:
         """Fraction of a page from which a batch fetches all of it."""
         if self.in_pages:
             return CLAIM_HALVES
-        return CLAIM_ALL if self.pays else CLAIM_NONE
+        if self.pays:
+            return CLAIM_ALL
+        return CLAIM_NONE
 
     def divide(self, memory: MemoryPages, sets: Sets) -> None:
         """Divide a memory among ranges that are read ahead, pages that stay, and pages that are needed next."""

@@ -65,7 +65,9 @@ def open_remote(
     contents = [ShardContents(view.version) for view in views]
     sets = partial(_object_sets, views, contents)
     opened = open_cache(cache, metrics.count, sets, views)
-    memory = opened if isinstance(opened, MemoryPages) else None
+    memory = None
+    if isinstance(opened, MemoryPages):
+        memory = opened
     # Each worker process uses parts of pages, which its own memory would read whole.
     can_overflow = not isinstance(cache, WorkersNodeCache) and not opened.peers
     choice = ReadChoice(
@@ -291,7 +293,8 @@ class ShardContents:
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
         position, shard = at
         live = self._version.parts.live_members(position)
-        index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0
+        index = IndexFile(self._version.store, IndexPlace.of(shard), whole=True)
+        row = 0
         while row < index.n_rows:
             rows = index.read_group(index.row_group_of(row))
             is_removed = ~live[row : row + len(rows.keys)]

@@ -60,7 +60,9 @@ class ThreadPool(Generic[A, T]):
         on_idle: Callable[[float], None] = lambda _: None,
         name: str = "penstock-batch",
     ) -> None:
-        self._make, self._on_idle, self.size = make, on_idle, threads
+        self._make = make
+        self._on_idle = on_idle
+        self.size = threads
         self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
         self._stopped = False  # no Event: a finalizer may call `dismiss` while this thread holds its lock
         self._threads = [
@@ -88,7 +90,10 @@ class ThreadPool(Generic[A, T]):
             self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
-        until = None if timeout_s is None else perf_counter() + timeout_s
+        if timeout_s is None:
+            until = None
+        else:
+            until = perf_counter() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - perf_counter()))
 

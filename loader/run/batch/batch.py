@@ -113,7 +113,8 @@ class StepMetrics:
     @contextmanager
     def timed_fetch(self) -> Iterator[None]:
         """Time a block as `timed("fetch")` does, less the seconds of `verify` inside. Count what was no waiting."""
-        start, before = perf_counter(), self.seconds.get("verify", 0.0)
+        start = perf_counter()
+        before = self.seconds.get("verify", 0.0)
         usage = _thread_usage()
         try:
             yield
@@ -128,7 +129,10 @@ class StepMetrics:
     ) -> None:
         """Add a sample's seconds in a stage; a context manager would cost three times as much."""
         self.spent(stage, seconds)
-        step = self.steps[0] if self.step_of is None else self.step_of(row)
+        if self.step_of is None:
+            step = self.steps[0]
+        else:
+            step = self.step_of(row)
         before = self.slowest.get(step)
         if before is None or seconds > before.seconds:
             self.slow(stage, seconds, source, address, step)
@@ -313,8 +317,11 @@ class Batch:
                 micros=count,
             )
             if micro:
-                piece.digest, piece.wait_s, piece.slowest = 0, 0.0, None
-                piece.substitutions, piece.stats = [], {}
+                piece.digest = 0
+                piece.wait_s = 0.0
+                piece.slowest = None
+                piece.substitutions = []
+                piece.stats = {}
             pieces.append(piece)
         return pieces
 
@@ -392,7 +399,10 @@ class Batch:
         def changed(value: Any) -> Any:
             if isinstance(value, list):
                 return [changed(item) for item in value]
-            return change(value) if hasattr(value, "pin_memory") else value  # only torch's tensors have it
+            # only torch's tensors have it
+            if hasattr(value, "pin_memory"):
+                return change(value)
+            return value
 
         fields = {name: changed(value) for name, value in self.fields.items()}
         collated = with_changed_leaves(self.collated, changed)

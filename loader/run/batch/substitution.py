@@ -190,7 +190,9 @@ def _place(substitution: Substitution) -> tuple[int, int, int]:
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
-    return "decode" if isinstance(error, DecodeFailed) else "checksum"
+    if isinstance(error, DecodeFailed):
+        return "decode"
+    return "checksum"
 
 
 def error_text(error: Corrupt) -> str:

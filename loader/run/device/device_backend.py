@@ -101,7 +101,8 @@ def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any]
     out = with_values(batch, fields, _each(batch.mask, move, keep))
     out.collated = with_changed_leaves(batch.collated, partial(_collated_leaf, move, keep))
     if keep is not None:
-        out.sources, out.ordinals = keep(batch.sources), keep(batch.ordinals)
+        out.sources = keep(batch.sources)
+        out.ordinals = keep(batch.ordinals)
         ids = out.__dict__["ids"]
         if isinstance(ids, SlotIds):
             out.ids = replace(ids, source=keep(ids.source))
@@ -119,7 +120,9 @@ def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | N
         if {*map(type, value)} <= PLAIN:
             return value
         return [_each(item, move, keep) for item in value]
-    return value if keep is None else _kept(value, keep)
+    if keep is None:
+        return value
+    return _kept(value, keep)
 
 
 def _collated_leaf(

@@ -70,7 +70,12 @@ def jax_backend(device: Any) -> DeviceBackend:
         raise InvalidRuntime(
             f"device = {device!r}; JAX finds {jax.devices()} in this process ({error})"
         ) from None
-    index = int(number) if number.isdigit() else 0 if not number else -1
+    if number.isdigit():
+        index = int(number)
+    elif not number:
+        index = 0
+    else:
+        index = -1
     if not 0 <= index < len(devices):
         raise InvalidRuntime(
             f"device = {device!r}; this process has {platform} devices 0 to {len(devices) - 1}"

@@ -59,7 +59,9 @@ class DeviceStage:
         starts_at_second_request: bool = False,
     ) -> None:
         """host_batch: (step, end) -> batch, called by the copy thread. checksums: batch -> checksums."""
-        self._backend, self._host_batch, self._checksums = backend, host_batch, checksums
+        self._backend = backend
+        self._host_batch = host_batch
+        self._checksums = checksums
         self._metrics = metrics or Metrics()
         self._pid = os.getpid()
         self._changed = Condition()
@@ -122,7 +124,12 @@ class DeviceStage:
             ends_with_the_process(self)
             self._thread.start()
         following = self._position
-        comes = self._ready[0].step if self._ready else None if following is None else following.step
+        if self._ready:
+            comes = self._ready[0].step
+        elif following is None:
+            comes = None
+        else:
+            comes = following.step
         if comes != step:
             self._ready.clear()
             self._error = None
@@ -194,7 +201,9 @@ class Delivery:
     def __init__(
         self, device: DeviceBackend, execution: Execution, recorder: "Recorder | None", metrics: Metrics
     ) -> None:
-        self._backend, self._execution, self._recorder = device, execution, recorder
+        self._backend = device
+        self._execution = execution
+        self._recorder = recorder
         self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
         self._stage: DeviceStage | None = DeviceStage(
             device,
@@ -219,7 +228,8 @@ class Delivery:
         return self._backend.moved(batch)
 
     def abandon(self) -> None:
-        stage, self._stage = self._stage, None
+        stage = self._stage
+        self._stage = None
         if stage is not None:
             stage.dismiss()
 
@@ -244,7 +254,9 @@ class Delivery:
         return batch
 
     def _checksums(self, batch: Batch) -> dict[str, int] | None:
-        return None if self._recorder is None else self._recorder.checksums(batch)
+        if self._recorder is None:
+            return None
+        return self._recorder.checksums(batch)
 
 
 def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
@@ -265,7 +277,9 @@ def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceB
         if framework == "jax":
             from .jax_copies import JaxCopies, jax_backend
 
-            return JaxCopies(None) if device is None else jax_backend(device)
+            if device is None:
+                return JaxCopies(None)
+            return jax_backend(device)
         return _torch_backend(device)
     except ImportError as error:
         raise MissingDependency(f"device = {device!r}: {error}") from error
@@ -284,7 +298,10 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
         return None
     there = torch.accelerator.current_accelerator(check_available=True)
     if there is None or there.type != asked.type:
-        has = "no accelerator" if there is None else f"only {there.type!r}"
+        if there is None:
+            has = "no accelerator"
+        else:
+            has = f"only {there.type!r}"
         raise InvalidRuntime(
             f"device = {str(asked)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
             f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver"
@@ -292,7 +309,7 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
     count = torch.accelerator.device_count()
     if asked.index is not None and asked.index >= count:
         raise InvalidRuntime(f"device = {str(asked)!r}; this process sees {count} of them, 0 to {count - 1}")
-    index = torch.accelerator.current_device_index() if asked.index is None else asked.index
+    index = asked.index if asked.index is not None else torch.accelerator.current_device_index()
     chosen = torch.device(asked.type, index)
     if chosen.type == "cuda":
         from .torch_copies import CudaCopies

@@ -46,7 +46,10 @@ class PageLocked:
 
     def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
         self._device = device
-        self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
+        if bound_bytes is None:
+            self._bound = rank_memory_bytes() // SHARE
+        else:
+            self._bound = bound_bytes
         self._segments: list[MemorySegment] = []  # in order of address
         self._may_register = self._may_stage = True
         self._buffer: Any = None
@@ -81,8 +84,12 @@ class PageLocked:
     def kept(self, value: Any) -> Any:
         """Return an array or tensor for the host: a copy if it is in a page-locked segment."""
         if is_tensor(value):
-            return value.clone() if self._segment_at(value.data_ptr()) is not None else value
-        return value.copy() if self._segment_at(value.ctypes.data) is not None else value
+            if self._segment_at(value.data_ptr()) is not None:
+                return value.clone()
+            return value
+        if self._segment_at(value.ctypes.data) is not None:
+            return value.copy()
+        return value
 
     def begin(self, tensors: Iterable[Any]) -> None:
         """Prepare to copy tensors once the previous copy has ended; make the buffer large enough."""
@@ -115,14 +122,18 @@ class PageLocked:
         for segment in self._segments:
             self._unregister(segment)
         self._segments.clear()
-        self._buffer, self._may_register, self._may_stage = None, False, False
+        self._buffer = None
+        self._may_register = False
+        self._may_stage = False
 
     def _segment_at(self, address: int) -> MemorySegment | None:
         place = bisect_right(self._segments, address, key=_address) - 1
         if place < 0:
             return None
         segment = self._segments[place]
-        return segment if address < segment.address + segment.nbytes else None
+        if address < segment.address + segment.nbytes:
+            return segment
+        return None
 
     def _forget_dropped(self) -> None:
         dropped = [segment for segment in self._segments if segment.is_dropped]
@@ -188,7 +199,10 @@ class StreamedCopies(DeviceBackend):
         on_device: list[Any] = []
 
         def move(tensor: Any) -> Any:
-            source = self._locked.source(tensor) if _has_memory(tensor) else tensor
+            if _has_memory(tensor):
+                source = self._locked.source(tensor)
+            else:
+                source = tensor
             on_device.append(self.start(source))
             return on_device[-1]
 
@@ -215,7 +229,9 @@ class CudaCopy:
     """A copy on the stream of `CudaCopies`."""
 
     def __init__(self, event: torch.cuda.Event, device: torch.device, tensors: list[torch.Tensor]) -> None:
-        self._event, self._device, self._tensors = event, device, tensors
+        self._event = event
+        self._device = device
+        self._tensors = tensors
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
 
     def wait(self) -> None:

@@ -111,7 +111,9 @@ class Fetch:
         # source with videos is read by itself: its samples' frames are chosen one by one.
         group_keys: dict[int, tuple[int | None, bool, int]] = {}
         for source, groups in self._videos.items():
-            video_source = source if groups else None
+            video_source = None
+            if groups:
+                video_source = source
             is_remote = self._files[source] is None
             group_keys[source] = (video_source, is_remote, id(decoders[source]))
         fields = {source: view.fields for source, view in self._views.items()}

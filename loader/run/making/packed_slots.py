@@ -195,7 +195,10 @@ class PackedSlots:
         substitutions: list[Substitution] = []
         for piece in sorted(others):
             read = others.pop(piece)  # frees a document's bytes once it is decoded
-            values = read.values if isinstance(read, SinglePiece) else self._decode(pieces, piece, read)
+            if isinstance(read, SinglePiece):
+                values = read.values
+            else:
+                values = self._decode(pieces, piece, read)
             if not isinstance(values, Corrupt):
                 rows.put(piece, values)
                 continue

@@ -380,7 +380,9 @@ class Prefetch:
         is_needed = len(self._pending) < n_workers + 1
         # The size of a batch is unknown before the first: decoded samples are many times their stored bytes.
         if self._each_bytes is None:
-            return 1 if is_needed else 0
+            if is_needed:
+                return 1
+            return 0
         each_bytes = max(1, self._each_bytes)
         free_bytes = self._free_bytes(each_bytes)
         if is_needed:

@@ -40,9 +40,11 @@ class BlockCache:
     """Least-recently-used blocks, bounded in bytes; thread-safe. Blocks that a batch uses stay until it is complete."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes, self._nbytes = limit_bytes, 0
+        self._limit_bytes = limit_bytes
+        self._nbytes = 0
         self._blocks: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
-        self._lock, self._own = Lock(), local()
+        self._lock = Lock()
+        self._own = local()
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -90,8 +92,12 @@ class BlockSource:
         parse: Callable[[int, bytes | memoryview], Any],
         name: Callable[[int], str],
     ) -> None:
-        self.address, self.field, self._cache = address, field, cache
-        self.part, self._parse, self.name = part, parse, name
+        self.address = address
+        self.field = field
+        self._cache = cache
+        self.part = part
+        self._parse = parse
+        self.name = name
 
     def blocks(self, numbers: I64) -> dict[int, Any]:
         """Return the blocks with these numbers. Raises: BlocksMissing; the error of a corrupt one."""
@@ -106,7 +112,10 @@ class BlockSource:
         return held
 
     def take(self, number: int, data: bytes | memoryview | Corrupt) -> None:
-        nbytes = 0 if isinstance(data, Corrupt) else len(data)
+        if isinstance(data, Corrupt):
+            nbytes = 0
+        else:
+            nbytes = len(data)
         block: Any = data
         if not isinstance(data, Corrupt):
             try:
@@ -145,8 +154,13 @@ class BlockedRows:
         values: Callable[[Any], np.ndarray],
         times: I64 | None = None,
     ) -> None:
-        self._source, self._starts, self._values, self.times = source, starts, values, times
-        self.dtype, self.shape, self.ndim = dtype, (int(starts[-1]), *shape), 1 + len(shape)
+        self._source = source
+        self._starts = starts
+        self._values = values
+        self.times = times
+        self.dtype = dtype
+        self.shape = (int(starts[-1]), *shape)
+        self.ndim = 1 + len(shape)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -159,12 +173,15 @@ class BlockedRows:
         out = np.empty((*flat.shape, *self.shape[1:]), self.dtype)
         unread = np.ones(flat.shape, bool)
         if self.times is not None:  # the head names the first value of each block, and the last of all
-            first, last = flat == self._starts[which], flat == len(self) - 1
+            first = flat == self._starts[which]
+            last = flat == len(self) - 1
             out[first], out[last] = self.times[which[first]], self.times[-1]
             unread = ~(first | last)
         for values, start, here in self._blocks_of(which, unread):
             out[here] = values[flat[here] - start]
-        return out.reshape(*numbers.shape, *self.shape[1:]) if numbers.ndim else out[0]
+        if numbers.ndim:
+            return out.reshape(*numbers.shape, *self.shape[1:])
+        return out[0]
 
     def searchsorted(self, times: Any, side: str) -> Any:
         assert self.times is not None
@@ -176,7 +193,9 @@ class BlockedRows:
         inside = (which >= 0) & (flat < self.times[-1])
         for values, start, here in self._blocks_of(which, inside):
             out[here] = start + np.searchsorted(values, flat[here], side="right")
-        return out.reshape(sought.shape) if sought.ndim else int(out[0])
+        if sought.ndim:
+            return out.reshape(sought.shape)
+        return int(out[0])
 
     def _blocks_of(self, which: I64, chosen: np.ndarray) -> Iterator[tuple[Any, int, I64]]:
         """Yield (rows of a block, number of its first, places of the block among the chosen of `which`)."""
@@ -208,7 +227,10 @@ def _indexed(address: SampleAddress, field: str, readers: Readers) -> RowBlocks 
                 return None  # read whole, which raises if its size is wrong
             indexer = RowIndexer(layout)
         indexer.add(data)
-    blocks = None if indexer is None else indexer.blocks()
+    if indexer is None:
+        blocks = None
+    else:
+        blocks = indexer.blocks()
     if blocks is not None and blocks.crc32c != place.crc32c != UNKNOWN_CRC:
         raise Corrupt(
             f"{address.describe(field)}: its CRC-32C is {crc_text(blocks.crc32c)}, the index has "
@@ -224,9 +246,10 @@ def rows_in_blocks(
         rows = blocks.array(number, data)
         if is_clock:
             back = np.flatnonzero(rows[1:] <= rows[:-1])
-            row = (
-                blocks.rows_of(number).start + int(back[0]) + 1 if len(back) else blocks.rows_of(number).stop
-            )
+            if len(back):
+                row = blocks.rows_of(number).start + int(back[0]) + 1
+            else:
+                row = blocks.rows_of(number).stop
             assert blocks.times is not None
             if len(back) or (row < len(blocks) and rows[-1] >= blocks.times[number + 1]):
                 raise DecodeFailed(f"a clock does not ascend: row {row}")
@@ -237,7 +260,8 @@ def rows_in_blocks(
         return f"block {number} (rows {rows.start} to {rows.stop - 1}) of {field}{SUFFIX}"
 
     source = BlockSource(address, field, cache, blocks.part, parse, name)
-    n, step = len(blocks), blocks.block_rows
+    n = len(blocks)
+    step = blocks.block_rows
     starts = np.append(np.arange(0, n, step, dtype=np.int64), n)
     return BlockedRows(source, starts, blocks.layout.dtype, blocks.layout.shape[1:], _same, blocks.times)
 
@@ -261,11 +285,13 @@ class PagedVideo:
         frame_times: Callable[[Timeline], I64],
     ) -> None:
         table = field + PACKETS
-        self.pages, self.facts = pages, pages.facts
+        self.pages = pages
+        self.facts = pages.facts
         self._source = BlockSource(
             address, table, cache, pages.part, pages.page, lambda n: f"page {n} of its head"
         )
-        self._frame_times, self._table = frame_times, replace(address, fields={table: address.fields[table]})
+        self._frame_times = frame_times
+        self._table = replace(address, fields={table: address.fields[table]})
 
     def packet_bytes(self, readers: Readers) -> bytes:
         ((data,),) = (fields.values() for fields in readers.fields([self._table], raise_corrupt))
@@ -284,10 +310,12 @@ class PagedVideo:
 
     def packets(self, frames: Sequence[int]) -> tuple[PacketPage, list[int]]:
         """Return (the packets of the pages with these frames, the frames' numbers there). Raises: BlocksMissing."""
-        numbers, starts = np.array(frames, np.int64), self.pages.starts
+        numbers = np.array(frames, np.int64)
+        starts = self.pages.starts
         which = np.searchsorted(starts, numbers, side="right") - 1
         pages = self._source.blocks(which)
-        before, own = 0, np.zeros_like(numbers)
+        before = 0
+        own = np.zeros_like(numbers)
         for number, page in pages.items():
             own[which == number] = numbers[which == number] - starts[number] + before
             before += len(page.timeline)

@@ -67,7 +67,10 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
 
     Raises: InvalidRuntime.
     """
-    called = list(of.values()) if isinstance(of, Mapping) else [of]
+    if isinstance(of, Mapping):
+        called = list(of.values())
+    else:
+        called = [of]
     if not called or not all(map(callable, called)):
         raise InvalidRuntime(
             f"by_bucket({of!r}): a dict of bucket -> decoder or transform is needed, or a function of a bucket's label"
@@ -88,7 +91,9 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
 
 
 def of_bucket(value: Any, label: str | None, where: str) -> Any:
-    return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
+    if isinstance(value, ByBucket) and label is not None:
+        return value.chosen(label, where)
+    return value
 
 
 class ReadyValue:
@@ -213,7 +218,9 @@ def decode_sample(
             elif decoder is None:
                 out[field] = value
             elif placing(decoder):
-                rng = rng_of(field) if draws(decoder) else None
+                rng = None
+                if draws(decoder):
+                    rng = rng_of(field)
                 out[field] = decoder(value, rng, place_of(field))  # type: ignore[call-arg]
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
@@ -226,7 +233,9 @@ def decode_sample(
             finally:
                 del reported  # otherwise error and frame hold each other, and the sample
     if out.keys() == data.keys():
-        return out if len(out) == 1 else {name: out[name] for name in data}
+        if len(out) == 1:
+            return out
+        return {name: out[name] for name in data}
     names = (name for field in data for name in (field, times_field(field)))
     return {name: out[name] for name in names if name in out}
 
@@ -322,5 +331,9 @@ def _name(function: object) -> str:
     """Return a function's module and qualified name; for other callable objects, their class's."""
     while isinstance(function, partial):
         function = function.func
-    of: Any = function if hasattr(function, "__qualname__") else type(function)
+    of: Any
+    if hasattr(function, "__qualname__"):
+        of = function
+    else:
+        of = type(function)
     return f"{of.__module__}.{of.__qualname__}"

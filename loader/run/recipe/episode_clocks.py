@@ -146,7 +146,10 @@ def by_clock(
     if end is not None:
         is_pad |= times >= end
     # "nearest" may pick a later value, whose age is below 0: its distance counts.
-    distance = np.abs(age) if rule == "nearest" else age
+    if rule == "nearest":
+        distance = np.abs(age)
+    else:
+        distance = age
     is_old = too_old(distance, max_age_ns)
     return Picked(index, is_pad | is_old, age, is_old, share)
 

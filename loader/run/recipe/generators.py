@@ -38,12 +38,17 @@ def of_slots(
     # (imports numpy.random, only needed for draws)
     from ...order.random.philox_generators import philox_generator
 
-    source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
+    source = slots.source[rows]
+    epoch = slots.epoch[rows]
+    ordinal = slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()
     for which, turn in {*zip(source.tolist(), epoch.tolist(), strict=True)}:
         of_epoch = np.flatnonzero((source == which) & (epoch == turn))
         of = plan.seed, plan.source_names[which], turn, ordinal[of_epoch]
-        drawn = sample_words(*of) if field is None else field_words(*of, field)
+        if field is None:
+            drawn = sample_words(*of)
+        else:
+            drawn = field_words(*of, field)
         words.update(zip(of_epoch.tolist(), drawn, strict=True))
 
     def generator(number: int) -> np.random.Generator:

@@ -211,7 +211,9 @@ def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
 
 def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:
     limit = recipe.position_limit
-    return slots.valid if limit is None else slots.valid & (slots.position < limit)
+    if limit is None:
+        return slots.valid
+    return slots.valid & (slots.position < limit)
 
 
 AHEAD = 256
@@ -226,7 +228,9 @@ class SlotPlanner:
     """
 
     def __init__(self, recipe: Recipe, end: int | None = None, locate: "Locate | None" = None) -> None:
-        self._recipe, self._end, self._locate = recipe, end, locate
+        self._recipe = recipe
+        self._end = end
+        self._locate = locate
         self._kept: dict[int, RankSlots] = {}
         """Step -> its slots, planned and not yet delivered."""
         self._asked: int | None = None
@@ -238,7 +242,8 @@ class SlotPlanner:
             return rank_slots(self._recipe, steps)
         first = steps[0]
         with self._turn:
-            before, self._asked = self._asked, first
+            before = self._asked
+            self._asked = first
             if first not in self._kept and before is not None and 0 < first - before <= AHEAD:
                 self._plan(steps)
             planned = [self._kept.pop(step, None) for step in steps]
@@ -248,7 +253,8 @@ class SlotPlanner:
         return rank_slots(self._recipe, steps)
 
     def _plan(self, steps: Sequence[int]) -> None:
-        first, n = steps[0], len(steps)
+        first = steps[0]
+        n = len(steps)
         most = min(AHEAD, AHEAD_SLOTS // self._recipe.plan.batch_size(first))
         stop = first + n * max(1, most // n)
         if self._end is not None:
@@ -286,7 +292,10 @@ class Locate:
             own_fields = fields[source]
             if not own_fields:
                 continue
-            alone = None if windows[source] is None else source
+            if windows[source] is None:
+                alone = None
+            else:
+                alone = source
             layout = field_layout(view.version, own_fields)
             kind_of_source = (own_fields, tuple(view.columns), layout, apart[source], alone)
             alike.setdefault(kind_of_source, []).append(source)
@@ -327,17 +336,22 @@ class Locate:
 
     def _stored(self, kind: SourceKind, ordinals: I64) -> I64:
         windows = self._windows[kind.sources[0]]
-        return ordinals if windows is None else windows.stored_ordinals(ordinals)
+        if windows is None:
+            return ordinals
+        return windows.stored_ordinals(ordinals)
 
     def _anchor_rows(self, kind: SourceKind, slots: Slots, rows: I64) -> I64 | None:
         windows = self._windows[kind.sources[0]]
-        return None if windows is None else windows.rows(slots.ordinal[rows])
+        if windows is None:
+            return None
+        return windows.rows(slots.ordinal[rows])
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
-            all_of_them = len(kind.sources) == len(self._kind)
-            rows_of_kind = slice(None) if all_of_them else np.flatnonzero(self._kind[source] == kind.number)
+            rows_of_kind: slice | I64 = slice(None)
+            if len(kind.sources) < len(self._kind):
+                rows_of_kind = np.flatnonzero(self._kind[source] == kind.number)
             if len(rows := real_rows[rows_of_kind]):
                 of = source[rows_of_kind]
                 yield kind, of, self._number[of], rows

@@ -90,7 +90,10 @@ class RecordedSubstitutions:
                 )
             slots = self._steps.setdefault(entry.step, {})
             known = slots.get(entry.slot, SlotEntries())
-            masked = known.masked if entry.attempt else known.masked | {entry.address.ordinal}
+            if entry.attempt:
+                masked = known.masked
+            else:
+                masked = known.masked | {entry.address.ordinal}
             slots[entry.slot] = SlotEntries(max(entry.attempt, known.attempt), masked)
 
     def has(self, step: int) -> bool:
@@ -111,14 +114,13 @@ class RecordedSubstitutions:
         """Write a step's substitutes into its slots. number: int64, each slot's number in the batch."""
         for slot, (attempt, _) in self._of(step).items():
             for row in np.flatnonzero(number == slot).tolist():
-                source, position = int(slots.source[row]), int(slots.position[row])
-                for tried, view_ordinal, ordinal in substitutes(self._plan, step, source, position):
+                source = int(slots.source[row])
+                place = int(slots.position[row])
+                for tried, view_ordinal, ordinal in substitutes(self._plan, step, source, place):
                     if tried == attempt:
-                        slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = (
-                            attempt,
-                            view_ordinal,
-                            ordinal,
-                        )
+                        slots.attempt[row] = attempt
+                        slots.view_ordinal[row] = view_ordinal
+                        slots.ordinal[row] = ordinal
 
     def masked(self, step: int, number: I64, document: I64) -> NDArray[np.bool_]:
         """Return bool [pieces]: True if the document was masked in its slot.
@@ -134,7 +136,9 @@ class RecordedSubstitutions:
 
 def _options(all_of_it: SlotEntries) -> list[SlotEntries]:
     documents = sorted(all_of_it.masked)
-    sizes = range(len(documents), -1, -1) if len(documents) <= MOST_APART else (len(documents), 0)
+    sizes: Sequence[int] = (len(documents), 0)
+    if len(documents) <= MOST_APART:
+        sizes = range(len(documents), -1, -1)
     subsets = chain.from_iterable(combinations(documents, n) for n in sizes)
     masked = [frozenset(ordinals) for ordinals in subsets]
     return [
@@ -209,7 +213,9 @@ class Recipe:
             )
         for name, source in self.plan.sources.items():
             view = stored_view(source.view)
-            fields = () if view is None else view.fields
+            fields: Sequence[str] = ()
+            if view is not None:
+                fields = view.fields
             if field not in fields or STARTS not in fields:
                 raise InvalidRuntime(
                     f"transform = laid_out({field!r}) needs {field!r} and {STARTS!r} of source {name!r}, which has "
@@ -307,7 +313,10 @@ def stored_view(view: OrderView) -> View | None:
 
 def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
     """Return (first step not to make, first stream position that is padding); None where there is no bound."""
-    end = None if steps is None else whole_number("steps", steps, 0)
+    if steps is None:
+        end = None
+    else:
+        end = whole_number("steps", steps, 0)
     if epochs is None:
         return end, None
     epochs = whole_number("epochs", epochs, 1)
@@ -346,7 +355,9 @@ def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
 
 
 def whole_number(name: str, value: object, low: int) -> int:
-    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    number = None
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        number = value.__index__()
     if number is None or number < low:
         raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
     return int(number)

@@ -39,7 +39,8 @@ class WholeChoice:
     """Frames of a video by their numbers in all of it. packets: reads its packet table."""
 
     def __init__(self, choice: Choice, packets: Callable[[], bytes]) -> None:
-        self.choice, self.packets = choice, packets
+        self.choice = choice
+        self.packets = packets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,14 +66,24 @@ class BareClip:
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return [T, H, W, C]. Reads the whole field if packets do not suffice (a false keyframe)."""
-        frames, framing = self.choice.frames, self.choice.framing
+        frames = self.choice.frames
+        framing = self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
             self.table, self.timeline, self.bodies, frames, framing, self.runs, place
         )
-        choice = self.choice if self.of_whole is None else self.of_whole.choice
+        if self.of_whole is None:
+            choice = self.choice
+        else:
+            choice = self.of_whole.choice
         if clip is None and self.is_run:
-            table = self.table if self.of_whole is None else read_packets(self.of_whole.packets())
-            timeline = self.timeline if self.of_whole is None else Timeline.of_table(table)
+            if self.of_whole is None:
+                table = self.table
+            else:
+                table = read_packets(self.of_whole.packets())
+            if self.of_whole is None:
+                timeline = self.timeline
+            else:
+                timeline = Timeline.of_table(table)
             clip = load("video.decode:read_run")(table, timeline, self.whole(), choice)
         if clip is None:
             read: dict[str, np.ndarray] = load("video.decode:read_whole")(
@@ -89,7 +100,8 @@ class WholeClip:
     """
 
     def __init__(self, data: bytes, choice: Choice) -> None:
-        self.data, self.choice = data, choice
+        self.data = data
+        self.choice = choice
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
         read: dict[str, np.ndarray] = load("video.decode:read_whole")(
@@ -109,7 +121,9 @@ def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str])
 
 
 def leader_of(decoder: Decoder | None) -> str | None:
-    return decoder.leader if isinstance(decoder, VideoDecoder) else None
+    if isinstance(decoder, VideoDecoder):
+        return decoder.leader
+    return None
 
 
 def times_field(field: str) -> str:
@@ -197,7 +211,10 @@ def read_samples(
             clips.extend(chosen)
             if not chosen:
                 places = {field: addresses[i].fields[field] for field in group}
-                held = whole[i].fields if i in whole else {}
+                if i in whole:
+                    held = whole[i].fields
+                else:
+                    held = {}
                 whole[i] = replace(addresses[i], fields={**held, **places})
     if whole:
         numbers = list(whole)
@@ -352,7 +369,8 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
 
 
 def _parts(clip: PlannedClip, numbers: range) -> list[list[FieldPart]]:
-    run, table = slice(numbers.start, numbers.stop), clip.table
+    run = slice(numbers.start, numbers.stop)
+    table = clip.table
     columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
     parts = [FieldPart(*values) for values in zip(*columns, strict=True)]
     if clip.of_whole is None:

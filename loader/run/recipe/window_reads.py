@@ -45,12 +45,14 @@ class WindowReads:
         **how: Any,
     ) -> None:
         """Raise InvalidRuntime for decoders that windows cannot use, or videos without packet tables."""
-        self._windows, self._layout = windows, windows.layout
+        self._windows = windows
+        self._layout = windows.layout
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._decoders = decoders
         self._columns = SampleColumns(self._version, dict.fromkeys(self._layout.columns))
-        known, facts = self._version.fields, self._version.facts
+        known = self._version.fields
+        facts = self._version.facts
         timed = {*self._layout.at, self._layout.anchor}
         self._clock_of = {
             field: name for field in sorted(timed) if (name := clock_field(field, known, facts))
@@ -84,7 +86,8 @@ class WindowReads:
                 raise InvalidRuntime(
                     f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=, bits=)"
                 )
-            bare, kind = replace(decoder, size=None, crop=None, times=False, bits=None), type(decoder)
+            bare = replace(decoder, size=None, crop=None, times=False, bits=None)
+            kind = type(decoder)
             if bare not in (kind(), kind(frames=DEFAULT_FRAMES)):
                 raise InvalidRuntime(
                     f"decode[{field!r}] = {decoder!r}: at= of the windows names the frames; leave out frames, stride, "
@@ -112,7 +115,8 @@ class WindowReads:
         numbers: int64, of the windows. addresses: of their episodes. Values are bytes to decode, clips, or final.
         """
         episodes = self.episodes(addresses, readers)
-        rows, counts = self._windows.rows(numbers).tolist(), self._windows.counts(numbers).tolist()
+        rows = self._windows.rows(numbers).tolist()
+        counts = self._windows.counts(numbers).tolist()
         read: dict[int, dict[str, Any] | Corrupt] = {}
         clips: list[PlannedClip] = []
         with self._blocks.batch():
@@ -121,7 +125,8 @@ class WindowReads:
                 missing: dict[BlockSource, set[int]] = {}
                 later = []
                 for number in waiting:
-                    address, episode = addresses[number], episodes[addresses[number].ordinal]
+                    address = addresses[number]
+                    episode = episodes[addresses[number].ordinal]
                     try:
                         if isinstance(episode, Corrupt):
                             raise episode
@@ -180,7 +185,8 @@ class WindowReads:
         rng_of: FieldRng,
         readers: Readers,
     ) -> tuple[dict[str, Any], list[PlannedClip]]:
-        layout, sample = self._layout, dict[str, Any]()
+        layout = self._layout
+        sample = dict[str, Any]()
         clock = episode.clocks.get(layout.anchor)
         clips: list[PlannedClip] = []
         picks: dict[str, Picked] = {}
@@ -250,9 +256,14 @@ class WindowReads:
                 read_blocks(missing, readers)
 
     def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:
-        layout, offsets = self._layout, self._layout.at[field]
-        anchor, video = episode.clocks.get(self._layout.anchor), episode.videos.get(field)
-        n = len(episode.streams[field]) if video is None else n_frames(video)
+        layout = self._layout
+        offsets = self._layout.at[field]
+        anchor = episode.clocks.get(self._layout.anchor)
+        video = episode.videos.get(field)
+        if video is None:
+            n = len(episode.streams[field])
+        else:
+            n = n_frames(video)
         if not n:
             raise DecodeFailed(f"{field!r} has no {'rows' if video is None else 'frames'}")
         if anchor is None or (field == layout.anchor and offsets.unit == "rows"):
@@ -287,15 +298,22 @@ class WindowReads:
         rng_of: FieldRng,
         readers: Readers,
     ) -> PlannedClip:
-        video, frames = episode.videos[field], picked.number.tolist()
+        video = episode.videos[field]
+        frames = picked.number.tolist()
         if isinstance(video, PagedVideo):
             page, own = video.packets(frames)
         else:
-            page, own = video, frames
+            page = video
+            own = frames
         decoder = self._decoders[field]
         assert isinstance(decoder, VideoDecoder)
-        rng = rng_of(number, field) if decoder.crop == "random" else None
-        times_s = [float(page.timeline.time_s(frame)) for frame in own] if decoder.times else []
+        rng = None
+        if decoder.crop == "random":
+            rng = rng_of(number, field)
+        if decoder.times:
+            times_s = [float(page.timeline.time_s(frame)) for frame in own]
+        else:
+            times_s = []
         choice = Choice(own, decoder.framing(rng), times_s)
         of_whole = None
         if isinstance(video, PagedVideo):
@@ -321,7 +339,8 @@ class WindowSlots:
     """Fetches windows of one source; thread-safe."""
 
     def __init__(self, plan: Plan, reads: WindowReads) -> None:
-        self._plan, self._reads = plan, reads
+        self._plan = plan
+        self._reads = reads
 
     def __call__(
         self, slots: Slots, located: LocatedSamples, readers: Readers
@@ -335,7 +354,8 @@ class WindowSlots:
         for field, at in places.fields.items():
             for number in at.unknown.tolist():
                 at.crc32c[number] = crcs[number].get(field, UNKNOWN_CRC)
-        payloads, bad = dict[int, dict[str, Any]](), dict[int, Corrupt]()
+        payloads = dict[int, dict[str, Any]]()
+        bad = dict[int, Corrupt]()
         for number, window in enumerate(read):
             if isinstance(window, Corrupt):
                 bad[number] = window

@@ -76,14 +76,20 @@ class EpisodeReads:
     ) -> None:
         """cache_bytes: of episodes, and of blocks of large arrays."""
         limit_bytes, blocks_bytes = cache_bytes
-        self._blocks_from, self._indexes = blocks_from, indexes
+        self._blocks_from = blocks_from
+        self._indexes = indexes
         self._layout = windows.layout
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
-        self._streams, self._videos, self._clock_of = streams, videos, clock_of
+        self._streams = streams
+        self._videos = videos
+        self._clock_of = clock_of
         self._arrays = {*streams, self._layout.anchor, *clock_of.values()}
         others = {field for field in self._fields if field not in self._layout.at}
-        self._may_index = {f for f in self._arrays - others if last_word(f) == "npy"} if indexes else set()
+        if indexes:
+            self._may_index = {f for f in self._arrays - others if last_word(f) == "npy"}
+        else:
+            self._may_index = set()
         self._in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
         self._in_pages = {f for f in videos if f + SUFFIX not in others}
         self.blocks = BlockCache(blocks_bytes)
@@ -140,7 +146,8 @@ class EpisodeReads:
         return out
 
     def _has_blocks(self, field: str, at: SampleAddress) -> bool:
-        rows, array = at.fields.get(field + ROWS), at.fields.get(field)
+        rows = at.fields.get(field + ROWS)
+        array = at.fields.get(field)
         return rows is not None and array is not None and rows.nbytes > 0 and array.nbytes > self._blocks_from
 
     def _indexed(self, at: SampleAddress, readers: Readers) -> dict[str, RowBlocks] | Corrupt:
@@ -187,7 +194,9 @@ class EpisodeReads:
             later = []
             for (number, field, nbytes), data in zip(waiting, read, strict=True):
                 place = places[number].fields[field]
-                head = read_head(data[0]) if data else None
+                head = None
+                if data:
+                    head = read_head(data[0])
                 if isinstance(head, int) and nbytes < head <= place.nbytes:
                     later.append((number, field, head))
                 elif isinstance(head, PacketPages) and head.nbytes == place.nbytes:
@@ -213,7 +222,10 @@ class EpisodeReads:
                 if self._is_whole(field, at, indexed):
                     arrays[field] = _array(field, data, at)
                     continue
-                blocks = indexed[field] if field in indexed else _row_blocks(field, data, at)
+                if field in indexed:
+                    blocks = indexed[field]
+                else:
+                    blocks = _row_blocks(field, data, at)
                 arrays[field] = rows_in_blocks(at, field, blocks, self.blocks, field in clock_names)
                 crcs[field] = blocks.crc32c
             videos: dict[str, PacketPage | PagedVideo] = {}
@@ -294,7 +306,9 @@ def _array(field: str, data: Mapping[str, bytes], at: SampleAddress) -> np.ndarr
 
 
 def n_frames(video: PacketPage | PagedVideo) -> int:
-    return len(video) if isinstance(video, PagedVideo) else len(video.timeline)
+    if isinstance(video, PagedVideo):
+        return len(video)
+    return len(video.timeline)
 
 
 def _video_clock(video: PacketPage | PagedVideo) -> Any:
@@ -318,4 +332,6 @@ def _clock(clock: Any, at: SampleAddress, name: str, n: int) -> Any:
 
 
 def _facts(video: PacketPage | PagedVideo) -> StreamFacts:
-    return video.facts if isinstance(video, PagedVideo) else video.table.facts
+    if isinstance(video, PagedVideo):
+        return video.facts
+    return video.table.facts

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...errors import InvalidRuntime
 from ...order.plan import Plan
@@ -60,7 +60,8 @@ class World:
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "World":
         """Return the world from the launcher's variables (`LAUNCHERS`), or a single process. Raises: InvalidRuntime."""
-        environ = os.environ if environ is None else environ
+        if environ is None:
+            environ = os.environ
         for rank, world_size in LAUNCHERS:
             if rank not in environ:
                 continue
@@ -97,7 +98,8 @@ class World:
 
         Raises: InvalidRuntime if the mesh lacks a dimension, or the process is outside it.
         """
-        names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
+        names = mesh.mesh_dim_names or ()
+        place = mesh.get_coordinate()
         unknown = [name for name in dims if name not in names]
         if not dims or unknown or len(set(dims)) < len(dims):
             raise InvalidRuntime(
@@ -106,9 +108,11 @@ class World:
             )
         if place is None:
             raise InvalidRuntime("of_mesh: this process is not in the mesh, so it has no data-parallel rank")
-        rank, world_size = 0, 1
+        rank = 0
+        world_size = 1
         for at in map(names.index, dims):
-            rank, world_size = rank * mesh.size(at) + place[at], world_size * mesh.size(at)
+            rank = rank * mesh.size(at) + place[at]
+            world_size = world_size * mesh.size(at)
         return World(rank=rank, world_size=world_size)
 
     @staticmethod
@@ -144,7 +148,9 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     Raises: InvalidRuntime for another value, with `collate=` of a dataset, or if a rank would get an empty micro batch
     (only at 1 and unequal parts).
     """
-    number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
+    number = 0
+    if hasattr(micro_batch, "__index__"):
+        number = micro_batch.__index__()
     if isinstance(micro_batch, bool) or number < 1:
         raise InvalidRuntime(f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed")
     for name, source in plan.sources.items():
@@ -166,7 +172,9 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
 def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
     """Return a rank's micro batches in all steps before `end`."""
     steps: Counter[int] = Counter()
-    ends = {None: end} if plan.buckets is None else dict(plan.buckets.turns.used_before(end).items())
+    ends: Mapping[Any, int] = {None: end}
+    if plan.buckets is not None:
+        ends = dict(plan.buckets.turns.used_before(end).items())
     for label, own in ends.items():
         stream = plan.streams[label]
         starts = [min(segment.start_step, own) for segment in stream.segments]

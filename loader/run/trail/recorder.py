@@ -42,18 +42,25 @@ def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder 
         return trail.begin(recipe, epochs)
     if not isinstance(trail, Trail):
         raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
-    return Recorder(trail, recipe, epochs) if trail.records(recipe.world.rank) else None
+    if trail.records(recipe.world.rank):
+        return Recorder(trail, recipe, epochs)
+    return None
 
 
 class Recorder:
     """Records what a rank delivers. The training's thread calls `handed` and `note`."""
 
     def __init__(self, trail: Trail, recipe: Recipe, epochs: int | None) -> None:
-        self._trail, self._recipe, self._epochs = trail, recipe, epochs
+        self._trail = trail
+        self._recipe = recipe
+        self._epochs = epochs
         self._noted_plan = recipe.plan  # of the step that was delivered last
         self._world = recipe.world
         self._rows: list[StepRow] = []
-        self._lock, self._wake, self._end, self._ended = Lock(), Signal(), Signal(), False
+        self._lock = Lock()
+        self._wake = Signal()
+        self._end = Signal()
+        self._ended = False
         self._start: StartRecord | None = None  # set once it is stored
         self._first = self._n = 0  # slots of the last delivered micro batch, in the rank's part
         self._real: Any = None  # bool [n], False at padding
@@ -62,7 +69,9 @@ class Recorder:
     def checksums(self, batch: Batch) -> dict[str, int] | None:
         """Return `tensor_crcs` of the batch if its step records them, else None. For any thread."""
         every = self._trail.tensors_every
-        return tensor_crcs(batch.fields) if every and batch.step % every == 0 else None
+        if every and batch.step % every == 0:
+            return tensor_crcs(batch.fields)
+        return None
 
     def add_step(self, batch: Batch, crcs: dict[str, int] | None) -> None:
         row = StepRow(
@@ -85,7 +94,8 @@ class Recorder:
 
     def micro_batch_delivered(self, piece: Batch) -> None:
         self._first += self._n
-        self._n, self._real = len(piece), piece.ordinals >= 0
+        self._n = len(piece)
+        self._real = piece.ordinals >= 0
 
     def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
         if not self._rows:
@@ -141,7 +151,8 @@ class Recorder:
         self._thread.start()
 
     def _work(self) -> None:
-        interval_s, gap_s = max(SECONDS, self._world.world_size / 10), max(GAP_S, self._world.world_size / 10)
+        interval_s = max(SECONDS, self._world.world_size / 10)
+        gap_s = max(GAP_S, self._world.world_size / 10)
         try:
             self._recorded_start()
         except Exception as error:  # noqa: BLE001 - no trail may end a training
@@ -180,8 +191,12 @@ class Recorder:
             self._failed(rows, error)
 
     def _failed(self, rows: list[StepRow], error: Exception) -> None:
-        run, url, folder = self._trail.run, self._trail.root.store.url, trail_folder(self._trail.run)
-        steps = f"steps {rows[0].step} to {rows[-1].step}" if rows else "its start"
+        run = self._trail.run
+        url = self._trail.root.store.url
+        folder = trail_folder(self._trail.run)
+        steps = "its start"
+        if rows:
+            steps = f"steps {rows[0].step} to {rows[-1].step}"
         _log.error(
             "the trail of run %r lacks %s so far: %s. Let the job create objects under %s/%s and %s/plans/",
             *(run, steps, error, url, folder, url),

@@ -76,7 +76,9 @@ def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
         if not value.numel():  # torch views no empty tensor from numpy as bytes: its stride is 0
             return np.zeros(0, np.uint8)
         return np.asarray(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
+    array = None
+    if hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
     if array is None or array.dtype.hasobject:
         raise TypeError(f"{type(value).__name__} has no bytes of its own")
     return array.reshape(-1).view(np.uint8)
@@ -111,7 +113,8 @@ class SlotColumns:
         framework: str,
         list_fields: frozenset[str] = frozenset(),
     ) -> None:
-        self._n, self.framework = n_slots, framework
+        self._n = n_slots
+        self.framework = framework
         self.list_fields = list_fields
         self._padding: dict[str, Any] = {}  # field of `list_fields` -> its value at padding
         self._dropped: dict[str, dict[int, _Dropped]] = {}
@@ -123,7 +126,8 @@ class SlotColumns:
         self._slots.add(slot)
         values = {}
         for name, value in sample.items():
-            dropped, kept = self._dropped.setdefault(name, {}), self._kept.setdefault(name, {})
+            dropped = self._dropped.setdefault(name, {})
+            kept = self._kept.setdefault(name, {})
             if name in self.list_fields:
                 self._padding[name] = self._converted(name, empty_like(value))
             elif _depends(value):
@@ -143,7 +147,8 @@ class SlotColumns:
         return {name: crc for name, crc in values.items() if crc is not None}
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> dict[str, int]:
-        values, others = {}, {}
+        values = {}
+        others = {}
         for name, value in sample.items():
             dropped = self._dropped[name].get(slot)
             if dropped is None:
@@ -159,7 +164,10 @@ class SlotColumns:
         """
         converted: dict[int, dict[str, Any]] = {slot: {} for slot in sorted(self._slots) if slot != EXAMPLE}
         for name, dropped in self._dropped.items():
-            column = None if dropped else self._column(name)
+            if dropped:
+                column = None
+            else:
+                column = self._column(name)
             for slot, values in converted.items():
                 if slot not in dropped:
                     kept = self._kept[name].get(slot)
@@ -177,7 +185,8 @@ class SlotColumns:
         return as_framework({name: column}, np.ones(1, bool), self.framework)[0][name]
 
     def _crc(self, name: str) -> int | None:
-        dropped, kept = self._dropped[name], self._kept[name]
+        dropped = self._dropped[name]
+        kept = self._kept[name]
         if not dropped:
             return tensor_crcs({name: self._column(name)}).get(name)
         is_list = name in self.list_fields
@@ -185,7 +194,10 @@ class SlotColumns:
             zeros = bytes(dropped[min(dropped)].data[1])
             padding = crc32c(zeros), len(zeros)
             return _joined(column, (dropped[i].data if i in dropped else padding for i in range(self._n)))
-        kinds = {one.kind for one in dropped.values()} if dropped.keys() == self._slots else set()
+        if dropped.keys() == self._slots:
+            kinds = {one.kind for one in dropped.values()}
+        else:
+            kinds = set()
         padded = _crc_of(self._padding.get(name, padding_of(kinds)))
         parts = []
         for slot in range(self._n):
@@ -219,7 +231,10 @@ def _is_tensor(value: Any) -> bool:
 def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
     if not (is_array or (_is_tensor(value) and framework == "torch")):
-        kind = type(value) if type(value) in (bytes, str) else object
+        if type(value) in (bytes, str):
+            kind = type(value)
+        else:
+            kind = object
         return _Dropped(kind, (), "", (0, 0), _crc_of(converted))
     head, values = pieces(converted)
     data = crc32c(values), len(values)
@@ -232,7 +247,8 @@ def _crc_of(value: Any) -> tuple[int, int] | None:
     crc = n = 0
     try:
         for piece in pieces(value):
-            crc, n = crc32c(piece, crc), n + len(piece)
+            crc = crc32c(piece, crc)
+            n = n + len(piece)
     except (TypeError, RecursionError):
         return None
     return crc, n

@@ -96,7 +96,10 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
     if shape is None and isinstance(values, Sequence) and not isinstance(values, str | bytes):
         shape = (len(values),)
     if shape is None or tuple(shape) != (n_slots,):
-        description = type(values).__name__ if shape is None else f"shape {tuple(shape)}"
+        if shape is None:
+            description = type(values).__name__
+        else:
+            description = f"shape {tuple(shape)}"
         raise InvalidRuntime(
             f"note(per_sample={{{name!r}: ...}}) has {description}; one number for each of the {n_slots} slots of the "
             "batch handed out last is needed"
@@ -107,10 +110,14 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
 def _as_now(value: Any) -> Any:
     if hasattr(value, "detach"):
         now = value.detach().clone()
-        return _OnGpu(now) if getattr(now, "is_cuda", False) else now
-    return (
-        value.copy() if isinstance(value, np.ndarray) else list(value) if isinstance(value, list) else value
-    )
+        if getattr(now, "is_cuda", False):
+            return _OnGpu(now)
+        return now
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return list(value)
+    return value
 
 
 class _OnGpu:

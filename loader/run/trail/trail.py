@@ -117,7 +117,10 @@ def facts_of(code: Any) -> CodeFacts:
     while isinstance(own, partial):
         own = own.func
     own = getattr(own, "__func__", own)
-    named = own if hasattr(own, "__qualname__") else type(own)
+    if hasattr(own, "__qualname__"):
+        named = own
+    else:
+        named = type(own)
     is_plain = own is code and named is own
     return CodeFacts(
         name=f"{_module_name(named.__module__)}:{named.__qualname__}",
@@ -128,16 +131,22 @@ def facts_of(code: Any) -> CodeFacts:
 
 def _module_name(module: str) -> str:
     imported = sys.modules.get(module)
-    file, spec = getattr(imported, "__file__", None), getattr(imported, "__spec__", None)
+    file = getattr(imported, "__file__", None)
+    spec = getattr(imported, "__spec__", None)
     if module != "__main__" or file is None:
         return module
-    return Path(file).stem if spec is None else str(spec.name)
+    if spec is None:
+        return Path(file).stem
+    return str(spec.name)
 
 
 def _source_sha256(code: Any) -> str:
     file = getattr(sys.modules.get(code.__module__), "__file__", None)
     try:
-        source = Path(file).read_bytes() if file else inspect.getsource(code).encode()
+        if file:
+            source = Path(file).read_bytes()
+        else:
+            source = inspect.getsource(code).encode()
     except (OSError, TypeError):
         return ""
     return hashlib.sha256(source).hexdigest()
@@ -153,12 +162,17 @@ def transforms_of(recipe: Recipe) -> dict[str, CodeFacts]:
 
 
 def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
-    chosen = recipe.decode if isinstance(recipe.decode, Mapping) else {}
+    if isinstance(recipe.decode, Mapping):
+        chosen = recipe.decode
+    else:
+        chosen = {}
     facts: dict[str, dict[str, CodeFacts]] = {}
     for source, own in zip(recipe.plan.sources.values(), recipe.decoders(), strict=True):
         view = stored_view(source.view)
         for field in view.fields if view is not None else ():
-            label = source.bucket or "" if isinstance(chosen.get(field), ByBucket) else ""
+            label = ""
+            if isinstance(chosen.get(field), ByBucket):
+                label = source.bucket or ""
             if field in own and label not in facts.setdefault(field, {}):
                 facts[field][label] = facts_of(own[field])
     return facts

@@ -28,7 +28,9 @@ class MemorySegment:
 
     def __init__(self, number: int, fd: int, nbytes: int) -> None:
         """Map the memory and own the descriptor. number: its name for trainer and workers."""
-        self.number, self.fd, self.nbytes = number, fd, nbytes
+        self.number = number
+        self.fd = fd
+        self.nbytes = nbytes
         self._close_fd = weakref.finalize(self, os.close, fd)
         self._close_fd.atexit = False
         self.memory = mmap.mmap(fd, nbytes)
@@ -93,8 +95,13 @@ class BatchSlot:
         self._top = self._most = 0
 
     def begin(self, segment: MemorySegment | None) -> None:
-        self._segment, self._top, self._outside = segment, 0, []
-        self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
+        self._segment = segment
+        self._top = 0
+        self._outside = []
+        if segment:
+            self._memory = bytes_of(segment)
+        else:
+            self._memory = np.empty(0, np.uint8)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         nbytes = prod(shape) * dtype.itemsize
@@ -231,7 +238,9 @@ class Ring:
     """The trainer's segments. Not thread-safe, except that any thread may free arrays at any time."""
 
     def __init__(self, bound_bytes: int, workers: int) -> None:
-        self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
+        self._bound = bound_bytes
+        self._spare = workers + 2
+        self._most = max(MAX_SEGMENTS, 4 * workers)
         self._segments: dict[int, MemorySegment] = {}
         self._free: deque[MemorySegment] = deque()
         self._next = 0
@@ -275,7 +284,8 @@ class Ring:
         segment.close()
 
     def trim(self) -> list[MemorySegment]:
-        beyond, nbytes = [], self.nbytes
+        beyond = []
+        nbytes = self.nbytes
         while len(self._free) > self._spare and nbytes > self._bound:
             beyond.append(self._free.popleft())
             nbytes -= beyond[-1].nbytes

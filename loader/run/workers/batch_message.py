@@ -295,7 +295,8 @@ class LogCollector(logging.Handler):
             self.handleError(record)
 
     def drain(self) -> list[tuple[str, int, str]]:
-        drained, self._records = self._records, []
+        drained = self._records
+        self._records = []
         return drained
 
 

@@ -55,7 +55,8 @@ class ForkServer:
             theirs.close()
             for fd in fds[1:]:
                 os.close(fd)
-        self._turn, self._n_workers = Lock(), 0
+        self._turn = Lock()
+        self._n_workers = 0
         self._unwaited: deque[tuple[int, float]] = deque()
         weakref.finalize(self, _end, self._control, self._process, os.getpid())
 
@@ -136,7 +137,8 @@ def fork_server(modules: Iterable[str] = ()) -> ForkServer:
         setting = _inherited()
         if _current is None or _setting != setting or not _current.is_alive():
             _current = None  # ends after `wait` for its last worker
-            _current, _setting = ForkServer(modules), setting
+            _current = ForkServer(modules)
+            _setting = setting
         return _current
 
 
@@ -147,7 +149,8 @@ def prepare(modules: Iterable[str] = ()) -> None:
 
 def _forget() -> None:
     global _current, _turn
-    _current, _turn = None, Lock()
+    _current = None
+    _turn = Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

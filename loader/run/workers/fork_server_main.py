@@ -64,7 +64,8 @@ def main(modules: Iterable[str], control_fd: int, trainer_fd: int = -1) -> NoRet
 
 class _Server:
     def __init__(self, control: socket.socket, trainer_fd: int) -> None:
-        self._control, self._trainer_fd = control, trainer_fd
+        self._control = control
+        self._trainer_fd = trainer_fd
         self._pids: dict[int, int] = {}  # number of a worker -> its process number
         self._ended: dict[int, int] = {}  # process number -> exit code, until the trainer asks
         self._warned = False
@@ -108,7 +109,10 @@ class _Server:
     def _start(self, request: ForkRequest) -> None:
         with socket.socket(fileno=request.socket) as sock:
             try:
-                pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
+                if n_threads() == 1:
+                    pid = self._fork(request)
+                else:
+                    pid = self._spawn(request)
             except OSError as error:
                 send(sock, WorkerMessage(MessageKind.NOT_STARTED, error.errno or 0))
                 return

@@ -62,7 +62,10 @@ def connection() -> tuple[socket.socket, socket.socket]:
 
 def send(sock: socket.socket, message: WorkerMessage, fd: int | None = None) -> None:
     """Send a message, optionally with a descriptor. Raises: EOFError if the other side is gone; OSError."""
-    rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    if fd is None:
+        rights = []
+    else:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
         sock.sendmsg([_LAYOUT.pack(*message)], rights)
     except ConnectionError:
@@ -191,7 +194,9 @@ def too_few_files(doing: str, workers: int) -> InvalidRuntime:
 
 def if_few() -> str:
     """Return a hint for a worker that ended silently; "" if the limit is an unlikely cause."""
-    return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
+    if 0 <= _limit() < _FEW:
+        return f" It may have {_limit()} open files (`ulimit -n`): raise that."
+    return ""
 
 
 def _limit() -> int:

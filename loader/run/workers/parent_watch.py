@@ -24,7 +24,8 @@ class ParentWatch:
     """
 
     def __init__(self, sock: socket.socket, trainer_fd: int) -> None:
-        self._sock, self._trainer_fd = sock, trainer_fd
+        self._sock = sock
+        self._trainer_fd = trainer_fd
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="penstock-watch", daemon=True).start()
 

@@ -97,8 +97,11 @@ class BatchWorker:
     def __init__(
         self, sock: socket.socket, slot: BatchSlot, assembler: Assembler, metrics: Metrics, logs: LogCollector
     ) -> None:
-        self._sock, self._slot, self._assembler = sock, slot, assembler
-        self._metrics, self._logs = metrics, logs
+        self._sock = sock
+        self._slot = slot
+        self._assembler = assembler
+        self._metrics = metrics
+        self._logs = logs
         self._segments: dict[int, MemorySegment] = {}
         self._asked: deque[WorkerMessage] = deque()
         self._make_batches = making(assembler.batches)

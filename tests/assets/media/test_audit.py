@@ -21,7 +21,7 @@ from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
 from assets.media.video import audit as video_audit
-from assets.media.video.audit import orientation
+from assets.media.video.stream_facts import orientation
 from assets.media.video.timestamps import TimedFrame, Timing, frame_crc, seek_ok
 from loader.errors import MissingDependency
 

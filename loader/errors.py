@@ -69,11 +69,96 @@
 
 A message names the fault, the given and the accepted value, and the remedy; for stored data also the address
 (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
+Programs read the same facts from the fields `what`, `where`, `given` and `accepted`: a text may change.
 """
+
+import os
+import re
+from collections import abc
+from typing import Self
+
+# Patterns as texts, compiled at their first use: `import loader` needs none.
+USERINFO = r"(?<=://)[^/@:\s\[]*:(?![0-9]{1,5}/)[^\s\"'<>]{0,256}@"
+"""A password may hold @ and /; a colon with a port and a path is none."""
+_SIGNED = (
+    r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
+    r"x-goog-credential|awsaccesskeyid|access_token|token|(?:api|secret|access)?[_-]?key|password|passwd|pwd|secret)=[^&\s\"']+"
+)
+
+# Bounds of fields. Longer texts are cut. Longer and deeper lists become their repr: a list may contain itself.
+MAX_CHARS = 300
+MAX_ENTRIES = 20
+MAX_DEPTH = 3
+
+
+def redact(text: str, secrets: abc.Iterable[str] = ()) -> str:
+    """Return `text` without the given secrets, passwords in URLs and signatures in queries."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    without_passwords = re.sub(USERINFO, "***@", text)
+    return re.sub(_SIGNED, r"\1=***", without_passwords)
+
+
+def plain_value(value: object, depth: int = 0) -> object:
+    """Return a value as fields of errors hold it: a number or truth value, a text, or a short list or tuple of these.
+
+    Any other object becomes its repr: a worker process pickles its errors, and a log may store them. Texts lose secrets
+    and are cut.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)  # not a subclass, such as an enum of the caller's
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return redact(str(value))[:MAX_CHARS]
+    if isinstance(value, os.PathLike):
+        return plain_value(os.fsdecode(value))
+    if isinstance(value, list | tuple) and len(value) <= MAX_ENTRIES and depth < MAX_DEPTH:
+        entries = [plain_value(entry, depth + 1) for entry in value]
+        return entries if isinstance(value, list) else tuple(entries)
+    return plain_value(repr(value))
 
 
 class PenstockError(Exception):
-    """Base of all errors that penstock raises on purpose."""
+    """Base of all errors that penstock raises on purpose.
+
+    A field is None if the error does not state it. Fields hold plain values without secrets, see `plain_value`.
+    """
+
+    what: str | None = None
+    """Name of the argument, field, column, key or file at fault."""
+    where: str | None = None
+    """Address of the fault: a location, a version, a sample or a line."""
+    given: object = None
+    """The offending value, or its size or type."""
+    accepted: object = None
+    """Accepted values, or a text that describes them."""
+
+    def __init__(
+        self,
+        *args: object,
+        what: object = None,
+        where: object = None,
+        given: object = None,
+        accepted: object = None,
+    ) -> None:
+        super().__init__(*args)
+        self._set_fields({"what": what, "where": where, "given": given, "accepted": accepted})
+
+    def with_message(self, message: str, **fields: object) -> Self:
+        """Return an error of this type with another message and the same fields, except stated ones and notes."""
+        error = type(self)(message)
+        own = {name: value for name, value in vars(self).items() if name != "__notes__"}
+        vars(error).update(own)
+        error._set_fields(fields)
+        return error
+
+    def _set_fields(self, fields: abc.Mapping[str, object]) -> None:
+        for name, value in fields.items():
+            if value is not None:
+                setattr(self, name, plain_value(value))
 
 
 class StoreError(PenstockError):
@@ -124,9 +209,16 @@ class CorruptCheckpoint(Corrupt):
     """A checkpoint lacks bytes, or has others than were written."""
 
     def __init__(
-        self, message: str, *, run: str = "", step: int = 0, name: str = "", problem: str = ""
+        self,
+        message: str,
+        *,
+        run: str = "",
+        step: int = 0,
+        name: str = "",
+        problem: str = "",
+        **fields: object,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, **fields)
         self.run = run
         self.step = step
         self.name = name
@@ -193,8 +285,8 @@ class VersionNotFound(RootError, LookupError):
     dataset: the existing dataset that has no such version; "" if there is no such dataset; None if not stated.
     """
 
-    def __init__(self, *args: object, dataset: str | None = None) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: object, dataset: str | None = None, **fields: object) -> None:
+        super().__init__(*args, **fields)
         self.dataset = dataset
 
 
@@ -217,8 +309,8 @@ class TakedownNotFound(RootError, LookupError):
 class VersionRetired(RootError, LookupError):
     """The version was retired, for the reason in the message. dataset: the version's dataset."""
 
-    def __init__(self, *args: object, dataset: str | None = None) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: object, dataset: str | None = None, **fields: object) -> None:
+        super().__init__(*args, **fields)
         self.dataset = dataset
 
 

@@ -1,15 +1,15 @@
 """Names, English and density: what is hard to read, counted in each file and each room. The counts only fall.
 
 What tests/style.txt still counts are reasons that tables and samples store, sides of an image (`left`), public names
-(`pack(beside=)`), stored keys, and fixed terms of pages (a sample that was taken down).
+(`pack(beside=)`, `error.given`), stored keys, and fixed terms of pages (a sample that was taken down).
 
 tests/density.txt holds the figures of each room, a folder of two names such as loader/order, and below them the
 modules that are too dense for a new one. Two tolerances keep small, unrelated commits green: the figures are rounded
 in favour of the room (`STEP`), and a room may exceed one by a few lines' worth (`SLACK`). A room that has reached
 `AIM` may move below it. A module that moves to another room takes its figures along: edit the file by hand.
 
-`python tests/test_style.py` writes both files anew, and lets no figure of a room rise; with paths it prints each hit
-in these files, and the figures of each module.
+`python tests/test_style.py` writes these files and tests/matches.txt anew, and lets no figure of a room rise; with
+paths it prints each hit in these files, and the figures of each module.
 """
 
 import ast
@@ -151,6 +151,39 @@ def test_pages_stay_few_and_short() -> None:
     pages = sorted((ROOT / "docs").rglob("*.md"))
     assert len(pages) <= MOST_PAGES
     assert sum(len(page.read_text().split()) for page in pages) <= MOST_WORDS
+
+
+MATCHES = Path(__file__).parent / "matches.txt"
+"""How many `match=` the tests of each room have: they pin the English of an error, and `refusal` its fields."""
+
+
+def matches() -> dict[str, int]:
+    """Return room of the tests -> number of `match=` in its modules."""
+    counts: Counter[str] = Counter()
+    for path in Path(__file__).parent.rglob("*.py"):
+        n = len(re.findall(r"\bmatch=", path.read_text()))
+        counts[room(path.relative_to(ROOT / "tests").as_posix()) or "."] += n
+    return {name: n for name, n in sorted(counts.items()) if n}
+
+
+def recorded_matches() -> dict[str, int]:
+    """Return room of the tests -> number of `match=` that it may have, from tests/matches.txt."""
+    lines = MATCHES.read_text().splitlines()
+    return {name: int(n) for n, name in (line.split() for line in lines)}
+
+
+def test_no_room_pins_more_texts_than_recorded() -> None:
+    allowed = recorded_matches()
+    more = {name: (n, allowed.get(name, 0)) for name, n in matches().items() if n > allowed.get(name, 0)}
+    assert not more, f"room: (match=, allowed); assert fields with tests/refusals.py instead: {more}"
+
+
+def write_matches() -> None:
+    """Write tests/matches.txt; no room gets a higher number."""
+    allowed = recorded_matches()
+    lower = {name: min(n, allowed.get(name, 0)) for name, n in matches().items()}
+    MATCHES.write_text("".join(f"{n} {name}\n" for name, n in lower.items() if n))
+    print(f"{sum(lower.values())} match= in {len(lower)} rooms")
 
 
 DENSITY = Path(__file__).parent / "density.txt"
@@ -334,6 +367,7 @@ def main() -> None:
         COUNTS.write_text("".join(f"{n} {name}\n" for name, n in counts.items()))
         print(f"{sum(counts.values())} hits in {len(counts)} files")
         write_densities()
+        write_matches()
 
 
 if __name__ == "__main__":

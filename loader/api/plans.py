@@ -355,4 +355,4 @@ def _viewed(name: str, choice: Any) -> Any:
     try:
         return items(choice)
     except InvalidPlan as error:
-        raise type(error)(f"source {name!r}: {error}") from None
+        raise error.with_message(f"source {name!r}: {error}") from None

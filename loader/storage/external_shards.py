@@ -86,7 +86,7 @@ class RefusedPlace:
         self.url, self._why = url, why
 
     def __getattr__(self, name: str) -> Any:
-        raise type(self._why)(str(self._why))  # a new error: readers add notes to it
+        raise self._why.with_message(str(self._why))  # a new error: readers add notes to it
 
 
 ObjectsOf = Callable[[str], Sequence[PlacedObject]]

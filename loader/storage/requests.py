@@ -247,7 +247,7 @@ class Retrier:
 
 
 def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> StoreError:
-    return type(error)(
+    return error.with_message(
         f"{error}; gave up after {tries} tries in {spent_s:.1f} s (retry_deadline_s={deadline_s:g}): "
         "check the store and the network, lower max_concurrency, or give it longer"
     )

@@ -4,14 +4,15 @@ Credentials never travel: a worker finds its own in the environment, a profile o
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FunctionType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..errors import InvalidStore
+from ..errors import USERINFO, InvalidStore
+from ..errors import redact as redact
 from ..keywords import did_you_mean
 from .requests import Limiter, RetryBudget
 from .store import Store, check_key
@@ -37,13 +38,6 @@ PLAIN_OPTIONS = frozenset(
 )
 PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
 """Prefixes of option names that do not change their meaning."""
-
-_USERINFO = re.compile(r"(?<=://)[^/@:\s\[]*:(?![0-9]{1,5}/)[^\s\"'<>]{0,256}@")
-"""A password may hold @ and /; a colon with a port and a path is none."""
-_SIGNED = re.compile(
-    r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
-    r"x-goog-credential|awsaccesskeyid|access_token|token|(?:api|secret|access)?[_-]?key|password|passwd|pwd|secret)=[^&\s\"']+"
-)
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _WEB_USER = re.compile(r"(?i)\bhttps?://[^/?#@\s]+@")
@@ -92,7 +86,7 @@ def is_secret(name: str) -> bool:
 
 def holds_secret(name: str, value: object) -> bool:
     """Return whether an option is secret by its name, or because its value is a URL with a password."""
-    if isinstance(value, str) and _USERINFO.search(value):
+    if isinstance(value, str) and re.search(USERINFO, value):
         return True
     return is_secret(name) and not _is_plain(value)
 
@@ -105,13 +99,6 @@ def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
         elif isinstance(value, Mapping):
             texts.extend(secret_values(value))
     return tuple(sorted((text for text in texts if len(text) >= 4), key=len, reverse=True))
-
-
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without the given secrets, passwords in URLs and signatures in queries."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return _SIGNED.sub(lambda match: f"{match.group(1)}=***", _USERINFO.sub("***@", text))
 
 
 def has_url_secret(text: str) -> bool:

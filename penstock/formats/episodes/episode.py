@@ -312,7 +312,7 @@ class _NamedErrors:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, InvalidSample | Corrupt):
-            raise type(error)(f"{self._where}: {error}; {self._leave_out}") from error
+            raise error.with_message(f"{self._where}: {error}; {self._leave_out}") from error
 
 
 def _ns_of(stamp: Any) -> int | None:

@@ -142,7 +142,7 @@ class UnitReader:
             try:
                 yield make_sample(key, fields, sample.metadata, source)
             except InvalidSample as error:
-                raise type(error)(f"{run.info.key}, sample {sample.key!r}: {error}") from error
+                raise error.with_message(f"{run.info.key}, sample {sample.key!r}: {error}") from error
 
     def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
         """Return field name -> the format's name, except fields that the options leave out."""

@@ -125,21 +125,30 @@ def sealed_part(
         offset += len(content)
     data = whole.data.toreadonly()
     part = StoredObject(name=name, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    placed, offset = [], len(begins)
-    for piece in pieces:
-        sums = checksums(data[offset : offset + piece.nbytes])
-        placed.append(
-            StoredPiece(
-                part=part,
-                offset=offset,
-                nbytes=piece.nbytes,
-                offsets=piece.offsets,
-                sizes=piece.sizes,
-                crc32c=sums,
-            )
+    sums = [checksums(content) for content in contents]
+    return data, placed_pieces(part, len(begins), pieces, sums)
+
+
+def placed_pieces(
+    part: StoredObject,
+    offset: int,
+    pieces: Sequence[TensorPiece],
+    sums: Sequence[tuple[int, ...]],
+) -> list[StoredPiece]:
+    """Return the locations of a part's pieces. offset: of the first one, in bytes. sums: `checksums` of each."""
+    placed = []
+    for piece, piece_sums in zip(pieces, sums, strict=True):
+        stored = StoredPiece(
+            part=part,
+            offset=offset,
+            nbytes=piece.nbytes,
+            offsets=piece.offsets,
+            sizes=piece.sizes,
+            crc32c=piece_sums,
         )
+        placed.append(stored)
         offset += piece.nbytes
-    return data, placed
+    return placed
 
 
 def checksums(data: memoryview) -> tuple[int, ...]:

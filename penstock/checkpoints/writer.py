@@ -113,12 +113,11 @@ class CheckpointWriter(StorageWriter):
         stored: dict[dcp.MetadataIndex, list[StoredPiece]] = {item.index: [] for item in plan.items}
         parts = enumerate(packed_parts(self._pieces(plan, planner), self._part_bytes))
 
-        def write(numbered: tuple[int, list[TensorPiece]]) -> tuple[list[TensorPiece], list[StoredPiece]]:
+        def write(numbered: tuple[int, list[TensorPiece]]) -> tuple[list[TensorPiece], Sequence[StoredPiece]]:
             number, pieces = numbered
             name = f"{attempt}-{number:05d}.safetensors"
-            data, placed = sealed_part(name, pieces, [self._content(piece, planner) for piece in pieces])
-            self.store_object(placed[0].part, data)
-            return pieces, placed
+            contents = [self._content(piece, planner) for piece in pieces]
+            return pieces, self.store_part(name, pieces, contents)
 
         for pieces, placed in several(write, parts, at_once=self.at_once):
             for piece, where in zip(pieces, placed, strict=True):
@@ -154,6 +153,17 @@ class CheckpointWriter(StorageWriter):
             **self._facts,
         )
         self.commit(checkpoint)
+
+    def store_part(
+        self,
+        name: str,
+        pieces: Sequence[TensorPiece],
+        contents: Sequence[memoryview],
+    ) -> Sequence[StoredPiece]:
+        """Store a part; return the locations of its pieces. Raises: StoreError."""
+        data, placed = sealed_part(name, pieces, contents)
+        self.store_object(placed[0].part, data)
+        return placed
 
     def store_object(self, stored: StoredObject, data: bytes | memoryview) -> None:
         """Store a part or the index. Raises: StoreError."""

@@ -6,13 +6,16 @@ disk piece by piece, at most AT_ONCE at a time: the other threads stay free for 
 
 import base64
 import json
+import mmap
 import os
 import re
 import threading
 
+from ...cores import lower_thread_priority
 from ...errors import StoreError
+from ...storage.threads import DaemonPool
 from ..spec import NodeCache
-from .heads import SHA256, BadHead, page_answer_head
+from .heads import CHECKSUM, BadHead, page_answer_head
 from .near_files import (
     FILE_BYTES,
     MARKER_BYTES,
@@ -30,13 +33,15 @@ from .server import Exchange
 PREFIX = "/v1/near"
 AT_ONCE = 8
 """Most files that are received at a time. One more is answered 503, before its body."""
+RECEIVE_BYTES = 4 * 2**20
+"""Bytes of a file in memory. Writes of so many bypass the page cache."""
 MARKER = "marker"
 """Last segment of a marker's path."""
 
 _RUN_PATH = re.compile(rf"{PREFIX}/({RUN})")
 _STEP_PATH = re.compile(rf"{PREFIX}/({RUN})/({STEP})")
 _FILE_PATH = re.compile(rf"{PREFIX}/({RUN})/({STEP})/({PART}|{MARKER})")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CRC32C = re.compile(r"[0-9a-f]{8}")
 
 
 class NearAnswers:
@@ -46,6 +51,7 @@ class NearAnswers:
         self._files = NearFiles(near_folder(spec))
         self._is_private = not spec.shared
         self._receiving = threading.Semaphore(AT_ONCE)
+        self._receivers = DaemonPool(AT_ONCE, "penstock-near-receipt")
 
     def answer(self, exchange: Exchange) -> None:
         """Answer one request below PREFIX. Raises: BadHead; BrokenExchange; OSError."""
@@ -105,9 +111,9 @@ class NearAnswers:
         """Receive a file."""
         # Each refusal comes before the body: `Expect: 100-continue` then saves the caller 64 MiB.
         head = exchange.head
-        sha256 = head.headers.get(SHA256, "")
-        if not _SHA256.fullmatch(sha256):
-            raise BadHead(400, f"the header {SHA256} is missing or no SHA-256")
+        checksum = head.headers.get(CHECKSUM, "")
+        if not _CRC32C.fullmatch(checksum):
+            raise BadHead(400, f"the header {CHECKSUM} is missing or no CRC-32C in 8 hex digits")
         most = FILE_BYTES
         if name == MARKER:
             most = MARKER_BYTES
@@ -121,15 +127,33 @@ class NearAnswers:
         if not self._receiving.acquire(blocking=False):
             raise BadHead(503, f"this node receives {AT_ONCE} files already: ask again")
         try:
-            self._files.write(
+            receipt = self._receivers.submit(
+                self._receive,
+                exchange,
                 _key(run, step, name),
-                head.nbytes,
-                sha256,
-                exchange.body(),
+                int(checksum, 16),
             )
+            receipt.result()
         finally:
             self._receiving.release()
         exchange.send_text(200, "stored")
+
+    def _receive(
+        self,
+        exchange: Exchange,
+        key: str,
+        checksum: int,
+    ) -> None:
+        # A training's ranks are on this machine, and a step must not wait for another node's save.
+        lower_thread_priority()
+        # It begins at a page, as writes that bypass the page cache need it.
+        memory = mmap.mmap(-1, min(RECEIVE_BYTES, exchange.head.nbytes))
+        self._files.write(
+            key,
+            exchange.head.nbytes,
+            checksum,
+            exchange.body(memoryview(memory)),
+        )
 
     def _send(
         self,

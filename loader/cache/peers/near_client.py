@@ -8,7 +8,7 @@ import base64
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from ...json_text import DamagedJson, parse_json_object
 from ...storage.cloud.http_connection import PLAIN, HttpConnection, Place
 from ..addresses import split_address
-from .heads import SHA256
+from .heads import CHECKSUM
 from .near_answers import MARKER, PREFIX
 from .near_files import MARKER_BYTES, MARKERS, NearFile, NearRun, NearStep
 
@@ -68,21 +68,24 @@ class NearClient:
         run: str,
         step: int,
         name: str,
-        data: bytes | memoryview,
-        sha256: str,
+        pieces: Sequence[bytes | memoryview],
+        checksum: int,
     ) -> None:
-        """Store a part or an index on a node, durably once this returns. Waits for a busy node."""
+        """Store a part or an index on a node, durably once this returns. Waits for a busy node.
+
+        pieces: the file's bytes, in order. checksum: their CRC-32C.
+        """
         path = f"{PREFIX}/{run}/{step:012d}/{name}"
         # The server's refusals come before the body: a full disk costs no transfer.
-        headers = f"{SHA256}: {sha256}\r\nContent-Length: {len(data)}\r\nExpect: 100-continue\r\n"
-        body = memoryview(data)
+        nbytes = sum(len(piece) for piece in pieces)
+        headers = f"{CHECKSUM}: {checksum:08x}\r\nContent-Length: {nbytes}\r\nExpect: 100-continue\r\n"
         deadline_s = time.monotonic() + self._request_s
         while True:
             status, text = self._put_once(
                 address,
                 path,
                 headers,
-                body,
+                pieces,
                 deadline_s,
             )
             if status == 200:
@@ -98,7 +101,7 @@ class NearClient:
         run: str,
         step: int,
         data: bytes,
-        sha256: str,
+        checksum: int,
     ) -> None:
         """Store a step's marker on a node, durably once this returns."""
         self.put(
@@ -106,8 +109,8 @@ class NearClient:
             run,
             step,
             MARKER,
-            data,
-            sha256,
+            [data],
+            checksum,
         )
 
     def read(
@@ -202,7 +205,7 @@ class NearClient:
         address: str,
         path: str,
         headers: str,
-        body: memoryview,
+        pieces: Sequence[bytes | memoryview],
         deadline_s: float,
     ) -> tuple[int, str]:
         """Send a file; return the status and the text of the answer."""
@@ -211,10 +214,9 @@ class NearClient:
             status = connection.read_head(0, keep)
             if status == 100:
                 # Not in one call: a server that takes a byte a second would occupy this thread for ever.
-                for start in range(0, len(body), SEND_BYTES):
+                for block in _blocks(pieces):
                     _check_time(deadline_s)
-                    stop = start + SEND_BYTES
-                    connection.send(body[start:stop])
+                    connection.send(block)
                 self._await(address, connection, deadline_s)
                 status = connection.read_head(0, keep)
             text = _text(connection)
@@ -323,6 +325,27 @@ class NearClient:
                 idle.append(connection)
                 return
         connection.close()
+
+
+def _blocks(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of pieces in blocks of at most SEND_BYTES. Small pieces share one."""
+    small: list[bytes | memoryview] = []
+    small_bytes = 0
+    for piece in pieces:
+        if small and small_bytes + len(piece) > SEND_BYTES:
+            yield b"".join(small)
+            small = []
+            small_bytes = 0
+        if len(piece) < SEND_BYTES:
+            small.append(piece)
+            small_bytes += len(piece)
+            continue
+        view = memoryview(piece)
+        for start in range(0, len(view), SEND_BYTES):
+            stop = start + SEND_BYTES
+            yield view[start:stop]
+    if small:
+        yield b"".join(small)
 
 
 def _check_time(deadline_s: float) -> None:

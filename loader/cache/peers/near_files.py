@@ -8,7 +8,6 @@
 that a name stands for a whole file.
 """
 
-import hashlib
 import os
 import re
 import threading
@@ -17,7 +16,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ...errors import ObjectNotFound
+from ...native import crc32c
 from ...storage import open_store
+from ...storage.disk.folder_files import NewFile
 from ...storage.disk.store import LocalStore
 from ..spec import NodeCache
 
@@ -106,29 +107,36 @@ class NearFiles:
         create_root_if_empty(store)
         self._is_root = True
 
+    def open_new(self, key: str) -> NewFile:
+        """Return a file that `finish` makes durable, in place of one of the same name. The caller closes it."""
+        if not self._is_root:
+            self.create()
+        return self._open().open_new(key)
+
     def write(
         self,
         key: str,
         nbytes: int,
-        sha256: str,
+        checksum: int,
         pieces: Iterable[bytes | memoryview],
     ) -> None:
-        """Write a file durably, in place of one of the same name. Raises: WrongFile, and leaves nothing behind."""
-        digest = hashlib.sha256()
+        """Write a file durably. Raises: WrongFile, and leaves nothing behind.
+
+        checksum: CRC-32C of its bytes. A start checks the SHA-256, which takes 15 times as long.
+        """
         received = 0
-        if not self._is_root:
-            self.create()
-        file = self._open().open_new(key)
+        crc = 0
+        file = self.open_new(key)
         try:
             for piece in pieces:
-                digest.update(piece)
+                crc = crc32c(piece, crc)
                 received += len(piece)
                 view = memoryview(piece)
                 file.write(view)
-            hexdigest = digest.hexdigest()
-            if received != nbytes or hexdigest != sha256:
+            if received != nbytes or crc != checksum:
                 raise WrongFile(
-                    f"{received:,} bytes came, and their SHA-256 is {hexdigest}; announced were {nbytes:,} and {sha256}"
+                    f"{received:,} bytes came, and their CRC-32C is {crc:08x}; announced were {nbytes:,} and "
+                    f"{checksum:08x}"
                 )
             file.finish()
         finally:

@@ -104,8 +104,8 @@ class Exchange:
         self.is_reusable = True
         self.is_answered = False
 
-    def body(self) -> Iterator[bytes | memoryview]:
-        """Yield the body in pieces, each valid until the next. Raises: BrokenExchange."""
+    def body(self, memory: memoryview | None = None) -> Iterator[bytes | memoryview]:
+        """Yield the body in pieces of `memory`, each valid until the next. Raises: BrokenExchange."""
         if self.head.headers.get("expect", "").lower() == "100-continue":
             # The caller sends its body only now, so that a refusal costs no bytes.
             self._send(CONTINUE)
@@ -114,18 +114,19 @@ class Exchange:
             self._begun = b""
             self._unread -= len(piece)
             yield piece
-        memory = bytearray(min(PIECE_BYTES, self._unread))
-        view = memoryview(memory)
+        if memory is None:
+            memory = memoryview(bytearray(min(PIECE_BYTES, self._unread)))
         while self._unread:
+            expected = min(len(memory), self._unread)
             try:
-                count = self._connection.socket.recv_into(view, min(len(memory), self._unread))
+                count = self._connection.socket.recv_into(memory, expected, socket.MSG_WAITALL)
             except OSError as error:
                 raise BrokenExchange(f"a body stopped: {error}") from error
             if not count:
                 raise BrokenExchange("a body was cut off")
             self._check_time()
             self._unread -= count
-            yield view[:count]
+            yield memory[:count]
 
     def send_text(self, status: int, text: str) -> None:
         """Answer with a line of text. Raises: BrokenExchange."""

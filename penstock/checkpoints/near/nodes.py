@@ -1,6 +1,5 @@
 """The nodes that keep the near checkpoints of a training, as one of its ranks sees them."""
 
-import hashlib
 import logging
 import os
 import threading
@@ -21,6 +20,7 @@ from loader.cache.peers.near_files import NearFiles, marker_key, near_folder
 from loader.cache.peers.peer_cache import member_address
 from loader.cache.running_loaders import BEAT_S
 from loader.errors import InvalidRuntime, StoreError
+from loader.native import crc32c
 
 from ..ranks import several
 from .copy_order import copy_order
@@ -114,7 +114,7 @@ class NearNodes:
 
         Raises: NearSaveFailed if no other node has it; StoreError for this node's disk.
         """
-        sha256 = hashlib.sha256(data).hexdigest()
+        checksum = crc32c(data)
         others = self._others()
 
         def put(address: str) -> str:
@@ -124,7 +124,7 @@ class NearNodes:
                     run,
                     step,
                     data,
-                    sha256,
+                    checksum,
                 )
             )
 
@@ -136,7 +136,7 @@ class NearNodes:
         self.files.write(
             marker_key(run, step),
             len(data),
-            sha256,
+            checksum,
             [data],
         )
 

@@ -23,10 +23,10 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from loader.storage.threads import DaemonPool
 
-from ..parts import PART_BYTES
 from ..ranks import first_error, from_all_ranks, on_every_rank
 from .host_copy import HostCopy
 from .nodes import NearNodes, NearSaveFailed
+from .part_stream import WRITE_BYTES
 from .room import STEPS, check_room, planned_bytes, state_bytes
 from .writer import PARTS_AT_ONCE, SAVE_S, NearWriter
 
@@ -155,8 +155,8 @@ class NearSaves:
         """Return where near steps lie, and what became of them."""
         counts = self.counts
         partner = self._nodes.partner or "no other node"
-        part_bytes = min(self._part_bytes, PART_BYTES, self.step_bytes)
-        memory_bytes = self._copy_bytes + PARTS_AT_ONCE * part_bytes
+        block_bytes = min(self._part_bytes, WRITE_BYTES, self.step_bytes)
+        memory_bytes = self._copy_bytes + PARTS_AT_ONCE * block_bytes
         text = (
             f"near: {self.step_bytes:,} bytes a step of this rank in {self._nodes.folder}, copied to {partner}; up to "
             f"{STEPS} steps of each; {memory_bytes:,} bytes of host memory, which the copy of the state keeps; "

@@ -1,22 +1,26 @@
 """Write one near checkpoint: each part to this rank's node and to another one, the marker to all."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.distributed.checkpoint.planner import SavePlan
 
 from loader import Root
 from loader.cache.peers.near_client import NearFault
+from loader.cache.peers.near_files import part_key
+from loader.cores import lower_thread_priority
+from loader.native import crc32c
 
 from .. import marker
 from ..marker import Checkpoint, StoredObject
-from ..parts import PART_BYTES
+from ..parts import PART_BYTES, StoredPiece, TensorPiece
 from ..writer import CheckpointWriter
 from .nodes import NearNodes, NearSaveFailed
+from .part_stream import write_part
 
 PARTS_AT_ONCE = 2
-"""Parts of a rank in memory at a time: the training runs beside them."""
+"""Parts that a rank writes at a time: the training runs beside them."""
 SAVE_S = 120.0
 """Seconds after which a rank begins no further part."""
 
@@ -55,11 +59,43 @@ class NearWriter(CheckpointWriter):
         """Return the plans: a near step may be saved again, after a start at an earlier one."""
         return plans
 
-    def store_object(self, stored: StoredObject, data: bytes | memoryview) -> None:
-        """Store a part or the index on two nodes. Raises: NearSaveFailed; StoreError."""
+    def store_part(
+        self,
+        name: str,
+        pieces: Sequence[TensorPiece],
+        contents: Sequence[memoryview],
+    ) -> Sequence[StoredPiece]:
+        """Store a part on two nodes; return the locations of its pieces. Raises: NearSaveFailed; StoreError."""
         if time.monotonic() > self._deadline_s:
             raise NearSaveFailed(f"a rank's parts took longer than {SAVE_S:g} s")
+        # Not the thread that exchanges plans and results: the other ranks wait for it.
+        lower_thread_priority()
+        key = part_key(self._run, self._step, name)
+        file = self._nodes.files.open_new(key)
+        try:
+            part = write_part(
+                name,
+                pieces,
+                contents,
+                file.write,
+            )
+            file.finish()
+        finally:
+            file.close()
+        self._store_copy(name, part.views, part.checksum)
+        return part.placed
+
+    def store_object(self, stored: StoredObject, data: bytes | memoryview) -> None:
+        """Store the index on two nodes. Raises: NearSaveFailed; StoreError."""
         super().store_object(stored, data)
+        self._store_copy(
+            stored.name,
+            [memoryview(data)],
+            crc32c(data),
+        )
+
+    def _store_copy(self, name: str, views: Sequence[memoryview], checksum: int) -> None:
+        """Store an object on the other node. Raises: NearSaveFailed."""
         if self._partner is None:
             return
         try:
@@ -67,9 +103,9 @@ class NearWriter(CheckpointWriter):
                 self._partner,
                 self._run,
                 self._step,
-                stored.name,
-                data,
-                stored.sha256,
+                name,
+                views,
+                checksum,
             )
         except NearFault as error:
             self._nodes.leave_out(self._partner)

@@ -1,6 +1,5 @@
 """Near checkpoints on a node's server: whole files or none, strict names, bounds."""
 
-import hashlib
 import os
 import socket
 import threading
@@ -15,6 +14,7 @@ from loader.cache.peers.near_client import NearClient, NearFault
 from loader.cache.peers.near_files import NearFile, NearStep
 from loader.cache.peers.serve import ServeSettings, open_server
 from loader.cache.spec import NodeCache
+from loader.native import crc32c
 from penstock.checkpoints import marker
 from tests.cache.peers.nodes import TOKEN, running_nodes
 from tests.cache.peers.test_server import ask, request
@@ -25,8 +25,9 @@ INDEX = "0123456789abcdef-index.json"
 DATA = os.urandom(3 * 2**20 + 17)
 
 
-def sha256(data):
-    return hashlib.sha256(data).hexdigest()
+def announced(data):
+    """Return the checksum that a PUT announces."""
+    return f"{crc32c(data):08x}"
 
 
 def place(address):
@@ -36,7 +37,7 @@ def place(address):
 
 def put(path, data=DATA, **headers):
     token = headers.pop("token", TOKEN)
-    return request("PUT", path, data, token, **{"penstock-sha256": sha256(data), **headers})
+    return request("PUT", path, data, token, **{"penstock-checksum": announced(data), **headers})
 
 
 @pytest.fixture
@@ -60,10 +61,10 @@ def test_keys_are_those_of_a_root():
 
 def test_step_is_stored_listed_read_and_deleted(node, client):
     text = b"a marker" * 10_000
-    client.put(node.address, RUN, 20, PART, memoryview(DATA), sha256(DATA))
-    client.put(node.address, RUN, 20, INDEX, b"{}", sha256(b"{}"))
-    client.put(node.address, RUN, 40, PART, b"next", sha256(b"next"))
-    client.put_marker(node.address, RUN, 20, text, sha256(text))
+    client.put(node.address, RUN, 20, PART, [memoryview(DATA)], crc32c(DATA))
+    client.put(node.address, RUN, 20, INDEX, [b"{", b"}"], crc32c(b"{}"))
+    client.put(node.address, RUN, 40, PART, [b"next"], crc32c(b"next"))
+    client.put_marker(node.address, RUN, 20, text, crc32c(text))
 
     stored = client.run(node.address, RUN)
     assert stored.markers == {20: text}
@@ -88,7 +89,7 @@ def test_step_is_stored_listed_read_and_deleted(node, client):
 
 def test_later_file_of_a_name_replaces_it(node, client):
     for data in (DATA, b"short"):
-        client.put(node.address, RUN, 20, PART, data, sha256(data))
+        client.put(node.address, RUN, 20, PART, [data], crc32c(data))
     assert client.run(node.address, RUN).files == [NearFile(20, PART, 5)]
 
 
@@ -117,8 +118,8 @@ def test_other_names_are_refused(node, path, status):
 @pytest.mark.parametrize(
     ("data", "headers", "status"),
     [
-        (b"x", {"penstock-sha256": sha256(b"y")}, 400),
-        (b"x", {"penstock-sha256": "no hash"}, 400),
+        (b"x", {"penstock-checksum": announced(b"y")}, 400),
+        (b"x", {"penstock-checksum": "no checksum"}, 400),
         (b"", {}, 413),
         (b"x" * 101, {}, 413),
     ],
@@ -153,7 +154,7 @@ def test_body_that_is_cut_leaves_no_file(node):
 def test_full_disk_is_said_before_the_body_comes(node, client, monkeypatch):
     monkeypatch.setattr(near_files, "SPARE_BYTES", 2**62)
     with pytest.raises(NearFault, match="507: the disk of this node has 0 bytes"):
-        client.put(node.address, RUN, 20, PART, DATA, sha256(DATA))
+        client.put(node.address, RUN, 20, PART, [DATA], crc32c(DATA))
     assert near_names(node) == []
 
 
@@ -167,7 +168,7 @@ def test_node_that_receives_enough_files_is_asked_again(tmp_path, monkeypatch):
             connection.sendall(data[:-1])
             until_refused(hasty, node)
             thread = threading.Thread(
-                target=patient.put, args=(node.address, RUN, 20, PART, b"x", sha256(b"x"))
+                target=patient.put, args=(node.address, RUN, 20, PART, [b"x"], crc32c(b"x"))
             )
             thread.start()
             connection.sendall(data[-1:])
@@ -184,7 +185,7 @@ def until_refused(client, node):
     deadline_s = time.monotonic() + 10
     while time.monotonic() < deadline_s:
         try:
-            client.put(node.address, RUN, 40, PART, b"x", sha256(b"x"))
+            client.put(node.address, RUN, 40, PART, [b"x"], crc32c(b"x"))
         except NearFault as error:
             refusal = str(error)
             break

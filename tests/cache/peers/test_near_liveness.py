@@ -3,7 +3,6 @@
 Planted: a wait for the whole request without a question; a node that is given up after the first wait.
 """
 
-import hashlib
 import socket
 import threading
 
@@ -11,6 +10,7 @@ import pytest
 
 from loader.cache.peers import near_client
 from loader.cache.peers.near_client import NearClient, NearFault
+from loader.native import crc32c
 
 DATA = b"x" * 1000
 PART = "0123456789abcdef-00000.safetensors"
@@ -71,7 +71,7 @@ def client(monkeypatch):
 
 
 def put(client, node):
-    client.put(node.address, "run", 1, PART, DATA, hashlib.sha256(DATA).hexdigest())
+    client.put(node.address, "run", 1, PART, [DATA], crc32c(DATA))
 
 
 @pytest.mark.parametrize("node", [True], indirect=True)

@@ -98,14 +98,14 @@ def test_marker_comes_after_both_copies(tmp_path, cluster, monkeypatch):
     copies = []
     write = NearFiles.write
 
-    def watch(files, key, nbytes, sha256, pieces):
+    def watch(files, key, nbytes, checksum, pieces):
         data = b"".join(bytes(piece) for piece in pieces)
         if "/steps/" in key:
             checkpoint = marker.decode(data, key)
             for one in checkpoint.objects:
                 paths = [node.folder / "near" / checkpoint.key(one) for node in cluster]
                 copies.append(sum(path.is_file() and path.stat().st_size == one.nbytes for path in paths))
-        write(files, key, nbytes, sha256, [data])
+        write(files, key, nbytes, checksum, [data])
 
     monkeypatch.setattr(NearFiles, "write", watch)
     with saver(tmp_path, cluster) as saved:

@@ -53,7 +53,11 @@ class ImageHashes:
         return self.form >> PLACES
 
     def take(self, rows: Int64s) -> "ImageHashes":
-        return ImageHashes(hashes=self.hashes[rows], mirrored=self.mirrored[rows], form=self.form[rows])
+        return ImageHashes(
+            hashes=self.hashes[rows],
+            mirrored=self.mirrored[rows],
+            form=self.form[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,10 @@ class NearPairs:
     def take(self, which: slice | Int64s | np.ndarray[Any, np.dtype[np.bool_]]) -> "NearPairs":
         """Return these pairs."""
         return NearPairs(
-            query=self.query[which], row=self.row[which], by=self.by[which], distance=self.distance[which]
+            query=self.query[which],
+            row=self.row[which],
+            by=self.by[which],
+            distance=self.distance[which],
         )
 
     def shifted(self, rows: int) -> "NearPairs":
@@ -90,36 +97,48 @@ def no_matches() -> NearPairs:
 
 def merged(*pairs: NearPairs) -> NearPairs:
     """Return all pairs; if a pair occurs twice, its most reliable match is kept."""
-    names = ("query", "row", "by", "distance")
-    query, row, by, distance = (np.concatenate([getattr(one, name) for one in pairs]) for name in names)
-    order = np.lexsort((distance, by, row, query))
-    query = query[order]
-    row = row[order]
-    first = np.ones(len(order), bool)
-    first[1:] = (query[1:] != query[:-1]) | (row[1:] != row[:-1])
-    return NearPairs(query=query[first], row=row[first], by=by[order][first], distance=distance[order][first])
+    together = NearPairs(
+        query=np.concatenate([one.query for one in pairs]),
+        row=np.concatenate([one.row for one in pairs]),
+        by=np.concatenate([one.by for one in pairs]),
+        distance=np.concatenate([one.distance for one in pairs]),
+    )
+    # Among equal pairs, the most reliable match comes first, then the nearest.
+    order = np.lexsort((together.distance, together.by, together.row, together.query))
+    ordered = together.take(order)
+    is_other_query = ordered.query[1:] != ordered.query[:-1]
+    is_other_row = ordered.row[1:] != ordered.row[:-1]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = is_other_query | is_other_row
+    return ordered.take(is_first)
 
 
 def image_hashes_of(table: "pl.DataFrame") -> ImageHashes:
     """Return the image hashes of a samples table. Raises: FieldMismatch for an invalid phash."""
-    kind = np.full(len(table), _NOTHING, np.int64)
+    kind = np.full(len(table), _NOTHING, np.int64)  # [n]
     for number, name in enumerate(KINDS):
-        kind[(table["kind"] == name).fill_null(False).to_numpy()] = number
+        is_kind = (table["kind"] == name).fill_null(False)
+        kind[is_kind.to_numpy()] = number
     hashes, n_pictures = _parsed(table["phash"])
     mirrored, n_mirrored = _parsed(table["phash_mirrored"])
-    mirrored = np.where((n_mirrored == n_pictures)[:, None], mirrored, hashes)  # if unknown: adds no pairs
+    is_known = n_mirrored == n_pictures
+    mirrored = np.where(is_known[:, None], mirrored, hashes)  # if unknown: adds no pairs
     mask = table["phash_flat_mask"].cast(int)
+    # Tables of older featurizers have one flag for all images.
     whole = table["phash_flat"].fill_null(False).cast(int) * _ALL_FLAT
-    flat = mask.fill_null(whole).to_numpy().astype(np.int64)
-    flat |= _ALL_FLAT & ~((1 << n_pictures) - 1)  # missing images
-    form = np.where((kind == _NOTHING) | (flat == _ALL_FLAT), _NOTHING, kind * (_ALL_FLAT + 1) + flat)
+    flat = mask.fill_null(whole).to_numpy().astype(np.int64)  # [n]: a bit per flat image
+    present = (1 << n_pictures) - 1
+    flat |= _ALL_FLAT & ~present  # missing images
+    form = kind * (_ALL_FLAT + 1) + flat
+    form[(kind == _NOTHING) | (flat == _ALL_FLAT)] = _NOTHING
     return ImageHashes(hashes=hashes, mirrored=mirrored, form=form)
 
 
 def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
     """Return (uint64 [n, 3], number of hashes) of '-'-joined groups of 16 hexadecimal digits."""
     text = column.cast(str).fill_null("")
-    n_pictures = ((text.str.len_bytes().to_numpy().astype(np.int64) + 1) // 17).astype(np.int64)
+    nbytes = text.str.len_bytes().to_numpy().astype(np.int64)
+    n_pictures: Int64s = (nbytes + 1) // 17  # 16 digits and the '-' before the next hash
     odd = ~text.str.contains(r"^([0-9a-f]{16}(-[0-9a-f]{16}){0,2})?$")
     if odd.any():
         raise FieldMismatch(
@@ -127,8 +146,11 @@ def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
             "digits joined by '-', as the featurizer phash writes them"
         )
     hashes = np.zeros((len(text), PLACES), np.uint64)
-    digits = bytes.fromhex(text.str.replace_all("-", "").str.join("").item() if len(text) else "")
-    hashes[np.arange(PLACES) < n_pictures[:, None]] = np.frombuffer(digits, ">u8")
+    if not len(text):
+        return hashes, n_pictures
+    digits = text.str.replace_all("-", "").str.join("").item()
+    has_hash = np.arange(PLACES) < n_pictures[:, None]  # [n, 3]
+    hashes[has_hash] = np.frombuffer(bytes.fromhex(digits), ">u8")
     return hashes, n_pictures
 
 
@@ -147,7 +169,8 @@ class IndexedForm:
 def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedForm]:
     """Return form -> index of its samples. Raises: ValueError beyond `MAX_DISTANCE`."""
     forms = {}
-    for form in np.unique(pictures.form[pictures.form != _NOTHING]).tolist():
+    comparable = pictures.form[pictures.form != _NOTHING]
+    for form in np.unique(comparable).tolist():
         rows = np.flatnonzero(pictures.form == form)
         places = tuple(place for place in _PREFERRED if not form >> place & 1)
         index = hamming.build(pictures.hashes[rows][:, places], max_distance)
@@ -167,7 +190,8 @@ def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, b
     pairs = [no_matches()]
     for form, filed in forms.items():
         members = np.flatnonzero(query_forms == form)
-        query, row, distance = hamming.near(filed.index, hashes[members][:, filed.places])
+        images = hashes[members][:, filed.places]
+        query, row, distance = hamming.near(filed.index, images)
         pairs.append(
             NearPairs(
                 query=members[query],
@@ -204,18 +228,25 @@ def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
 
     Raises: FieldMismatch if d differs, or for NaN or infinity.
     """
-    rows = [None if one is None or not one.size else np.ravel(one).astype(np.float32) for one in vectors]
-    sizes = sorted({len(one) for one in rows if one is not None})
+    n_samples = 0
+    rows: dict[int, Float32s] = {}
+    for vector in vectors:
+        if vector is not None and vector.size:
+            rows[n_samples] = np.ravel(vector).astype(np.float32)
+        n_samples += 1
+    sizes = sorted({len(row) for row in rows.values()})
     if len(sizes) > 1:
         raise FieldMismatch(f"embeddings of {sizes} numbers; expected one size, from one model")
-    stacked = np.zeros((len(rows), sizes[0] if sizes else 0), np.float32)
-    for position, row in enumerate(rows):
-        if row is not None:
-            stacked[position] = row
+    size = max(sizes, default=0)
+    stacked = np.zeros((n_samples, size), np.float32)
+    for position, row in rows.items():
+        stacked[position] = row
     if not np.isfinite(stacked).all():
         raise FieldMismatch("an embedding has NaN or infinity; compute it again")
     length = np.linalg.norm(stacked, axis=1, keepdims=True)
-    return Embeddings(vectors=np.divide(stacked, length, out=np.zeros_like(stacked), where=length > 0))
+    unit = np.zeros_like(stacked)
+    np.divide(stacked, length, out=unit, where=length > 0)
+    return Embeddings(vectors=unit)
 
 
 def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) -> NearPairs:
@@ -225,24 +256,29 @@ def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) ->
     """
     if not queries.vectors.size or not rows.vectors.size:
         return no_matches()
-    if queries.vectors.shape[1] != rows.vectors.shape[1]:
+    query_size = queries.vectors.shape[1]
+    row_size = rows.vectors.shape[1]
+    if query_size != row_size:
         raise FieldMismatch(
-            f"embeddings of {queries.vectors.shape[1]} and {rows.vectors.shape[1]} numbers cannot be compared: "
+            f"embeddings of {query_size} and {row_size} numbers cannot be compared: "
             "they come from different models. Recompute the published ones, or start another dataset"
         )
     pairs = [no_matches()]
     for first in range(0, len(queries), ROWS_AT_ONCE):
         block = queries.vectors[first : first + ROWS_AT_ONCE]
         for other in range(0, len(rows), ROWS_AT_ONCE):
-            cosine = block @ rows.vectors[other : other + ROWS_AT_ONCE].T
+            other_block = rows.vectors[other : other + ROWS_AT_ONCE]
+            cosine = block @ other_block.T  # [queries, rows] of the two blocks
             query, row = np.nonzero(cosine >= min_cosine)
-            if len(query):
-                pairs.append(
-                    NearPairs(
-                        query=first + query,
-                        row=other + row,
-                        by=np.full(len(query), EMBEDDING, np.int64),
-                        distance=1.0 - cosine[query, row].astype(np.float64),
-                    )
+            if not len(query):
+                continue
+            near_cosine = cosine[query, row].astype(np.float64)
+            pairs.append(
+                NearPairs(
+                    query=first + query,
+                    row=other + row,
+                    by=np.full(len(query), EMBEDDING, np.int64),
+                    distance=1.0 - near_cosine,
                 )
+            )
     return merged(*pairs)

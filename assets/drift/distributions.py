@@ -117,7 +117,9 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
     values = np.concatenate([now.values, before.values])
     # Each draw weighs as much as its evidence; the weights sum to 1.
     lengths = [len(now.values), len(before.values)]
-    weight_of_value = [n / (n + m) / lengths[0], m / (n + m) / lengths[1]]
+    now_share = n / (n + m)
+    before_share = m / (n + m)
+    weight_of_value = [now_share / lengths[0], before_share / lengths[1]]
     weights = np.repeat(weight_of_value, lengths)  # [values]
     centred = values - float(weights @ values)
     if not rises:
@@ -173,10 +175,13 @@ def distance(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     # Both empirical distribution functions at all values of either.
     current = np.searchsorted(now.values, values, side="right") / len(now.values)
     usual = np.searchsorted(before.values, values, side="right") / len(before.values)
+    largest_gap = float(np.abs(current - usual).max())
+    deviation = math.pi / math.sqrt(12)  # of Kolmogorov's distribution
+    quantile = -math.log(alpha / 2) / 2
     return EffectSize(
-        effect=float(np.abs(current - usual).max()),
-        chance=math.pi / math.sqrt(12) * math.sqrt(scale),  # Kolmogorov's distribution
-        noise=math.sqrt(-math.log(alpha / 2) / 2 * scale),
+        effect=largest_gap,
+        chance=deviation * math.sqrt(scale),
+        noise=math.sqrt(quantile * scale),
     )
 
 
@@ -189,11 +194,16 @@ def _bins(draw: Drawn, edges: Floats) -> list[Counted]:
     """Return the count of each bin, of which there is one more than edges."""
     bin_of_value = np.searchsorted(edges, draw.values, side="left")
     counts = np.bincount(bin_of_value, minlength=len(edges) + 1)
-    return [Counted(k=int(k), n=len(draw.values), objects=draw.objects) for k in counts]
+    n = len(draw.values)
+    return [Counted(k=int(k), n=n, objects=draw.objects) for k in counts]
 
 
 def distribution(
-    now: Drawn, batches: Sequence[Drawn], alpha: float, limits: tuple[float, float, float], **labels: Any
+    now: Drawn,
+    batches: Sequence[Drawn],
+    alpha: float,
+    limits: tuple[float, float, float],
+    **labels: Any,
 ) -> list[DriftFinding]:
     """Return a finding if any measure stands out. limits: for level, distance and index."""
     level_limit, ks_limit, psi_limit = limits
@@ -203,7 +213,18 @@ def distribution(
         return []
     quantiles = np.quantile(whole.values, np.arange(1, DECILES) / DECILES)
     edges = np.unique(quantiles)
-    words: Any = {"before": spread(whole.values), "now": spread(now.values)}
+
+    def finding(measure: str, effect: float, limit: float) -> list[DriftFinding]:
+        return [
+            DriftFinding(
+                what=f"distribution ({measure})",
+                before=spread(whole.values),
+                now=spread(now.values),
+                effect=effect,
+                limit=limit,
+                **labels,
+            )
+        ]
 
     def others(measure: Callable[[Drawn, Drawn], EffectSize]) -> Callable[[], list[EffectSize]]:
         """Return a function that measures each batch against the rest, which few columns need."""
@@ -220,17 +241,14 @@ def distribution(
 
     moved = level_between(now, whole)
     if stands_out(moved, level_limit, others(level_between)):
-        what = "distribution (level)"
-        return [DriftFinding(what=what, **words, effect=moved.effect, limit=level_limit, **labels)]
+        return finding("level", moved.effect, level_limit)
     ks = distance_between(now, whole)
     if stands_out(ks, ks_limit, others(distance_between)):
-        what = "distribution (Kolmogorov-Smirnov)"
-        return [DriftFinding(what=what, **words, effect=ks.effect, limit=ks_limit, **labels)]
+        return finding("Kolmogorov-Smirnov", ks.effect, ks_limit)
     psi = stability_between(now, whole)
     # `stability` returns a root, and the limit is for the index.
     if stands_out(psi, math.sqrt(psi_limit), others(stability_between)):
-        what = "distribution (stability index)"
-        return [DriftFinding(what=what, **words, effect=psi.effect**2, limit=psi_limit, **labels)]
+        return finding("stability index", psi.effect**2, psi_limit)
     return []
 
 
@@ -245,9 +263,14 @@ def ratio(now: Floats, before: Floats, alpha: float) -> EffectSize:
 
     Chance follows the delta method, or a bound as in `level`.
     """
-    if len(now) < 2 or len(before) < 2 or not now.mean() or not before.mean():
+    if len(now) < 2 or len(before) < 2:
         return UNKNOWN
-    variance = sum(one.var(ddof=1) / len(one) / one.mean() ** 2 for one in (now, before))
+    if not now.mean() or not before.mean():
+        return UNKNOWN
+    variance = 0.0
+    for numbers in (now, before):
+        variance_of_mean = numbers.var(ddof=1) / len(numbers)
+        variance += float(variance_of_mean / numbers.mean() ** 2)
     chance = math.sqrt(variance)
     effect = abs(math.log(now.mean() / before.mean()))
     noise = _quantile(alpha / 2) * chance

@@ -20,7 +20,9 @@ from .unit import Kind
 
 Size = tuple[int, int]
 
-_GRID_PX, _SMALL_GRID_PX, _SMALL_BELOW_PX = 64, 32, 512
+_GRID_PX = 64
+_SMALL_GRID_PX = 32
+_SMALL_BELOW_PX = 512
 _BASES_PX = (64, 8192)
 
 
@@ -60,7 +62,8 @@ class Buckets:
 
     def __post_init__(self) -> None:
         low, high = _BASES_PX
-        if not _ascending(self.bases_px, low, high) or any(base % grid_px(base) for base in self.bases_px):
+        is_ascending = _ascending(self.bases_px, low, high)
+        if not is_ascending or any(base % grid_px(base) for base in self.bases_px):
             raise ValueError(
                 f"bases_px={self.bases_px}; accepted: {low} to {high}, ascending, multiples of {_GRID_PX} "
                 f"({_SMALL_GRID_PX} below {_SMALL_BELOW_PX})"
@@ -69,12 +72,11 @@ class Buckets:
             raise ValueError(f"frames={self.frames}; accepted: whole numbers from 1, ascending")
         if not 1 <= self.max_aspect <= 16:
             raise ValueError(f"max_aspect={self.max_aspect}; accepted: 1 to 16")
-        if self.aspects is not None and not all(
-            min(pair) > 0 and max(pair) <= self.max_aspect * min(pair) for pair in self.aspects
-        ):
-            raise ValueError(
-                f"aspects={self.aspects}; accepted: (width, height) pairs, at most {self.max_aspect}:1, or None"
-            )
+        for pair in self.aspects or ():
+            if min(pair) <= 0 or max(pair) > self.max_aspect * min(pair):
+                raise ValueError(
+                    f"aspects={self.aspects}; accepted: (width, height) pairs, at most {self.max_aspect}:1, or None"
+                )
         if not 1 <= self.max_upscale <= 8:
             raise ValueError(f"max_upscale={self.max_upscale}; accepted: 1 to 8")
         if not 0 <= self.max_crop < 1:
@@ -102,16 +104,22 @@ def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | N
 
 def bucket_name(size: Size, n_frames: int | None = None) -> str:
     """Return a bucket's name, `w<width>h<height>`, with `f<frames>` for clips."""
-    return f"w{size[0]}h{size[1]}" + (f"f{n_frames}" if n_frames is not None else "")
+    width, height = size
+    name = f"w{width}h{height}"
+    if n_frames is not None:
+        name += f"f{n_frames}"
+    return name
 
 
 @cache
 def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
     """Return the (width, height) of each bucket of a base, from tallest to widest."""
-    shapes = set(_of_grid(base_px, buckets.max_aspect) if buckets.aspects is None else ())
-    for width, height in buckets.aspects or ():
-        shapes.add(_on_grid(base_px, width, height))
-    return tuple(sorted(shapes, key=lambda size: (Fraction(*size), size)))
+    if buckets.aspects is None:
+        shapes = set(_of_grid(base_px, buckets.max_aspect))
+    else:
+        shapes = {_on_grid(base_px, width, height) for width, height in buckets.aspects}
+    by_aspect = sorted(shapes, key=lambda size: (Fraction(*size), size))
+    return tuple(by_aspect)
 
 
 def grid_px(base_px: int) -> int:
@@ -136,7 +144,9 @@ def _on_grid(base_px: int, width: int, height: int) -> Size:
 
     def side(over: int, under: int) -> int:
         # round(base * sqrt(over / under) / step) in integers: add half a step before truncating the root
-        return max(1, (isqrt(4 * base_px * base_px * over // (under * step * step)) + 1) // 2) * step
+        half_steps = isqrt(4 * base_px * base_px * over // (under * step * step))
+        steps = (half_steps + 1) // 2
+        return max(1, steps) * step
 
     return side(width, height), side(height, width)
 
@@ -145,26 +155,28 @@ def _nearest(candidates: tuple[Size, ...], width_px: int, height_px: int) -> Siz
     """Ties go to the larger, then the wider."""
 
     def distance(size: Size) -> tuple[Fraction, int, int]:
-        ratio = Fraction(width_px * size[1], height_px * size[0])
-        return max(ratio, 1 / ratio), -size[0] * size[1], -size[0]
+        width, height = size
+        ratio = Fraction(width_px * height, height_px * width)
+        return max(ratio, 1 / ratio), -width * height, -width
 
     return min(candidates, key=distance, default=None)
 
 
 def _fits(buckets: Buckets, size: Size, width_px: int, height_px: int) -> bool:
-    scale = max(Fraction(size[0], width_px), Fraction(size[1], height_px))
-    remaining = Fraction(size[0] * size[1], width_px * height_px) / scale**2
-    return scale <= Fraction(buckets.max_upscale) and 1 - remaining <= Fraction(buckets.max_crop)
+    width, height = size
+    scale = max(Fraction(width, width_px), Fraction(height, height_px))
+    if scale > Fraction(buckets.max_upscale):
+        return False
+    remaining = Fraction(width * height, width_px * height_px) / scale**2
+    return 1 - remaining <= Fraction(buckets.max_crop)
 
 
 def _ascending(numbers: tuple[int, ...], low: int, high: int | None) -> bool:
-    return (
-        bool(numbers)
-        and all(isinstance(number, int) for number in numbers)
-        and list(numbers) == sorted(set(numbers))
-        and numbers[0] >= low
-        and (high is None or numbers[-1] <= high)
-    )
+    if not numbers or not all(isinstance(number, int) for number in numbers):
+        return False
+    if list(numbers) != sorted(set(numbers)) or numbers[0] < low:
+        return False
+    return high is None or numbers[-1] <= high
 
 
 _SIDES_PX = (16, 4096)
@@ -322,11 +334,12 @@ class CutPolicy:
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:
     """Check that a number is within inclusive bounds. Raises: ValueError."""
     low, high = bounds
-    if not (math.isfinite(value) and low <= value <= (value if high is None else high)):
-        if high is None:
-            accepted = f"{low} or more"
-        else:
-            accepted = f"{low} to {high}"
+    accepted = f"{low} or more"
+    is_inside = math.isfinite(value) and value >= low
+    if high is not None:
+        accepted = f"{low} to {high}"
+        is_inside = is_inside and value <= high
+    if not is_inside:
         raise ValueError(f"{name}={value}; accepted: {accepted}")
 
 

@@ -22,7 +22,8 @@ _PADDING = 1  # padding byte of an odd last chunk, which some writers omit
 _UNKNOWN_FROM = 2**62
 _MP4_BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"meta", b"idat")
 _FLV_TAGS = (8, 9, 18)
-_MXF_FOOTER, _MXF_RANDOM_INDEX = b"\x04", b"\x11"
+_MXF_FOOTER = b"\x04"
+_MXF_RANDOM_INDEX = b"\x11"
 _MXF_FOOTER_AT = 24  # byte position of the footer's offset within a partition
 _DV_TYPE_AT = 80 * 5 + 48 + 3  # byte position of the signal type, in the sixth block
 _DV_NTSC_BYTES = 120_000
@@ -51,12 +52,23 @@ def _truncated(reason: str) -> Unusable:
     return rejected("probe", "truncated", reason)
 
 
+def _little(data: Buffer, begin: int, end: int) -> int:
+    return int.from_bytes(data[begin:end], "little")
+
+
+def _big(data: Buffer, begin: int, end: int) -> int:
+    return int.from_bytes(data[begin:end], "big")
+
+
 def _check_riff(data: Buffer) -> None:
     at = 0
-    while bytes(data[at : at + 4]) in (b"RIFF", b"RF64"):  # an AVI above 1 GiB has several
-        size = int.from_bytes(data[at + 4 : at + 8], "little")
-        if bytes(data[at : at + 4]) == b"RF64" and bytes(data[12:16]) == b"ds64":
-            size = int.from_bytes(data[20:28], "little")
+    while True:  # an AVI above 1 GiB has several chunks
+        name = bytes(data[at : at + 4])
+        if name not in (b"RIFF", b"RF64"):
+            return
+        size = _little(data, at + 4, at + 8)
+        if name == b"RF64" and bytes(data[12:16]) == b"ds64":
+            size = _little(data, 20, 28)
         if size in _RIFF_UNKNOWN:
             return
         _check_end(at + 8 + size, data, _PADDING)
@@ -64,7 +76,7 @@ def _check_riff(data: Buffer) -> None:
 
 
 def _check_aiff(data: Buffer) -> None:
-    size = int.from_bytes(data[4:8], "big")
+    size = _big(data, 4, 8)
     if size in _RIFF_UNKNOWN:
         return
     _check_end(8 + size, data, _PADDING)
@@ -85,42 +97,47 @@ def _check_mp4(data: Buffer) -> None:
 
 
 def _check_flv(data: Buffer) -> None:
-    at = int.from_bytes(data[5:9], "big") + 4
+    at = _big(data, 5, 9) + 4
     while at + 11 <= len(data) and data[at] & 0x1F in _FLV_TAGS:
-        end = at + 11 + int.from_bytes(data[at + 1 : at + 4], "big")
+        size = _big(data, at + 1, at + 4)
+        end = at + 11 + size
         if end > len(data):
             raise _truncated(f"the tag at byte {at} ends at byte {end}, the file has {len(data)}")
         at = end + 4  # skip the size after each tag
 
 
 def _check_asf(data: Buffer) -> None:
-    header = int.from_bytes(data[16:24], "little")
+    header = _little(data, 16, 24)
     _check_end(header, data)
     at = 30
     while at + 24 <= header:
         identity = bytes(data[at : at + 16])
-        size = int.from_bytes(data[at + 16 : at + 24], "little")
+        size = _little(data, at + 16, at + 24)
         if identity == _ASF_FILE and size >= 104:
-            if int.from_bytes(data[at + 88 : at + 92], "little") & _ASF_BROADCAST:
+            flags = _little(data, at + 88, at + 92)
+            if flags & _ASF_BROADCAST:
                 return  # the file states no sizes
-            _check_end(int.from_bytes(data[at + 40 : at + 48], "little"), data)
+            file_nbytes = _little(data, at + 40, at + 48)
+            _check_end(file_nbytes, data)
         if size < 24:
             break
         at += size
-    size = int.from_bytes(data[header + 16 : header + 24], "little")
-    if bytes(data[header : header + 16]) == _ASF_DATA and size < _UNKNOWN_FROM:
+    size = _little(data, header + 16, header + 24)
+    identity = bytes(data[header : header + 16])
+    if identity == _ASF_DATA and size < _UNKNOWN_FROM:
         _check_end(header + size, data)
 
 
 def _check_mxf(data: Buffer) -> None:
     first = bytes(data[: MXF_RUN_IN_BYTES + 16]).find(MXF_PARTITION)
     start, _ = _ber(data, first + 16)
-    footer = int.from_bytes(data[start + _MXF_FOOTER_AT : start + _MXF_FOOTER_AT + 8], "big")
+    footer_at = start + _MXF_FOOTER_AT
+    footer = _big(data, footer_at, footer_at + 8)
     at = first + footer
     if not footer:
-        size = int.from_bytes(data[len(data) - 4 :], "big")  # size of the random index, which ends the file
+        size = _big(data, len(data) - 4, len(data))  # size of the random index, which ends the file
         at = len(data) - size
-        if not (16 < size < len(data) and _mxf_key(data, at) == _MXF_RANDOM_INDEX):
+        if not 16 < size < len(data) or _mxf_key(data, at) != _MXF_RANDOM_INDEX:
             raise _truncated("it has no footer: its writer did not close it, or its tail is missing")
     elif _mxf_key(data, at) != _MXF_FOOTER:
         raise _truncated(f"the header announces a footer at byte {at}, the file has {len(data)}")
@@ -134,6 +151,7 @@ def _check_ac3(data: Buffer) -> None:
     at = 0
     while n_bytes := ac3_bytes(bytes(data[at : at + 6])):
         at += n_bytes
+    # A syncword that begins no frame belongs to a header without its end.
     if at > len(data) or bytes(data[at : at + 2]) == AC3_SYNC:
         raise _truncated(f"its last frame is cut: it begins or ends at byte {at}, the file has {len(data)}")
 
@@ -162,8 +180,9 @@ def _ber(data: Buffer, at: int) -> tuple[int, int]:
         first = data[at]
     if first < 0x80:
         return at + 1, first
-    n = first & 0x7F
-    return at + 1 + n, int.from_bytes(data[at + 1 : at + 1 + n], "big")
+    n = first & 0x7F  # bytes of the length
+    end = at + 1 + n
+    return end, _big(data, at + 1, end)
 
 
 # (test for a format, check of its sizes).

@@ -10,7 +10,8 @@ from ..json_text import DamagedJson, parse_json_object
 
 FIELD = "language.jsonl"
 """Field of an episode's language."""
-MAX_LINES, MAX_BYTES = 2**16, 2**24
+MAX_LINES = 2**16
+MAX_BYTES = 2**24
 """Largest `language.jsonl`."""
 _MAX_NS = 2**62
 
@@ -52,10 +53,10 @@ def parse_language(data: bytes) -> list[LanguageLine]:
 
 
 def _line(body: dict[str, Any]) -> LanguageLine:
-    if unknown := sorted(body.keys() - set(LanguageLine._fields)):
-        raise DamagedJson(
-            f"{unknown[0]!r:.80} is no part of a line; accepted: {', '.join(LanguageLine._fields)}"
-        )
+    unknown = sorted(body.keys() - set(LanguageLine._fields))
+    if unknown:
+        accepted = ", ".join(LanguageLine._fields)
+        raise DamagedJson(f"{unknown[0]!r:.80} is no part of a line; accepted: {accepted}")
     start = body.get("start_ns")
     end = body.get("end_ns")
     calls = body.get("tool_calls")
@@ -64,10 +65,12 @@ def _line(body: dict[str, Any]) -> LanguageLine:
     if end is not None and not (_is_time(end) and end > start):
         raise DamagedJson(f"end_ns = {end!r:.40}; null or whole nanoseconds after {start} are needed")
     for name in ("style", "text", "camera"):
-        if body.get(name) is not None and not isinstance(body[name], str):
-            raise DamagedJson(f"{name} = {body[name]!r:.40}; null or a text is needed")
-    if not isinstance(body.get("role", ""), str):
-        raise DamagedJson(f"role = {body['role']!r:.40}; a text is needed")
+        value = body.get(name)
+        if value is not None and not isinstance(value, str):
+            raise DamagedJson(f"{name} = {value!r:.40}; null or a text is needed")
+    role = body.get("role", "")
+    if not isinstance(role, str):
+        raise DamagedJson(f"role = {role!r:.40}; a text is needed")
     if calls is not None and not isinstance(calls, list):
         raise DamagedJson(f"tool_calls = {calls!r:.40}; null or a list is needed")
     return LanguageLine(**body)
@@ -88,7 +91,9 @@ def timed_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[Langua
             following = starts[after]
         else:
             following = max(line.start_ns, end_ns)
-        timed.append((line, following if line.end_ns is None else line.end_ns))
+        if line.end_ns is not None:
+            following = line.end_ns
+        timed.append((line, following))
     return timed
 
 
@@ -96,18 +101,25 @@ class ActiveText:
     """The texts of one style over time: of several at once, the one that began last, then the first line."""
 
     def __init__(self, lines: Iterable[LanguageLine]) -> None:
-        spans = [(line.start_ns, end_ns, line.text) for line, end_ns in timed_lines(lines, _MAX_NS + 1)]
-        self._times = sorted({time for start, end, _ in spans for time in (start, end)})
+        timed = timed_lines(lines, _MAX_NS + 1)
+        starts = {line.start_ns for line, _ in timed}
+        ends = {end_ns for _, end_ns in timed}
+        self._times = sorted(starts | ends)
         self._texts: list[str | None] = []
         active: list[tuple[int, int, int]] = []  # (-start, number, end): the least is the one to read
         number = 0
         for time in self._times:
-            while number < len(spans) and spans[number][0] == time:
-                heapq.heappush(active, (-time, number, spans[number][1]))
+            while number < len(timed) and timed[number][0].start_ns == time:
+                heapq.heappush(active, (-time, number, timed[number][1]))
                 number += 1
+            # Only the line to read matters: one that ended below it goes once it is on top.
             while active and active[0][2] <= time:
                 heapq.heappop(active)
-            self._texts.append(spans[active[0][1]][2] if active else None)
+            text = None
+            if active:
+                line, _ = timed[active[0][1]]
+                text = line.text
+            self._texts.append(text)
 
     def at(self, time_ns: int) -> str | None:
         place = bisect_right(self._times, time_ns) - 1
@@ -119,9 +131,17 @@ class ActiveText:
 def active_texts(data: bytes, styles: Sequence[str]) -> list[ActiveText]:
     """Return the texts of each style. Lines without a text are left out. Raises: Corrupt."""
     lines = [line for line in parse_language(data) if line.text is not None]
-    return [ActiveText(line for line in lines if line.style == style) for style in styles]
+    out = []
+    for style in styles:
+        of_style = [line for line in lines if line.style == style]
+        out.append(ActiveText(of_style))
+    return out
 
 
 def text_at(texts: Iterable[ActiveText], time_ns: int) -> str:
     """Return the text of the first style that has one at a time; "" if none has."""
-    return next((text for style in texts if (text := style.at(time_ns)) is not None), "")
+    for style in texts:
+        text = style.at(time_ns)
+        if text is not None:
+            return text
+    return ""

@@ -11,7 +11,12 @@ _NS_PER_MS = 10**6
 
 
 def moving_rows(
-    values: Array, clock: Array | None = None, *, still: float = 0.02, idle_ms: int = 500, idle_rows: int = 15
+    values: Array,
+    clock: Array | None = None,
+    *,
+    still: float = 0.02,
+    idle_ms: int = 500,
+    idle_rows: int = 15,
 ) -> Array:
     """Return bool [n]: False at the idle rows of a stream, for `loader.windows(..., keep=)`.
 
@@ -45,18 +50,20 @@ def moving_rows(
         last = np.searchsorted(clock, idle_until)
     starts = np.flatnonzero(last < n)
     is_idle = _within(rows, starts, last[starts], still)
-    starts = starts[is_idle]
+    idle_starts = starts[is_idle]
+    idle_ends = last[idle_starts]
     # Each idle time begins and ends an interval; a row is idle inside at least one.
     edges = np.zeros(n + 1, np.int64)
-    np.add.at(edges, starts + 1, 1)
-    np.add.at(edges, last[starts] + 1, -1)
+    np.add.at(edges, idle_starts + 1, 1)
+    np.add.at(edges, idle_ends + 1, -1)
     n_idle_times = np.cumsum(edges[:-1])  # [n]: idle times that cover each row
     moving: Array = n_idle_times == 0
     return moving
 
 
 def _check_clock(clock: Array, n: int) -> None:
-    if clock.dtype != np.int64 or clock.shape != (n,) or (np.diff(clock) <= 0).any():
+    is_form = clock.dtype == np.int64 and clock.shape == (n,)
+    if not is_form or (np.diff(clock) <= 0).any():
         raise DecodeFailed(
             f"the clock is {clock.dtype} {list(clock.shape)}; accepted: int64 [{n}], ascending strictly"
         )

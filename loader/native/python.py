@@ -13,19 +13,16 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-RIGHT, WRONG, UNREAD = 0, 1, 2
+RIGHT = 0
+WRONG = 1
+UNREAD = 2
 """Status of an item: as expected; wrong bytes; unreadable or incomplete."""
-
 UNKNOWN_CRC = -1
-"""Marks an unknown CRC-32C."""
-
 SHA_BLOCK_BYTES = 64
-
 MAX_SIDE = 2**20
 """Longest side, in pixels, that `resample` accepts."""
 MAX_SHRUNK = 8
-SUMS_TOGETHER = 2**14
-"""Row sums that `resample` holds at once, unless eight rows have more."""
+SUMS_TOGETHER = 2**14  # row sums that `resample` holds at once, unless eight rows have more
 
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
@@ -39,7 +36,10 @@ Status = NDArray[np.uint8]
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """Return the CRC-32C (RFC 3720, appendix B.4) of `data` appended to bytes whose checksum is `crc`."""
-    return int(google_crc32c.extend(crc, np.frombuffer(data, np.uint8) if len(data) else b""))
+    if not len(data):
+        return crc  # numpy refuses an empty buffer
+    octets = np.frombuffer(data, np.uint8)
+    return int(google_crc32c.extend(crc, octets))
 
 
 def crc32c_each(
@@ -59,7 +59,9 @@ def crc32c_each(
         except (TypeError, ValueError, BufferError):
             return None
         layouts.add((type(value), data.format, data.shape))
-        if not data.c_contiguous or (alike and len(layouts) > 1):
+        if not data.c_contiguous:
+            return None
+        if alike and len(layouts) > 1:
             return None
         crcs.append(crc32c(data.tobytes(), crc))
     return crcs
@@ -100,10 +102,13 @@ def gather(
         if data is None:
             status[i] = UNREAD
             continue
-        into[place : place + size - len(head)] = np.frombuffer(data, np.uint8)[len(head) :]
-        checking = perf_counter()
-        status[i] = RIGHT if data.startswith(head) and _has_crc(crcs, i, crc32c(data)) else WRONG
-        checked_s += perf_counter() - checking
+        body = np.frombuffer(data, np.uint8)[len(head) :]
+        into[place : place + len(body)] = body
+        check_start_s = perf_counter()
+        status[i] = WRONG
+        if data.startswith(head) and _has_crc(crcs, i, crc32c(data)):
+            status[i] = RIGHT
+        checked_s += perf_counter() - check_start_s
     return checked_s
 
 
@@ -133,9 +138,12 @@ class PagedSha256:
             )
         self._nbytes += len(data)
         self._all.update(data)
-        view = memoryview(data)
-        step = self._page_bytes
-        return b"".join(hashlib.sha256(view[at : at + step]).digest() for at in range(0, len(view), step))
+        view = memoryview(data)  # slices of it copy nothing
+        digests = []
+        for begin in range(0, len(view), self._page_bytes):
+            page = view[begin : begin + self._page_bytes]
+            digests.append(hashlib.sha256(page).digest())
+        return b"".join(digests)
 
     def digest(self) -> bytes:
         return self._all.digest()
@@ -181,8 +189,7 @@ def copy_pieces(
         raise ValueError(f"a head of {head_nbytes} bytes, and rows of {row_nbytes}")
     arrays = {"begin": begin, "nbytes": nbytes, "rows": rows, "first": first, "length": length, "at": at}
     for name, array in arrays.items():
-        if array.nbytes != 8 * len(status):
-            raise ValueError(f"{name}: {array.nbytes} bytes, not {8 * len(status)}")
+        _check_nbytes(name, array, 8 * len(status))
     data = bytes(memory)
     places = np.frombuffer(into, np.uint8)
     n_rows = places.nbytes // row_nbytes
@@ -194,16 +201,15 @@ def copy_pieces(
         if begin_row < 0 or count < 0 or begin_row > n - count:
             raise ValueError(f"piece {i}: {count} rows from row {begin_row} of {n}")
         _check_place(i, count, place, n_rows)
-
+    # A second loop: an invalid piece must raise before anything is copied.
     for i, (start, size, n, begin_row, count, place) in enumerate(pieces):
-        text = before + b"%d" % n + after
-        expected = text.ljust(max(head_nbytes - 1, 0)) + b"\n"
-        if head_nbytes == 0:
-            expected = b""
+        expected = b""
+        if head_nbytes > 0:
+            text = before + b"%d" % n + after
+            expected = text.ljust(head_nbytes - 1) + b"\n"
         document = data[start : start + size]
-        is_right = size == head_nbytes + n * row_nbytes
-        is_right = is_right and document[:head_nbytes] == expected
-        if not is_right:
+        has_size = size == head_nbytes + n * row_nbytes
+        if not has_size or document[:head_nbytes] != expected:
             status[i] = WRONG
             continue
         status[i] = RIGHT
@@ -229,27 +235,28 @@ def number_pieces(
     Raises: ValueError if a piece lies outside these arrays, or an array's length differs from the first one's.
     """
     n_rows = position_ids.size
-    sizes: dict[str, tuple[np.ndarray, int]] = {
-        "length": (length, at.nbytes),
-        "segment": (segment, at.nbytes),
-        "segment_ids": (segment_ids, 4 * n_rows),
-        "loss_mask": (loss_mask, n_rows),
-    }
-    for name, (array, nbytes) in sizes.items():
-        if array.nbytes != nbytes:
-            raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
+    _check_nbytes("length", length, at.nbytes)
+    _check_nbytes("segment", segment, at.nbytes)
+    _check_nbytes("segment_ids", segment_ids, 4 * n_rows)
+    _check_nbytes("loss_mask", loss_mask, n_rows)
     positions = np.frombuffer(position_ids, np.int32)
     segments = np.frombuffer(segment_ids, np.int32)
     losses = np.frombuffer(loss_mask, np.bool_)
     pieces = list(zip(at.tolist(), length.tolist(), segment.tolist(), strict=True))
     for i, (place, count, _) in enumerate(pieces):
         _check_place(i, count, place, n_rows)
+    # A second loop: an invalid piece must raise before anything is written.
     for place, count, number in pieces:
         stop = place + count
         positions[place:stop] = np.arange(count, dtype=np.int32)
         segments[place:stop] = number
         losses[place:stop] = True
         losses[place : place + min(count, 1)] = False
+
+
+def _check_nbytes(name: str, array: np.ndarray, nbytes: int) -> None:
+    if array.nbytes != nbytes:
+        raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
 
 
 def _check_place(i: int, count: int, place: int, n_rows: int) -> None:
@@ -263,13 +270,13 @@ def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uin
     The hashed text is the head, the number in the format of `order.random.keyed_permutation.framed`, and the tail.
     numbers: int64 [n]. Raises: ValueError if `into` has another length.
     """
-    if into.nbytes != numbers.nbytes:
-        raise ValueError(f"into: {into.nbytes} bytes, not {numbers.nbytes}")
-    texts = [b"i%d" % number for number in numbers.tolist()]
-    digests = [
-        hashlib.blake2b(head + struct.pack("<I", len(text)) + text + tail, digest_size=8).digest()
-        for text in texts
-    ]
+    _check_nbytes("into", into, numbers.nbytes)
+    digests = []
+    for number in numbers.tolist():
+        text = b"i%d" % number
+        length = struct.pack("<I", len(text))
+        digest = hashlib.blake2b(head + length + text + tail, digest_size=8)
+        digests.append(digest.digest())
     into[:] = np.frombuffer(b"".join(digests), "<u8")
 
 
@@ -281,16 +288,16 @@ def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
     Raises: ValueError for other lengths, or texts that are not consecutive in the data.
     """
     at = np.frombuffer(ends, np.int32)
-    if at.nbytes != 4 * (len(into) + 1):
-        raise ValueError(f"ends: {at.nbytes} bytes, not {4 * (len(into) + 1)}")
+    _check_nbytes("ends", at, 4 * (len(into) + 1))
     if at[0] < 0 or at[-1] > len(data) or (np.diff(at) < 0).any():
         raise ValueError("ends: texts do not lie in the data one behind the other")
     every = bytes(data)
-    places = at.tolist()
-    digests = [
-        hashlib.blake2b(every[begin:end], digest_size=16).digest()[:8] for begin, end in pairwise(places)
-    ]
-    into[:] = np.frombuffer(b"".join(digests), "<u8") >> 1
+    words = []
+    for begin, end in pairwise(at.tolist()):
+        digest = hashlib.blake2b(every[begin:end], digest_size=16)
+        words.append(digest.digest()[:8])
+    # Without the last bit, every number fits an int64.
+    into[:] = np.frombuffer(b"".join(words), "<u8") >> 1
 
 
 def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[bytes, bytes, int]:
@@ -327,40 +334,48 @@ def resample(
     than 1, 3 and 4.
     """
     height, width, channels = shape
-    for name, px, length, begin, n in (
-        ("rows", height, box[2], box[0], size[0]),
-        ("columns", width, box[3], box[1], size[1]),
-    ):
-        if not (1 <= px <= MAX_SIDE and 1 <= n <= MAX_SIDE and 1 <= shrunk <= MAX_SHRUNK):
-            accepted = f"1 to {MAX_SIDE} px are accepted, and 1 to {MAX_SHRUNK}"
-            raise ValueError(f"{name}: {px} px shrunk by {shrunk} to {n} px; {accepted}")
-        if begin < 0 or not 1 <= length <= px * shrunk - begin:
-            raise ValueError(f"{name}: {length} px from {begin} on, of {px * shrunk}")
+    box_top, box_left, box_height, box_width = box
+    out_height, out_width = size
+    _check_side("rows", height, shrunk, box_top, box_height, out_height)
+    _check_side("columns", width, shrunk, box_left, box_width, out_width)
     if channels not in (1, 3, 4):
         raise ValueError(f"{channels} channels; 1, 3 and 4 are accepted")
     pixels = np.frombuffer(source, np.uint8)
     out = np.frombuffer(into, np.uint8)
-    for name, array, nbytes in (
-        ("source", pixels, height * width * channels),
-        ("into", out, size[0] * size[1] * channels),
-    ):
-        if array.nbytes != nbytes:
-            raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
-    by_row = _taps(box[0], box[2], shrunk, size[0])
-    by_column = _taps(box[1], box[3], shrunk, size[1])
-    rows = pixels.reshape(shape)[:, box[1] // shrunk : -(-(box[1] + box[3]) // shrunk)]
+    _check_nbytes("source", pixels, height * width * channels)
+    _check_nbytes("into", out, out_height * out_width * channels)
+    row_places, row_weights = _taps(box_top, box_height, shrunk, out_height)  # [taps, out_height]
+    column_places, column_weights = _taps(box_left, box_width, shrunk, out_width)  # [taps, out_width]
+    first_column = box_left // shrunk
+    end_column = -(-(box_left + box_width) // shrunk)
+    column_places = column_places - first_column
+    rows = pixels.reshape(shape)[:, first_column:end_column]  # [height, columns, channels]
+    result = out.reshape(out_height, out_width, channels)
+    # A few output rows at a time: their sums stay in the processor's cache.
     together = max(8, SUMS_TOGETHER // rows[0].size)
-    for begin in range(0, size[0], together):
-        of = slice(begin, begin + together)
-        sums = np.full((len(by_row[0][0, of]), *rows.shape[1:]), 64, np.int32)
-        for places, weights in zip(*by_row, strict=True):
-            sums += weights[of, None, None] * rows[places[of]]
+    for begin in range(0, out_height, together):
+        end = min(begin + together, out_height)
+        # Weights sum to 2**14. 64 is half of 2**7, so the shift rounds to 1/128 of a level.
+        sums = np.full((end - begin, *rows.shape[1:]), 64, np.int32)
+        for places, weights in zip(row_places, row_weights, strict=True):
+            sums += weights[begin:end, None, None] * rows[places[begin:end]]
         sums >>= 7
-        filtered = np.full((len(sums), size[1], channels), 2**20, np.int32)
-        for places, weights in zip(*by_column, strict=True):
-            filtered += weights[:, None] * sums[:, places - box[1] // shrunk]
+        # 2**20 is half of 2**21: the shift rounds to a level.
+        filtered = np.full((end - begin, out_width, channels), 2**20, np.int32)
+        for places, weights in zip(column_places, column_weights, strict=True):
+            filtered += weights[:, None] * sums[:, places]
         filtered >>= 21
-        out.reshape(*size, channels)[of] = filtered[:, ::-1] if flip else filtered
+        if flip:
+            filtered = filtered[:, ::-1]
+        result[begin:end] = filtered
+
+
+def _check_side(name: str, px: int, shrunk: int, begin: int, length: int, n: int) -> None:
+    if not (1 <= px <= MAX_SIDE and 1 <= n <= MAX_SIDE and 1 <= shrunk <= MAX_SHRUNK):
+        accepted = f"1 to {MAX_SIDE} px are accepted, and 1 to {MAX_SHRUNK}"
+        raise ValueError(f"{name}: {px} px shrunk by {shrunk} to {n} px; {accepted}")
+    if begin < 0 or not 1 <= length <= px * shrunk - begin:
+        raise ValueError(f"{name}: {length} px from {begin} on, of {px * shrunk}")
 
 
 def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray[np.int32]]:
@@ -368,18 +383,22 @@ def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray
 
     Coordinates are in units of 1 / (2 n) px of the unshrunk source. Cumulative weights are rounded, not single weights.
     """
-    pixel = 2 * n * shrunk
-    centres = 2 * begin * n + (2 * np.arange(n) + 1) * length
+    pixel = 2 * n * shrunk  # width of a source pixel
+    centres = 2 * begin * n + (2 * np.arange(n) + 1) * length  # [n]: of the output pixels
     reach = max(2 * length, pixel)
     first = begin // shrunk
     end = -(-(begin + length) // shrunk)
     most = min(2 * reach // pixel + 2, end - first)
-    places = np.maximum((centres - reach) // pixel, first) + np.arange(most)[:, None]
-    raw = np.maximum(reach - np.abs(centres - (2 * places + 1) * (pixel // 2)), 0)
+    first_places = np.maximum((centres - reach) // pixel, first)
+    places = first_places + np.arange(most)[:, None]  # [taps, n]
+    distances = np.abs(centres - (2 * places + 1) * (pixel // 2))
+    raw = np.maximum(reach - distances, 0)
     raw[(places < first) | (places >= end)] = 0
     sums = raw.cumsum(axis=0)
+    # Rounded to the nearest multiple of 1 / 2**14. Rounded single weights would not sum to 2**14.
     rounded = (sums * 2**15 + sums[-1]) // (2 * sums[-1])
-    return places.clip(first, end - 1), np.diff(rounded, axis=0, prepend=0).astype(np.int32)
+    weights = np.diff(rounded, axis=0, prepend=0).astype(np.int32)
+    return places.clip(first, end - 1), weights
 
 
 def ignore_strangers(number: int, parent: int, ancestor: int) -> None:
@@ -401,10 +420,9 @@ def instructions() -> str:
 def _read(opened: OpenFile, begin: int, nbytes: int) -> bytes | None:
     file, data = opened
     if file == IN_MEMORY and data is not None:
-        inside = 0 <= begin <= len(data) - nbytes
-        if inside:
-            return np.frombuffer(data, np.uint8)[begin : begin + nbytes].tobytes()
-        return None
+        if not 0 <= begin <= len(data) - nbytes:
+            return None
+        return np.frombuffer(data, np.uint8)[begin : begin + nbytes].tobytes()
     parts = list[bytes]()
     done = 0
     while done < nbytes:
@@ -415,16 +433,15 @@ def _read(opened: OpenFile, begin: int, nbytes: int) -> bytes | None:
         if not parts[-1]:
             return None
         done += len(parts[-1])
-    if len(parts) == 1:
-        return parts[0]
     return b"".join(parts)
 
 
 def _check(files: Sequence[OpenFile], n_head: int, room: int, which: Int64s, **arrays: np.ndarray) -> None:
     for name, array in arrays.items():
-        expected = len(which) * (1 if name == "status" else 8)
-        if array.nbytes != expected:
-            raise ValueError(f"{name}: {array.nbytes} bytes, not {expected}")
+        item_nbytes = 8
+        if name == "status":
+            item_nbytes = 1
+        _check_nbytes(name, array, item_nbytes * len(which))
     columns = (which.tolist(), arrays["nbytes"].tolist(), arrays["at"].tolist())
     for i, (file, size, place) in enumerate(zip(*columns, strict=True)):
         if not 0 <= file < len(files):

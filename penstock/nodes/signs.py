@@ -23,7 +23,7 @@ from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
 from loader.errors import Corrupt, EngineUnreachable
 from loader.run.trail.compared_notes import compared_notes
-from loader.run.trail.read_trail import notes_in_parts
+from loader.run.trail.step_range_reads import notes_in_parts
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loader
-from assets.media.audio.cut import write_flac
+from assets.media.audio.flac import write_flac
 from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy
 from assets.media.unit import Unusable

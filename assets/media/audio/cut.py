@@ -5,7 +5,6 @@ Segments by energy are louder than their background, the tenth percentile of 20 
 stays whole. Short pauses are bridged, short stretches dropped, long ones split at their quietest point.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,19 +15,21 @@ import numpy as np
 
 from loader.modalities.audio.timeline import Floats
 
-from ..container import TAIL_S, check_duration, check_machine, opened, required_audio
+from ..container import TAIL_S, check_duration, opened, required_audio
 from ..cutters import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
 from ..segments import Segment
 from ..unit import CAPTION_FIELD, MetadataValue, Unit, at, dropped, rejected
 from .decode import AudioTimeline, check_gaps
+from .flac import db_of, safe_gain, write_flac
 
 Levels = np.ndarray[Any, np.dtype[np.float32]]
 Span = tuple[int, int]
 
 FRAME_S = 0.02
 AROUND_S = 30.0
-ON_DB, OFF_DB = 10.0, 6.0
+ON_DB = 10.0
+OFF_DB = 6.0
 LOUD_DB = 12.0
 FLOOR_DBFS = -70.0
 """Quieter levels in dBFS are inaudible; 16-bit noise is 30 dB lower."""
@@ -50,8 +51,10 @@ class LevelMeter:
         squares = np.square(samples, dtype=np.float64)  # samples may be huge
         power = np.concatenate([self._rest, squares.mean(axis=0)])
         n_whole = len(power) // self.frame
-        self._levels.append(_db(power[: n_whole * self.frame].reshape(n_whole, self.frame).mean(axis=1)))
-        self._rest = power[n_whole * self.frame :]
+        n_used = n_whole * self.frame
+        frames = power[:n_used].reshape(n_whole, self.frame)
+        self._levels.append(_db(frames.mean(axis=1)))
+        self._rest = power[n_used:]
 
     def finish(self) -> Levels:
         """Return the levels in dBFS, float32 [frames]; the last frame may be shorter."""
@@ -63,7 +66,8 @@ class LevelMeter:
 
 
 def _db(power: np.ndarray[Any, Any]) -> Levels:
-    levels: Levels = (10 * np.log10(np.maximum(power, 1e-12))).astype(np.float32)
+    audible = np.maximum(power, 1e-12)  # -120 dB: silence has no logarithm
+    levels: Levels = (10 * np.log10(audible)).astype(np.float32)
     return levels
 
 
@@ -86,12 +90,17 @@ class SegmentLimits:
 def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
     """Return the audible stretches, [start, end) in frames, in order."""
     on, off = thresholds(levels)
-    spans = _bridged(_stretches(levels, on, off), limits.pause)
-    spans = [(start, end) for start, end in spans if end - start >= limits.shortest]
-    padded = [
-        (max(0, start - limits.padding), min(len(levels), end + limits.padding)) for start, end in spans
-    ]
-    return [part for span in union_of(padded) for part in split_span(levels, span, limits)]
+    padded = []
+    for start, end in _bridged(_stretches(levels, on, off), limits.pause):
+        if end - start < limits.shortest:
+            continue
+        padded_start = max(0, start - limits.padding)
+        padded_end = min(len(levels), end + limits.padding)
+        padded.append((padded_start, padded_end))
+    parts = []
+    for span in union_of(padded):
+        parts += split_span(levels, span, limits)
+    return parts
 
 
 def thresholds(levels: Levels) -> tuple[Levels, Levels]:
@@ -99,29 +108,38 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
     if not len(levels):
         return levels, levels
     n_blocks = -(-len(levels) // _BLOCK)
-    padded = np.pad(
-        levels, (0, n_blocks * _BLOCK - len(levels)), mode="reflect" if len(levels) > _BLOCK else "edge"
-    )
+    n_missing = n_blocks * _BLOCK - len(levels)
+    if len(levels) > _BLOCK:
+        padded = np.pad(levels, (0, n_missing), mode="reflect")
+    else:
+        padded = np.pad(levels, (0, n_missing), mode="edge")  # too short to be mirrored
     blocks = padded.reshape(n_blocks, _BLOCK)
     half = round(AROUND_S / FRAME_S / _BLOCK / 2)
-    low = np.array([np.percentile(blocks[max(0, n - half) : n + half + 1], 10) for n in range(n_blocks)])
+    percentiles = []
+    for n in range(n_blocks):
+        around = blocks[max(0, n - half) : n + half + 1]
+        percentiles.append(np.percentile(around, 10))
+    low = np.array(percentiles)  # [n_blocks]: level of the background
+    # Loudest half second, or a twentieth of short audio.
     n_loud = min(_LOUD_FRAMES, -(-len(levels) // 20))
-    high = np.partition(levels, len(levels) - n_loud)[len(levels) - n_loud]
-    on = np.maximum(np.minimum(low + ON_DB, high - LOUD_DB), FLOOR_DBFS)
-    off = np.maximum(np.minimum(low + OFF_DB, high - LOUD_DB - (ON_DB - OFF_DB)), FLOOR_DBFS)
-    each = np.arange(len(levels)) // _BLOCK
-    return on[each].astype(np.float32), off[each].astype(np.float32)
+    at_high = len(levels) - n_loud
+    high = np.partition(levels, at_high)[at_high]
+    loud = high - LOUD_DB
+    on = np.maximum(np.minimum(low + ON_DB, loud), FLOOR_DBFS)
+    off = np.maximum(np.minimum(low + OFF_DB, loud - (ON_DB - OFF_DB)), FLOOR_DBFS)
+    block_of_frame = np.arange(len(levels)) // _BLOCK
+    return on[block_of_frame].astype(np.float32), off[block_of_frame].astype(np.float32)
 
 
 def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
-    above = np.concatenate([[False], levels > off, [False]])
-    edges = np.flatnonzero(above[1:] != above[:-1])
-    starts = edges[::2]
-    ends = edges[1::2]
-    loud = np.concatenate([[0], np.cumsum(levels > on)])
-    return [
-        (int(start), int(end)) for start, end in zip(starts, ends, strict=True) if loud[end] > loud[start]
-    ]
+    """Return the stretches above `off` that reach `on`."""
+    is_above = np.concatenate([[False], levels > off, [False]])
+    edges = np.flatnonzero(is_above[1:] != is_above[:-1])  # starts and ends in turn
+    starts = edges[::2].tolist()
+    ends = edges[1::2].tolist()
+    n_loud = np.concatenate([[0], np.cumsum(levels > on)])  # loud frames before each frame
+    spans = zip(starts, ends, strict=True)
+    return [(start, end) for start, end in spans if n_loud[end] > n_loud[start]]
 
 
 def _bridged(spans: list[Span], pause: int) -> list[Span]:
@@ -146,11 +164,11 @@ def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
     while end - start > limits.longest:
         high = min(start + limits.longest, end - limits.tail)
         low = min(start + max(limits.longest // 2, limits.tail), high)
+        # Means of three frames; the outer two lack a neighbour.
         smooth = np.convolve(levels[low - 1 : high + 1], np.ones(3) / 3, mode="same")[1:-1]
+        cut = high
         if len(smooth):
             cut = low + int(smooth.argmin())
-        else:
-            cut = high
         pieces.append((start, cut))
         start = cut
     return [*pieces, (start, end)]
@@ -158,77 +176,13 @@ def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
 
 def complement(spans: list[Span], n: int) -> list[Span]:
     """Return the parts of [0, n) outside all spans."""
-    edges = [0, *(edge for span in spans for edge in span), n]
-    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
-
-
-_AT_ONCE = 65_536
-
-# Number of channels -> FLAC's layout (RFC 9639, section 9.1.3).
-_LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
-
-
-def write_flac(
-    path: Path, samples: np.ndarray[Any, Any], rate_hz: int, *, bits: int = 16, gain: float | None = None
-) -> float:
-    """Write FLAC, rounded without dither, and return the applied gain in dB (at most 0).
-
-    samples: float32 at full scale 1, or int16; [channels, n] or [n]. gain: factor; None lowers only audio beyond full
-    scale. Equal samples give equal bytes. Raises: StoreError if the disk is full; Unusable.
-    """
-    import av
-
-    if samples.ndim == 1:
-        samples = samples[None, :]
-    if samples.dtype == np.int16:
-        samples = samples.astype(np.float32) / np.float32(2**15)
-    if gain is None:
-        gain = safe_gain(float(np.abs(samples).max(initial=0)))
-    kind = "s32"
-    if bits == 16:
-        kind = "s16"
-    layout = _LAYOUTS[len(samples)]
-    try:
-        with av.open(str(path), "w", format="flac") as output:
-            stream = output.add_stream("flac", rate=rate_hz, layout=layout, format=kind)
-            if bits == 24:
-                stream.codec_context.options = {"bits_per_raw_sample": "24"}
-            for start in range(0, samples.shape[1], _AT_ONCE):
-                whole = as_int(samples[:, start : start + _AT_ONCE], bits, gain)
-                # FFmpeg expects 24 bits left-aligned.
-                if bits == 16:
-                    packed = whole.T.astype(np.int16)
-                else:
-                    packed = whole.T << 8
-                frame = av.AudioFrame.from_ndarray(
-                    np.ascontiguousarray(packed).reshape(1, -1), format=kind, layout=layout
-                )
-                frame.sample_rate = rate_hz
-                frame.pts = start
-                frame.time_base = Fraction(1, rate_hz)
-                output.mux(stream.encode(frame))
-            output.mux(stream.encode(None))
-    except av.error.FFmpegError as error:
-        check_machine(error, str(path))
-        raise rejected("cut", "unwritable", error.strerror) from error
-    return db_of(gain)
-
-
-def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return samples times `gain` as int32 of `bits` bits; exact at gain 1 and that depth."""
-    full = 2 ** (bits - 1)
-    wide = np.rint(samples.astype(np.float64) * (full * gain))
-    whole: np.ndarray[Any, np.dtype[np.int32]] = np.clip(wide, -full, full - 1).astype(np.int32)
-    return whole
-
-
-def safe_gain(peak: float) -> float:
-    """Return the factor, at most 1, that brings the largest sample `peak` to full scale."""
-    return min(1.0, 1 / max(peak, 1e-9))
-
-
-def db_of(gain: float) -> float:
-    return round(20 * math.log10(gain), 4)
+    gaps = []
+    position = 0
+    for start, end in spans:
+        gaps.append((position, start))
+        position = end
+    gaps.append((position, n))
+    return [(start, end) for start, end in gaps if start < end]
 
 
 MIN_TAIL_S = 0.5
@@ -246,7 +200,11 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     """
     with opened(path) as container:
         stream = required_audio(container)
-        raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
+        raw = {
+            "codec": stream.codec_context.name,
+            "rate_hz": stream.rate,
+            "channels": stream.channels,
+        }
         timeline = AudioTimeline(container, stream, policy.audio.sample_rate_hz, policy.audio.channels)
         spooled = _Spooled(scratch / "sound.f32", timeline, policy.audio.sample_rate_hz)
         if not timeline.heard.n_source or not spooled.n_samples:
@@ -262,7 +220,8 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 def _end_s(timeline: AudioTimeline) -> float:
     heard = timeline.heard
     # Padding counts, because headers may include it.
-    return float((heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz))
+    length_s = Fraction(heard.n_samples + heard.n_padding, heard.rate_hz)
+    return float((heard.start or 0) + length_s)
 
 
 class _Spooled:
@@ -298,6 +257,12 @@ def _units(
     assert timeline.mix is not None  # set, since there are samples
     mix = timeline.mix
     heard = timeline.heard
+    downmix = None
+    if mix.matrix is not None:
+        downmix = {"name": mix.name, "matrix": mix.matrix}
+    mono_cancels = None
+    if spooled.n_channels == 1:
+        mono_cancels = timeline.mono_sum.cancels()
     facts = {
         "raw": raw,
         "n_segments": len(pieces),
@@ -307,20 +272,21 @@ def _units(
         "segments": policy.segments,
         "bits": policy.bits,
         "gain_db": db_of(gain),
-        "downmix": None if mix.matrix is None else {"name": mix.name, "matrix": mix.matrix},
+        "downmix": downmix,
     }
     metadata: dict[str, MetadataValue] = {
         "sample_rate_hz": policy.sample_rate_hz,
         "n_channels": spooled.n_channels,
         "downmix": mix.name,
-        "mono_cancels": timeline.mono_sum.cancels() if spooled.n_channels == 1 else None,
+        "mono_cancels": mono_cancels,
         "gain_db": db_of(gain),
     }
     left_out = _left_out([piece.span for piece in pieces], spooled.n_samples)
-    return [
-        _unit(spooled, piece, policy, gain, {**facts, "left_out": spans}, metadata)
-        for piece, spans in zip(pieces, left_out, strict=True)
-    ]
+    units = []
+    for piece, spans in zip(pieces, left_out, strict=True):
+        unit_facts = {**facts, "left_out": spans}
+        units.append(_unit(spooled, piece, policy, gain, unit_facts, metadata))
+    return units
 
 
 class _SegmentPlan(NamedTuple):
@@ -331,10 +297,13 @@ class _SegmentPlan(NamedTuple):
 
 def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_SegmentPlan]:
     if policy.segments == "given":
-        placed = [(_span_of(segment, spooled, policy), segment) for segment in known.segments]
-        if not placed:
+        plans = []
+        for number, segment in enumerate(known.segments):
+            span = _span_of(segment, spooled, policy)
+            plans.append(_SegmentPlan(span, number, segment))
+        if not plans:
             raise dropped("cut", "no_segments", "no row of the _segments table names it")
-        return [_SegmentPlan(span, number, segment) for number, (span, segment) in enumerate(placed)]
+        return plans
     spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
     if not spans:
         raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
@@ -345,23 +314,27 @@ def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
     start_s, end_s = segment.span_s()
     start = round(start_s * policy.sample_rate_hz)
     end = round(end_s * policy.sample_rate_hz)
-    if start >= spooled.n_samples or end > spooled.n_samples + TAIL_S * policy.sample_rate_hz:
+    tail = TAIL_S * policy.sample_rate_hz
+    if start >= spooled.n_samples or end > spooled.n_samples + tail:
+        length_s = spooled.n_samples / policy.sample_rate_hz
         raise rejected(
             "cut",
             "segment",
             f"the segment from {segment.start_s} to {segment.end_s} s lies outside of the sound, which is "
-            f"{spooled.n_samples / policy.sample_rate_hz:.3f} s long; correct the _segments table and land the batch "
-            "again",
+            f"{length_s:.3f} s long; correct the _segments table and land the batch again",
         )
     return start, max(start + 1, min(end, spooled.n_samples))
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
     parts: list[list[Span]] = [[] for _ in spans]
-    for start, end in complement(union_of(spans), n_samples):
-        parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(
-            (start, end)
-        )
+    for gap in complement(union_of(spans), n_samples):
+        _, end = gap
+        following = [n for n, span in enumerate(spans) if span[0] >= end]
+        if following:
+            parts[following[0]].append(gap)
+        else:
+            parts[-1].append(gap)
     return parts
 
 
@@ -373,13 +346,16 @@ def _unit(
     facts: Mapping[str, Any],
     metadata: Mapping[str, MetadataValue],
 ) -> Unit:
-    (start, end), segment = piece.span, piece.segment
+    start, end = piece.span
+    segment = piece.segment
+    rate_hz = policy.sample_rate_hz
     path = spooled.path.with_name(f"segment-{piece.number:05d}.flac")
-    write_flac(path, spooled.samples()[:, start:end], policy.sample_rate_hz, bits=policy.bits, gain=gain)
-    base = (1, policy.sample_rate_hz)
+    samples = spooled.samples()[:, start:end]
+    write_flac(path, samples, rate_hz, bits=policy.bits, gain=gain)
     fields: dict[str, Any] = {"flac": path, "json": dict(facts)}
-    place = {"start_s": start / policy.sample_rate_hz, "duration_s": (end - start) / policy.sample_rate_hz}
-    columns: dict[str, MetadataValue] = {**metadata, **place}
+    columns: dict[str, MetadataValue] = dict(metadata)
+    columns["start_s"] = start / rate_hz
+    columns["duration_s"] = (end - start) / rate_hz
     request = ""
     if segment is not None:
         fields["json"]["segment"] = segment.plain()
@@ -388,25 +364,35 @@ def _unit(
             columns["label"] = segment.label
         if segment.caption:
             fields[CAPTION_FIELD] = segment.caption
-    return Unit(start=at(start, base), end=at(end, base), fields=fields, metadata=columns, request=request)
+    base = (1, rate_hz)
+    return Unit(
+        start=at(start, base),
+        end=at(end, base),
+        fields=fields,
+        metadata=columns,
+        request=request,
+    )
 
 
 def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
     """Return each segment's [start, end) in samples. levels: dBFS per `frame` samples."""
     if policy.segments == "fixed":
         return _fixed(n_samples, policy)
+    rate_hz = policy.sample_rate_hz
     limits = SegmentLimits(
-        longest=int(policy.segment_s * policy.sample_rate_hz / frame),
-        pause=round(policy.pause_s * policy.sample_rate_hz / frame),
-        padding=round(policy.padding_s * policy.sample_rate_hz / frame),
-        shortest=round(policy.min_sound_s * policy.sample_rate_hz / frame),
-        tail=round(min(MIN_TAIL_S, policy.segment_s / 4) * policy.sample_rate_hz / frame),
+        longest=int(policy.segment_s * rate_hz / frame),
+        pause=round(policy.pause_s * rate_hz / frame),
+        padding=round(policy.padding_s * rate_hz / frame),
+        shortest=round(policy.min_sound_s * rate_hz / frame),
+        tail=round(min(MIN_TAIL_S, policy.segment_s / 4) * rate_hz / frame),
     )
-    return [(start * frame, min(end * frame, n_samples)) for start, end in heard_spans(levels, limits)]
+    spans = heard_spans(levels, limits)
+    return [(start * frame, min(end * frame, n_samples)) for start, end in spans]
 
 
 def _fixed(n_samples: int, policy: AudioPolicy) -> list[Span]:
     length = round(policy.segment_s * policy.sample_rate_hz)
     tail = round(MIN_TAIL_S * policy.sample_rate_hz)
     starts = list(range(0, max(1, n_samples - tail + 1), length))
-    return list(zip(starts, [*starts[1:], n_samples], strict=True))
+    ends = [*starts[1:], n_samples]
+    return list(zip(starts, ends, strict=True))

@@ -6,8 +6,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ..audio.cut import write_flac
 from ..audio.decode import AudioTimeline, pieces_at
+from ..audio.flac import write_flac
 from ..container import PacketIndex, first_audio, first_video, index_packets, opened
 from ..cutters import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of

@@ -17,7 +17,6 @@ from ...dataset.shards.address import SampleAddress
 from ...errors import InvalidRuntime
 from ...storage import ByteRange
 from ...storage.requests import Traffic
-from .columns import shown
 from .nested_values import with_changed_leaves
 from .slot_ids import Ids, SlotIds
 from .substitution import Substitution
@@ -333,7 +332,11 @@ class Batch:
             facts.append(f"micro {self.micro} of {self.micros}")
         if self.substitutions:
             facts.append(f"{len(self.substitutions)} substitutions")
-        return f"Batch({', '.join([*facts, *(f'{name}: {shown(value)}' for name, value in self.items())])})"
+        # Imported here: no training needs it to start.
+        from .column_text import column_text
+
+        facts += [f"{name}: {column_text(column)}" for name, column in self.items()]
+        return f"Batch({', '.join(facts)})"
 
     def __getitem__(self, name: str) -> Any:
         try:

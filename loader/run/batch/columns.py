@@ -31,7 +31,9 @@ class BytesColumn(Sequence[bytes]):
 
     def __init__(self, memory: np.ndarray, begin: I64, sizes: I64) -> None:
         """Keep the arrays. memory: uint8 [any]. begin, sizes: int64 [slots], in bytes."""
-        self._memory, self._begin, self._sizes = memory, begin, sizes
+        self._memory = memory
+        self._begin = begin
+        self._sizes = sizes
 
     @property
     def nbytes(self) -> int:
@@ -40,7 +42,8 @@ class BytesColumn(Sequence[bytes]):
     def view(self, slot: int) -> memoryview:
         """Return a slot's bytes in place, read-only. Raises: IndexError."""
         begin = int(self._begin[slot])
-        return self._memory.data[begin : begin + int(self._sizes[slot])].toreadonly()
+        end = begin + int(self._sizes[slot])
+        return self._memory.data[begin:end].toreadonly()
 
     def parts(self) -> tuple[np.ndarray, I64, I64]:
         return self._memory, self._begin, self._sizes
@@ -59,13 +62,18 @@ class BytesColumn(Sequence[bytes]):
 
     def __iter__(self) -> Iterator[bytes]:
         data = self._memory.data
-        for begin, size in zip(self._begin.tolist(), self._sizes.tolist(), strict=True):
+        # Python's numbers: indexing an array costs more than the whole copy of a short item.
+        begins = self._begin.tolist()
+        sizes = self._sizes.tolist()
+        for begin, size in zip(begins, sizes, strict=True):
             yield bytes(data[begin : begin + size])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BytesColumn | list):
             return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        if len(self) != len(other):
+            return False
+        return all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment] # unhashable, like a list
 
@@ -77,40 +85,10 @@ class BytesColumn(Sequence[bytes]):
 
 
 def _of(items: Sequence[bytes]) -> BytesColumn:
-    sizes = np.array([len(one) for one in items], np.int64)
-    return BytesColumn(np.frombuffer(b"".join(items), np.uint8), np.cumsum(sizes) - sizes, sizes)
-
-
-def shown(column: Any) -> str:
-    """Return a short text: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]"."""
-    if isinstance(column, BytesColumn):
-        return f"list of {len(column)} bytes"
-    if not isinstance(column, list):
-        return f"{_kind(column)} {_sizes([column])}{_place([column])}" if _is_array(column) else _kind(column)
-    if not column:
-        return "list of 0"
-    kinds = " or ".join(dict.fromkeys(map(_kind, column)))
-    one_rank = all(map(_is_array, column)) and len({len(value.shape) for value in column}) == 1
-    return f"list of {len(column)} {kinds}" + (f" {_sizes(column)}" if one_rank else "") + _place(column)
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape")
-
-
-def _kind(value: Any) -> str:
-    return str(value.dtype).removeprefix("torch.") if _is_array(value) else type(value).__name__
-
-
-def _place(values: list[Any]) -> str:
-    tensors = [value for value in values if _is_array(value) and str(value.dtype).startswith("torch.")]
-    devices = dict.fromkeys(str(tensor.device) for tensor in tensors if tensor.device.type != "cpu")
-    return f" on {' and '.join(devices)}" if devices else ""
-
-
-def _sizes(arrays: list[Any]) -> str:
-    sizes = [set(of_axis) for of_axis in zip(*(tuple(array.shape) for array in arrays), strict=True)]
-    return f"[{', '.join(str(*shape) if len(shape) == 1 else '*' for shape in sizes)}]"
+    sizes = np.array([len(item) for item in items], np.int64)
+    memory = np.frombuffer(b"".join(items), np.uint8)
+    begin = np.cumsum(sizes) - sizes
+    return BytesColumn(memory, begin, sizes)
 
 
 LEAST_BYTES = 2**20
@@ -227,7 +205,8 @@ class Columns:
         """Yield the columns of each range of slots, in the same memory. The whole accepts no more values."""
         for part in slots:
             out = Columns(0, self._allocate, self.list_fields)
-            out._order, out._orders = self._order[part], self._orders
+            out._order = self._order[part]
+            out._orders = self._orders
             out._rows = {field: rows[part] for field, rows in self._rows.items()}
             out._filled = {field: one[part] for field, one in self._filled.items()}
             out._bytes = {field: one[part] for field, one in self._bytes.items()}
@@ -246,13 +225,17 @@ class Columns:
         if field in self._filled:
             return bool(self._filled[field].all())
         if field in self._bytes:
-            return bool((self._bytes[field].parts()[2] >= 0).all())
+            _, _, sizes = self._bytes[field].parts()
+            return bool((sizes >= 0).all())
         return set(map(type, self._of(field))) in ({bytes}, {str})
 
     def names(self) -> list[str]:
-        orders, real = list(self._orders), self.mask()
+        orders = list(self._orders)
+        real = self.mask()
         if len(orders) == 1:
-            return list(orders[0]) if real.any() else []
+            if real.any():
+                return list(orders[0])
+            return []
         here = dict.fromkeys(self._order[real].tolist())
         return list(dict.fromkeys(name for number in here for name in orders[number]))
 
@@ -271,17 +254,21 @@ class Columns:
                 return None
             rows = self._rows[field] = self._allocate((len(self), *shape), dtype)
             self._filled[field] = np.zeros(len(self), bool)
-        return rows if rows.shape[1:] == shape and rows.dtype == dtype else None
+        if rows.shape[1:] == shape and rows.dtype == dtype:
+            return rows
+        return None
 
     def put_rows(self, field: str, slots: Sequence[int] | I64) -> None:
         self._filled[field][slots] = True
 
     def put_bytes(self, field: str, slots: I64, memory: np.ndarray, begin: I64, sizes: I64) -> None:
         """Add byte strings from one block of memory. begin, sizes: int64 [slots], in bytes."""
-        whole = np.zeros(len(self), np.int64), np.full(len(self), -1, np.int64)
-        whole[0][slots], whole[1][slots] = begin, sizes
         if field not in self._bytes:
-            self._bytes[field] = BytesColumn(memory, *whole)
+            all_begins = np.zeros(len(self), np.int64)
+            all_begins[slots] = begin
+            all_sizes = np.full(len(self), -1, np.int64)
+            all_sizes[slots] = sizes
+            self._bytes[field] = BytesColumn(memory, all_begins, all_sizes)
             return
         # A second read for the same field, for other sources.
         own = self._of(field)
@@ -295,7 +282,8 @@ class Columns:
         if field in self._filled:
             self._filled[field][slot] = in_row
         if field in self._bytes:
-            self._bytes[field].parts()[2][slot] = -1
+            _, _, sizes = self._bytes[field].parts()
+            sizes[slot] = -1
         if not in_row:
             self._of(field)[slot] = value
 
@@ -346,13 +334,16 @@ class Columns:
             self._list_bytes(field)
         if field not in self._filled and self.mask().all():
             return list(self._of(field))
-        filled = self._filled[field].tolist() if field in self._filled else [False] * len(self)
-        return [
-            PADDED if order == _PADDING else self._rows[field][slot, ...] if in_row else value
-            for slot, (order, in_row, value) in enumerate(
-                zip(self._order.tolist(), filled, self._of(field), strict=True)
-            )
-        ]
+        filled = [False] * len(self)
+        if field in self._filled:
+            filled = self._filled[field].tolist()
+        out = list(self._of(field))
+        for slot, order in enumerate(self._order.tolist()):
+            if order == _PADDING:
+                out[slot] = PADDED
+            elif filled[slot]:
+                out[slot] = self._rows[field][slot, ...]  # an array, not a number, even if the rank is 0
+        return out
 
     def _of(self, field: str) -> list[Any]:
         values = self._values.get(field)
@@ -361,8 +352,10 @@ class Columns:
         return values
 
     def _list_bytes(self, field: str) -> None:
-        column, own = self._bytes.pop(field), self._of(field)
-        for slot in np.flatnonzero(column.parts()[2] >= 0).tolist():
+        column = self._bytes.pop(field)
+        own = self._of(field)
+        _, _, sizes = column.parts()
+        for slot in np.flatnonzero(sizes >= 0).tolist():
             own[slot] = column[slot]
 
     def _moved(self, field: str, slot: int, value: Any) -> bool:
@@ -379,7 +372,8 @@ class Columns:
 
 class BatchRow:
     def __init__(self, columns: Columns, row: int) -> None:
-        self._columns, self._row = columns, row
+        self._columns = columns
+        self._row = row
         self._lent: dict[str, np.ndarray] = {}
 
     def memory_of(self, field: str) -> Place:
@@ -410,8 +404,10 @@ class FieldRows:
     __slots__ = ("_columns", "_dtype", "_field", "_filled", "_lent", "_rows", "_shape", "_values", "row")
 
     def __init__(self, columns: Columns, field: str) -> None:
-        self._columns, self._field = columns, field
-        self.row, self._filled = 0, list[int]()
+        self._columns = columns
+        self._field = field
+        self.row = 0
+        self._filled = list[int]()
         self._values: list[Any] | None = None
         self._lent: np.ndarray | None = None
         self._rows: np.ndarray | None = None
@@ -423,7 +419,9 @@ class FieldRows:
             self._fit(shape, dtype)
         rows = self._rows
         # `...` gives an array, not a number, even if the rank is 0.
-        self._lent = None if rows is None else rows[self.row, ...]
+        self._lent = None
+        if rows is not None:
+            self._lent = rows[self.row, ...]
         return self._lent
 
     def put(self, row: int, value: Any) -> None:
@@ -447,4 +445,6 @@ class FieldRows:
             self._columns.put_rows(self._field, self._filled)
 
     def _fit(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._rows, self._shape, self._dtype = self._columns.rows(self._field, shape, dtype), shape, dtype
+        self._rows = self._columns.rows(self._field, shape, dtype)
+        self._shape = shape
+        self._dtype = dtype

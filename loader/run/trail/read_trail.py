@@ -1,10 +1,9 @@
 """Read a run log: the run's starts, and a row for every step and recorded rank."""
 
-import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,21 +14,19 @@ from ...storage import Store
 from ...storage.mirror import primary_of
 from ...storage.store import list_keys
 from ...storage.threads import Together
-from .row_numbers import MOST_OBJECT_BYTES, row_numbers
-from .row_objects import ROWS, RowObjects, no_rows, rows_of_rank
+from .row_objects import ROWS, RowObjects, no_rows
 from .step_rows import CRC, NOTE, SCHEMA
 from .trail import StartRecord, check_run_name, is_run_name, parse_start, trail_folder
 
 if TYPE_CHECKING:
     import polars as pl
 
-_log = logging.getLogger(__name__)
 MOST_CHUNKS = 8
 """Buffers of a column; with more, each of its readers would copy it."""
 MOST_GROWN_CHUNKS = 64
 """Buffers of a column of a run that goes on: one more a minute, where joining 1e6 rows takes 100 ms."""
+_PLACE_OF_TRY = ["step", "rank", "world_size"]
 _PLACE = ["step", "rank", "at_us", "world_size"]
-_TIMES = {"step": pa.int64(), "at_us": pa.int64()}
 START = re.compile(r"start-[0-9a-f]{16}\.json")
 
 
@@ -61,7 +58,8 @@ class RunTrail:
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of fields with checksums; the column is `crc.<name>`."""
-        return tuple(name.removeprefix(CRC) for name in self.steps.columns if name.startswith(CRC))
+        columns = [name for name in self.steps.columns if name.startswith(CRC)]
+        return tuple(name.removeprefix(CRC) for name in columns)
 
     @property
     def whole(self) -> "pl.DataFrame":
@@ -72,17 +70,22 @@ class RunTrail:
         """
         import polars as pl
 
-        last = self.steps.sort("at_us").unique(
-            ["step", "rank", "world_size"], keep="last", maintain_order=True
-        )
+        by_time = self.steps.sort("at_us")
+        last = by_time.unique(_PLACE_OF_TRY, keep="last", maintain_order=True)
         plans = {start.id: start.plan for start in self.starts}
         if len(set(plans.values())) > 1:  # an interrupted try lacks ranks under its plan
             plan = pl.col("start").replace_strict(plans, return_dtype=pl.String)
-            last = last.filter(plan == plan.last().over("step", "world_size"))
-        sums = (pl.col("digest").sum(), pl.col("substituted").sum())  # uint64 wraps around
-        others = (pl.col("start").last(), pl.col("at_us").last())
-        rows = last.group_by("step", "world_size").agg(*sums, *others, n=pl.len())
-        return rows.filter(rows["n"] == rows["world_size"]).drop("n").sort("step", "world_size")
+            last_plan = plan.last().over("step", "world_size")
+            last = last.filter(plan == last_plan)
+        rows = last.group_by("step", "world_size").agg(
+            pl.col("digest").sum(),  # uint64 wraps around
+            pl.col("substituted").sum(),
+            pl.col("start").last(),
+            pl.col("at_us").last(),
+            n=pl.len(),
+        )
+        complete = rows.filter(rows["n"] == rows["world_size"])
+        return complete.drop("n").sort("step", "world_size")
 
     @property
     def differing(self) -> tuple[int, ...]:
@@ -91,11 +94,9 @@ class RunTrail:
         Compares repeats of one rank at one world size, and global batches of all world sizes.
         """
         chosen = replace(self, steps=self._repeated())
-        steps: set[int] = set()
-        for rows, place in ((chosen.steps, ["step", "rank", "world_size"]), (chosen.whole, ["step"])):
-            kinds = rows.select(*place, "digest").unique()
-            steps.update(kinds.filter(kinds.select(place).is_duplicated())["step"].to_list())
-        return tuple(sorted(steps))
+        of_ranks = _steps_of_two_digests(chosen.steps, _PLACE_OF_TRY)
+        of_batches = _steps_of_two_digests(chosen.whole, ["step"])
+        return tuple(sorted(of_ranks | of_batches))
 
     @property
     def differing_notes(self) -> tuple[int, ...]:
@@ -103,20 +104,31 @@ class RunTrail:
         import polars as pl
 
         notes = [NOTE + name for name in self.notes]
+        if not notes:
+            return ()
         several = [pl.col(name).drop_nulls().n_unique() > 1 for name in notes]
-        tries = self._repeated().group_by("step", "rank", "world_size").agg(several)
-        steps = tries.filter(pl.any_horizontal(notes))["step"] if notes else tries["step"].clear()
+        tries = self._repeated().group_by(_PLACE_OF_TRY).agg(several)
+        steps = tries.filter(pl.any_horizontal(notes))["step"]
         return tuple(steps.unique().sort().to_list())
 
     def _repeated(self) -> "pl.DataFrame":
-        places = self.steps.select(
-            "step", "rank"
-        ).to_numpy()  # sorted: a rank's tries of a step are neighbours
-        twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
-        return self.steps.filter(np.isin(places[:, 0], twice))
+        """Return all rows of the steps that a rank made twice."""
+        # [rows, 2], sorted: a rank's tries of a step are neighbours.
+        places = self.steps.select("step", "rank").to_numpy()
+        is_repeat = (places[1:] == places[:-1]).all(axis=1)
+        repeated = places[1:][is_repeat, 0]
+        return self.steps.filter(np.isin(places[:, 0], repeated))
 
     def start(self, start_id: str) -> StartRecord:
-        return {start.id: start for start in self.starts}[start_id]
+        starts = {start.id: start for start in self.starts}
+        return starts[start_id]
+
+
+def _steps_of_two_digests(rows: "pl.DataFrame", place: list[str]) -> set[int]:
+    """Return the steps with different digests at one place."""
+    kinds = rows.select(*place, "digest").unique()
+    has_others = kinds.select(place).is_duplicated()
+    return set(kinds.filter(has_others)["step"].to_list())
 
 
 def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
@@ -131,8 +143,10 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     listed = listed_log(store, run, known)
     if known is not None and known.objects == listed.objects:
         return known
-    kept = [known.steps] if known is not None and listed.is_grown else []
-    steps = read_rows(store, trail_folder(run), listed.new, kept)
+    earlier = []
+    if known is not None and listed.is_grown:
+        earlier.append(known.steps)
+    steps = read_rows(store, trail_folder(run), listed.new, earlier)
     named = steps["start"].unique().to_list()
     return RunTrail(
         run=run,
@@ -159,14 +173,17 @@ def listed_log(store: Store, run: str, known: RunTrail | None) -> ListedLog:
     folder = trail_folder(check_run_name(run))
     keys = [key.removeprefix(folder) for key in list_keys(store, folder)]
     is_grown = known is not None and known.objects.issubset(keys)
-    earlier = known.objects if known is not None and is_grown else frozenset[str]()
+    earlier = frozenset[str]()
+    if known is not None and is_grown:
+        earlier = known.objects
     later = [key for key in keys if key not in earlier]
     new = [key for key in later if ROWS.fullmatch(key)]
     starts = [key for key in later if START.fullmatch(key)]
     objects = earlier.union(new, starts)
     if not objects:
+        runs = ", ".join(trail_runs(store)) or "none"
         raise RunNotFound(
-            f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
+            f"{store.url} has no trail of run {run!r}; it has: {runs}. A training "
             "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
         )
     return ListedLog(objects=objects, is_grown=is_grown, new=new)
@@ -188,151 +205,28 @@ def log_starts(
         ids = {start.id for start in known.starts}
         if ids.issuperset(named):
             return known.starts
-    return _starts_of(store, run, named, names)
+    return named_starts(store, run, named, names)
 
 
-def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
-    """Return the first recorded rank's rows of some steps.
-
-    Costs a listing, and a read per object that may hold one of the steps: the objects of their minutes, and each
-    start's last one. Raises: as `read_trail`.
-    """
-    folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
-    written, starts = _written(store, folder)
-    if not written and not starts:
-        raise RunNotFound(f"{store.url} has no trail of run {run!r}")
-    names = [one.name for ranks in written.values() for one in _holding(ranks[min(ranks)], steps)]
-    rows = read_rows(store, folder, names, [])
-    rows = rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left"))
-    return RunTrail(
-        run=run,
-        starts=_starts_of(store, run, rows["start"].unique(), starts),
-        steps=rows,
-        objects=frozenset([*names, *starts]),
-    )
-
-
-class _Rows(NamedTuple):
-    """An object with rows of one rank."""
-
-    at_us: int
-    """Time of its write in UTC microseconds; 0 if the store has none."""
-    first: int
-    """First step."""
-    name: str
-    """Name in the run's folder."""
-    nbytes: int
-    """Size in bytes."""
-
-
-def _written(store: Store, folder: str) -> tuple[dict[int, dict[int, list[_Rows]]], list[str]]:
-    """Return world size -> rank -> its objects, by time, and the names of the starts."""
-    written: dict[int, dict[int, list[_Rows]]] = {}
-    starts = list[str]()
-    for info in store.list(folder):
-        name = info.key.removeprefix(folder)
-        if match := ROWS.fullmatch(name):
-            of_rank = written.setdefault(int(match[2]), {}).setdefault(int(match[1]), [])
-            of_rank.append(_Rows(info.modified_us or 0, int(match[3]), name, info.nbytes))
-        elif START.fullmatch(name):
-            starts.append(name)
-    for ranks in written.values():
-        for of_rank in ranks.values():
-            of_rank.sort()
-    return written, starts
-
-
-def _holding(written: list[_Rows], steps: range) -> Iterator[_Rows]:
-    for number, rows in enumerate(written):
-        following = written[number + 1].first if number + 1 < len(written) and rows.at_us else -1
-        # Its last step may be in the next one, too.
-        end = following + 1 if following >= rows.first else steps.stop
-        if rows.first < steps.stop and end > steps.start:
-            yield rows
-
-
-PART_ROWS, MOST_PARTS = 1_000_000, 64
-"""Most rows of a part, unless one step has more, and most parts that are compared."""
-NOTES_AT_ONCE = 16
-"""Number of objects whose metrics are read together."""
-
-
-def notes_in_parts(root: Root, first: str, second: str) -> Iterator[tuple[RunTrail, RunTrail]]:
-    """Yield the metrics of two runs at the steps of the second one, part by part; nothing if one has no run log.
-
-    The results have step, rank, world_size, at_us and metrics only. Memory: a part of both, not the logs.
-
-    Costs a listing of both logs, and a read per object that may hold a step of the part, of each rank. Stops after 64
-    parts, with a warning. Raises: Corrupt, also for an object larger than a run log's; StoreError;
-    MissingDependency if polars is missing.
-    """
-    store = primary_of(root.store)
-    logs = [(run, _written(store, trail_folder(check_run_name(run)))[0]) for run in (first, second)]
-    begins = sorted({one.first for ranks in logs[1][1].values() for own in ranks.values() for one in own})
-    begins = [step for step in begins if step < 2**62]  # a forged one is beyond the numbers of a column
-    if not begins or not logs[0][1]:
-        return
-    n_steps, begin = max(1, PART_ROWS // max(logs[1][1])), begins[0]
-    for _ in range(MOST_PARTS):
-        steps = range(begin, begin + n_steps)
-        original, replay = (_notes_of(store, run, written, steps) for run, written in logs)
-        if len(replay.steps):
-            yield original, replay
-        later = next((step for step in begins if step >= steps.stop), None)
-        if len(replay.steps) and replay.steps["step"].max() == steps[-1]:
-            begin = steps.stop
-        elif later is None:
-            return
-        else:
-            begin = later
-    _log.warning("%s is compared with %s up to step %d only", second, first, begin)
-
-
-def _notes_of(
-    store: Store, run: str, written: Mapping[int, Mapping[int, list[_Rows]]], steps: range
-) -> RunTrail:
-    _check_polars()
-    import polars as pl
-
-    folder = trail_folder(run)
-    chosen = [one for ranks in written.values() for own in ranks.values() for one in _holding(own, steps)]
-    parts = [rows_of_rank(pa.Table.from_batches([], pa.schema(_TIMES)), 0, 0)]
-    for start in range(0, len(chosen), NOTES_AT_ONCE):
-        group = chosen[start : start + NOTES_AT_ONCE]
-        for part in group:
-            if part.nbytes > MOST_OBJECT_BYTES:
-                raise Corrupt(
-                    f"{store.url}/{folder}{part.name} has {part.nbytes:,} bytes; a trail's have fewer"
-                )
-        with Together(store, [folder + part.name for part in group]) as coming:
-            for part in group:
-                key = folder + part.name
-                place = ROWS.fullmatch(part.name)
-                assert place is not None  # only such names are listed
-                table = row_numbers(coming.get(key).data, f"{store.url}/{key}", _TIMES)
-                rows = rows_of_rank(table, int(place[1]), int(place[2]))
-                parts.append(rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left")))
-    rows = pl.concat(parts, how="diagonal")
-    return RunTrail(run=run, starts=(), steps=rows, objects=frozenset(one.name for one in chosen))
-
-
-def _check_polars() -> None:
+def check_polars() -> None:
     try:
         import polars  # noqa: F401
     except ImportError as error:
         raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
 
 
-def _starts_of(store: Store, run: str, named: Iterable[str], names: Iterable[str]) -> tuple[StartRecord, ...]:
+def named_starts(
+    store: Store, run: str, named: Iterable[str], names: Iterable[str]
+) -> tuple[StartRecord, ...]:
     named = set(named)
     starts = read_starts(store, run, names)
-    if not named <= {
-        start.id for start in starts
-    }:  # the listing may have begun before the first start was written
+    lost = named - {start.id for start in starts}
+    if lost:  # the listing may have begun before the first start was written
         starts = read_starts(store, run)
-    if lost := sorted(named - {start.id for start in starts}):
+        lost = named - {start.id for start in starts}
+    if lost:
         raise Corrupt(
-            f"{store.url}/{trail_folder(run)}start-{lost[0]}.json is not there, and rows of steps name it; restore it"
+            f"{store.url}/{trail_folder(run)}start-{min(lost)}.json is not there, and rows of steps name it; restore it"
         )
     return starts
 
@@ -346,25 +240,27 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
     if names is None:
         names = [key.removeprefix(folder) for key in list_keys(store, f"{folder}start-")]
     keys = [folder + name for name in names if START.fullmatch(name)]
+    starts = []
     with Together(store, keys) as coming:
-        starts = [parse_start(coming.get(key).data, f"{store.url}/{key}") for key in keys]
+        for key in keys:
+            data = coming.get(key).data
+            starts.append(parse_start(data, f"{store.url}/{key}"))
     return tuple(sorted(starts, key=lambda start: start.at_us))
 
 
 def trail_runs(store: Store) -> list[str]:
     """Return the runs with a run log under a root, sorted. Costs a listing of all run logs."""
-    names = (key.removeprefix("trails/").partition("/") for key in list_keys(store, "trails/"))
-    return sorted(
-        {
-            run
-            for run, _, name in names
-            if is_run_name(run) and (ROWS.fullmatch(name) or START.fullmatch(name))
-        }
-    )
+    runs = set[str]()
+    for key in list_keys(store, "trails/"):
+        run, _, name = key.removeprefix("trails/").partition("/")
+        is_object = ROWS.fullmatch(name) or START.fullmatch(name)
+        if is_object and is_run_name(run):
+            runs.add(run)
+    return sorted(runs)
 
 
 def read_rows(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
-    _check_polars()
+    check_polars()
     new = list(RowObjects(store, folder).frames(names))
     return arranged_rows(known or [no_rows()], new)
 
@@ -379,7 +275,9 @@ def arranged_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl
     parts = [frame for frame in (*known, *new) if len(frame)]
     parts = parts or [*known, *new]
     is_ordered = _follow_each_other(known, new)
-    most_chunks = MOST_GROWN_CHUNKS if any(map(len, known)) else MOST_CHUNKS
+    most_chunks = MOST_CHUNKS
+    if any(map(len, known)):
+        most_chunks = MOST_GROWN_CHUNKS
     new.clear()  # they share the buffers
     steps = pl.concat(parts, how="diagonal")
     parts.clear()
@@ -388,10 +286,11 @@ def arranged_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl
     if steps.n_chunks() > most_chunks:
         _make_contiguous(steps)
     pa.default_memory_pool().release_unused()
-    notes, crcs = (sorted(name for name in steps.columns if name.startswith(start)) for start in (NOTE, CRC))
-    first_columns = ["step", "rank", "world_size"]
-    others = [name for name in SCHEMA.names if name in steps.columns and name not in first_columns]
-    return steps.select(*first_columns, *others, *notes, *crcs)
+    notes = sorted(name for name in steps.columns if name.startswith(NOTE))
+    crcs = sorted(name for name in steps.columns if name.startswith(CRC))
+    present = [name for name in SCHEMA.names if name in steps.columns]
+    others = [name for name in present if name not in _PLACE_OF_TRY]
+    return steps.select(*_PLACE_OF_TRY, *others, *notes, *crcs)
 
 
 def _follow_each_other(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> bool:
@@ -399,7 +298,8 @@ def _follow_each_other(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -
 
     Most runs record one rank, and repeat no step. Looks at new rows only: 1e6 earlier ones would be copied for it.
     """
-    last = max((int(frame["step"][-1]) for frame in known if len(frame)), default=-1)
+    last_steps = [int(frame["step"][-1]) for frame in known if len(frame)]
+    last = max(last_steps, default=-1)
     for frame in new:
         if not len(frame):
             continue
@@ -422,14 +322,18 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     places = [steps[name].to_numpy() for name in _PLACE]
     order = np.lexsort(places[::-1])
     if not np.array_equal(order, np.arange(len(order))):
-        steps, places = steps[order], [column[order] for column in places]
+        steps = steps[order]
+        places = [column[order] for column in places]
+    # [rows - 1]: whether the next row has the same place
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in places])
     if not same.any():
         return steps
     # A row is in two objects if it got metrics later, or the response to the first write was lost.
     repeated = np.append(same, False) | np.insert(same, 0, False)
-    known = pl.sum_horizontal(pl.all().is_not_null())
+    n_known = pl.sum_horizontal(pl.all().is_not_null())
     if "largest" in steps.columns:
-        known += pl.col("largest").list.len()
-    most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")
-    return pl.concat([steps.filter(~repeated), most]).sort(_PLACE)
+        n_known += pl.col("largest").list.len()
+    by_known = steps.filter(repeated).sort(n_known, descending=True)
+    fullest = by_known.unique(_PLACE, keep="first")
+    single = steps.filter(~repeated)
+    return pl.concat([single, fullest]).sort(_PLACE)

@@ -14,7 +14,8 @@ from typing import Any
 from loader.dataset.log.entries import canonical
 from loader.dataset.root import Root
 from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
-from loader.run.trail.read_trail import RunTrail, read_trail_of
+from loader.run.trail.read_trail import RunTrail
+from loader.run.trail.step_range_reads import read_trail_of
 from loader.run.trail.step_rows import NOTE
 from loader.storage.mirror import primary_of
 from loader.storage.spec import redact

@@ -19,7 +19,7 @@ import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
 from loader.run.trail import recorder, step_rows
-from loader.run.trail.read_trail import read_trail_of
+from loader.run.trail.step_range_reads import read_trail_of
 from tests.dataset.stores import Counting
 from tests.servers.patience import PATIENCE_S, until
 

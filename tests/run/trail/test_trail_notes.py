@@ -8,8 +8,8 @@ import pytest
 
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt
-from loader.run.trail import read_trail, row_numbers, step_rows
-from loader.run.trail.read_trail import notes_in_parts
+from loader.run.trail import row_numbers, step_range_reads, step_rows
+from loader.run.trail.step_range_reads import notes_in_parts
 from tests.dataset.stores import Counting
 
 
@@ -30,7 +30,7 @@ def test_metrics_of_two_runs_come_part_by_part_from_the_second_ones_steps(memory
                 put_notes(memory_root, run, rank, 2, steps, **{"note.loss": losses, "start": ["x"] * 20})
     counted = Counting(memory_root.store)
     memory_root._use(counted)
-    monkeypatch.setattr(read_trail, "PART_ROWS", 20)
+    monkeypatch.setattr(step_range_reads, "PART_ROWS", 20)
     found = [
         (sorted(set(one.steps["step"])), one.steps.columns, len(one.steps), one.steps.equals(other.steps))
         for one, other in notes_in_parts(memory_root, "a", "b")
@@ -46,7 +46,7 @@ def test_comparison_of_a_forged_long_trail_ends(memory_root, monkeypatch, caplog
     put_notes(memory_root, "a", 0, 1, range(3))
     for first in range(0, 10**6, 10**4):
         put_notes(memory_root, "b", 0, 10**9, range(first, first + 1))
-    monkeypatch.setattr(read_trail, "MOST_PARTS", 5)
+    monkeypatch.setattr(step_range_reads, "MOST_PARTS", 5)
     assert [other.steps["step"].to_list() for _, other in notes_in_parts(memory_root, "a", "b")] == [
         [0], [10_000], [20_000]
     ]  # fmt: skip

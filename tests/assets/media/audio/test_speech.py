@@ -8,7 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from assets.media.audio.cut import cut_audio, write_flac
+from assets.media.audio.cut import cut_audio
+from assets.media.audio.flac import write_flac
 from assets.media.cutters import kind_of
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.unit import Unit, Unusable

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.commit import Pending, commit
+from loader.dataset.publishing.commit import Pending, commit
 from loader.dataset.shards.part import SHARDS_SCHEMA
 from loader.dataset.tables.manifest import Change, GroupExtent
 from loader.dataset.tables.parquet import put_table

@@ -21,7 +21,7 @@ import av
 import numpy as np
 
 import loader
-from loader.dataset.exact_statistics import ValueCounts, exact_sums
+from loader.dataset.statistics.exact_statistics import ValueCounts, exact_sums
 from loader.modalities.image.crop import Framing
 from loader.modalities.video.decode import read_bare
 from loader.modalities.video.packet_table import index_packets, read_packets

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 import loader
-from loader.dataset.commit import Pending, commit
-from loader.dataset.publication_gate import NewKeys
-from loader.dataset.publish import new_prefix
+from loader.dataset.publishing.commit import Pending, commit
+from loader.dataset.publishing.publication_gate import NewKeys
+from loader.dataset.publishing.publish import new_prefix
 from loader.dataset.shards.part import Part, ShardFile
 from loader.dataset.writing.run_tables import part_tables, write_run
 

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.commit import Pending, commit
 from loader.dataset.names import hashes_of
-from loader.dataset.publication_gate import NewKeys
+from loader.dataset.publishing.commit import Pending, commit
+from loader.dataset.publishing.publication_gate import NewKeys
 from loader.dataset.shards.key_hashes import put_hashes
 from loader.dataset.shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
 from loader.dataset.tables.columns import KEYS_SCHEMA

@@ -11,13 +11,13 @@ from assets.features.refresh_release import refresh_asset
 from assets.ingest.media import media_asset
 from assets.ingest.raw_objects import raw_objects_asset
 from assets.ingest.units import units_asset
-from assets.quarantine import quarantine_asset
+from assets.pages.report import dagster_name
+from assets.pages.training_asset import training_asset
 from assets.release.version_asset import version_asset
-from assets.report import dagster_name
-from assets.samples_asset import samples_asset
+from assets.samples.quarantine import quarantine_asset
+from assets.samples.samples_asset import samples_asset
 from assets.search.search_asset import search_asset
 from assets.spec import DatasetSpec
-from assets.training import training_asset
 from dagster_project.datasets import specs
 from dagster_project.jobs import jobs_of, pause_job, schedules_of, take_over_job
 from dagster_project.own_datasets import load_datasets, report

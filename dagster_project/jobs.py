@@ -13,7 +13,7 @@ import dagster as dg
 from assets.arrivals.make_batches import take_over
 from assets.arrivals.progress import pause, paused, resume
 from assets.features.refresh import StaleCache, stale
-from assets.report import dagster_name
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from dagster_project.runs import PARTITION
 from resources.storage import RootResource

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import loader
-from assets.batches import STANDINGS, IngestBatch, IngestBatches, backlog
+from assets.arrivals.batches import STANDINGS, IngestBatch, IngestBatches, backlog
 from assets.release.lag import Lag, lag_of
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs

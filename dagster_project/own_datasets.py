@@ -14,7 +14,7 @@ from types import ModuleType
 
 import dagster as dg
 
-from assets.report import dagster_name
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
 from loader.storage.spec import redact

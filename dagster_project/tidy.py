@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from assets.report import markdown_table
 from dagster_project.runs import is_last, label_of, tags_of
+from penstock.text import markdown_table
 from resources.storage import RootResource
 
 DAY_S = 86_400.0

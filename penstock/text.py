@@ -19,6 +19,8 @@ _START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 # C0 and C1 except tab and line feed, bidirectional overrides, surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+MAX_TABLE_ROWS = 50
+"""Rows of a Markdown table; others are only counted."""
 
 
 def clean(text: object, longest: int | None = None) -> str:
@@ -124,3 +126,34 @@ def shell_word(word: object) -> str:
 def _code(character: str) -> str:
     n = ord(character)
     return f"\\x{n:02x}" if n < 0x80 else f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"
+
+
+class Markdown(str):
+    """Markup for a table cell, such as a link, which is not escaped."""
+
+
+def markdown_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+) -> str:
+    """Return a Markdown table. Cells but `Markdown` are escaped; rows beyond `MAX_TABLE_ROWS` are only counted."""
+    rule = " --- |" * len(header)
+    lines = [_table_line(header), f"|{rule}"]
+    for row in rows[:MAX_TABLE_ROWS]:
+        cells = [_cell(value) for value in row]
+        lines.append(_table_line(cells))
+    n_others = len(rows) - MAX_TABLE_ROWS
+    if n_others > 0:
+        lines.append(f"\nand {n_others} more")
+    return "\n".join(lines)
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    text = " | ".join(cells)
+    return f"| {text} |"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Markdown):
+        return value
+    return markdown_text(value)

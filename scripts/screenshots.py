@@ -28,7 +28,7 @@ from PIL import Image
 import loader
 from assets.checks import CheckResult
 from assets.drift.compare import DRIFT_CHECKS, GateInputs
-from assets.drift.page import plotted, render
+from assets.pages.gate_page import plotted, render
 from benchmarks.gates.regressions import REGRESSIONS
 from benchmarks.gates.trial import DEFAULTS, published
 from benchmarks.gates.world import delivery

@@ -19,13 +19,13 @@ FILES = {"publish": 41, "next": 48, "register": 69}
 For `penstock register webdataset` an archive with one sample, once its modules are loaded.
 """
 ENTERED = {
-    "publish": "loader/dataset/commit.py",
+    "publish": "loader/dataset/publishing/commit.py",
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }
-MODULES = {"assets.ingest.units": 121, "loader": 2, "loader.run.loader": 141}
+MODULES = {"assets.ingest.units": 123, "loader": 2, "loader.run.loader": 141}
 """Modules of the project that are loaded behind `import`."""
-REGISTER_MODULES = 178
+REGISTER_MODULES = 179
 """Modules of the project that `penstock register webdataset` loads."""
 PACKAGES = ("loader", "penstock", "resources", "assets")
 
@@ -33,7 +33,7 @@ TRACE = """
 import contextlib, io, json, sys, tarfile, tempfile, threading
 from pathlib import Path
 import numpy as np
-import loader, loader.dataset.writer  # which a root imports when it is first written to
+import loader, loader.dataset.publishing.writer  # which a root imports when it is first written to
 from penstock.cli import main
 
 folder, seen = Path(loader.__file__).parent.parent, set()

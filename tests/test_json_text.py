@@ -84,7 +84,7 @@ OWN = {
     "loader/modalities/text.py": "a field's value is whatever was written, NaN and large integers included",
     "loader/dataset/labels/rows.py": "labels may be NaN; half characters are refused with their column",
     "loader/dataset/writing/spill.py": "a scratch file of the same process",
-    "loader/dataset/commit.py": "bytes that were made a line above",
+    "loader/dataset/publishing/commit.py": "bytes that were made a line above",
     "loader/dataset/log/entries.py": "canonical JSON alone is an entry",
     "loader/dataset/log/snapshots.py": "a hint's checksum is compared",
     "loader/dataset/tables/manifest.py": "a manifest's SHA-256 is compared",

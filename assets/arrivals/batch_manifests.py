@@ -28,8 +28,8 @@ from loader.storage import Store
 from loader.storage.threads import DaemonPool
 from resources.storage import LandingResource
 
-from ..joined_objects import raw_objects_in
 from ..sources import Source
+from .joined_objects import raw_objects_in
 
 Identity = tuple[str, str]
 """(uri, etag): objects with an equal pair are the same object."""

@@ -15,7 +15,6 @@ from loader.storage.store import list_place
 from penstock.stages import partitions
 from penstock.units import utc_us
 
-from ..joined_objects import JoinedObjects
 from ..sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from ..spec import DatasetSpec
 from .batch_manifests import (
@@ -28,6 +27,7 @@ from .batch_manifests import (
     is_batch,
     manifests,
 )
+from .joined_objects import JoinedObjects
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,12 +6,13 @@ import dagster as dg
 
 from loader.errors import PenstockError
 from loader.storage.spec import redact
+from penstock.text import markdown_table
 from resources.storage import LandingResource, RootResource
 
-from ..report import Metadata, markdown_table, table_metadata
+from ..pages.report import Metadata, table_metadata
+from ..pipeline.stages import RECONCILIATION
 from ..sources import Source
 from ..spec import DatasetSpec
-from ..stages import RECONCILIATION
 from .batch_manifests import opener
 from .progress import TickDataset, paused
 from .reconcile import Reconciled, reconcile

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from loader.errors import MissingDependency
+from penstock.text import markdown_table
 
-from ..report import markdown_table
 from .outcome import CheckResult
 
 if TYPE_CHECKING:

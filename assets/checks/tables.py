@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.text import markdown_table
+
 from ..dedup.near_pairs import find, index_images
 from ..dedup.policy import KINDS
 from ..dedup.settle import Candidates, looks, typed
 from ..dedup.settle import schema as compared_schema
-from ..report import markdown_table
 from .marked_copies import marked_across
 from .outcome import CheckResult, Severity
 

@@ -10,9 +10,9 @@ import numpy as np
 
 import loader
 from loader.dataset.tables.parquet import TableFile, get_table_bytes
+from penstock.text import markdown_table
 
 from ..checks.outcome import CheckResult
-from ..report import markdown_table
 
 if TYPE_CHECKING:
     import polars as pl

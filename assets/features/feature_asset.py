@@ -18,11 +18,16 @@ from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..ingest.stored_faults import has_feature_faults
-from ..report import as_failures, dagster_name, data_version, features_metadata
+from ..pages.report import (
+    as_failures,
+    dagster_name,
+    data_version,
+    features_metadata,
+)
+from ..pages.table_columns import feature_texts
+from ..pipeline.stages import reader_of, require_published
+from ..pipeline.tables import CUT_FACTS, facts_of_fields, read_table
 from ..spec import DatasetSpec, Feature, stage_name
-from ..stages import reader_of, require_published
-from ..table_columns import feature_texts
-from ..tables import CUT_FACTS, facts_of_fields, read_table
 from .compute import feature_kind, inputs_of
 from .names import names_of
 from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import loader
-from loader.dataset.commit import check_facts
+from loader.dataset.publishing.commit import check_facts
 from loader.storage import Store
 from penstock.stages import StageRecord, current_record, current_records, read_record
 
 from ..featurizers import Featurizer
-from ..stages import GENERATIONS, PipelineStage
+from ..pipeline.stages import GENERATIONS, PipelineStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from penstock.stages import StageRecord, fingerprint
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer, machine_facts
 from ..featurizers.models.weights import weights_store
-from ..stages import PipelineStage, check_written
-from ..tables import write_wide_table
+from ..pipeline.stages import PipelineStage, check_written
+from ..pipeline.tables import write_wide_table
 from .compute import (
     RANGE,
     SampleRange,

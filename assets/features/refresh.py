@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import loader
-from loader.dataset.extension import published_part
 from loader.dataset.log.state import State
+from loader.dataset.publishing.extension import published_part
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
@@ -22,9 +22,9 @@ from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..ingest.stored_faults import has_feature_faults
+from ..pipeline.stages import open_transaction
+from ..pipeline.tables import read_table
 from ..spec import DatasetSpec, stage_name
-from ..stages import open_transaction
-from ..tables import read_table
 from .compute import feature_kind, inputs_of
 from .names import names_of
 from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import loader
-from loader.dataset.extension import Extension, publish_extension
 from loader.dataset.labels.annotate import AnnotationOptions
+from loader.dataset.publishing.extension import Extension, publish_extension
 from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.parquet import get_table
 from loader.dataset.versions.samples_table import scan_samples
@@ -26,10 +26,10 @@ from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate_settings import EXPECTATIONS, Gate
 from ..ingest.published import published_labels
 from ..ingest.stored_faults import has_feature_faults
-from ..report import Metadata, table_metadata
+from ..pages.report import Metadata, table_metadata
+from ..pipeline.stages import REFRESH, PipelineStage
+from ..pipeline.tables import facts_of_fields
 from ..spec import DatasetSpec, Filter, stage_name
-from ..stages import REFRESH, PipelineStage
-from ..tables import facts_of_fields
 from .refresh import REFRESHED, settled, transaction
 
 if TYPE_CHECKING:

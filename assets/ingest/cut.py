@@ -15,7 +15,7 @@ from ..media.cutters import ALL_KINDS, CUTTERS
 from ..media.objects import refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
-from ..stages import BatchSamples, OpenBatch, written_part
+from ..pipeline.stages import BatchSamples, OpenBatch, written_part
 from .audit_work import StagedClips
 from .cut_work import CUT, CutTask, CutUnits
 from .refusals import DUPLICATE

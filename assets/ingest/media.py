@@ -21,10 +21,16 @@ from ..arrivals.batch_manifests import place_of_batch
 from ..media.cutters import check_is_media
 from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
-from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, media_metadata
+from ..pages.report import (
+    as_failures,
+    check_and_materialize,
+    check_metadata,
+    dagster_name,
+    media_metadata,
+)
+from ..pipeline.stages import MEDIA, RAW_OBJECTS, PipelineStage
+from ..pipeline.tables import read_table
 from ..spec import DatasetSpec
-from ..stages import MEDIA, RAW_OBJECTS, PipelineStage
-from ..tables import read_table
 from .audit_work import (
     AUDIT,
     Audited,
@@ -141,7 +147,7 @@ class AuditBatch:
         """Store of the objects' files; differs from `landing` if an object has several, which workers then join."""
         if not self.spec.format:
             return self.landing
-        from ..joined_objects import JoinedObjects  # media do not need it
+        from ..arrivals.joined_objects import JoinedObjects  # media do not need it
 
         if isinstance(self.landing, JoinedObjects):
             return self.landing.place

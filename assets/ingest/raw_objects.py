@@ -22,11 +22,11 @@ from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import Manifest, RawObject, place_of_batch, read_manifest
-from ..joined_objects import JoinedObjects
+from ..arrivals.joined_objects import JoinedObjects
 from ..media.segments import GivenSegments, read_segments
-from ..report import as_failures, data_version, raw_objects_metadata
+from ..pages.report import as_failures, data_version, raw_objects_metadata
+from ..pipeline.stages import RAW_OBJECTS, PipelineStage
 from ..sources import LANDING, ORIGINS, Source
-from ..stages import RAW_OBJECTS, PipelineStage
 from .hash_work import HASH, Hashed, HashTask, read_content
 
 CODE_VERSION = "4"

@@ -16,12 +16,16 @@ from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import place_of_batch
-from ..joined_objects import JoinedObjects
+from ..arrivals.joined_objects import JoinedObjects
 from ..media.policy import policy_words
-from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, units_metadata
-from ..sources import read_formats
-from ..spec import DatasetSpec
-from ..stages import (
+from ..pages.report import (
+    as_failures,
+    check_and_materialize,
+    check_metadata,
+    dagster_name,
+    units_metadata,
+)
+from ..pipeline.stages import (
     MEDIA,
     RAW_OBJECTS,
     SAMPLES,
@@ -33,7 +37,9 @@ from ..stages import (
     open_transaction,
     require_read,
 )
-from ..tables import read_table
+from ..pipeline.tables import read_table
+from ..sources import read_formats
+from ..spec import DatasetSpec
 from .audit_work import clear_staging
 from .cut import (
     all_class_names,

@@ -14,7 +14,7 @@ from ..drift import blank
 from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
 from ..drift.contamination import BatchTexts
 from ..gate_settings import DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..stages import reader_of
+from ..pipeline.stages import reader_of
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,6 +1,6 @@
 """Audit a batch before its publication; the verdict is a record of the stage `version`.
 
-`loader/dataset/publication_gate.py` refuses to publish the batch without it.
+`loader/dataset/publishing/publication_gate.py` refuses to publish the batch without it.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
-from loader.dataset.publication_gate import digest_of as change_digest
+from loader.dataset.publishing.publication_gate import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approvals import covering_approval, stops
 from penstock.stages import StageRecord, Verdict, current_record, fingerprint
 
-from ..assembly import candidate
 from ..checks import CheckResult, run_checks
 from ..drift.compare import GateInputs
-from ..drift.page import before_of, plotted, render, save, shown_of
 from ..gate_settings import CODE_VERSION, Gate
-from ..stages import VERSION, PipelineStage
+from ..pages.gate_page import before_of, plotted, render, save, shown_of
+from ..pipeline.stages import VERSION, PipelineStage
+from ..samples.assembly import candidate
 from .gate_checks import GateChecks
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -14,15 +13,14 @@ from loader.errors import Corrupt, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.stages import StageRecord
+from penstock.text import markdown_table
 
-from .. import plots
 from ..arrivals.batch_manifests import read_manifest as read_batch
-from ..report import Metadata, markdown_table
+from ..pages import plots
+from ..pages.report import Metadata
+from ..pipeline.tables import read_table
 from ..spec import DatasetSpec
-from ..tables import read_table
-
-if TYPE_CHECKING:
-    from .version_asset import Release
+from .release import Release
 
 PRODUCER = "arrivals_us"
 
@@ -155,7 +153,7 @@ def lags(
     return history
 
 
-def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
+def lag_metadata(root: loader.Root, release: Release) -> Metadata:
     """Return the lags of the published batches, with a plot of the newest versions; {} if unknown."""
     history = lags(root, release.version.dataset)
     names = {version.name for version in release.versions}

@@ -16,7 +16,7 @@ from loader.errors import Corrupt, FormatTooNew, ObjectNotFound, StoreError
 from loader.storage import ObjectInfo, Store
 from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
 
-from ..stages import SAMPLES
+from ..pipeline.stages import SAMPLES
 
 MIN_NEW_ENTRIES = 64
 """Fewest new entries worth a write, which uploads the whole table: a release may read fewer records again instead."""

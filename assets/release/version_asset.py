@@ -14,32 +14,19 @@ from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
-from .. import samples_asset as samples_stage
 from ..gate_settings import GATE, Gate
 from ..ingest.published import clash, published_labels
+from ..pipeline.stages import SAMPLES, VERSION, request_recut, require_published
+from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
-from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of
+from .release import Release
 from .settled_batches import is_published, unsettled_records
 from .version_page import card_metadata, check_events, publication_observation, release_metadata
 
 ATTEMPTS = 8
 """Most audits of a batch while others are published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """Result of publishing batches."""
-
-    version: loader.Version
-    """Newest version."""
-    published: tuple[str, ...]
-    """Keys of the published batches."""
-    held_back: tuple[str, ...]
-    """Keys of the batches held back."""
-    versions: tuple[loader.Version, ...] = ()
-    """One version per published batch."""
 
 
 def audit_waiting(

@@ -14,30 +14,29 @@ from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card, read_card, save_card
 from penstock.card.render import table
-from penstock.text import markdown_text
+from penstock.text import Markdown, markdown_table, markdown_text
 from resources.alerts import version_page
 
-from .. import plots
-from ..quarantine import excluded_by_reason
-from ..report import (
-    Markdown,
+from ..pages import plots
+from ..pages.report import (
     Metadata,
     code_block,
     exclusions_metadata,
     link,
+    plot_metadata,
     table_metadata,
-    version_metadata,
     viewer_metadata,
 )
-from ..table_columns import version_columns
+from ..pages.table_columns import version_columns
+from ..samples.quarantine import excluded_by_reason
 from .lag import lag_metadata
+from .release import Release
 
 if TYPE_CHECKING:
     from ..checks import CheckResult
     from ..gate_settings import Gate
     from ..spec import DatasetSpec
     from .gate_run import Audit
-    from .version_asset import Release
 
 
 MAX_SHEET_BYTES = 40_000
@@ -47,9 +46,42 @@ _MESSAGE_CHARS = 1000
 _WIDTHS_PX = (640, 480, 360, 240)  # tried in turn, until the image is small enough
 
 
+def version_metadata(release: Release, history: Mapping[int, int]) -> Metadata:
+    """Return the metadata of the asset [dataset, version]. history: version number -> samples."""
+    version = release.version
+    groups = []
+    nbytes: dict[str, int] = {}
+    for name, body in sorted(version.manifest["groups"].items()):
+        fields = ", ".join(sorted(body["field_nbytes"]))
+        groups.append((name, body["n_rows"], body["nbytes"], fields))
+        nbytes[name] = body["nbytes"]
+    approvals = []
+    for published in release.versions:
+        approval = published.manifest["producer"].get("approval")
+        if approval:
+            checks = ", ".join(approval["checks"])
+            approvals.append((published.name, approval["by"], approval["reason"], checks))
+    published_batches = ", ".join(release.published) or "none: nothing was new"
+    held_back = ", ".join(release.held_back) or "none"
+    n_samples = dg.MetadataValue.int(len(version))
+    group_table = markdown_table(("group", "samples", "bytes", "fields"), groups)
+    shown: Metadata = {
+        "version": dg.MetadataValue.text(version.name),
+        "id": dg.MetadataValue.text(version.id),
+        "samples": n_samples,
+        "published_batches": dg.MetadataValue.text(published_batches),
+        "approved": table_metadata(("version", "approved by", "reason", "though these failed"), approvals),
+        "held_back_batches": dg.MetadataValue.text(held_back),
+        "groups": dg.MetadataValue.md(group_table),
+        "dagster/row_count": n_samples,
+    }
+    shown |= plot_metadata(plots.growth(history, nbytes))
+    return shown
+
+
 def release_metadata(
     root: loader.Root,
-    release: "Release",
+    release: Release,
     spec: "DatasetSpec | None",
 ) -> Metadata:
     """Return all metadata of a release, except for its card. spec: for its featurizers' columns."""
@@ -189,7 +221,7 @@ def _small(sheet: bytes) -> bytes:
 
 
 def version_links(
-    release: "Release",
+    release: Release,
     spec: "DatasetSpec | None" = None,
 ) -> Metadata:
     """Return the batches, runs, commands and columns of a version. spec: for its featurizers' columns."""

@@ -13,9 +13,9 @@ from penstock.search.map.stored_map import make_map
 from penstock.search.recall import measured_recall
 from resources.storage import RootResource
 
+from ..pipeline.stages import SEARCH, VERSION
 from ..search_settings import Search
 from ..spec import DatasetSpec
-from ..stages import SEARCH, VERSION
 
 CHECK = "recall"
 LEAST_RECALL = 0.95

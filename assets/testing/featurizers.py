@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loader.dataset.commit import check_facts
+from loader.dataset.publishing.commit import check_facts
 from loader.modalities import decoder_for, encode
 from loader.modalities.video.packet_table import index_packets
 from loader.testing.modalities import damaged

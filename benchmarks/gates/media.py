@@ -23,13 +23,13 @@ import polars as pl
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.assembly import candidate
 from assets.drift.compare import BatchFacts, facts_of
 from assets.features.feature_asset import feature_stage
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.samples_asset import samples_stage
+from assets.samples.assembly import candidate
+from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
 from loader.storage import open_store

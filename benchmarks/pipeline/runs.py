@@ -18,7 +18,7 @@ from assets.features.feature_asset import feature_stage
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.samples_asset import samples_stage
+from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store

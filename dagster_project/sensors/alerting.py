@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.batches import IngestBatch, IngestBatches, backlog
-from assets.report import dagster_name
+from assets.arrivals.batches import IngestBatch, IngestBatches, backlog
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec, Limits
 from dagster_project.runs import PARTITION
 from dagster_project.sensors.recovery import will_start_again

@@ -10,9 +10,9 @@ from assets.arrivals.batch_manifests import Book, batch_number, manifests, opene
 from assets.arrivals.make_batches import begun_batches, pending_numbers
 from assets.arrivals.progress import TickDataset, TickResult
 from assets.arrivals.tick import tick
-from assets.report import dagster_name
+from assets.pages.report import dagster_name
+from assets.pipeline.stages import recut_requests
 from assets.spec import DatasetSpec
-from assets.stages import recut_requests
 from dagster_project.jobs import job_name
 from dagster_project.runs import LAUNCHED, code_location_of, tags_of
 from dagster_project.sensors.recovery import again

@@ -5,8 +5,8 @@ import time
 
 import dagster as dg
 
-from assets.report import dagster_name
-from assets.stages import SAMPLES
+from assets.pages.report import dagster_name
+from assets.pipeline.stages import SAMPLES
 from dagster_project.runs import LAUNCHED, code_location_of, tags_of
 from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY

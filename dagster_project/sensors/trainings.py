@@ -6,10 +6,10 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.quarantine import MAX_LEDGERS, unjudged_ledgers
-from assets.report import dagster_name
+from assets.pages.report import dagster_name
+from assets.pages.training_asset import is_known, problem_of, training_event, training_runs
+from assets.samples.quarantine import MAX_LEDGERS, unjudged_ledgers
 from assets.spec import DatasetSpec
-from assets.training import is_known, problem_of, training_event, training_runs
 from dagster_project.jobs import job_name
 from loader.api.report import Report, new_reports
 from resources.storage import RootResource

@@ -12,8 +12,8 @@ import dagster as dg
 import loader
 from assets.arrivals.batch_manifests import Manifest, manifests
 from assets.arrivals.make_batches import discover
+from assets.pipeline.stages import SAMPLES
 from assets.spec import DatasetSpec
-from assets.stages import SAMPLES
 from dagster_project.datasets.demo import SPEC
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.alerting import why_failed

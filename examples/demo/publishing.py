@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import loader
-from assets.tables import read_table
+from assets.pipeline.tables import read_table
 from examples.demo import arrivals
 from examples.demo.pipeline import DATASET, STAGES, Pipeline, Places, Run, is_published, record_of
 from examples.demo.show import DemoFailed, Report, headline, line, size, working

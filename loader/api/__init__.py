@@ -13,10 +13,10 @@ from ..dataset.versions.view import View
 if TYPE_CHECKING:
     from penstock.formats.open_foreign import open_foreign
 
+    from ..dataset.publishing.writer import Writer
     from ..dataset.shards.part import Part
     from ..dataset.splits import split_of
     from ..dataset.versions.stored_list import listed
-    from ..dataset.writer import Writer
     from ..modalities.audio.request import audio
     from ..modalities.image.random_crop import random_resized_crop
     from ..modalities.image.request import image
@@ -123,7 +123,7 @@ _LATER = {
     "Substitution": "..run.batch.substitution",
     "Trail": "..run.trail.trail",
     "World": "..run.recipe.world",
-    "Writer": "..dataset.writer",
+    "Writer": "..dataset.publishing.writer",
     "audio": "..modalities.audio.request",
     "backlog": ".online",
     "bucket": "..order.sources.bucket",

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.norm import GroupedNorm, Norm, norm_bytes, parse_norm
+from ..dataset.statistics.norm import GroupedNorm, Norm, norm_bytes, parse_norm
 from ..dataset.versions.earlier import earlier_versions
 from ..dataset.versions.view import View
 from ..dataset.versions.windows import stored_windows

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dataset.log.entries import DAMAGED
+from ..dataset.log.start_notes import START_SUFFIX
 from ..dataset.root import Root
-from ..dataset.start_notes import START_SUFFIX
 from ..errors import Corrupt, InvalidName, NotRecorded, PlanMismatch, RunNotFound, VersionRetired
 from ..json_text import parse_json_object
 from ..order.plan import Plan

@@ -132,7 +132,7 @@ def open_plan(
     open_version: Callable[[str], Version] = root.open
     if retired:
         open_version = partial(opened_anyway, root)
-    from ..dataset.planned_versions import ahead_of_plan  # only for saved plans
+    from ..dataset.versions.planned_versions import ahead_of_plan  # only for saved plans
 
     with ahead_of_plan(root, plan_hash) as open_planned:
         body = _plan_body(root, plan_hash)
@@ -202,7 +202,7 @@ def opened_anyway(root: Root, ref: str) -> Version:
     with suppress(VersionRetired):
         return root.open(ref)
     record = root.record(ref, retired=True)
-    from ..dataset.apply_denies import find_parent_denied  # 12 modules, not needed for training
+    from ..dataset.publishing.apply_denies import find_parent_denied  # 12 modules, not needed for training
 
     try:
         version = root.open(ref, retired=True)

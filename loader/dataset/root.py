@@ -9,8 +9,8 @@ from ..errors import Conflict, InvalidRuntime, InvalidStore
 from ..storage import Store, is_local, open_store
 from ..storage.mirror import MirroredStore, primary_of
 from ..storage.threads import in_background
-from .heartbeats import Heartbeat
-from .leases import Lease, close_in_finalizer
+from .log.heartbeats import Heartbeat
+from .log.leases import Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
 from .log.refs import dataset_versions, explain_mirror_lag, resolve
@@ -22,10 +22,10 @@ from .versions.version import ShardsFiles, Verify, Version, open_record
 
 if TYPE_CHECKING:  # writing methods import these: 100 ms that readers save at startup
     from .labels.annotate import AnnotationResult
+    from .publishing.writer import Writer
     from .shards.part import Part
     from .slices import Samples
     from .tables.slice_record import SliceRecord
-    from .writer import Writer
 
 Facts = Mapping[str, Mapping[str, Any]]
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
@@ -126,7 +126,7 @@ class Root:
         Corrupt.
         """
         if self._log.is_unread and not retired and not is_local(self.store):
-            from .planned_versions import open_guessed
+            from .versions.planned_versions import open_guessed
 
             return open_guessed(self, ref)
         return self._open(self.record(ref, retired=retired), retired=retired)
@@ -157,8 +157,8 @@ class Root:
         self._marker.create_if_empty()
 
     def save_start(self, plan: str, body: Mapping[str, Any]) -> None:
-        """Store what a start with this plan requests first: `loader.dataset.start_notes.write_start`."""
-        from .start_notes import write_start
+        """Store what a start with this plan requests first: `loader.dataset.log.start_notes.write_start`."""
+        from .log.start_notes import write_start
 
         write_start(self.store, self._log.known, plan, body)
 
@@ -179,7 +179,7 @@ class Root:
         `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign. `facts` are as for
         `publish`.
         """
-        from .writer import Writer
+        from .publishing.writer import Writer
 
         return Writer(
             self,
@@ -257,7 +257,7 @@ class Root:
         TransactionNotFound; Fenced; StageNotPublished if the verdict is missing or for another change; Corrupt;
         Conflict, also if another writer excluded a superseded sample meanwhile; VersionNotFound; EmptyVersion.
         """
-        from .publish import publish_parts
+        from .publishing.publish import publish_parts
 
         version = publish_parts(
             self,
@@ -291,7 +291,7 @@ class Root:
 
         Raises: Conflict if there is nothing to add or another writer added it; FieldNotFound.
         """
-        from .publish import publish_group
+        from .publishing.publish import publish_group
 
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer, facts))
 
@@ -329,7 +329,7 @@ class Root:
         differs from the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey with file and line.
         """
         from .labels.annotate import AnnotationOptions
-        from .publish import publish_annotation
+        from .publishing.publish import publish_annotation
 
         options = AnnotationOptions(
             name=name,
@@ -354,7 +354,7 @@ class Root:
         Raises: SampleNotFound for a missing key; InvalidSample if a key or the reason is not text; Conflict if another
         writer excluded one of them meanwhile.
         """
-        from .publish import publish_exclusions
+        from .publishing.publish import publish_exclusions
 
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from loader import Root, Version
-from loader.dataset.apply_denies import DenyEntries, find_denied_rows
 from loader.dataset.log.state import Deny
+from loader.dataset.publishing.apply_denies import DenyEntries, find_denied_rows
 from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, foreign_place, is_foreign
 from loader.dataset.tables.place_records import is_adopted, owner_record
 from loader.dataset.tables.trusted_places import is_bucket, is_vouched, unvouched_message

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root, Version
-from loader.dataset.apply_denies import DenyEntries
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.names import hashes_of
+from loader.dataset.publishing.apply_denies import DenyEntries
 from loader.dataset.shards.index import IndexPlace
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.foreign_objects import ForeignObject, is_foreign

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader import Root
-from loader.dataset.apply_denies import DenyEntries
 from loader.dataset.log.state import Deny
+from loader.dataset.publishing.apply_denies import DenyEntries
 from loader.dataset.root import root_over
 from loader.errors import TakedownNotFound
 

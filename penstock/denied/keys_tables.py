@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root, Version
-from loader.dataset.apply_denies import DenyEntries, find_denied_in_tables
 from loader.dataset.log.denies import DenyList
 from loader.dataset.log.state import Deny
+from loader.dataset.publishing.apply_denies import DenyEntries, find_denied_in_tables
 from loader.dataset.tables.parquet import TableFile, get_table, parse_table
 from loader.errors import ObjectNotFound
 from loader.storage import Store

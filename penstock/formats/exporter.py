@@ -41,7 +41,7 @@ from loader.storage.disk.scratch import held_file, held_folder, on_scratch
 from loader.storage.disk.unlisted_files import list_in_place
 
 if TYPE_CHECKING:  # a registration loads this module, and no norms
-    from loader.dataset.norm import Norm
+    from loader.dataset.statistics.norm import Norm
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

@@ -17,7 +17,7 @@ from loader import Root, Version
 from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import publish_registered, publish_without
+from loader.dataset.publishing.publish import publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id

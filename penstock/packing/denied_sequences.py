@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loader import Root
-from loader.dataset.apply_denies import find_denied_in_tables
 from loader.dataset.log.denies import COMPARED_COLUMNS, DenyList, Target
 from loader.dataset.log.state import Deny, State
+from loader.dataset.publishing.apply_denies import find_denied_in_tables
 from loader.dataset.versions.version import open_record
 
 from ..denied.keys_tables import keys_files, names_in

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from loader import Root, Version, View
-from loader.dataset.apply_denies import DenyEntries, find_parent_denied
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import abort_after, publish_registered, publish_without
+from loader.dataset.publishing.apply_denies import DenyEntries, find_parent_denied
+from loader.dataset.publishing.publish import abort_after, publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.exclude import RowsToExclude

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from loader import View
-from loader.dataset.apply_denies import DenyEntries
+from loader.dataset.publishing.apply_denies import DenyEntries
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample

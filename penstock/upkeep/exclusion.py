@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loader.dataset.log.marker import check_primary
-from loader.dataset.publish import publish_without
+from loader.dataset.publishing.publish import publish_without
 from loader.dataset.slices import slice_keys
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.dataset.versions.slice_members import missing_keys

@@ -171,7 +171,7 @@ def ls_lease(arguments: Namespace) -> Answer:
     The age compares the store's clock with this machine's. A collector measures on its own clock.
     """
 
-    from loader.dataset.leases import FOLDER, list_leases
+    from loader.dataset.log.leases import FOLDER, list_leases
 
     from ..upkeep.gc.clients import check_name, now, own_name, read_signs, silent_s
 

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.api.successive_loaders import SuccessiveLoaders
-from loader.dataset.leases import list_leases
+from loader.dataset.log.leases import list_leases
 
 DECISIONS = 6
 

@@ -88,7 +88,7 @@ def plots_are_blank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no plot: matplotlib takes a second per batch. pages/conftest.py draws them."""
     sink = io.BytesIO()
     Image.new("P", (1, 1)).save(sink, "PNG")
-    monkeypatch.setattr("assets.plots._png", lambda figure: sink.getvalue())
+    monkeypatch.setattr("assets.pages.plots._png", lambda figure: sink.getvalue())
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 import loader
+from assets.pipeline.stages import require_published
 from assets.spec import DatasetSpec, Feature
-from assets.stages import require_published
 
 SPEC = DatasetSpec(
     name="demo", label_from="folder", features=(Feature(name="picture"), Feature(name="phash"))

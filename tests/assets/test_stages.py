@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from assets.stages import require_published
-from assets.tables import read_table, write_table
+from assets.pipeline.stages import require_published
+from assets.pipeline.tables import read_table, write_table
 from loader.errors import AlreadyExists, Corrupt, InvalidName, StageNotPublished
 from loader.storage import Store, open_store
 from penstock.stages import (

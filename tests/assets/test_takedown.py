@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
+from assets.pipeline.stages import require_published
+from assets.pipeline.tables import read_table
 from assets.spec import DatasetSpec, Feature
-from assets.stages import require_published
-from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.card.build import build_card, save_card

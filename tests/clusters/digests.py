@@ -7,7 +7,7 @@ from typing import Any
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.tables import read_table
+from assets.pipeline.tables import read_table
 from dagster_project.datasets.demo import SPEC
 from loader.storage import Store
 from penstock.stages import current_record, partitions

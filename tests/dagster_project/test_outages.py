@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.batches import IngestBatch, IngestBatches
+from assets.arrivals.batches import IngestBatch, IngestBatches
 from tests.servers.deployment import REPOSITORY, Deployment, deployment
 from tests.servers.postgres import Postgres, postgres
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.batches import IngestBatches
+from assets.arrivals.batches import IngestBatches
 from penstock.stages import current_records
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 from tests.servers.postgres import Postgres, postgres

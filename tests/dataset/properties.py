@@ -154,7 +154,7 @@ def content(version):
 
 def overtaken(root, part, overtake):
     """Publish `part` while `overtake` runs between its uploads and its commit."""
-    from loader.dataset import commit as publish
+    from loader.dataset.publishing import commit as publish
 
     build_child, ran = publish.child, []
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.extension import Extension, publish_extension, published_part
 from loader.dataset.labels.annotate import AnnotationOptions
 from loader.dataset.log.denies import Target
+from loader.dataset.publishing.extension import Extension, publish_extension, published_part
 from loader.dataset.writing.part_extension import add_part_group, read_part
 from loader.errors import Conflict, FieldMismatch, SampleNotFound
 from penstock.upkeep.verify.version import verify

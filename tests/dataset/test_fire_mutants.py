@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from loader.dataset import commit as publish
 from loader.dataset.log.log import Log
+from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
 from penstock.denied import readable_versions as whole
 from penstock.upkeep.gc import collector

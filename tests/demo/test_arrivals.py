@@ -15,7 +15,7 @@ from assets.checks import audio_rate
 from assets.media.audit import audit
 from assets.media.sniff import sniff
 from assets.media.unit import Unusable
-from assets.tables import read_table
+from assets.pipeline.tables import read_table
 from examples.demo import arrivals
 from examples.demo.clips import read_clips
 from examples.demo.pipeline import Pipeline, Places

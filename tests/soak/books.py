@@ -6,7 +6,7 @@ from pathlib import Path
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.batches import IngestBatch, IngestBatches
+from assets.arrivals.batches import IngestBatch, IngestBatches
 from penstock.upkeep.verify.root import verify_root
 from tests.soak.arrivals import Place
 

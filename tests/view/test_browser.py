@@ -684,7 +684,7 @@ def test_dataset_card_and_gate_page_have_the_viewer_s_look(
 ) -> None:
     """Each is one file, readable and without faults of axe-core in both themes, wide and narrow."""
     from assets.checks.outcome import CheckResult
-    from assets.drift.page import render
+    from assets.pages.gate_page import render
 
     with loader.Root(folder) as root:
         card = render_html(build_card(root, root.open("photos@1")))

@@ -30,8 +30,8 @@ from penstock.stages import current_record
 
 from ...media.objects import refusal_row
 from ...media.unit import dropped
-from ...stages import UNITS, BatchSamples
-from ...tables import read_table
+from ...pipeline.stages import UNITS, BatchSamples
+from ...pipeline.tables import read_table
 from .sample_facts import Row
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from penstock.formats.registration.shard_rows import Rows, groups_of
 
 from ...media.objects import refusal_row
 from ...media.unit import rejected
-from ...stages import BatchSamples, OpenBatch, written_part
+from ...pipeline.stages import BatchSamples, OpenBatch, written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version
 from .sample_facts import (
     OWN_COLUMNS,

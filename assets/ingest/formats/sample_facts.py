@@ -18,7 +18,7 @@ from penstock.stages import fingerprint
 from ...spec import DatasetSpec
 
 if TYPE_CHECKING:
-    from ...stages import OpenBatch
+    from ...pipeline.stages import OpenBatch
 
 OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
 """Columns of each sample that no format may set."""

@@ -24,7 +24,7 @@ from penstock.formats.importing.write_parts import PartLayout, write_parts
 from penstock.formats.registration.selection import live_files
 from penstock.formats.registry import FORMATS, importer_named
 
-from ...joined_objects import JoinedObjects
+from ...arrivals.joined_objects import JoinedObjects
 from ...media.media_table import media_row
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped

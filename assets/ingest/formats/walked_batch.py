@@ -21,7 +21,7 @@ from penstock.formats.reading.sample import ForeignShard, shards_of
 from penstock.formats.registration.parts import objects_of, put_parts
 from penstock.formats.registration.shard_rows import Rows, agree, groups_of
 
-from ...stages import BatchSamples, OpenBatch, written_part
+from ...pipeline.stages import BatchSamples, OpenBatch, written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version
 from .copy_work import COPY, CopiedPart, CopyTask
 from .sample_facts import IngestRules, Row, missing_result_error, unit_outcomes, unit_row, units_job

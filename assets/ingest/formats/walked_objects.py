@@ -17,7 +17,7 @@ from penstock.formats.reading.sample import ForeignShard, FoundObjects, shards_o
 from penstock.formats.registration.shard_rows import Rows, rows_of
 from penstock.formats.registry import registered_named
 
-from ...joined_objects import JoinedObjects
+from ...arrivals.joined_objects import JoinedObjects
 from ...media.objects import check_folder, refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...sources import companions
@@ -25,7 +25,7 @@ from ..refusals import DUPLICATE
 from .sample_facts import OWN_COLUMNS, IngestRules, Row, key_in_dataset, sample_metadata, sample_provenance
 
 if TYPE_CHECKING:
-    from ...stages import OpenBatch
+    from ...pipeline.stages import OpenBatch
 
 Place = TypeVar("Place")
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import ObjectsTable, publish_registered, publish_without
+from loader.dataset.publishing.publish import ObjectsTable, publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.tables.foreign_objects import foreign_table, place_id
 from loader.dataset.tables.place_records import is_adopted, put_place

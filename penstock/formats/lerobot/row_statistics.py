@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from loader import Version
-from loader.dataset.exact_statistics import DIMS_MAX, as_floats
-from loader.dataset.norm import FieldNorm, FieldTotals, Norm, norm_bytes, parse_norm
+from loader.dataset.statistics.exact_statistics import DIMS_MAX, as_floats
+from loader.dataset.statistics.norm import FieldNorm, FieldTotals, Norm, norm_bytes, parse_norm
 from loader.errors import FieldMismatch, InvalidRuntime, InvalidSample, ObjectNotFound
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

@@ -15,7 +15,7 @@ from loader.dataset.columnar.choices import WIDTHS, ColumnarOptions
 from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.publish import ObjectsTable, publish_registered, publish_without
+from loader.dataset.publishing.publish import ObjectsTable, publish_registered, publish_without
 from loader.dataset.root import Root
 from loader.dataset.tables.foreign_objects import ForeignObject, foreign_table, place_id
 from loader.dataset.tables.place_records import is_adopted, put_place

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from loader.dataset.heartbeats import read_heartbeat
-from loader.dataset.leases import FOLDER as LEASES
-from loader.dataset.leases import LeaseRecord, Leases
 from loader.dataset.log.entries import DAMAGED, canonical, checksum_of
+from loader.dataset.log.heartbeats import read_heartbeat
+from loader.dataset.log.leases import FOLDER as LEASES
+from loader.dataset.log.leases import LeaseRecord, Leases
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.state import State
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound

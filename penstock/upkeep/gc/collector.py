@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from loader import Root
-from loader.dataset import leases as renewal
-from loader.dataset.leases import FOLDER as LEASES
-from loader.dataset.leases import Leases
+from loader.dataset.log import leases as renewal
+from loader.dataset.log.leases import FOLDER as LEASES
+from loader.dataset.log.leases import Leases
 from loader.dataset.log.marker import is_primary
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.seals import SEALS

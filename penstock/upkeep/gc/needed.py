@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset.leases import LeaseRecord
+from loader.dataset.log.leases import LeaseRecord
 from loader.dataset.log.state import State, Txn, VersionRecord
 from loader.dataset.shards.seals import seal_path
 from loader.dataset.tables.manifest import read_manifest, table_references

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from loader import Root
-from loader.dataset.leases import Leases
 from loader.dataset.log.entries import entry_key, parse
+from loader.dataset.log.leases import Leases
 from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.manifest import read_manifest

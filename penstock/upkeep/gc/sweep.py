@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root
-from loader.dataset.leases import Leases
+from loader.dataset.log.leases import Leases
 from loader.dataset.log.marker import PROBES
 from loader.dataset.log.snapshots import old_hints
 from loader.dataset.log.state import State, VersionRecord

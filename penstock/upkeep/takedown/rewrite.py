@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.apply_denies import (
+from loader.dataset.log.entries import canonical
+from loader.dataset.log.rules import CommitBody
+from loader.dataset.log.state import Deny, State, VersionRecord
+from loader.dataset.publishing.apply_denies import (
     DenyEntries,
     find_denied_rows,
     find_parent_denied,
     placeholder_keys,
     takedown_reason,
 )
-from loader.dataset.commit import annotation_stats
-from loader.dataset.log.entries import canonical
-from loader.dataset.log.rules import CommitBody
-from loader.dataset.log.state import Deny, State, VersionRecord
+from loader.dataset.publishing.commit import annotation_stats
 from loader.dataset.tables.annotations import REMOVED
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root
-from loader.dataset.apply_denies import DenyEntries
 from loader.dataset.log.state import VersionRecord
+from loader.dataset.publishing.apply_denies import DenyEntries
 from loader.dataset.tables.manifest import references
 from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
 from loader.dataset.versions.version import open_record

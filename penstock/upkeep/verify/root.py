@@ -12,17 +12,17 @@ import numpy as np
 
 from loader import Root
 from loader.api.report import FORMAT, Report
-from loader.dataset.leases import list_leases
 from loader.dataset.log.dataset_starts import parse_dataset_start
 from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
+from loader.dataset.log.leases import list_leases
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
 from loader.dataset.log.snapshots import hint_key
+from loader.dataset.log.start_notes import START_SUFFIX, parse_start_notes
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.norm import parse_norm
 from loader.dataset.shards.seals import parse_seal
 from loader.dataset.shards.shard import crc32c
-from loader.dataset.start_notes import START_SUFFIX, parse_start_notes
+from loader.dataset.statistics.norm import parse_norm
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list

@@ -16,11 +16,11 @@ from assets.features import feature_asset as features
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.ingest import units
+from assets.pipeline.stages import require_published
+from assets.pipeline.tables import read_table
 from assets.release.version_asset import Release, publish_batches
-from assets.samples_asset import samples_stage
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import require_published
-from assets.tables import read_table
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord

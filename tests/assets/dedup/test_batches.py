@@ -10,11 +10,11 @@ import pytest
 from PIL import Image, ImageOps
 
 import loader
-from assets.assembly import candidate
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
 from assets.gate_settings import Gate
 from assets.release import version_asset as version
+from assets.samples.assembly import candidate
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.errors import Fenced, StageNotPublished
 

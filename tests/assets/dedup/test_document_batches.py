@@ -10,16 +10,16 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from assets.assembly import candidate
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.document_copies import near_published
 from assets.dedup.policy import NearDuplicates, TextMatch
 from assets.dedup.texts import documents_of
 from assets.featurizers.texts.minhash import signature_of
 from assets.gate_settings import Gate
-from assets.report import check_metadata, samples_metadata
+from assets.pages.report import check_metadata, samples_metadata
+from assets.pipeline.tables import read_table
+from assets.samples.assembly import candidate
 from assets.spec import DatasetSpec, Feature
-from assets.tables import read_table
 from loader.errors import StageNotPublished
 from penstock.upkeep.exclusion import exclude
 

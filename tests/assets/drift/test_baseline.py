@@ -12,8 +12,8 @@ from PIL import Image
 
 import loader
 from assets.drift.compare import baseline_of, published_records
+from assets.pipeline.stages import require_published
 from assets.spec import DatasetSpec, Feature
-from assets.stages import require_published
 from penstock.stages import current_record
 from tests.assets.conftest import wav
 

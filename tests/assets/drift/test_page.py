@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 from assets.drift import Thresholds
 from assets.drift.compare import DRIFT_CHECKS, GateInputs
-from assets.drift.page import MAX_PLOTS, plotted, render
-from assets.plots import before_and_after
+from assets.pages.gate_page import MAX_PLOTS, plotted, render
+from assets.pages.plots import before_and_after
 from benchmarks.gates.regressions import REGRESSIONS
 from benchmarks.gates.trial import published
 from benchmarks.gates.world import Feed, delivery

@@ -10,20 +10,20 @@ import polars as pl
 import pytest
 
 import loader
-from assets.assembly import candidate
 from assets.checks import CheckResult
 from assets.drift import DriftFinding
-from assets.drift import page as examples
 from assets.drift.compare import baseline_of
 from assets.drift.findings import as_check
-from assets.drift.page import MAX_OF_FINDING, before_of, render, shown_of
 from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
+from assets.pages import gate_page as examples
+from assets.pages.gate_page import MAX_OF_FINDING, before_of, render, shown_of
 from assets.release.gate_run import audit_batch
 from assets.release.version_asset import audit_waiting, publish_batches
-from assets.samples_asset import samples_stage
+from assets.samples.assembly import candidate
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.errors import StageNotPublished

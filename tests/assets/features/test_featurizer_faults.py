@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.batches import IngestBatches
+from assets.arrivals.batches import IngestBatches
 from assets.features import compute
 from assets.featurizers import Features, Featurizer
 from assets.gate_settings import Gate

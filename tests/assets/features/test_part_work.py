@@ -18,9 +18,9 @@ from assets.featurizers.mel import Mel
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.ingest import units
-from assets.samples_asset import samples_stage
+from assets.pipeline.stages import require_published
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature
-from assets.stages import require_published
 from loader.errors import InvalidRuntime, ModelFailed
 from loader.storage import open_store
 from penstock.compute.cluster import Cluster

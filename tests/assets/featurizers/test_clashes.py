@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import loader
-from assets.assembly import assemble
 from assets.featurizers import make
 from assets.featurizers.featurizer import check_distinct_names, check_new_names
+from assets.pipeline.tables import write_wide_table
+from assets.samples.assembly import assemble
 from assets.spec import DatasetSpec, Feature
-from assets.tables import write_wide_table
 from loader.errors import Conflict, InvalidName
 from penstock.stages import StageRecord, Upstream
 

@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 
 import loader
-from assets import quarantine
-from assets.quarantine import (
+from assets.pipeline.tables import write_table
+from assets.samples import quarantine
+from assets.samples.quarantine import (
     MAX_LEDGERS,
     Quarantined,
     quarantine_metadata,
@@ -24,9 +25,8 @@ from assets.quarantine import (
     unjudged_ledgers,
     verdicts,
 )
-from assets.reported_samples import judge
+from assets.samples.reported_samples import judge
 from assets.spec import DatasetSpec
-from assets.tables import write_table
 from dagster_project.sensors.trainings import quarantine_sensor
 from loader.errors import StoreError
 from penstock.compute.pool import InlineCompute

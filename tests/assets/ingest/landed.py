@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import loader
+from assets.pipeline.stages import OpenBatch
 from assets.spec import DatasetSpec
-from assets.stages import OpenBatch
 from loader.storage import Store
 from penstock.compute.pool import Compute, InlineCompute
 

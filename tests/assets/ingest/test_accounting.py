@@ -16,10 +16,10 @@ from assets.ingest import audit_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.media.objects import AuditRequest
-from assets.samples_asset import samples_stage
+from assets.pipeline.stages import UNITS, PipelineStage
+from assets.pipeline.tables import read_table
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.stages import UNITS, PipelineStage
-from assets.tables import read_table
 from loader.dataset.tables.parquet import TableFile
 from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import loader
+from assets.arrivals.joined_objects import raw_objects_in
 from assets.arrivals.make_batches import discover
 from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.joined_objects import raw_objects_in
-from assets.samples_asset import samples_stage
+from assets.samples.samples_asset import samples_stage
 from assets.sources import Source, walked_formats
 from assets.spec import DatasetSpec
 from fuzz.place_case import OPTIONS

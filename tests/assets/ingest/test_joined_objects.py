@@ -17,16 +17,16 @@ from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.arrivals.batch_manifests import read_manifest
+from assets.arrivals.joined_objects import raw_objects_in
 from assets.arrivals.make_batches import discover
 from assets.arrivals.progress import TickDataset, read_progress
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.checks.expectations import Expectation
 from assets.gate_settings import Gate
-from assets.joined_objects import raw_objects_in
+from assets.pipeline.tables import read_table
 from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature
-from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Changed, InvalidRuntime, InvalidStore, ObjectNotFound

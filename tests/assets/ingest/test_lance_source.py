@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import loader
+from assets.arrivals.joined_objects import raw_objects_in
 from assets.arrivals.make_batches import discover
 from assets.gate_settings import Gate
-from assets.joined_objects import raw_objects_in
 from assets.sources import Source
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target

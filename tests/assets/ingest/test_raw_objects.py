@@ -10,8 +10,8 @@ import pytest
 from assets.arrivals.batch_manifests import read_manifest
 from assets.arrivals.make_batches import discover
 from assets.ingest.raw_objects import land, raw_rows, read_origins
+from assets.pipeline.tables import read_table
 from assets.sources import BatchLimits
-from assets.tables import read_table
 from loader.errors import Changed, Corrupt, InvalidName, ObjectNotFound, StageNotPublished, Transient
 from loader.storage import Store, open_store
 

@@ -12,10 +12,10 @@ import pytest
 
 import loader
 from assets.gate_settings import Gate
+from assets.pipeline.stages import recut_requests
+from assets.pipeline.tables import read_table
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
-from assets.stages import recut_requests
-from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import InvalidRuntime

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 import loader
+from assets.arrivals.batches import IngestBatches
 from assets.arrivals.make_batches import discover
-from assets.batches import IngestBatches
 from assets.ingest import media, units
 from assets.ingest.raw_objects import land
 from assets.media.image import cut as image_cut
-from assets.samples_asset import samples_stage
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute

@@ -20,9 +20,9 @@ from assets.ingest.raw_objects import land
 from assets.media import segments
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments import TABLES, GivenSegments, Segment, pages, read_segments
+from assets.pipeline.stages import require_published
+from assets.pipeline.tables import read_table
 from assets.spec import DatasetSpec
-from assets.stages import require_published
-from assets.tables import read_table
 from loader.errors import Corrupt
 from loader.storage import Store, open_store
 

@@ -13,9 +13,16 @@ from PIL import Image
 from assets.featurizers import Features, Featurizer, make
 from assets.media.image.cut import cut_image
 from assets.media.policy import CutPolicy
+from assets.pages.table_columns import (
+    MAX_CHARS,
+    SCHEMA,
+    arrow_schema,
+    feature_texts,
+    sample_texts,
+    samples_columns,
+)
+from assets.pipeline.tables import SCHEMAS, TEXTS
 from assets.spec import DatasetSpec, Feature
-from assets.table_columns import MAX_CHARS, SCHEMA, arrow_schema, feature_texts, sample_texts, samples_columns
-from assets.tables import SCHEMAS, TEXTS
 
 
 @pytest.mark.parametrize("table", ["raw_objects", "media", "units"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from assets import plots
+from assets.pages import plots
 from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -117,7 +117,7 @@ def test_no_figure_is_left_behind() -> None:
 
 def test_matplotlib_is_imported_only_for_a_picture() -> None:
     code = (
-        "import sys; from assets import plots; plots.histograms({'a': [None]});"
+        "import sys; from assets.pages import plots; plots.histograms({'a': [None]});"
         "assert 'matplotlib' not in sys.modules;"
         "plots.histograms({'a': [1]}); assert 'matplotlib.pyplot' not in sys.modules"
     )

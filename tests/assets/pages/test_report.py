@@ -3,7 +3,8 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from assets.report import Markdown, bars, code_block, link, markdown_table
+from assets.pages.report import bars, code_block, link
+from penstock.text import Markdown, markdown_table
 
 HOSTILE = [
     "[click](https://evil.example/)",

@@ -12,7 +12,7 @@ from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.samples_asset import samples_stage
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute

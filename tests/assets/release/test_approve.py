@@ -13,8 +13,8 @@ import pytest
 import loader
 from assets.checks import CheckResult, Expectation
 from assets.gate_settings import SUITE, Gate
+from assets.pipeline.stages import require_published
 from assets.spec import DatasetSpec
-from assets.stages import require_published
 from loader.dataset.log.entries import canonical
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store

@@ -17,7 +17,7 @@ from assets.arrivals.make_batches import discover
 from assets.checks import CheckResult
 from assets.gate_settings import Gate
 from assets.release.version_asset import version_asset
-from assets.samples_asset import samples_asset
+from assets.samples.samples_asset import samples_asset
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batches_of, build_defs

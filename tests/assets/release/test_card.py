@@ -9,7 +9,7 @@ import pytest
 from assets.media.policy import CutPolicy, ImagePolicy, policy_words
 from assets.release import version_page as card_stage
 from assets.release.version_page import card_markdown
-from assets.samples_asset import batch_provenance, filter_words
+from assets.samples.samples_asset import batch_provenance, filter_words
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.names import card_folder
 from penstock.card.build import read_card, reason_class

@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 
 import loader
+from assets.pages.table_columns import LINEAGE, SCHEMA
+from assets.pipeline.stages import require_published
+from assets.pipeline.tables import read_table
 from assets.spec import DatasetSpec, Feature
-from assets.stages import require_published
-from assets.table_columns import LINEAGE, SCHEMA
-from assets.tables import read_table
 from penstock.cli import main
 from penstock.lineage import pipeline_runs
 

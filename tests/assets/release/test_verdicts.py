@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 import loader
-from assets.assembly import candidate
 from assets.checks import CheckResult
 from assets.gate_settings import SUITE, Gate
 from assets.release import version_asset as version
 from assets.release.version_asset import audit_waiting, publish_batches
+from assets.samples.assembly import candidate
 from loader.dataset.log.entries import canonical
 from loader.errors import StageNotPublished
 from penstock.stages import StageRecord, append_record
@@ -152,7 +152,7 @@ def test_release_that_is_killed_while_it_stops_a_batch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("assets.stages.append_record", killed)
+        patched.setattr("assets.pipeline.stages.append_record", killed)
         with pytest.raises(KeyboardInterrupt):
             publish_batches(root, "demo", "r", gate)
     assert root.state.txns[samples_of(root, batch).body["txn"]].status == "aborted"

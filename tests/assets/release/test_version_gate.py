@@ -12,8 +12,8 @@ import pytest
 import loader
 from assets.checks import CheckResult, Expectation, audio_rate, counts
 from assets.gate_settings import SUITE, Gate
+from assets.pipeline.stages import require_published
 from assets.release.version_asset import publish_batches
-from assets.stages import require_published
 from loader.errors import Fenced, StageNotPublished
 from penstock.stages import current_record
 from tests.assets.release.gated import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.batches import IngestBatch, Standing
+from assets.arrivals.batches import IngestBatch, Standing
 from assets.spec import LIMITS, Limits
 from dagster_project.sensors.alerting import REMINDER_S, Alarm, alarms, due
 from penstock.alerts import Alert

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import loader
-from assets.batches import IngestBatch, IngestBatches
+from assets.arrivals.batches import IngestBatch, IngestBatches
 from assets.spec import DatasetSpec, Filter
 from dagster_project.metrics import PipelineCollector
 from penstock.stages import append_record, current_record

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from loader.dataset import heartbeats, leases
+from loader.dataset.log import heartbeats, leases
 from loader.storage import threads
 from penstock.upkeep.gc import clients
 

@@ -13,7 +13,7 @@ from judge.log import read_log
 from judge.version import Reader
 
 import loader
-from loader.dataset import leases as renewal
+from loader.dataset.log import leases as renewal
 from loader.errors import (
     Changed,
     Corrupt,

@@ -10,12 +10,12 @@ from PIL import Image
 
 import loader
 from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.batches import IngestBatches
 from assets.arrivals.make_batches import discover
-from assets.batches import IngestBatches
 from assets.ingest.published import published_labels
+from assets.pipeline.stages import recut_requests
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from assets.stages import recut_requests
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store

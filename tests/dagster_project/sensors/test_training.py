@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.training import REPORT_TAG, training_key, training_runs
+from assets.pages.training_asset import REPORT_TAG, training_key, training_runs
 from dagster_project.definitions import build_defs
 from dagster_project.sensors.trainings import training_sensor
 from penstock.train.run_folder import RunFolder

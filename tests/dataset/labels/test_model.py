@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import commit, compaction, publication_gate
 from loader.dataset.labels import join as key_match
+from loader.dataset.publishing import commit, compaction, publication_gate
 from loader.dataset.tables import annotations as edits
 from loader.dataset.tables import stats
 

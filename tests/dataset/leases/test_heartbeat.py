@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from loader.dataset.heartbeats import Beat, Heartbeat, new_holder, read_heartbeat
+from loader.dataset.log.heartbeats import Beat, Heartbeat, new_holder, read_heartbeat
 from loader.errors import InvalidName, Transient
 from loader.storage import open_store
 from tests.servers.patience import PATIENCE_S

@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 import loader
-from loader.dataset import leases as renewal
-from loader.dataset.leases import Lease, Leases, list_leases, parse_lease
+from loader.dataset.log import leases as renewal
+from loader.dataset.log.leases import Lease, Leases, list_leases, parse_lease
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
 from tests.mortal_store import Death, Killed, stop
@@ -375,7 +375,7 @@ def test_worker_processes_hold_no_leases(tmp_path):
 def test_lease_of_a_killed_reader_stays_and_moves_no_more(tmp_path):
     root = write(tmp_path)
     code = (
-        "import sys, loader; from loader.dataset import leases as lease; lease.RENEW_EVERY_S = 0.001\n"
+        "import sys, loader; from loader.dataset.log import leases as lease; lease.RENEW_EVERY_S = 0.001\n"
         "version = loader.Root(sys.argv[1]).open('d'); print('open', flush=True); sys.stdin.read()"
     )
     reader = subprocess.Popen(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.leases import list_leases
+from loader.dataset.log.leases import list_leases
 from loader.errors import ObjectNotFound, VersionRetired
 from tests.proxy_stores import ObservedStore
 from tests.servers.patience import PATIENCE_S, until

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.publication_gate import NewKeys
+from loader.dataset.publishing.publication_gate import NewKeys
 from loader.dataset.shards.part import Part
 from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import (

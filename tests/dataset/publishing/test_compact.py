@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import loader
 from benchmarks.scale import publish
-from loader.dataset import compaction
-from loader.dataset.compaction import FAN_IN, MOST_BYTES, SIZES, choose_merge
-from loader.dataset.publication_gate import NewKeys
+from loader.dataset.publishing import compaction
+from loader.dataset.publishing.compaction import FAN_IN, MOST_BYTES, SIZES, choose_merge
+from loader.dataset.publishing.publication_gate import NewKeys
 from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import DuplicateKey
 from penstock.upkeep.diff import column_statistics

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 import loader
-from loader.dataset.commit import Pending, commit
 from loader.dataset.log.entries import KINDS, canonical, seal
 from loader.dataset.log.fold import fold
 from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
 from loader.dataset.log.state import State
-from loader.dataset.publication_gate import digest_of
+from loader.dataset.publishing.commit import Pending, commit
+from loader.dataset.publishing.publication_gate import digest_of
 from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.manifest import Change
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import commit as publish
+from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
 
 

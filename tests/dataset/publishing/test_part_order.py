@@ -9,8 +9,8 @@ import pytest
 import loader
 from benchmarks.scale import publish
 from loader.api.explain import provenance
-from loader.dataset import compaction
-from loader.dataset.compaction import compact_lists
+from loader.dataset.publishing import compaction
+from loader.dataset.publishing.compaction import compact_lists
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
 from loader.dataset.versions.sample_rows import live_row
 from loader.errors import Corrupt
@@ -138,7 +138,7 @@ def disorder(store, prefix, body, done):
 
 def test_what_an_earlier_release_put_out_of_order_is_read_in_order(root, monkeypatch, caplog):
     """By whoever asks for samples; verify names it, and a child is read as well."""
-    monkeypatch.setattr("loader.dataset.commit.compact_lists", disorder)
+    monkeypatch.setattr("loader.dataset.publishing.commit.compact_lists", disorder)
     for run in range(4):
         with root.write("d", part_samples=2) as writer:
             for i in range(3):
@@ -173,7 +173,7 @@ def test_keys_that_are_not_those_of_the_parts_are_refused(root, monkeypatch):
         keys = [file for file in body["samples"] if file["group"] == "keys"]
         return {**body, "samples": [keys[0]] * len(keys)}
 
-    monkeypatch.setattr("loader.dataset.commit.compact_lists", twice)
+    monkeypatch.setattr("loader.dataset.publishing.commit.compact_lists", twice)
     for run in range(2):
         with root.write("d") as writer:
             writer.add(f"k{run}", {"x": b"1"})

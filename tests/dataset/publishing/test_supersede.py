@@ -83,7 +83,7 @@ def test_key_cannot_supersede_itself(made):
 @pytest.fixture
 def overtaken(monkeypatch):
     """Somebody else changes the dataset when the change is ready and its log entry is not written."""
-    from loader.dataset import publish as changes
+    from loader.dataset.publishing import publish as changes
 
     def by(act):
         real = changes.write_run

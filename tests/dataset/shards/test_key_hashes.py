@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import commit, compaction, publication_gate
 from loader.dataset.names import hashes_of
+from loader.dataset.publishing import commit, compaction, publication_gate
 from loader.dataset.shards import key_hashes
 from loader.dataset.shards.key_hashes import find_known, put_hashes
 from loader.dataset.writing import run_samples

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import loader
-from loader.dataset.leases import list_leases
 from loader.dataset.log.dataset_starts import MOST_NUMBERS, dataset_start_path, parse_dataset_start
+from loader.dataset.log.leases import list_leases
 from loader.errors import Corrupt, Forbidden, NotARoot, VersionNotFound, VersionRetired
 from tests.proxy_stores import ObservedStore, ProxyStore
 

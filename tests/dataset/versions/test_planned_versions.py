@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import loader
-from loader.dataset.leases import list_leases
-from loader.dataset.start_notes import parse_start_notes, planned_ids, start_path
+from loader.dataset.log.leases import list_leases
+from loader.dataset.log.start_notes import parse_start_notes, planned_ids, start_path
 from loader.errors import Corrupt, Forbidden, InvalidPlan, NotARoot, VersionNotFound, VersionRetired
 from loader.order.random.plan_hash import content_hash, plan_json
 from tests.proxy_stores import ObservedStore, ProxyStore

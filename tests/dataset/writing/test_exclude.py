@@ -86,7 +86,7 @@ def test_refused(made, keys, reason, error):
 def test_two_exclude_one_sample(made, properties):
     """Both looked at d@1; the second is refused, for its count of live samples would be wrong."""
     other = loader.Root(made.url)
-    from loader.dataset import publish as changes
+    from loader.dataset.publishing import publish as changes
 
     real, ran = changes.find_keys_to_exclude, []
 

@@ -148,7 +148,7 @@ def test_what_the_caller_changes_later_changes_nothing():
 FULL = """
 import resource, signal, sys
 import loader
-from loader.dataset import writer
+from loader.dataset.publishing import writer
 root = loader.Root(sys.argv[1])
 limit, spill_bytes = int(sys.argv[2]), int(sys.argv[3])
 real = writer.Spill

@@ -91,7 +91,7 @@ MOST |= {"parquet.folders": 4, "rosbag": 4}
 def in_process(monkeypatch):
     """Formats are read in this process, and no heartbeat writes."""
     monkeypatch.setattr(run_import, "in_workers", lambda readable, *_: nullcontext(readable))
-    monkeypatch.setattr("loader.dataset.heartbeats.Heartbeat.start", lambda self: self)
+    monkeypatch.setattr("loader.dataset.log.heartbeats.Heartbeat.start", lambda self: self)
 
 
 def make(verb, name, place, root, workers=1, dataset="d", shard_bytes=SHARD_BYTES):

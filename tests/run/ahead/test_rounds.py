@@ -235,8 +235,12 @@ collector of cycles while modules are imported."""
 HEAVY = (
     *("numpy.ma", "numpy.random", "pandas", "polars", "pyarrow.compute", "pyarrow.dataset", "torch"),
     *("asyncio", "html", "http.client", "multiprocessing", "sqlite3", "tempfile", "urllib.request"),
-    *("loader.dataset.writer", "loader.dataset.publish", "loader.dataset.commit"),
-    "loader.dataset.publication_gate",
+    *(
+        "loader.dataset.publishing.writer",
+        "loader.dataset.publishing.publish",
+        "loader.dataset.publishing.commit",
+    ),
+    "loader.dataset.publishing.publication_gate",
     *("loader.dataset.writing", "loader.run.workers"),
 )
 

@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as arrays
 
 import loader
 from loader.api import norm_reads
-from loader.dataset import norm as norms_module
-from loader.dataset.exact_statistics import ExactSums, ValueCounts, add_counts, exact_sums
-from loader.dataset.norm import parse_norm
+from loader.dataset.statistics import norm as norms_module
+from loader.dataset.statistics.exact_statistics import ExactSums, ValueCounts, add_counts, exact_sums
+from loader.dataset.statistics.norm import parse_norm
 from loader.dataset.tables.parquet import parse_stored, table_bytes, table_facts
 from loader.errors import Corrupt, FieldMismatch, InvalidPlan
 from loader.run.recipe.window_reads import WindowReads

@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from loader.api import norm_reads
-from loader.dataset.norm import FieldNorm, FieldTotals, GroupedNorm, Norm
+from loader.dataset.statistics.norm import FieldNorm, FieldTotals, GroupedNorm, Norm
 from loader.errors import Corrupt, DecodeFailed, FieldMismatch, FieldNotFound, InvalidPlan
 
 NUMBERS = itertools.count()

@@ -20,8 +20,8 @@ from assets.featurizers import make as featurizer
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.ingest import units
+from assets.pipeline.stages import require_published
 from assets.spec import DatasetSpec, Feature
-from assets.stages import require_published
 from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, ModelFailed, ObjectNotFound
 from loader.storage import open_store

@@ -14,8 +14,8 @@ import pytest
 
 import loader
 from benchmarks.collect import HOUR_US, root_of
-from loader.dataset import leases as renewal
-from loader.dataset.leases import Lease
+from loader.dataset.log import leases as renewal
+from loader.dataset.log.leases import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
 from penstock.units import parse_length, parse_size
 from penstock.upkeep.gc import Moment, Options, collect, plan, sweep

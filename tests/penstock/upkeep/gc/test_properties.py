@@ -3,7 +3,7 @@
 import itertools
 
 import loader
-from loader.dataset.leases import Lease
+from loader.dataset.log.leases import Lease
 from loader.errors import Corrupt, Fenced, ObjectNotFound
 from penstock.upkeep.gc.deleted_record import read_swept
 from tests.penstock.upkeep.gc.properties import (

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import loader
-from loader.dataset import publish as changes
 from loader.dataset.log.dataset_starts import parse_dataset_start
+from loader.dataset.publishing import publish as changes
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.files import MemoryBudget

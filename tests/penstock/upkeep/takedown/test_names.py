@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 import loader
-from assets.report import markdown_table
 from loader.dataset.log.denies import Target
 from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, put_table
@@ -15,6 +14,7 @@ from penstock.denied.cells import scrub, scrubbed
 from penstock.denied.hashed_names import marks_of
 from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, Upstream, append_record, current_record
+from penstock.text import markdown_table
 from penstock.upkeep.takedown.raw_objects import RawDeletion
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import compaction, extension
-from loader.dataset.extension import Extension
 from loader.dataset.labels.annotate import AnnotationOptions, write_annotation
 from loader.dataset.log.denies import Target
+from loader.dataset.publishing import compaction, extension
+from loader.dataset.publishing.extension import Extension
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.stats import merge
 from loader.errors import InvalidPlan, TakedownNotFound, VersionRetired

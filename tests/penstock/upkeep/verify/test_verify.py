@@ -690,7 +690,7 @@ def test_report_that_was_edited(root):
 
 
 def test_gates_page_that_was_edited(root):
-    from assets.drift.page import save
+    from assets.pages.gate_page import save
 
     path = save(root.store, "d", "b1", "<p>all is well</p>")
     assert said(root) == []

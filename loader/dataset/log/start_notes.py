@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..errors import FormatTooNew, PenstockError, StoreError
-from ..json_text import parse_json_object
-from ..storage import Store
-from .log.dataset_starts import parse_manifest_paths
-from .log.entries import DAMAGED, canonical
-from .log.state import State
+from ...errors import FormatTooNew, PenstockError, StoreError
+from ...json_text import parse_json_object
+from ...storage import Store
+from .dataset_starts import parse_manifest_paths
+from .entries import DAMAGED, canonical
+from .state import State
 
 FORMAT = 1
 MOST_VERSIONS = 64

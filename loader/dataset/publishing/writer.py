@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EmptyVersion, InvalidSample, RootError
+from ...errors import EmptyVersion, InvalidSample, RootError
+from ..shards.part import Part
+from ..shards.shard import DEFAULT_SHARD_BYTES
+from ..versions.version import Version
+from ..writing.part_writer import PartWriter, field_mismatch_error, group_chooser, make_sample
+from ..writing.spill import Spill
 from .commit import check_facts, check_producer
 from .publish import abort_after
-from .shards.part import Part
-from .shards.shard import DEFAULT_SHARD_BYTES
-from .versions.version import Version
-from .writing.part_writer import PartWriter, field_mismatch_error, group_chooser, make_sample
-from .writing.spill import Spill
 
 if TYPE_CHECKING:
-    from .root import Root
+    from ..root import Root
 
 MAX_SHARD_BYTES = 8 * 2**30
 

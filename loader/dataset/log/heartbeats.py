@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from ..errors import ObjectNotFound, StoreError
-from ..json_text import parse_json_object
-from ..storage.store import Store
-from .log.entries import DAMAGED, canonical
-from .names import check_transaction_name
+from ...errors import ObjectNotFound, StoreError
+from ...json_text import parse_json_object
+from ...storage.store import Store
+from ..names import check_transaction_name
+from .entries import DAMAGED, canonical
 
 BEAT_EVERY_S = 30.0
 """Seconds between two beats of a transaction."""

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import Conflict, InvalidSample, PenstockError
-from ..storage.external_shards import FOREIGN
-from .commit import Pending, check_facts, check_producer, commit, with_statistics
-from .labels.annotate import AnnotationOptions, AnnotationResult, write_annotation
-from .log.refs import resolve
-from .log.rules import require_not_aborted
-from .log.state import State, Txn
-from .publication_gate import Check, FreeGroup, NewKeys, Onto, PassedVerdict, SameCells, check_verdict
-from .shards.part import Part
-from .tables.manifest import Change
-from .tables.parquet import TableFile, put_named, table_bytes
-from .versions.samples_table import import_polars
-from .versions.version import Version, open_record
-from .writing.exclude import (
+from ...errors import Conflict, InvalidSample, PenstockError
+from ...storage.external_shards import FOREIGN
+from ..labels.annotate import AnnotationOptions, AnnotationResult, write_annotation
+from ..log.refs import resolve
+from ..log.rules import require_not_aborted
+from ..log.state import State, Txn
+from ..shards.part import Part
+from ..tables.manifest import Change
+from ..tables.parquet import TableFile, put_named, table_bytes
+from ..versions.samples_table import import_polars
+from ..versions.version import Version, open_record
+from ..writing.exclude import (
     NO_EXCLUSIONS,
     NO_ROWS,
     Exclusions,
@@ -38,12 +36,14 @@ from .writing.exclude import (
     find_samples_with_exclusion,
     find_superseded,
 )
-from .writing.group_computation import write_group
-from .writing.run_samples import RunKeys
-from .writing.run_tables import check_parts, write_group_run, write_run
+from ..writing.group_computation import write_group
+from ..writing.run_samples import RunKeys
+from ..writing.run_tables import check_parts, write_group_run, write_run
+from .commit import Pending, check_facts, check_producer, commit, with_statistics
+from .publication_gate import Check, FreeGroup, NewKeys, Onto, PassedVerdict, SameCells, check_verdict
 
 if TYPE_CHECKING:
-    from .root import Root
+    from ..root import Root
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from threading import Lock, RLock
 from time import monotonic
 from typing import Protocol
 
-from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
-from ..json_text import parse_json_object
-from ..storage.store import Store
-from ..storage.threads import DaemonPool, begins_anew, ends_with_the_process
+from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
+from ...json_text import parse_json_object
+from ...storage.store import Store
+from ...storage.threads import DaemonPool, begins_anew, ends_with_the_process
+from .entries import DAMAGED, canonical
 from .heartbeats import new_holder
-from .log.entries import DAMAGED, canonical
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from loader.dataset.log.state import State
 from loader.storage import Store
 from penstock.stages import KnownRecords, StageRecord
 
-from .arrivals.batch_manifests import batch_number, batch_numbers, manifests
-from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
-from .stages import VERSION as AUDIT
-from .tables import read_table
+from ..pipeline.stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
+from ..pipeline.stages import VERSION as AUDIT
+from ..pipeline.tables import read_table
+from .batch_manifests import batch_number, batch_numbers, manifests
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
 STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")

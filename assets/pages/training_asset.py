@@ -8,12 +8,13 @@ import dagster as dg
 import loader
 from loader.api.report import Report
 from loader.dataset.log.entries import DAMAGED
+from penstock.text import markdown_table
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import recorded_usage
 from resources.alerts import run_page, version_page
 
-from .report import code_block, link, markdown_table, viewer_metadata
-from .stages import VERSION
+from ..pipeline.stages import VERSION
+from .report import code_block, link, viewer_metadata
 
 ASSET = "training_run"
 REPORT_TAG = "penstock/report"

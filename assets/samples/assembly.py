@@ -16,12 +16,12 @@ from loader.errors import Conflict
 from loader.storage import Store
 from penstock.stages import StageRecord
 
-from .dedup.near_duplicates import CODE as NEAR_DUPLICATE
-from .dedup.near_duplicates import NONE, BatchCopies
-from .ingest.limits import stop_reason
-from .spec import DatasetSpec
-from .stages import require_read
-from .tables import read_table
+from ..dedup.near_duplicates import CODE as NEAR_DUPLICATE
+from ..dedup.near_duplicates import NONE, BatchCopies
+from ..ingest.limits import stop_reason
+from ..pipeline.stages import require_read
+from ..pipeline.tables import read_table
+from ..spec import DatasetSpec
 
 if TYPE_CHECKING:
     import polars as pl

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.compute.job import Job
     from penstock.compute.pool import Compute
 
-    from .spec import DatasetSpec
+    from ..spec import DatasetSpec
 
 Row = dict[str, Any]
 

@@ -22,15 +22,15 @@ from penstock.card.render import templates
 from penstock.card.value import Example
 from penstock.stages import StageRecord
 
-from .. import plots
 from ..checks.outcome import CheckResult
-from ..stages import reader_of
-from .compare import Baseline
+from ..drift.compare import Baseline
+from ..pipeline.stages import reader_of
+from . import plots
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from .compare import GateInputs
+    from ..drift.compare import GateInputs
 
 MAX_PLOTS = 6
 """Most columns with a plot."""

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import Corrupt
-from ..storage import Store
-from .names import hashes_of
-from .shards.key_hashes import has_all_hashes, put_hashes
-from .shards.part import SHARDS_ROW_GROUP_ROWS
-from .tables.columns import concat, is_annotation, with_dataset_types
-from .tables.parquet import TableFile, get_tables, integers, put_named_table
-from .tables.stats import STATS_SCHEMA, merge_to_rows
+from ...errors import Corrupt
+from ...storage import Store
+from ..names import hashes_of
+from ..shards.key_hashes import has_all_hashes, put_hashes
+from ..shards.part import SHARDS_ROW_GROUP_ROWS
+from ..tables.columns import concat, is_annotation, with_dataset_types
+from ..tables.parquet import TableFile, get_tables, integers, put_named_table
+from ..tables.stats import STATS_SCHEMA, merge_to_rows
 
 FAN_IN = 8
 SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..labels.annotate import AnnotationOptions, write_annotation
+from ..shards.part import SHARDS_SCHEMA, Part, ShardFile
+from ..tables.manifest import Change, SamplesFile
+from ..versions.version import Version
+from ..writing.exclude import find_superseded, put_exclusions
+from ..writing.run_tables import write_group_run
 from .commit import Pending, check_facts, check_producer, commit, with_statistics
-from .labels.annotate import AnnotationOptions, write_annotation
 from .publication_gate import Check, FreeGroup, SameCells
 from .publish import new_prefix
-from .root import Root
-from .shards.part import SHARDS_SCHEMA, Part, ShardFile
-from .tables.manifest import Change, SamplesFile
-from .versions.version import Version
-from .writing.exclude import find_superseded, put_exclusions
-from .writing.run_tables import write_group_run
+
+if TYPE_CHECKING:
+    from ..root import Root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ def published_part(version: Version, part: str) -> Part:
 
 
 def publish_extension(
-    root: Root,
+    root: "Root",
     version: Version,
     txn: str,
     extension: Extension,
@@ -91,7 +93,7 @@ def publish_extension(
 
 
 def _write_change(
-    root: Root,
+    root: "Root",
     version: Version,
     prefix: str,
     extension: Extension,

@@ -13,19 +13,19 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from ..errors import PenstockError
-from ..storage.threads import DaemonPool, Together, in_background
-from .log.dataset_starts import Guess, read_dataset_start
-from .log.refs import ParsedRef, explain_mirror_lag, parse_ref, resolve
-from .log.state import State
-from .start_notes import planned_ids, read_start
-from .tables.manifest import manifest_of
-from .versions.version import Version
+from ...errors import PenstockError
+from ...storage.threads import DaemonPool, Together, in_background
+from ..log.dataset_starts import Guess, read_dataset_start
+from ..log.refs import ParsedRef, explain_mirror_lag, parse_ref, resolve
+from ..log.start_notes import planned_ids, read_start
+from ..log.state import State
+from ..tables.manifest import manifest_of
+from .version import Version
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from .root import Root
+    from ..root import Root
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from loader.storage.disk.scratch import held_folder
 from penstock.compute.pool import Compute, Outcome
 from penstock.compute.pool.environment import store_variables
 
-from .media.audit import audit
-from .media.unit import Unusable
+from ..media.audit import audit
+from ..media.unit import Unusable
 
 Verdict = Literal["corrupt", "sound", "gone"]
 VIDEOS: Mapping[str, str] = {

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pyarrow as pa
 
-from .tables import TEXTS
+from ..pipeline.tables import TEXTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from .featurizers import Featurizer
-    from .spec import DatasetSpec
+    from ..featurizers import Featurizer
+    from ..spec import DatasetSpec
 
 
 MAX_CHARS = 400

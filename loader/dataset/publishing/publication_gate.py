@@ -19,22 +19,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import Conflict, Corrupt, DuplicateKey, ObjectNotFound
-from ..json_text import parse_json_object
-from ..storage import Store, is_there
-from .log.entries import DAMAGED, canonical
-from .log.rules import refuse_ungated, ungated_error
-from .log.state import State, Txn
-from .names import hashes_of
-from .shards.key_hashes import find_known, has_all_hashes, membership
-from .shards.part import Part
-from .tables.annotations import PLACE, TableEntry, cells, read_edits
-from .tables.columns import is_annotation
-from .tables.manifest import SamplesFile
-from .tables.parquet import TableFile, get_tables
-from .versions.version import Version
-from .writing.exclude import NO_ROWS, RowsToExclude, require_parts
-from .writing.run_samples import RunKeys
+from ...errors import Conflict, Corrupt, DuplicateKey, ObjectNotFound
+from ...json_text import parse_json_object
+from ...storage import Store, is_there
+from ..log.entries import DAMAGED, canonical
+from ..log.rules import refuse_ungated, ungated_error
+from ..log.state import State, Txn
+from ..names import hashes_of
+from ..shards.key_hashes import find_known, has_all_hashes, membership
+from ..shards.part import Part
+from ..tables.annotations import PLACE, TableEntry, cells, read_edits
+from ..tables.columns import is_annotation
+from ..tables.manifest import SamplesFile
+from ..tables.parquet import TableFile, get_tables
+from ..versions.version import Version
+from ..writing.exclude import NO_ROWS, RowsToExclude, require_parts
+from ..writing.run_samples import RunKeys
 
 Check = Callable[[Version | None], None]
 """Raises if a change does not fit the newest version, which is None for a new dataset."""

@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..storage import Store
-from .log.denies import DenyList, placeholder
-from .log.state import Deny, State
-from .names import hashes_of
-from .shards.bitmap import unpack
-from .shards.key_hashes import put_hashes
-from .tables.manifest import Change
-from .tables.parquet import TableFile, get_table, get_tables
-from .versions.version import Version
-from .writing.exclude import RowsByReason, put_exclusions
-from .writing.redact import redact_shards
-from .writing.redact_tables import KeysAfterRedaction, redact_samples, redact_stats
+from ...storage import Store
+from ..log.denies import DenyList, placeholder
+from ..log.state import Deny, State
+from ..names import hashes_of
+from ..shards.bitmap import unpack
+from ..shards.key_hashes import put_hashes
+from ..tables.manifest import Change
+from ..tables.parquet import TableFile, get_table, get_tables
+from ..versions.version import Version
+from ..writing.exclude import RowsByReason, put_exclusions
+from ..writing.redact import redact_shards
+from ..writing.redact_tables import KeysAfterRedaction, redact_samples, redact_stats
 
 DenyEntries = dict[str, dict[int, int]]
 """Part id -> row -> number of the log entry that denies it."""

@@ -9,53 +9,25 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from penstock.stages import StageRecord
-from penstock.text import clean, markdown_text
+from penstock.text import Markdown, clean, markdown_table, markdown_text
 
+from ..media.media_table import MEDIA
+from ..pipeline.tables import RAW_OBJECTS, TEXTS, UNITS
 from . import plots
-from .media.media_table import MEDIA
 from .table_columns import arrow_schema, lineage_metadata, schema_metadata
-from .tables import RAW_OBJECTS, TEXTS, UNITS
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from .release.version_asset import Release
-
 
 Metadata = dict[str, dg.MetadataValue[Any]]
-_MAX_ROWS = 50
 _BAR = "█"
 _MAX_BLOCKS = 24
-
-
-class Markdown(str):
-    """Markup for a table cell, such as a link, which is not escaped."""
 
 
 def dagster_name(dataset: str) -> str:
     """Return a dataset's name with only letters, digits and '_'."""
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
-
-
-def markdown_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[object]],
-) -> str:
-    """Return a Markdown table. Cells but `Markdown` are escaped; rows beyond 50 are only counted."""
-    rule = " --- |" * len(header)
-    lines = [_table_line(header), f"|{rule}"]
-    for row in rows[:_MAX_ROWS]:
-        cells = [_cell(value) for value in row]
-        lines.append(_table_line(cells))
-    n_others = len(rows) - _MAX_ROWS
-    if n_others > 0:
-        lines.append(f"\nand {n_others} more")
-    return "\n".join(lines)
-
-
-def _table_line(cells: Sequence[str]) -> str:
-    text = " | ".join(cells)
-    return f"| {text} |"
 
 
 def table_metadata(
@@ -80,12 +52,6 @@ def bars(counts: Mapping[str, int]) -> str:
             n_blocks = max(1, n_blocks)  # a small count is visible
         rows.append((name, n, _BAR * n_blocks))
     return markdown_table(("", "n", ""), rows)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, Markdown):
-        return value
-    return markdown_text(value)
 
 
 def code_block(language: str, *lines: str) -> str:
@@ -140,7 +106,7 @@ def samples_metadata(
             groups[name] = Counter(values)
     reasons = Counter(str(reason) for reason in record.body["exclude"].values())
     shown = check_metadata(record, refusals)
-    shown |= _plot(plots.counts(groups))
+    shown |= plot_metadata(plots.counts(groups))
     shown["left_out_by_reason"] = table_metadata(("reason", "samples"), reasons.most_common())
     return shown
 
@@ -217,7 +183,7 @@ def features_metadata(
     shown = _of_record(record)
     shown |= schema_metadata(types, descriptions)
     shown |= lineage_metadata(record.dataset, deps)
-    shown |= _plot(plots.histograms(scores))
+    shown |= plot_metadata(plots.histograms(scores))
     shown["scores"] = table_metadata(("column", "known", "min", "mean", "max"), table)
     shown["refused_samples"] = table_metadata(("sample", "code", "reason"), refused)
     return shown
@@ -256,39 +222,6 @@ def check_metadata(
     return shown
 
 
-def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
-    """Return the metadata of the asset [dataset, version]. history: version number -> samples."""
-    version = release.version
-    groups = []
-    nbytes: dict[str, int] = {}
-    for name, body in sorted(version.manifest["groups"].items()):
-        fields = ", ".join(sorted(body["field_nbytes"]))
-        groups.append((name, body["n_rows"], body["nbytes"], fields))
-        nbytes[name] = body["nbytes"]
-    approvals = []
-    for published in release.versions:
-        approval = published.manifest["producer"].get("approval")
-        if approval:
-            checks = ", ".join(approval["checks"])
-            approvals.append((published.name, approval["by"], approval["reason"], checks))
-    published_batches = ", ".join(release.published) or "none: nothing was new"
-    held_back = ", ".join(release.held_back) or "none"
-    n_samples = dg.MetadataValue.int(len(version))
-    group_table = markdown_table(("group", "samples", "bytes", "fields"), groups)
-    shown: Metadata = {
-        "version": dg.MetadataValue.text(version.name),
-        "id": dg.MetadataValue.text(version.id),
-        "samples": n_samples,
-        "published_batches": dg.MetadataValue.text(published_batches),
-        "approved": table_metadata(("version", "approved by", "reason", "though these failed"), approvals),
-        "held_back_batches": dg.MetadataValue.text(held_back),
-        "groups": dg.MetadataValue.md(group_table),
-        "dagster/row_count": n_samples,
-    }
-    shown |= _plot(plots.growth(history, nbytes))
-    return shown
-
-
 def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
     """Return the metadata of exclusions. counts: (person, reason) -> samples."""
     rows = [(person, reason, n) for (person, reason), n in counts.items()]
@@ -314,7 +247,7 @@ def link(text: str, url: str) -> str:
     return Markdown(f"[{markdown_text(text)}]({url})")
 
 
-def _plot(image: str) -> Metadata:
+def plot_metadata(image: str) -> Metadata:
     if not image:
         return {}
     return {"plot": dg.MetadataValue.md(image)}

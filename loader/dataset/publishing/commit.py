@@ -15,21 +15,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import Denied, EmptyVersion, InvalidSample
-from ..storage import Store
+from ...errors import Denied, EmptyVersion, InvalidSample
+from ...storage import Store
+from ..log.entries import canonical
+from ..log.log import Log
+from ..log.rules import CommitBody
+from ..log.state import State, VersionRecord
+from ..tables.annotations import TableEntry, cells
+from ..tables.columns import type_named
+from ..tables.manifest import Change, child, merged_columns
+from ..tables.parquet import put_named_table
+from ..tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
+from ..versions.version import Version, open_record
 from .apply_denies import Redaction, apply_denies
 from .compaction import MergeCache, compact_lists
-from .log.entries import canonical
-from .log.log import Log
-from .log.rules import CommitBody
-from .log.state import State, VersionRecord
 from .publication_gate import Check, PassedVerdict, annotated_columns, check_publication
-from .tables.annotations import TableEntry, cells
-from .tables.columns import type_named
-from .tables.manifest import Change, child, merged_columns
-from .tables.parquet import put_named_table
-from .tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
-from .versions.version import Version, open_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

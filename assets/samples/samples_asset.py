@@ -14,17 +14,22 @@ from loader.storage import Store
 from penstock.stages import StageRecord, fingerprint
 from resources.storage import RootResource
 
+from ..dedup.near_duplicates import NONE, BatchCopies, copies_among
+from ..dedup.policy import NearDuplicates
+from ..ingest.limits import limit_texts
+from ..media.unit import OUTCOMES
+from ..pages.report import (
+    as_failures,
+    check_and_materialize,
+    check_metadata,
+    samples_metadata,
+)
+from ..pages.table_columns import samples_columns
+from ..pipeline.stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, PipelineStage, require_read
+from ..pipeline.tables import CUT_FACTS, facts_of_fields, read_table
+from ..spec import DatasetSpec, Filter
 from .assembly import Assembled, assemble, audit, candidate
-from .dedup.near_duplicates import NONE, BatchCopies, copies_among
-from .dedup.policy import NearDuplicates
-from .ingest.limits import limit_texts
-from .media.unit import OUTCOMES
 from .quarantine import excluded_units, quarantined_units
-from .report import as_failures, check_and_materialize, check_metadata, samples_metadata
-from .spec import DatasetSpec, Filter
-from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, PipelineStage, require_read
-from .table_columns import samples_columns
-from .tables import CUT_FACTS, facts_of_fields, read_table
 
 CODE_VERSION = "4"
 CHECK = "accounted_for"

@@ -12,8 +12,8 @@ from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from loader.storage import Store
 from penstock.stages import check_partition
 
-from .media.media_table import MEDIA, MEDIA_TEXTS
-from .media.segments import SEGMENTS
+from ..media.media_table import MEDIA, MEDIA_TEXTS
+from ..media.segments import SEGMENTS
 
 _RAW_OBJECTS = [
     ("uri", pa.string(), "address of the object where it landed"),

@@ -25,11 +25,17 @@ from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
-from .report import Metadata, code_block, link, table_metadata, viewer_metadata
+from ..pages.report import (
+    Metadata,
+    code_block,
+    link,
+    table_metadata,
+    viewer_metadata,
+)
+from ..pipeline.stages import QUARANTINE, VERSION, PipelineStage
+from ..pipeline.tables import read_table
+from ..spec import DatasetSpec
 from .reported_samples import Judgement, judge
-from .spec import DatasetSpec
-from .stages import QUARANTINE, VERSION, PipelineStage
-from .tables import read_table
 
 
 def excluded_units(

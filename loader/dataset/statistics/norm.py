@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import Corrupt, FieldMismatch
-from ..json_text import DamagedJson, parse_json
+from ...errors import Corrupt, FieldMismatch
+from ...json_text import DamagedJson, parse_json
+from ..tables.parquet import parse_stored, table_bytes, table_facts
 from .exact_statistics import ExactSums, ValueCounts, add_counts, exact_sums
-from .tables.parquet import parse_stored, table_bytes, table_facts
 
 F64 = NDArray[np.float64]
 _BITS = 20

@@ -9,13 +9,13 @@ from loader.errors import Changed, ObjectNotFound
 from loader.storage import Blob, ObjectInfo, Store
 from loader.storage.store import Refuse, list_place, log_refusals
 
-from .sources import JOINED, companions
+from ..sources import JOINED, companions
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import ColumnarOptions
     from penstock.formats.importer import Readable
 
-    from .sources import Source
+    from ..sources import Source
 
 _log = logging.getLogger(__name__)
 

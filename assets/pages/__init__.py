@@ -1,0 +1,1 @@
+"""Pages of Dagster: metadata, columns and plots of stages, the page of a gate, and trainings."""

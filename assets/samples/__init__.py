@@ -1,0 +1,1 @@
+"""Samples of a batch: joined from units and features, filtered, or quarantined later."""

@@ -1,0 +1,1 @@
+"""Publication of a version: the writer, the gate, the commit, and denied samples."""

@@ -118,8 +118,6 @@ class Checkpoints:
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
-    # Saving
-
     def create_root(self) -> None:
         """Make an empty location a root now, so that an unfit one fails before the first step.
 
@@ -189,13 +187,13 @@ class Checkpoints:
             return
         _check_torch_is_installed()
         with names_apart(state), _quiet(self._collective()):
-            self._near_session.open(state)
+            self._near_session.check(state)
             if self._near_session.is_due(step):
                 facts = _facts(batches) if batches is not None else {}
                 self._near_session.save(step, state, facts, on_failed)
 
     def near_counts(self) -> "NearCounts | None":
-        """Return the counts of this start's near saves; None before the first call of `save_near`."""
+        """Return the counts of this start's near saves; None before `load` and `save_near`."""
         return self._near_session.counts()
 
     def describe(self) -> str:
@@ -224,8 +222,6 @@ class Checkpoints:
             self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes
         )
 
-    # Loading
-
     def load(
         self,
         state: dict[str, Any],
@@ -237,15 +233,16 @@ class Checkpoints:
         """Load a checkpoint into a state, and move the loader to its position.
 
         If there is no checkpoint, returns None and changes nothing. With `near` the newest is a near step if one above
-        the root's newest is whole; a near step whose bytes are wrong is passed over, with a warning.
+        the root's newest is whole; a near step whose bytes are wrong is passed over, with a warning. With `near_every`
+        it sets near saves up, so that no step waits for that.
 
         state: dict with the saved structure. Its tensors may be sharded differently, and are filled in place.
 
         partial: True ignores stored entries that the state lacks.
 
         Raises: PlanMismatch if the loader has another plan, before anything is filled; CheckpointMismatch;
-        CheckpointNotFound if `step` has none; CorruptCheckpoint, on every rank; Corrupt; StoreError; another rank's
-        error.
+        CheckpointNotFound if `step` has none; CorruptCheckpoint, on every rank; Corrupt; StoreError; InvalidRuntime if
+        a node cannot hold three near steps; another rank's error.
         """
         self.wait()
         _check_torch_is_installed()
@@ -282,6 +279,8 @@ class Checkpoints:
                     near.reject(checkpoint, error)
             if self._near_session.saves:
                 near.delete(start)
+                with names_apart(state), _quiet(how):
+                    self._near_session.open(state)
         return checkpoint
 
     def _load_stored(

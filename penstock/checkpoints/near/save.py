@@ -104,6 +104,25 @@ class NearSaves:
         saves._copy_bytes = state_bytes(copy)
         return saves
 
+    def fit(self, state: Mapping[str, Any]) -> None:
+        """Check the disks again if a rank's state has another size than in `open`. Every rank calls it.
+
+        An optimizer of the caller's may have no state before the first step. Raises: InvalidRuntime on every rank.
+        """
+        plain = plain_state(state)
+        has_changed = state_bytes(plain) != self._copy_bytes
+        if not any(from_all_ranks(has_changed, self._group)):
+            return
+        self.step_bytes = planned_bytes(plain, self._group)
+        check_room(
+            self._nodes,
+            self._run,
+            self.step_bytes,
+            self._group,
+        )
+        copy = self._host_copy.take(plain)
+        self._copy_bytes = state_bytes(copy)
+
     @property
     def counts(self) -> NearCounts:
         """Counts of the near saves of this start."""

@@ -29,6 +29,7 @@ class NearSession:
         self._part_bytes = part_bytes
         self._nodes: NearNodes | None = None
         self._saves: NearSaves | None = None
+        self._is_checked = False  # True once the disks were checked for the state of a step
 
     @property
     def saves(self) -> bool:
@@ -49,7 +50,11 @@ class NearSession:
         return self._nodes
 
     def open(self, state: Mapping[str, Any]) -> None:
-        """Check once that all nodes have room for three steps of this state. Raises: InvalidRuntime on every rank."""
+        """Set near saves of such a state up: process group, server, memory and room. Every rank calls it.
+
+        `load` calls it, so that no step waits for it. Raises: InvalidRuntime on every rank.
+        """
+        self._is_checked = False
         if self._saves is None:
             from .save import NearSaves
 
@@ -59,6 +64,19 @@ class NearSession:
                 self._part_bytes,
                 state,
             )
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Check once that the disks hold the state of a step, which may be larger than the loaded one.
+
+        Every rank calls it. Raises: InvalidRuntime on every rank.
+        """
+        if self._is_checked:
+            return
+        if self._saves is None:
+            self.open(state)
+        else:
+            self._saves.fit(state)
+        self._is_checked = True
 
     def save(
         self,
@@ -73,7 +91,7 @@ class NearSession:
         self._saves.save(step, state, facts)
 
     def counts(self) -> "NearCounts | None":
-        """Return the counts of this start's near saves; None before the first call of `open`."""
+        """Return the counts of this start's near saves; None before `open`."""
         if self._saves is None:
             return None
         return self._saves.counts

@@ -15,6 +15,8 @@ from loader.cache.peers.near_files import NearFiles, near_folder
 from loader.errors import InvalidRuntime
 from penstock.checkpoints import Checkpoints, marker
 from penstock.checkpoints.near.copy_order import copy_order
+from penstock.checkpoints.near.nodes import NearNodes
+from penstock.checkpoints.near.session import NearSession
 from tests.cache.peers.nodes import running_nodes
 from tests.cache.peers.test_near_files import PART, place, put
 
@@ -233,6 +235,31 @@ def test_disks_that_cannot_hold_three_steps_are_refused_at_the_first_step(tmp_pa
         monkeypatch.setattr(near_files, "SPARE_BYTES", 2**62)
         with pytest.raises(InvalidRuntime, match=r"need 367,\d+ bytes on .* for 3 steps, .* 0 are free"):
             saved.save_near(1, state_of(1))
+
+
+def test_load_sets_near_saves_up(tmp_path, cluster, monkeypatch):
+    """Planted: a first step that sets near saves up; no second look at the disks for a larger state."""
+    with saver(tmp_path, cluster) as saved:
+        assert saved.load(state_of(1)) is None
+        assert "near: 120,028 bytes a step" in saved.describe()
+        with monkeypatch.context() as nothing_is_opened:
+            nothing_is_opened.setattr(NearNodes, "facts", None)
+            nothing_is_opened.setattr(NearSession, "nodes", None)
+            save_until(saved, EVERY)
+        assert saved.near_counts()[:4] == (1, 0, 0, EVERY)
+    with saver(tmp_path, cluster) as saved:
+        saved.load(state_of(1))
+        monkeypatch.setattr(near_files, "SPARE_BYTES", 2**62)
+        with pytest.raises(InvalidRuntime) as refusal:
+            saved.save_near(1, {**state_of(1), "moments": torch.zeros(7)})
+        assert "for 3 steps" in str(refusal.value)
+
+
+def test_load_of_a_sampler_sets_no_near_saves_up(tmp_path, cluster):
+    near = cluster[0].spec([node.address for node in cluster])
+    with Checkpoints(str(tmp_path / "root"), RUN, near=near) as saved:
+        saved.load(state_of(1))
+        assert saved.near_counts() is None
 
 
 def test_machine_that_is_no_peer_is_refused(tmp_path):

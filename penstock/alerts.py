@@ -61,7 +61,9 @@ class AlertChannel:
     @property
     def shown(self) -> str:
         """The channel without its secret."""
-        return f"{self.kind}+{urlsplit(self.url).hostname}" if self.url else self.kind
+        if self.url:
+            return f"{self.kind}+{urlsplit(self.url).hostname}"
+        return self.kind
 
 
 def channels(setting: str) -> tuple[AlertChannel, ...]:

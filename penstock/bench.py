@@ -95,7 +95,8 @@ def bench(
     plan = loader.plan({version.dataset: view}, seed=0, global_batch=batch, allow_repeats=True)
     several = _BenchRun(plan, "auto" if workers is None else workers, 0, seconds / 2)
     single = _BenchRun(plan, 0, several.stop, seconds / 2)
-    n_workers, alone = several.threads, stage_seconds(single.after, single.before)
+    n_workers = several.threads
+    alone = stage_seconds(single.after, single.before)
     limit = limited_by(single.after, single.before, ahead=False)
     return Bench(
         version=version.name,
@@ -121,7 +122,9 @@ class _BenchRun:
             self.before = batches.metrics()
             what = f"{batches.workers} workers" if batches.workers else "each stage"
             begun = time.perf_counter()
-            self._batches, self._samples, self._nbytes = 0, 0.0, 0.0
+            self._batches = 0
+            self._samples = 0.0
+            self._nbytes = 0.0
             for delivery in progress(
                 _deliveries(batches, seconds), what, _Delivery.microseconds, round(seconds * 1e6)
             ):
@@ -130,7 +133,9 @@ class _BenchRun:
                 self._nbytes += delivery.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun
             self.after = batches.metrics()
-            self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed them
+            # `auto` may have changed them
+            self.stop = batches.step
+            self.threads = batches.workers
 
     def rate(self, seconds: float) -> Rate:
         return Rate(

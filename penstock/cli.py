@@ -92,12 +92,11 @@ def _run(argv: Sequence[str] | None) -> int:
         print(terminal_text(f"penstock: {type(error).__name__}: {error}{notes}"), file=sys.stderr)
         if command := next_verb(error, arguments):
             print(terminal_text(f"  next: {command}"), file=sys.stderr)
-        return (
-            1
-            if isinstance(error, errors.Corrupt | errors.StoreError)
-            and not isinstance(error, errors.InvalidStore)
-            else 2
-        )
+        if isinstance(error, errors.Corrupt | errors.StoreError) and not isinstance(
+            error, errors.InvalidStore
+        ):
+            return 1
+        return 2
     except BrokenPipeError:
         # The reader (head, less) has quit; otherwise Python would complain again when it flushes at exit.
         _drop_output()

@@ -57,7 +57,9 @@ def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[St
     @cache
     def of_batch(dataset: str, partition: str, txn: str) -> tuple[StageRun, ...]:
         record = _samples_record(root, dataset, partition, txn)
-        return () if record is None else (*_upstream(root, *record), *_publish(root, dataset, txn))
+        if record is None:
+            return ()
+        return (*_upstream(root, *record), *_publish(root, dataset, txn))
 
     return [
         of_batch(

@@ -87,7 +87,9 @@ def check_file_apart(root: Store, path: str | os.PathLike[str], why: str) -> Non
 def local_folder(store: Store) -> Path | None:
     """Return the folder of a store on a local disk or mount; None for any other store."""
     server, folder = _location(store)
-    return None if server else Path(folder)
+    if server:
+        return None
+    return Path(folder)
 
 
 def _location(store: Store) -> tuple[str, str]:

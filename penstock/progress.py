@@ -26,7 +26,9 @@ def progress(
         total = len(items) if isinstance(items, Sized) else 0
     elif callable(total):
         total = total()
-    start, done, shown = time.monotonic(), 0, 0.0
+    start = time.monotonic()
+    done = 0
+    shown = 0.0
     for item in items:
         yield item
         done += size(item)

@@ -122,7 +122,8 @@ def current_record(store: Store, dataset: str, stage: str, partition: str) -> St
     while later := find_record(
         store, record_path(dataset, stage, partition, number + 1)
     ):  # a listing may lag behind
-        record, number = later, number + 1
+        record = later
+        number = number + 1
     return record
 
 
@@ -189,7 +190,8 @@ class KnownRecords:
     """
 
     def __init__(self, dataset: str, stages: Sequence[str]) -> None:
-        self._dataset, self._stages = dataset, frozenset(stages)
+        self._dataset = dataset
+        self._stages = frozenset(stages)
         self._read: dict[str, tuple[str, StageRecord]] = {}
         self._lock = Lock()
 
@@ -210,7 +212,8 @@ class KnownRecords:
             }
 
     def _listed(self, store: Store) -> dict[str, dict[str, ObjectInfo]]:
-        folder, files = f"stages/{self._dataset}/", dict[str, dict[str, ObjectInfo]]()
+        folder = f"stages/{self._dataset}/"
+        files = dict[str, dict[str, ObjectInfo]]()
         for info in store.list(folder):
             stage, _, rest = info.key[len(folder) :].partition("/")
             if stage in self._stages and _NAME.search(rest):  # in key order: the last one is the newest

@@ -125,7 +125,11 @@ def shell_word(word: object) -> str:
 
 def _code(character: str) -> str:
     n = ord(character)
-    return f"\\x{n:02x}" if n < 0x80 else f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"
+    if n < 0x80:
+        return f"\\x{n:02x}"
+    if n < 0x10000:
+        return f"\\u{n:04x}"
+    return f"\\U{n:08x}"
 
 
 class Markdown(str):

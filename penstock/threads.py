@@ -17,7 +17,8 @@ def in_threads(
     work: Callable[[Unit], Done], units: Iterable[Unit], at_once: int, failures: list[str]
 ) -> Iterator[Done]:
     """Yield units' results as they complete; append errors to `failures`, and go on."""
-    pool, coming = DaemonPool(at_once, "penstock-units"), iter(units)
+    pool = DaemonPool(at_once, "penstock-units")
+    coming = iter(units)
     waiting: set[Future[Done]] = set()
     try:
         while True:

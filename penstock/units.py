@@ -24,7 +24,9 @@ def size(nbytes: float) -> str:
     """Format such as '3.4 MiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+            if unit == "B":
+                return f"{nbytes:.0f} {unit}"
+            return f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.1f} TiB"
 
@@ -36,7 +38,9 @@ def number(value: float, digits: int = 4) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
-        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.{digits}g}"
+        if abs(value) < 1e15:
+            return f"{value:,.0f}"
+        return f"{value:.{digits}g}"
     return f"{value:.{digits}g}"
 
 
@@ -79,7 +83,8 @@ def second(microseconds: int) -> str:
 def parse_length(text: str) -> float:
     """Parse '90s', '30m', '72h' or '7d' as seconds. Raises: ValueError."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-    number, unit = text[:-1], text[-1:]
+    number = text[:-1]
+    unit = text[-1:]
     if unit not in units or not number.replace(".", "", 1).isdigit():
         raise ValueError(f"{text!r} is no length of time; accepted: a number with s, m, h or d, such as 72h")
     return float(number) * units[unit]
@@ -98,4 +103,6 @@ def parse_size(text: str) -> int:
 def shortened(values: Sequence[int] | Sequence[str], most: int = 12) -> str:
     """List the first numbers or names, and count the others."""
     listed = ", ".join(map(str, values[:most]))
-    return f"{listed} and {len(values) - most} more" if len(values) > most else listed
+    if len(values) > most:
+        return f"{listed} and {len(values) - most} more"
+    return listed

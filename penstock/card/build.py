@@ -32,7 +32,8 @@ from .scan import SampleScan, scan
 from .tally import Counts, KindScan, NameTally, NumberSummary, ranked_counts
 from .value import FORMAT, Card, CardColumn, CardKind, Group, History, render_json
 
-EXAMPLES, MAX_EXAMPLES = 6, 24
+EXAMPLES = 6
+MAX_EXAMPLES = 24
 """Examples per kind: default and limit."""
 
 # A filter's reason (assets/spec.py, Filter.reason).
@@ -254,7 +255,8 @@ class SavedCard:
 
 def card_files(card: Card) -> dict[str, bytes]:
     """Return name -> bytes; card.json is last, so its presence means that all files exist."""
-    sheets, pictures = {}, {}
+    sheets = {}
+    pictures = {}
     for kind in card.kinds:
         shown = [
             example.picture for example in card.examples if example.kind == kind.name and example.picture
@@ -278,7 +280,8 @@ def save_card(store: Store, card: Card) -> SavedCard:
     Raises: StoreError; Corrupt if the stored card.json is no card.
     """
     folder = card_folder(card.dataset, card.number, card.id)
-    written, kept = [], []
+    written = []
+    kept = []
     for name, data in card_files(card).items():
         try:
             store.put_if_absent(f"{folder}/{name}", data)
@@ -294,7 +297,8 @@ def read_card(store: Store, version: Version) -> dict[str, Any]:
     """Return a version's card.json. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
     document = _parsed(store.get(path).data, f"{store.url}/{path}")
-    number, of = document["card"], document["version"]
+    number = document["card"]
+    of = document["version"]
     if number > FORMAT:
         raise FormatTooNew(f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}")
     if of != version.id:

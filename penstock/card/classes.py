@@ -114,7 +114,9 @@ def hub_licence(name: str) -> str:
 def hub_language(name: str) -> str | None:
     """Return the ISO 639 code of a tag such as 'pt-BR', or None."""
     word = re.split(r"[-_]", name.strip().lower())[0]
-    return word if _LANGUAGE.fullmatch(word) else None
+    if _LANGUAGE.fullmatch(word):
+        return word
+    return None
 
 
 def size_category(n: int) -> str:
@@ -123,7 +125,9 @@ def size_category(n: int) -> str:
     if n < 1000:
         return "n<1K"
     place = len(str(n)) - 4
-    return f"{marks[place]}<n<{marks[place + 1]}" if place < len(marks) - 1 else "n>1T"
+    if place < len(marks) - 1:
+        return f"{marks[place]}<n<{marks[place + 1]}"
+    return "n>1T"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,9 @@ def example_of(
     """
     media = media_field(frozenset(fields), modality)
     caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
-    picture, text, trouble = EncodedImage(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
+    picture = EncodedImage(data=b"", media_type="", width_px=0, height_px=0, alt="")
+    text = ""
+    trouble = ""
     try:
         packets = f"{media}{SUFFIX}" if media and is_run(media) and f"{media}{SUFFIX}" in fields else None
         address = find([field for field in (media, packets, caption) if field])

@@ -110,13 +110,17 @@ def _publish(store: Store, record: VersionRecord) -> Publish:
 
 def _record(store: Store, path: object) -> Mapping[str, Any]:
     try:
-        return record_json(store, path, "body") if isinstance(path, str) else {}
+        if isinstance(path, str):
+            return record_json(store, path, "body")
+        return {}
     except ObjectNotFound:
         return {}
 
 
 def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
-    counts, refused, accounted = Counter[str](), Counter[tuple[str, str, str]](), 0
+    counts = Counter[str]()
+    refused = Counter[tuple[str, str, str]]()
+    accounted = 0
     for batch in batches:
         totals = batch.samples.get("counts", {})
         totals = {name: n for name, n in totals.items() if n or name not in _RARE}
@@ -134,7 +138,8 @@ def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
 
 
 def _making(batches: Iterable[Publish]) -> dict[str, Any]:
-    policies, filters = Counter[str](), Counter[str]()
+    policies = Counter[str]()
+    filters = Counter[str]()
     featurizers: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:
         provenance = _made_of(batch)

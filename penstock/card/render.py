@@ -249,7 +249,8 @@ def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def _of_split(kind: CardKind, name: str) -> str:
-    n, seconds = kind.splits.get(name, 0), kind.seconds.get(name)
+    n = kind.splits.get(name, 0)
+    seconds = kind.seconds.get(name)
     return f"{n:,}" + (f" ({length(seconds)})" if seconds else "")
 
 

@@ -88,7 +88,9 @@ class RawObjects:
 
     @property
     def subjects(self) -> int | None:
-        return len(self._subjects) if self._has_subjects else None
+        if self._has_subjects:
+            return len(self._subjects)
+        return None
 
     def sources(self, n_rows: int) -> Counts:
         """Return raw location without credentials -> samples."""
@@ -426,7 +428,9 @@ class _SampleScanner:
 
     def _tally(self, name: str) -> NameTally:
         tally = self._columns.setdefault(name, NameTally())
-        return tally if isinstance(tally, NameTally) else NameTally()
+        if isinstance(tally, NameTally):
+            return tally
+        return NameTally()
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:

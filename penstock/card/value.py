@@ -54,7 +54,9 @@ class CardKind:
 
     @property
     def hours(self) -> float | None:
-        return sum(self.seconds.values()) / 3600 if self.seconds else None
+        if self.seconds:
+            return sum(self.seconds.values()) / 3600
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +223,9 @@ class Card:
         """Return the total hours of a modality; None if unknown."""
         known = [kind.hours for kind in self.kinds if kind.modality == modality]
         hours_of_kinds = [hours for hours in known if hours is not None]
-        return sum(hours_of_kinds) if hours_of_kinds else None
+        if hours_of_kinds:
+            return sum(hours_of_kinds)
+        return None
 
     @property
     def sound_hours(self) -> float:
@@ -266,7 +270,9 @@ def _json(value: Any) -> Any:
         return {one.name: _json(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    return [_json(one) for one in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_json(one) for one in value]
+    return value
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
@@ -366,4 +372,6 @@ def tags(card: Card) -> list[str]:
 
 
 def _list(name: str, values: list[str]) -> list[str]:
-    return [f"{name}:", *(f"- {yaml_text(value)}" for value in values)] if values else []
+    if values:
+        return [f"{name}:", *(f"- {yaml_text(value)}" for value in values)]
+    return []

@@ -103,7 +103,8 @@ def _set_aside(store: Store, run: str, step: int, key: str, sizes: dict[str, int
 
 
 def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
-    checkpoint, nbytes = None, sum(sizes.values())
+    checkpoint = None
+    nbytes = sum(sizes.values())
     problem = "no marker: the save is running, or was killed"
     if committed:
         try:

@@ -127,10 +127,8 @@ def decode(data: bytes, where: str) -> Checkpoint:
             raise FormatTooNew(
                 f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
             )
-        index, parts = (
-            StoredObject(**body.pop("index")),
-            tuple(StoredObject(**one) for one in body.pop("parts")),
-        )
+        index = StoredObject(**body.pop("index"))
+        parts = tuple(StoredObject(**one) for one in body.pop("parts"))
         versions = tuple(body.pop("versions"))
         return Checkpoint(**body, index=index, parts=parts, versions=versions)
     except DAMAGED as error:
@@ -196,7 +194,8 @@ def runs(store: Store) -> Iterator[str]:
 
 def object_problem(store: Store, key: str, stored: StoredObject) -> str:
     """Return what is wrong with an object, or "". Reads it whole, in blocks of 1 MiB. Raises: StoreError."""
-    digest, nbytes = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    nbytes = 0
     try:
         with store.open_stream(key) as stream:
             while data := stream.read(_READ_BYTES):
@@ -206,4 +205,6 @@ def object_problem(store: Store, key: str, stored: StoredObject) -> str:
         return f"it is missing; {stored.nbytes:,} bytes were written"
     if nbytes != stored.nbytes:
         return f"it has {nbytes} bytes; {stored.nbytes} were written"
-    return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"
+    if digest.hexdigest() == stored.sha256:
+        return ""
+    return "its SHA-256 differs from the recorded one"

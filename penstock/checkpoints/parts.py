@@ -92,7 +92,9 @@ def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[lis
     for piece in pieces:
         if part and (held + piece.nbytes > part_bytes or piece.label in labels):
             yield _wide_first(part)
-            part, labels, held = [], set(), 0
+            part = []
+            labels = set()
+            held = 0
         part.append(piece)
         labels.add(piece.label)
         held += piece.nbytes
@@ -105,7 +107,8 @@ def header(pieces: Sequence[TensorPiece]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", "written_by": "penstock checkpoints 1"}}
     end = 0
     for piece in pieces:
-        begin, end = end, end + piece.nbytes
+        begin = end
+        end = end + piece.nbytes
         entries[piece.label] = {"dtype": piece.dtype, "shape": piece.sizes, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -165,7 +168,8 @@ Sizes = tuple[int, ...]
 
 def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
     """Yield (offsets, sizes) of an array's contiguous boxes, of at most `most` elements, in order."""
-    whole, total = tuple(sizes), prod(sizes)
+    whole = tuple(sizes)
+    total = prod(sizes)
     if not total:
         return
     if total <= most or not any(size > 1 for size in whole):

@@ -89,7 +89,10 @@ class CheckpointReader(StorageReader):
         super().__init__()
         check_torch()
         self._reads = store if reads is None else reads
-        self._store, self._checkpoint, self._index, self._partial = store, checkpoint, index, partial
+        self._store = store
+        self._checkpoint = checkpoint
+        self._index = index
+        self._partial = partial
         self._pieces = {
             (name, piece.offsets): piece for name, tensor in index.tensors.items() for piece in tensor.pieces
         }
@@ -202,7 +205,8 @@ class CheckpointReader(StorageReader):
             raise self._damaged(part, str(error)) from error
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
         for request, read in zip(requests, reads, strict=True):
-            block, data = request.block, None if read is request.memory else read
+            block = request.block
+            data = None if read is request.memory else read
             if not _is_intact(block, read):
                 data = self._reads.get_range(key, *block.span).data
                 if not _is_intact(block, data):
@@ -228,7 +232,8 @@ class CheckpointReader(StorageReader):
         return marker.damaged(self._store, self._checkpoint.run, self._checkpoint.step, part.name, problem)
 
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
-        disk, spans = disk_of(self._reads), [one.block.span for one in requests]
+        disk = disk_of(self._reads)
+        spans = [one.block.span for one in requests]
         if disk is None:
             return [
                 blob.data
@@ -281,7 +286,9 @@ def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTar
 def _memory(block: _ReadBlock, target: torch.Tensor) -> memoryview | None:
     if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
-    return bytes_of(target) if block.span.nbytes == target.nbytes else None
+    if block.span.nbytes == target.nbytes:
+        return bytes_of(target)
+    return None
 
 
 def _is_intact(block: _ReadBlock, data: memoryview | bytes) -> bool:

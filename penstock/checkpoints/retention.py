@@ -161,7 +161,9 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
     try:
-        return None if step is None else read(store, run, step)
+        if step is None:
+            return None
+        return read(store, run, step)
     except (CheckpointNotFound, Corrupt, FormatTooNew) as error:
         _log.warning("leftovers of other attempts beside step %d of run %s stay: %s", step, run, error)
         return None

@@ -119,7 +119,8 @@ def set_damaged_aside(store: Store, damage: CorruptCheckpoint, by: str) -> SetAs
     StoreError, which proves no damage.
     """
     store = primary_of(store)
-    run, step = damage.run, damage.step
+    run = damage.run
+    step = damage.step
     problem = _problem(store, damage)
     if not problem:
         raise Corrupt(
@@ -145,7 +146,9 @@ def _problem(store: Store, damage: CorruptCheckpoint) -> str:
         if stored.name == damage.name:
             key = checkpoint.key(stored)
             problem = object_problem(store, key, stored)
-            return f"{store.url}/{key}: {problem}" if problem else ""
+            if problem:
+                return f"{store.url}/{key}: {problem}"
+            return ""
     return ""
 
 

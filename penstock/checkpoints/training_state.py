@@ -16,14 +16,17 @@ class TrainingState:
     """
 
     def __init__(self, model: "nn.Module", optimizers: "Optimizer | Iterable[Optimizer]" = ()) -> None:
-        self._model, self._optimizers = model, optimizers
+        self._model = model
+        self._optimizers = optimizers
 
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, buffers and optimizer states. Tensors are not copied."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self._model, self._optimizers)
-        return {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
+        if optimizer:
+            return {"model": model, "optimizer": optimizer}
+        return {"model": model}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state into the model and the optimizers."""

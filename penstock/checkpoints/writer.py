@@ -68,13 +68,13 @@ class CheckpointWriter(StorageWriter):
         part_bytes: int = PART_BYTES,
     ) -> None:
         super().__init__()
-        self._root, self._store = root, primary_of(root.store)
-        self._run, self._step = marker.check_run(run), step
-        self._facts, self._keep, self._part_bytes = (
-            dict(facts or {}),
-            keep or CheckpointRetention(),
-            part_bytes,
-        )
+        self._root = root
+        self._store = primary_of(root.store)
+        self._run = marker.check_run(run)
+        self._step = step
+        self._facts = dict(facts or {})
+        self._keep = keep or CheckpointRetention()
+        self._part_bytes = part_bytes
         self._values: dict[dcp.MetadataIndex, memoryview] = {}
 
     @classmethod
@@ -225,7 +225,8 @@ class CheckpointWriter(StorageWriter):
     def _value(self, item: WriteItem, planner: SavePlanner) -> TensorPiece:
         resolved = planner.resolve_data(item)
         assert isinstance(resolved, io.BytesIO)
-        name, data = item.index.fqn, bytes(resolved.getbuffer())
+        name = item.index.fqn
+        data = bytes(resolved.getbuffer())
         check_value(name, data)
         self._values[item.index] = memoryview(data)
         nbytes = len(data)
@@ -252,7 +253,8 @@ class CheckpointWriter(StorageWriter):
 class _RankResults(list[WriteResult]):
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)
-        self.run, self.step = run, step
+        self.run = run
+        self.step = step
 
 
 def check_value(name: str, data: bytes) -> None:
@@ -267,7 +269,8 @@ def check_value(name: str, data: bytes) -> None:
 
 
 def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
-    name, data = item.index.fqn, item.tensor_data
+    name = item.index.fqn
+    data = item.tensor_data
     assert data is not None
     if data.properties.layout != torch.strided:
         raise InvalidField(f"{name} has the layout {data.properties.layout}; save it as a dense tensor")
@@ -290,7 +293,8 @@ def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> Index:
     places: dict[str, list[StoredPiece]] = {name: [] for name in metadata.state_dict_metadata}
     for result in results:
         places[result.index.fqn] += result.storage_data
-    tensors, values = {}, {}
+    tensors = {}
+    values = {}
     for name, kind in metadata.state_dict_metadata.items():
         if isinstance(kind, dcp.TensorStorageMetadata):
             dtype = dtype_name(name, kind.properties.dtype)

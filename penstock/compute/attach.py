@@ -115,14 +115,16 @@ def follow(
     Raises: JobFailed if a block starts eight times without outcomes, runners start no block, or library releases vary;
     JobCancelled; EngineUnreachable after a silent day; InvalidRuntime if the job is idle and `begins` is False.
     """
-    folder, description = there.folder, there.description
+    folder = there.folder
+    description = there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
     if begins:
         folder.go_on()
     firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
     libraries: dict[str, str] | None = None
-    delay_s, attended_s = engine.poll_s, -math.inf
+    delay_s = engine.poll_s
+    attended_s = -math.inf
     while True:
         if time.monotonic() > attended_s + ATTEND_S:
             folder.attend()
@@ -171,8 +173,11 @@ class _Waiter:
     """Keeps an attempt at a job submitted until all blocks exist."""
 
     def __init__(self, there: Submission, engine: Engine, cluster: Cluster, *, begins: bool) -> None:
-        self._folder, self._description = there.folder, there.description
-        self._engine, self._cluster, self._begins = engine, cluster, begins
+        self._folder = there.folder
+        self._description = there.description
+        self._engine = engine
+        self._cluster = cluster
+        self._begins = begins
         self._heard_s = time.monotonic()
         self._own_attempt = 0  # the newest attempt that this process submitted
         self._n_barren = 0  # consecutive attempts of this process that started no block
@@ -280,7 +285,9 @@ class _Waiter:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         nodes = sorted({one.node for one in self._folder.starts(block)}) if block is not None else []
         where = f" on {', '.join(nodes)}" if nodes else ""
-        return f"its last words{where}: {' | '.join(lines[-3:])}" if lines else f"nothing was written{where}"
+        if lines:
+            return f"its last words{where}: {' | '.join(lines[-3:])}"
+        return f"nothing was written{where}"
 
 
 def cancel(folder: JobFolder, engine: Engine) -> None:

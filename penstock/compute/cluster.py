@@ -113,12 +113,16 @@ class Cluster:
     @property
     def scratch_bytes(self) -> int:
         """Bytes that each runner needs on the node's own disk; 0: unchecked."""
-        return parse_size(self.slot.scratch) if self.slot.scratch else 0
+        if self.slot.scratch:
+            return parse_size(self.slot.scratch)
+        return 0
 
     @property
     def memory_bytes(self) -> int:
         """Memory per runner, in bytes; 0: unknown."""
-        return parse_size(self.slot.memory) if self.slot.memory else 0
+        if self.slot.memory:
+            return parse_size(self.slot.memory)
+        return 0
 
     def open(self) -> Engine:
         """Return the engine; close it after use. Raises: InvalidCluster."""
@@ -146,7 +150,9 @@ class Cluster:
 
     def node_python(self, default: str) -> str:
         """Return the Python of the nodes; `default` without a virtual environment."""
-        return f"{self.venv.rstrip('/')}/bin/python" if self.venv else default
+        if self.venv:
+            return f"{self.venv.rstrip('/')}/bin/python"
+        return default
 
 
 def _slurm(cluster: Cluster) -> Engine:

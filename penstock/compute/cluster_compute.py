@@ -40,9 +40,13 @@ class ClusterCompute:
         file: str = "FILE",
         ended: Callable[[JobState], object] = lambda _: None,
     ) -> None:
-        self._cluster, self._here, self._tell = cluster, here, tell
-        self._given_up, self._waits = given_up, waits
-        self._file, self._ended = file, ended
+        self._cluster = cluster
+        self._here = here
+        self._tell = tell
+        self._given_up = given_up
+        self._waits = waits
+        self._file = file
+        self._ended = ended
 
     def map(
         self,

@@ -196,7 +196,8 @@ class JobFolder:
     def __init__(self, store: Store, id: str) -> None:
         if not _ID.fullmatch(id):
             raise InvalidRuntime(f"job {id!r}; accepted: 32 hex digits, as penstock jobs ls prints them")
-        self.store, self.id = store, id
+        self.store = store
+        self.id = id
         self._base = f"{FOLDER}{id}/"
         self._token: str | None = None
 
@@ -261,9 +262,9 @@ class JobFolder:
     def done(self, description: JobDescription | None = None) -> list[int]:
         """Return the sorted numbers of finished blocks, only of this description. Costs a listing."""
         blocks = sorted(block for block, _ in self._numbers("done/"))
-        return (
-            blocks if description is None else [block for block in blocks if block < len(description.blocks)]
-        )
+        if description is None:
+            return blocks
+        return [block for block in blocks if block < len(description.blocks)]
 
     def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
         """Write a block's outcomes, unless another runner wrote them first."""
@@ -420,7 +421,9 @@ class JobFolder:
 def store_url(store: Store) -> str:
     """Return the URL by which a job's units open a store."""
     spec = getattr(store, "spec", None)
-    return spec.url if isinstance(spec, StoreSpec) else store.url
+    if isinstance(spec, StoreSpec):
+        return spec.url
+    return store.url
 
 
 def job_ids(store: Store) -> Iterator[str]:

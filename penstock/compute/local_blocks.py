@@ -21,7 +21,8 @@ from .work import Block, Fault, Node, Work, work_at
 
 FINISH_S = 3600.0
 """Time limit of a block's `finish`, in s."""
-_RESULT, _FAULT = b"r", b"f"
+_RESULT = b"r"
+_FAULT = b"f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,11 @@ class WorkerCalls:
         gpus: Sequence[str] = (),
     ) -> None:
         call = (place, tuple(packages), stores)
-        self._unit, self._finish = _UnitCall(*call), _FinishCall(*call)
+        self._unit = _UnitCall(*call)
+        self._finish = _FinishCall(*call)
         self.work: Work[Any, Any] = self._unit.work
-        self._compute, self._variables = compute, variables
+        self._compute = compute
+        self._variables = variables
         each = self.work.resources.gpus
         self._gpus = shares(gpus, each) if each else ()
 

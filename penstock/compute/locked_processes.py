@@ -20,7 +20,8 @@ from loader.errors import EngineUnreachable
 LOG_BYTES = 64 * 2**10
 PID_BYTES = 32
 """Most bytes of a lock file that are read."""
-HELD_LOOKS, HELD_LOOK_S = 3, 0.02
+HELD_LOOKS = 3
+HELD_LOOK_S = 0.02
 """Looks at a shared lock, and seconds between them: another process that looks holds it for a moment."""
 _PROC = Path("/proc")
 
@@ -114,7 +115,9 @@ class LockedProcesses:
             with self.open(name, "lock") as lock:
                 text = lock.read(PID_BYTES)
                 number = int(text) if text.isascii() and text.isdigit() else 0
-                return number if number and has_open(number, os.fstat(lock.fileno())) else None
+                if number and has_open(number, os.fstat(lock.fileno())):
+                    return number
+                return None
         except FileNotFoundError:
             return None
 

@@ -29,7 +29,10 @@ from .pool import Compute
 from .pool.environment import store_variables
 from .work import Work, libraries_here, python_release, source_hash
 
-DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
+DONE = 0
+FAILED = 1
+REFUSED = 3
+STOPPED = 143
 """Exit statuses: nothing left to do; a fault, which a restart may clear; a final refusal; SIGTERM."""
 FINAL = (DONE, REFUSED)
 """Exit statuses after which the engine does not restart the runner."""
@@ -78,20 +81,27 @@ class Runner:
     ) -> None:
         """gpus: the slot's GPUs, as entries of CUDA_VISIBLE_DEVICES."""
         check_code(description)
-        self._folder, self._description, self._name, self._compute = folder, description, name, compute
+        self._folder = folder
+        self._description = description
+        self._name = name
+        self._compute = compute
         stores = {one.url: one.spec for one in description.stores}
         self._calls = WorkerCalls(compute, description.work, packages, stores, store_variables(*stores), gpus)
         self._libraries = libraries_here(self._calls.work.libraries)
         self._stop_requested = threading.Event()
-        self._asked_s, self._stopped = -math.inf, False
-        self._turns, self._next_turn = threading.Semaphore(BLOCKS_AT_ONCE), threading.Lock()
+        self._asked_s = -math.inf
+        self._stopped = False
+        self._turns = threading.Semaphore(BLOCKS_AT_ONCE)
+        self._next_turn = threading.Lock()
 
     def run(self) -> int:
         """Compute this runner's blocks; return the exit status. Raises: the first fault."""
         done = set(self._folder.done())
         numbers = range(self._name.element, len(self._description.blocks), self._name.elements)
         waiting = iter([number for number in numbers if number not in done])
-        lock, errors, given_up = threading.Lock(), list[BaseException](), list[int]()
+        lock = threading.Lock()
+        errors = list[BaseException]()
+        given_up = list[int]()
 
         def work() -> None:
             try:
@@ -122,7 +132,8 @@ class Runner:
         """Return whether a user cancelled the job. Asks the store at most once per `STOP_S`."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
-            self._asked_s, self._stopped = now_s, self._folder.stopped
+            self._asked_s = now_s
+            self._stopped = self._folder.stopped
         return self._stopped
 
     def tell_to_end(self) -> None:
@@ -217,9 +228,13 @@ class _BlockRun:
         starts: Sequence[Start],
         scratch: Path | None,
     ) -> None:
-        self._runner, self._folder = runner, runner.folder
-        self._block, self._start, self._number = block, start, number
-        self._starts, self._scratch = starts, scratch
+        self._runner = runner
+        self._folder = runner.folder
+        self._block = block
+        self._start = start
+        self._number = number
+        self._starts = starts
+        self._scratch = scratch
         self._units: list[Any] = []
         self._outcomes = self._folder.kept(block, runner.work.result) if starts else {}
         self._kept_at, self._n_kept = time.monotonic(), len(self._outcomes)

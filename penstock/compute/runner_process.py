@@ -60,7 +60,8 @@ def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]
     store = open_store(arguments.root, json.loads(arguments.options))
     folder = JobFolder(store, arguments.job)
     description = folder.description_of(arguments.sha256)
-    packages, gpus = arguments.packages.split(","), _gpus(arguments.gpus)
+    packages = arguments.packages.split(",")
+    gpus = _gpus(arguments.gpus)
     workers = work_at(description.work, packages).resources.units_at_once(
         arguments.cpus, arguments.memory, len(gpus)
     )

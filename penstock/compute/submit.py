@@ -46,15 +46,20 @@ class BlockOutcomes(Generic[R]):
 def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
     """Yield the units in blocks, in order. Memory: one block."""
     block: list[U] = []
-    seconds, written = 0.0, 0
+    seconds = 0.0
+    written = 0
     for unit in units:
-        cost_s, nbytes = work.cost_s(unit), work.nbytes(unit)
+        cost_s = work.cost_s(unit)
+        nbytes = work.nbytes(unit)
         full = len(block) == MAX_UNITS or seconds + cost_s > MAX_COST_S or written + nbytes > MAX_NBYTES
         if block and full:
             yield block
-            block, seconds, written = [], 0.0, 0
+            block = []
+            seconds = 0.0
+            written = 0
         block.append(unit)
-        seconds, written = seconds + cost_s, written + nbytes
+        seconds = seconds + cost_s
+        written = written + nbytes
     if block:
         yield block
 
@@ -74,7 +79,9 @@ class UnitsFile:
 def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> UnitsFile:
     """Write units to a file. Memory: one block."""
     sha256 = hashlib.sha256()
-    blocks, frames, offset = [], [], 0
+    blocks = []
+    frames = []
+    offset = 0
     with path.open("wb") as file:
         for block in cut_blocks(work, units):
             frame = to_frame(map(to_json, block))
@@ -139,7 +146,9 @@ def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | No
     with held_folder("job") as scratch:
         path = scratch / "units"
         new = _described(job, write_units(job.work, units(), path))
-        return Submission(folder=folder, description=new) if folder.create(new, path) == new else None
+        if folder.create(new, path) == new:
+            return Submission(folder=folder, description=new)
+        return None
 
 
 def recorded(folder: JobFolder, sha256: str) -> Submission | None:

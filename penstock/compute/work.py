@@ -59,7 +59,9 @@ def _files(package: str) -> list[tuple[str, Path]]:
     if spec is None:
         return []
     if not spec.submodule_search_locations:
-        return [(package, Path(spec.origin))] if spec.origin else []
+        if spec.origin:
+            return [(package, Path(spec.origin))]
+        return []
     files: dict[str, Path] = {}
     for folder in map(Path, spec.submodule_search_locations):  # the first folder wins, as in an import
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | files
@@ -130,8 +132,10 @@ class Node:
         stores: URL -> store or spec. scratch: folder that the caller removes; None for a private one. packages:
         packages whose code may run.
         """
-        self.stores, self.packages = stores, packages
-        self._scratch, self._own = scratch, list[HeldFolder]()
+        self.stores = stores
+        self.packages = packages
+        self._scratch = scratch
+        self._own = list[HeldFolder]()
 
     @property
     def place(self) -> str:
@@ -159,7 +163,9 @@ class Node:
                 f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
             )
         store = self.stores[url]
-        return store.open() if isinstance(store, StoreSpec) else store
+        if isinstance(store, StoreSpec):
+            return store.open()
+        return store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +221,9 @@ class Work(Generic[U, R]):
 
     def limit_s(self, unit: U) -> float:
         """Return a unit's time limit, in s."""
-        return self.timeout_s(unit) if callable(self.timeout_s) else self.timeout_s
+        if callable(self.timeout_s):
+            return self.timeout_s(unit)
+        return self.timeout_s
 
     @property
     def place(self) -> str:

@@ -117,14 +117,18 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
             for value in values
             if (_reason_without(value, field.name, marks) != value if is_text else marks.has(value))
         }
-        return [new.get(cell, cell) for cell in column.to_pylist()] if new else None
+        if new:
+            return [new.get(cell, cell) for cell in column.to_pylist()]
+        return None
     if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
         cells = column.to_pylist()
         kept = [
             cell if cell is None else [one for one in cell if one is None or not marks.has(one)]
             for cell in cells
         ]
-        return kept if kept != cells else None
+        if kept != cells:
+            return kept
+        return None
     return None
 
 
@@ -168,7 +172,9 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
         return value
     if isinstance(value, str):
         is_searched = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
-        return _reason_without(value, field, marks) if is_searched else value
+        if is_searched:
+            return _reason_without(value, field, marks)
+        return value
     if isinstance(value, Mapping):
         if field in NAMED:
             return {

@@ -117,7 +117,8 @@ class DeniedBytes:
     """
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
-        self._store, self._denies = store, denies
+        self._store = store
+        self._denies = denies
         self._rows: dict[str, DenyEntries] = {}
 
     @cached_property
@@ -194,7 +195,9 @@ class DeniedBytes:
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its adopted objects that contain such bytes."""
-        return self.of_version(version, self._in_root[0]) if self._denies else {}
+        if self._denies:
+            return self.of_version(version, self._in_root[0])
+        return {}
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
         """Return the paths of such objects that a killed adoption copied and no version reads."""

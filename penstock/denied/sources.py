@@ -40,7 +40,8 @@ def joined_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
             if files := entry.get("files"):
-                key, uri = entry["key"], entry["uri"]
+                key = entry["key"]
+                uri = entry["uri"]
                 yield CompositeObject(key, uri, file_names(key, uri, files))
 
 
@@ -80,7 +81,9 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
         return "its address can be read in two ways"
     if plain.startswith(f"{plain_uri(root_url).rstrip('/')}/"):
         return "it lies in the root"
-    return _why_not_on_disk(plain, inside) if plain.startswith("/") else ""
+    if plain.startswith("/"):
+        return _why_not_on_disk(plain, inside)
+    return ""
 
 
 def _why_not_on_disk(path: str, bases: Collection[str]) -> str:
@@ -104,7 +107,9 @@ def _base(place: str) -> str:
     base = plain_uri(place).rstrip("/")
     if "://" in base:
         return base
-    return base if base.startswith("/") and ".." not in base.split("/") else ""
+    if base.startswith("/") and ".." not in base.split("/"):
+        return base
+    return ""
 
 
 def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:

@@ -105,7 +105,8 @@ class ExportSelection:
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
         """Return a unit per part, or per `most` samples of it, in order."""
-        parts, out = self.version.parts, list[WorkUnit]()
+        parts = self.version.parts
+        out = list[WorkUnit]()
         has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
         for position in range(len(parts)):
             first, end = parts.first_ordinal[position : position + 2].tolist()
@@ -191,16 +192,20 @@ def _frame(version: Version, columns: Collection[str]) -> Any:
     frame = version.samples().select(sorted(columns)).collect()
     empty = [one.name for one in frame if one.null_count() == frame.height or one.dtype == pl.Null]
     frame = frame.drop(empty)
-    return frame if frame.width else None
+    if frame.width:
+        return frame
+    return None
 
 
 def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]]:
-    batch, held = list[SampleAddress](), 0
+    batch = list[SampleAddress]()
+    held = 0
     for address in addresses:
         nbytes = sum(place.nbytes for place in address.fields.values())
         if batch and held + nbytes > READ_BYTES:
             yield batch
-            batch, held = [], 0
+            batch = []
+            held = 0
         batch.append(address)
         held += nbytes
     if batch:
@@ -227,7 +232,9 @@ class HashedFile:
     """Hashes a file as it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._sha256, self.nbytes = file, hashlib.sha256(), 0
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.nbytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
         self._file.write(data)
@@ -292,7 +299,8 @@ class ExportJournal:
 
         Raises: Conflict if the target has other objects, another export, or a symbolic link.
         """
-        self._store, self._of = store, of
+        self._store = store
+        self._of = of
         self._check_without_links()
         self._there: dict[str, int] = {}
         try:
@@ -336,7 +344,9 @@ class ExportJournal:
         except (DamagedJson, ObjectNotFound):
             return None  # the unit is exported again
         objects = note.get("objects", ())
-        return note if all(self._there.get(one["path"]) == one["nbytes"] for one in objects) else None
+        if all(self._there.get(one["path"]) == one["nbytes"] for one in objects):
+            return note
+        return None
 
     def add(self, number: int, note: dict[str, Any]) -> None:
         """Record a unit whose objects are written."""
@@ -396,11 +406,13 @@ def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
 
 def in_parcels(samples: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
     """Yield encoded samples, together at most `most` bytes unless one is larger."""
-    parcel, nbytes = list[bytes](), 0
+    parcel = list[bytes]()
+    nbytes = 0
     for data in samples:
         if parcel and nbytes + len(data) > most:
             yield parcel
-            parcel, nbytes = [], 0
+            parcel = []
+            nbytes = 0
         parcel.append(data)
         nbytes += len(data)
     yield parcel

@@ -48,7 +48,9 @@ def _field(key: str) -> str:
     stem, extension = posixpath.splitext(key)
     name = extension.removeprefix(".").lower()
     hidden = any(word.startswith(".") for word in stem.split("/"))
-    return name if name.isalnum() and name.isascii() and not hidden else ""
+    if name.isalnum() and name.isascii() and not hidden:
+        return name
+    return ""
 
 
 AT_ONCE = 1000

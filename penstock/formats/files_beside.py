@@ -11,7 +11,8 @@ from .lerobot.metadata import INFO
 from .reading.stated_counts import StatedCounts
 
 _ROWS = ".parquet"
-_OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
+_OF_BAGS = "metadata.yaml"
+_FRAGMENT = ".lance"
 _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
@@ -23,7 +24,8 @@ def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str])
     doomed: URI of a raw object to delete -> URLs of the sources that may contain it.
     refused: output: object whose files cannot be determined -> reason.
     """
-    files, rows_of = dict[str, list[str]](), dict[str, dict[str, str]]()
+    files = dict[str, list[str]]()
+    rows_of = dict[str, dict[str, str]]()
     for uri, places in doomed.items():
         folder, _, name = plain_uri(uri).rpartition("/")
         if name == _OF_BAGS:

@@ -75,7 +75,8 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    chunk, window = index.chunks[info.key], ObjectWindow(store, info)
+    chunk = index.chunks[info.key]
+    window = ObjectWindow(store, info)
     try:
         check_size(store, info, chunk.nbytes)
         offsets = offsets_in(window, chunk.n_samples, "chunk")
@@ -151,12 +152,15 @@ def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corr
 OPTIONS = frozenset[str]()
 MOST_CHUNK_BYTES = 2**30
 """Largest decompressed chunk, in bytes; `optimize` writes 64 MB by default."""
-_FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
+_FRAMED = b"LDFZ01\0\0"
+_FRAMES = struct.Struct("<IIQII")
+_TABLE = b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
+    chunks = dict[str, LitDataChunk]()
+    readers = dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     stated = StatedCounts()
     for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
         listed, level = _index_of(data, name)
@@ -183,7 +187,8 @@ def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
 def _level(config: dict[str, Any], name: str) -> str:
     if config.get("ipc_compression"):
         return "table"
-    codec, level = str(config.get("compression")), config.get("compression_level") or "chunk"
+    codec = str(config.get("compression"))
+    level = config.get("compression_level") or "chunk"
     if codec.partition(":")[0] != "zstd" or level not in ("chunk", "batch", "sample"):
         raise InvalidStore(
             f"{name}: its chunks have the compression {codec} (level {level!r}); accepted: zstd by chunk, batch or "
@@ -193,7 +198,9 @@ def _level(config: dict[str, Any], name: str) -> str:
 
 
 def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun) -> Iterator[ReadSample]:
-    info, name, chunk = run.info, f"{store.url}/{run.info.key}", index.chunks[run.info.key]
+    info = run.info
+    name = f"{store.url}/{run.info.key}"
+    chunk = index.chunks[run.info.key]
     if level != "chunk":  # otherwise the index has the sizes before compression
         check_size(store, info, chunk.nbytes)
     with opened(store, info) as file:
@@ -241,7 +248,8 @@ def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
     (n,) = struct.unpack_from("<I", packed)
     cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
     parts = [packed[at:end] for at, end in pairwise(cuts)]
-    plain, n_left = list[bytes](), MOST_CHUNK_BYTES
+    plain = list[bytes]()
+    n_left = MOST_CHUNK_BYTES
     for part in parts:
         with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
             plain.append(bytes(stream.read(n_left + 1)))

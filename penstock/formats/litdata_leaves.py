@@ -26,7 +26,11 @@ NESTED_HEAD = 5
 """Bytes of a JSON leaf's header: kind and count."""
 NULL = b"\x0b"
 """JSON leaf of an absent field."""
-_DOCUMENT, _TEXTS, _MAPPING, _RECORDS, _TEXT = 0, 1, 5, 6, 7
+_DOCUMENT = 0
+_TEXTS = 1
+_MAPPING = 5
+_RECORDS = 6
+_TEXT = 7
 _FLAT = {2: "i8", 3: "f8"}
 _LISTS = {2: "q", 3: "d", 4: "?"}
 _SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}

@@ -32,7 +32,8 @@ DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"
 MAGIC = b"MMIDIDX\0\0"
 OBJECTS_PER_SHARD = 1
 FIELD = "tokens"
-LENGTHS, MODES = "sequence_lengths", "sequence_modes"
+LENGTHS = "sequence_lengths"
+MODES = "sequence_modes"
 """Metadata columns, int64 lists per document: each sequence's length and mode."""
 
 

@@ -236,7 +236,10 @@ class _Import:
 
     @property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.parent.manifest["groups"] if self.parent else {}
+        if self.parent is None:
+            return {}
+        groups: Mapping[str, Mapping[str, Any]] = self.parent.manifest["groups"]
+        return groups
 
     def of_objects(
         self, objects: FoundObjects | Readable, importer: Importer | None, options: ColumnarOptions
@@ -266,7 +269,8 @@ class _Import:
             txn = self._begin()
             with self.root.heartbeat(txn):
                 if self.chosen["shuffle"]:
-                    shuffled, group_of = walk.shuffled(self.chosen["shard_bytes"]), walk.layout.group_of
+                    shuffled = walk.shuffled(self.chosen["shard_bytes"])
+                    group_of = walk.layout.group_of
                     written = self._write(txn, shuffled, blocks, group_of.__getitem__)
                     return self._publish(txn, written, members=objects.members)
                 written = self._write(txn, chain(first, units), blocks, ahead.group_of, walk.nbytes)
@@ -284,7 +288,8 @@ class _Import:
         self._check_columns(readable)  # footers have the columns: fail before copying
         in_use = self.since.keys
         reader = UnitReader(self.store, readable, options, in_use, failures, taken_down=self.taken_down)
-        txn, of_json = self._begin(), readable.members is not None
+        txn = self._begin()
+        of_json = readable.members is not None
         with self.root.heartbeat(txn):
             if self.chosen["shuffle"]:
                 with closing(spilled(reader, units, self.workers, failures)) as samples:

@@ -26,15 +26,18 @@ def main() -> None:
     request = json.load(sys.stdin)
     if importlib.util.find_spec("torchvision") is None:
         _without_pictures()
-    numpy, streaming = importlib.import_module("numpy"), importlib.import_module("streaming")
+    numpy = importlib.import_module("numpy")
+    streaming = importlib.import_module("streaming")
     dataset = streaming.StreamingDataset(local=request["folder"], **request["dataset"])
     workers = max(1, request["workers"])
     world = importlib.import_module("streaming.base.world").World(
         request["nodes"], request["ranks"], workers, 0
     )
-    epoch, first = request["epoch"], 0
+    epoch = request["epoch"]
+    first = 0
     if state := request["state"]:
-        epoch, first = state["epoch"], state["sample_in_epoch"]
+        epoch = state["epoch"]
+        first = state["sample_in_epoch"]
         dataset.num_canonical_nodes = state["num_canonical_nodes"]
         dataset.shuffle_seed = state["shuffle_seed"]
         dataset.initial_physical_nodes = state.get("initial_physical_nodes")

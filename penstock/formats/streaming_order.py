@@ -19,9 +19,11 @@ from loader.order.random.lanes import choose_shape, locate
 from loader.storage import open_store
 from loader.storage.disk.scratch import held_folder
 
-KEY, SOURCE_KEY = "key", "source_key"
+KEY = "key"
+SOURCE_KEY = "source_key"
 """Columns to look a key up in: the version's own, or the source's."""
-_EXCLUDED, _UNKNOWN = -1, -2
+_EXCLUDED = -1
+_UNKNOWN = -2
 """Instead of an ordinal: every sample of the key is excluded; no sample has the key."""
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
 """Environment variables that make Streaming wait for other processes."""

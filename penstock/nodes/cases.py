@@ -80,7 +80,9 @@ class Case:
 def case_number(reason: str) -> int | None:
     """Return the number of the case that drained a node; None if its reason is not penstock's."""
     match = REASON.match(reason)
-    return int(match[1]) if match else None
+    if match:
+        return int(match[1])
+    return None
 
 
 def reason_text(text: str) -> str:
@@ -169,7 +171,8 @@ class CaseBook:
 
     def put_alert(self, text: str, about: str = "") -> bool:
         """Store an alert under the number after the newest one; return False if another process did."""
-        alerts, at_us = self._known_alerts(), utc_us()
+        alerts = self._known_alerts()
+        at_us = utc_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text, **({"about": about} if about else {})}
         create_root_if_empty(self._store)
         while True:
@@ -197,12 +200,15 @@ class CaseBook:
         return self._alerts
 
     def _note_alert(self, body: Mapping[str, Any]) -> None:
-        about, at_us = body.get("about", ""), _time_of(body)
+        about = body.get("about", "")
+        at_us = _time_of(body)
         if self._alerts is not None and isinstance(about, str) and at_us is not None:
             self._alerts[about] = max(at_us, self._alerts.get(about, 0))
 
     def _add(self, number: int, body: Mapping[str, Any]) -> None:
-        node, text, at_us = body.get("node"), body.get("text"), _time_of(body)
+        node = body.get("node")
+        text = body.get("text")
+        at_us = _time_of(body)
         if at_us is None or not isinstance(text, str) or not is_node(node):
             _log.warning("%s/%s is no case: it is left out", self._store.url, _key(number, "case"))
             return
@@ -259,5 +265,8 @@ def _key(number: int, name: str) -> str:
 
 def _time_of(body: Mapping[str, Any]) -> int | None:
     """Return the time of an object, at most now; None if it is no time."""
-    at_us, now_us = body.get("at_us"), utc_us()
-    return min(at_us, now_us) if type(at_us) is int and 0 < at_us < now_us + AHEAD_US else None
+    at_us = body.get("at_us")
+    now_us = utc_us()
+    if type(at_us) is int and 0 < at_us < now_us + AHEAD_US:
+        return min(at_us, now_us)
+    return None

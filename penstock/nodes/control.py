@@ -65,7 +65,8 @@ class SlurmNodes:
     """Nodes of one Slurm. Raises: EngineUnreachable."""
 
     def __init__(self, queue: SlurmQueue) -> None:
-        self._queue, self._notices = queue, Notices()
+        self._queue = queue
+        self._notices = Notices()
 
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""

@@ -25,11 +25,13 @@ from .store_check import random_fields
 from .suspects import MINUTE_US, NodeFault, Suspect, is_node
 from .version_ranges import version_crcs
 
-READS, READ_S = 2_000, 20.0
+READS = 2_000
+READ_S = 20.0
 """Reads of a proof, and their longest time on the node."""
 START_S = 30.0
 """Seconds for a command to begin on a node."""
-RANGES, RANGE_BYTES = 64, 2**22
+RANGES = 64
+RANGE_BYTES = 2**22
 ANSWER_BYTES = 2**20
 PROOFS = 4
 """Most proofs in a review."""

@@ -67,7 +67,8 @@ class RangeReads:
         first_s = [None if seconds is None else float(seconds) for seconds in body["first_s"]]
         if not all(seconds is None or 0 <= seconds < math.inf for seconds in first_s):
             raise ValueError("seconds of a read are no number")
-        failed, error = int(body["failed"]), str(body["error"])[:500]
+        failed = int(body["failed"])
+        error = str(body["error"])[:500]
         return RangeReads(crcs=crcs, first_s=first_s, failed=failed, error=error)
 
 
@@ -117,7 +118,8 @@ def main() -> int:
     request = parse_json_object(sys.stdin.read())
     ranges = [ObjectRange(str(address), int(begin), int(end)) for address, begin, end in request["ranges"]]
     with loader.Root(str(request["root"])) as root:
-        reads, limit_s = int(request["reads"]), float(request["limit_s"])
+        reads = int(request["reads"])
+        limit_s = float(request["limit_s"])
         at_once = int(request.get("at_once", AT_ONCE))
         result = read_ranges(root.store, ranges, reads, limit_s, at_once)
     print(json.dumps(result.to_json()))

@@ -93,7 +93,9 @@ class SignReader:
     """
 
     def __init__(self, store: Store, spans: Spans | None = None, losses: Losses | None = None) -> None:
-        self._store, self._spans, self._losses = store, spans, losses
+        self._store = store
+        self._spans = spans
+        self._losses = losses
         self._runs: dict[str, _RunReader] = {}
         self._alive_us: dict[str, int] | None = None
         self._checks = TimedFolder(store, CHECKS)
@@ -188,8 +190,11 @@ class _RunReader:
         self.windows: list[NodeWindow] = []
         self.ended: list[Attempt] = []
         self.differences: list[LossDifference] = []
-        self._folder, self._store, self._run = folder, folder.store, folder.run
-        self._spans, self._losses = spans, losses
+        self._folder = folder
+        self._store = folder.store
+        self._run = folder.run
+        self._spans = spans
+        self._losses = losses
         self._faults: dict[str, deque[NodeFault]] = {}
         self._fault_lists = TimedFolder(folder.store, folder.key("faults/"))
         self._keys = {kind: ListedKeys() for kind in ("attempts", "events", "windows")}
@@ -198,7 +203,8 @@ class _RunReader:
         self._nodes: dict[int, set[str]] = {}
         self._end_steps: dict[int, int] = {}
         self._saved_steps: dict[int, int] = {}
-        self._is_unjudged, self.is_read = True, False
+        self._is_unjudged = True
+        self.is_read = False
         self._notices = Notices()
         self._changed_us = self._next_us = self._all_us = 0
 
@@ -221,7 +227,8 @@ class _RunReader:
             if self._is_unjudged or now_us < self._changed_us + LATE_US:
                 self._judge()
                 self._compare()
-            self._next_us, self.is_read = now_us + RUN_EVERY_US, True
+            self._next_us = now_us + RUN_EVERY_US
+            self.is_read = True
             self._all_us = now_us + LIST_ALL_US if lists_all else self._all_us
         self.forget(now_us)
 
@@ -261,7 +268,8 @@ class _RunReader:
         lists_all: bool,
     ) -> int:
         """Parse the new objects of a kind, and add each with the number of its start; return how many are new."""
-        prefix, keys = self._folder.key(f"{kind}/"), self._keys[kind]
+        prefix = self._folder.key(f"{kind}/")
+        keys = self._keys[kind]
         most = MOST_WINDOW_BYTES if kind == "windows" else MOST_BYTES
         infos = [*list_from(self._store, prefix, prefix if lists_all else keys.since or prefix)]
         recent = [info for info in infos if info.modified_us is None or info.modified_us >= since_us]
@@ -350,7 +358,8 @@ class _RunReader:
                     saved_step=self._saved_steps.get(number, 0),
                 )
             )
-        self.ended, self._is_unjudged = ended, False
+        self.ended = ended
+        self._is_unjudged = False
 
     def _warn(self, kind: str, text: str) -> None:
         """Log a text once until it changes: the readings come once a minute."""
@@ -408,7 +417,9 @@ def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
         return max(0, span.begun_us - begun_us, begun_us - (span.ended_us or begun_us))
 
     nearest = min(spans, key=distance_us, default=None)
-    return nearest if nearest is not None and distance_us(nearest) <= CLOCKS_US else None
+    if nearest is not None and distance_us(nearest) <= CLOCKS_US:
+        return nearest
+    return None
 
 
 def window_rows(

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from .suspects import SLOW_TIMES
 
-ROUNDS, RANGES = 2, 32
+ROUNDS = 2
+RANGES = 32
 """Rounds of a measurement, and ranges of a round, each read once: no cache of a node has them yet."""
 LEAST_RANGES = 8
 """Fewest ranges of a median: times of reads differ by half of themselves."""

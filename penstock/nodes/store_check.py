@@ -67,7 +67,9 @@ def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
 
 
 def _judged(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
-    took_s, wrong, damaged = list[float](), list[str](), list[str]()
+    took_s = list[float]()
+    wrong = list[str]()
+    damaged = list[str]()
     for place in places:
         begun = time.perf_counter()
         crc = _crc(root, place)

@@ -13,11 +13,15 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 MINUTE_US = 60_000_000
-FAULTS, FAULTS_US = 3, 10 * MINUTE_US
+FAULTS = 3
+FAULTS_US = 10 * MINUTE_US
 """Wrong reads within these microseconds that make a suspect."""
-SLOW_WINDOWS, SLOW_TIMES, SLOW_DEVIATIONS = 3, 2.0, 5.0
+SLOW_WINDOWS = 3
+SLOW_TIMES = 2.0
+SLOW_DEVIATIONS = 5.0
 """Windows in a row above so many medians, and so many median absolute deviations above the median."""
-CRASHES, LAST_STARTS = 3, 5
+CRASHES = 3
+LAST_STARTS = 5
 """Failed starts among a node's last ones that make a suspect."""
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
@@ -73,7 +77,8 @@ class NodeFault:
     @property
     def is_valid(self) -> bool:
         """True if a rank could have written it: anyone with its credentials may write other values."""
-        numbers, texts = (self.at_us, self.begin, self.end), (self.address, self.store)
+        numbers = (self.at_us, self.begin, self.end)
+        texts = (self.address, self.store)
         return (
             is_node(self.node)
             and all(type(one) is int for one in numbers)
@@ -205,10 +210,8 @@ def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None =
 
 
 def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    nodes_of, recent = (
-        defaultdict[tuple[str, str, int, int], set[str]](set),
-        defaultdict[str, list[NodeFault]](list),
-    )
+    nodes_of = defaultdict[tuple[str, str, int, int], set[str]](set)
+    recent = defaultdict[str, list[NodeFault]](list)
     for fault in faults:
         nodes_of[fault.range].add(fault.node)
         if fault.at_us > max(now_us - RECENT_US, after_us.get(fault.node, 0)):
@@ -345,7 +348,9 @@ def _passed_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
 
     A failure that no start gets past may be the run's own.
     """
-    past, saved, stopped = set[tuple[str, int]](), dict[str, int](), dict[str, int]()
+    past = set[tuple[str, int]]()
+    saved = dict[str, int]()
+    stopped = dict[str, int]()
     for start in sorted(attempts, key=lambda attempt: -attempt.ended_us):
         run = start.run
         if saved.get(run, 0) > start.end_step or stopped.get(run, -1) >= start.end_step:
@@ -367,7 +372,9 @@ def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, i
 
 
 def _span(us: int) -> str:
-    return f"{us / MINUTE_US:.0f} min" if us >= 2 * MINUTE_US else f"{us / 1e6:.0f} s"
+    if us >= 2 * MINUTE_US:
+        return f"{us / MINUTE_US:.0f} min"
+    return f"{us / 1e6:.0f} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +420,8 @@ def caps(
     drained = {one.node for one in drains if one.returned_us is None}
     limit = max(1, int(n_nodes * DRAINED_SHARE))
     newest_us = max((one.drained_us for one in drains), default=None)
-    waiting, free = dict[str, str](), list[str]()
+    waiting = dict[str, str]()
+    free = list[str]()
     for node in sorted(set(proved) - drained):
         if sum(one.node == node for one in drains) >= DRAINS_OF_A_NODE:
             waiting[node] = f"penstock drained it {DRAINS_OF_A_NODE} times before: repair or remove it"
@@ -423,9 +431,11 @@ def caps(
     pause_us = ALERT_EVERY_US if common else DRAIN_EVERY_US
     drain = tuple(free[:1])
     if len(drained) >= limit:
-        drain, reason = (), f"{len(drained)} of {n_nodes} nodes are drained, and {limit} may be"
+        drain = ()
+        reason = f"{len(drained)} of {n_nodes} nodes are drained, and {limit} may be"
     elif newest_us is not None and now_us - newest_us < pause_us:
-        drain, reason = (), "penstock drained a node less than 10 min ago"
+        drain = ()
+        reason = "penstock drained a node less than 10 min ago"
         if common:
             reason = "many nodes fail at once: search for a common cause, such as the store or a check"
     else:

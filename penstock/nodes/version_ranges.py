@@ -70,7 +70,9 @@ def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
     except PenstockError as error:
         _log.info("%s[%d:%d] differs from its version here: %s", address, begin, end, error)
         return None
-    return crc if expected in (None, crc) else None
+    if expected in (None, crc):
+        return crc
+    return None
 
 
 def _index_crc(version: loader.Version, a_range: ObjectRange) -> int | None:
@@ -84,5 +86,7 @@ def _index_crc(version: loader.Version, a_range: ObjectRange) -> int | None:
             nbytes = rows.nbytes[field]
             for row in np.flatnonzero((offset == a_range.begin) & (nbytes == a_range.end - a_range.begin)):
                 crc = int(rows.crc32c[field][row])
-                return None if crc == UNKNOWN_CRC else crc
+                if crc == UNKNOWN_CRC:
+                    return None
+                return crc
     return None

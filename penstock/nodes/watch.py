@@ -26,7 +26,8 @@ from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, Drain, Suspect, caps, susp
 _log = logging.getLogger(__name__)
 REVIEW_S = 15.0
 """Seconds between two reviews."""
-CLEAN_ROUNDS, ROUND_S = 3, 600.0
+CLEAN_ROUNDS = 3
+ROUND_S = 600.0
 """Clean checks in a row that return a node, and seconds between them."""
 RETURNS = 4
 """Most drained nodes that are checked in a review."""
@@ -69,8 +70,11 @@ class NodeWatch:
         spans: Spans | None = None,
         losses: Losses | None = None,
     ) -> None:
-        self._control, self._prover, self._apply = control, prover, apply
-        self._book, self._signs = CaseBook(store), SignReader(store, spans, losses)
+        self._control = control
+        self._prover = prover
+        self._apply = apply
+        self._book = CaseBook(store)
+        self._signs = SignReader(store, spans, losses)
         self._opened: dict[int, Case] = {}
         self._own = set[int]()
         self._proofs = ProofQueue()
@@ -165,7 +169,8 @@ class NodeWatch:
         so_far = drains(counted, now_us, self._own)
         so_far += _unrecorded(_ours(states), so_far)
         alerted_us = max(self._book.alerted_us(), self._alerted_us.get("", 0))
-        proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
+        proved = self._proofs.proved
+        n_suspects = len(self._proofs.unrefuted(result.suspects))
         decision = caps(proved, so_far, len(states), now_us, [alerted_us], n_suspects)
         for node in decision.drain:
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
@@ -321,7 +326,8 @@ def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Call
         try:
             show(watch.review())
         except Exception as error:  # noqa: BLE001 - the next review tries a store or scheduler again
-            before, problem = problem, f"{type(error).__name__}: {error}"
+            before = problem
+            problem = f"{type(error).__name__}: {error}"
             if problem != before:
                 _log.warning("could not review the nodes: %s", problem)
         else:

@@ -95,7 +95,9 @@ def collective_device(device: Any) -> Any:
     import torch
     from torch import distributed
 
-    return device if "nccl" in str(distributed.get_backend()) else torch.device("cpu")
+    if "nccl" in str(distributed.get_backend()):
+        return device
+    return torch.device("cpu")
 
 
 class Agreement:
@@ -106,7 +108,9 @@ class Agreement:
 
     def __init__(self, device: Any | None) -> None:
         self._collective = None if device is None else Collective(device)
-        self._every, self._calls, self._step_s = 1, 0, 0.0
+        self._every = 1
+        self._calls = 0
+        self._step_s = 0.0
         self._begun_s = perf_counter()
 
     def exchange(self, values: Callable[[], Sequence[int]], step_s: float | None = None) -> list[int] | None:
@@ -128,7 +132,8 @@ class Agreement:
             now_s = perf_counter()
             # The median follows steps that become long after half of its steps only.
             pace_s = max(self._step_s, (now_s - self._begun_s) / self._calls) if self._step_s else 0.0
-            self._calls, self._begun_s = 0, now_s
+            self._calls = 0
+            self._begun_s = now_s
             self._collective.reduce([*values(), -_exchanged_every(pace_s)])
         return greatest
 
@@ -140,4 +145,6 @@ class Agreement:
 
 def _exchanged_every(step_s: float) -> int:
     """Return the steps from one exchange to the next that suit a rank."""
-    return max(1, min(MOST_STEPS, int(EVERY_S / step_s))) if step_s else 1
+    if step_s:
+        return max(1, min(MOST_STEPS, int(EVERY_S / step_s)))
+    return 1

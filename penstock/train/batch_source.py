@@ -57,7 +57,8 @@ class DatasetBatches:
         self.plan: loader.Plan = dataset.plan
         self.end: int | None = dataset.end
         self.step: int = dataset.step
-        self._batches, self._dataset = batches, dataset
+        self._batches = batches
+        self._dataset = dataset
         self._metrics = Metrics(self.plan.source_names)
 
     def __iter__(self) -> "Iterator[loader.Batch]":

@@ -57,7 +57,8 @@ def copy_checkpoints(
     Raises: CheckpointNotFound; Corrupt for a part that differs from its marker, which is not copied; Conflict if the
     target has another checkpoint of the step, or a later one; StoreError.
     """
-    source, store = primary_of(source), primary_of(target.store)
+    source = primary_of(source)
+    store = primary_of(target.store)
     check_apart(source, store, "Name another root for the copies")
     steps = [step] if step is not None else finished_steps(source, run)
     if not steps:
@@ -68,7 +69,9 @@ def copy_checkpoints(
 
 
 def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCopy:
-    run, step, data = checkpoint.run, checkpoint.step, marker.encode(checkpoint)
+    run = checkpoint.run
+    step = checkpoint.step
+    data = marker.encode(checkpoint)
     if odd := [part.name for part in checkpoint.objects if "/" in part.name]:
         raise Corrupt(f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is no part's name")
     key = marker.marker_key(run, step)
@@ -81,7 +84,8 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
         target.delete_many([key])
     _check_newest(target, checkpoint)
     target.put(claim, b"")
-    transfer, failures = Transfer(source, target, Pace()), list[PenstockError]()
+    transfer = Transfer(source, target, Pace())
+    failures = list[PenstockError]()
     missing = _missing(target, checkpoint, transfer)
     items = (
         Item(path=checkpoint.key(part), nbytes=part.nbytes, digest=f"sha256:{part.sha256}")

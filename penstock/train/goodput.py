@@ -89,12 +89,16 @@ class AttemptGoodput:
     def end_words(self) -> str:
         """Last event in words for a person, and whether a preemption caused it."""
         words = self.end.replace("_", " ") or "no rank came up"
-        return f"{words}, preempted" if self.state == PREEMPTED else words
+        if self.state == PREEMPTED:
+            return f"{words}, preempted"
+        return words
 
     @property
     def share(self) -> float:
         """Share of new steps, from 0 to 1."""
-        return self.parts["new steps"] / self.seconds if self.seconds else 0.0
+        if self.seconds:
+            return self.parts["new steps"] / self.seconds
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +162,8 @@ def goodput(
     for event in marked:
         if event.attempt in own:
             own[event.attempt].append(event)
-    results, done = list[AttemptGoodput](), 0
+    results = list[AttemptGoodput]()
+    done = 0
     for place, allocation in enumerate(allocations):
         own_events = own[allocation.attempt]
         end = max((event.step for event in own_events), default=0)
@@ -200,7 +205,9 @@ def _failed_us(allocation: Allocation, last: str) -> int | None:
     if last in STOPS:
         return None
     is_requeued = allocation.state == "REQUEUED" and allocation.ranks_ended_us is not None
-    return ended_us if last in FAILURES or allocation.is_followed or is_requeued else None
+    if last in FAILURES or allocation.is_followed or is_requeued:
+        return ended_us
+    return None
 
 
 def _window_end(window: WindowSum) -> Event:
@@ -216,7 +223,8 @@ def _window_end(window: WindowSum) -> Event:
 
 def _wait_shares(windows: Sequence[WindowSum]) -> dict[int, float]:
     """Return start -> share of its steps' time that its ranks waited for data, from 0 to 1."""
-    wait_s, step_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    wait_s = defaultdict[int, float](float)
+    step_s = defaultdict[int, float](float)
     for window in windows:
         wait_s[window.attempt] += window.wait_s
         step_s[window.attempt] += window.step_s
@@ -382,9 +390,11 @@ def _first_step(events: Sequence[Event]) -> int | None:
 
 def _stretches(events: Sequence[Event], *, is_noted: bool) -> Iterator[Stretch]:
     """Yield the stretches between events, in order. is_noted: True if the launcher noted the start."""
-    part, step = "starting", 0
+    part = "starting"
+    step = 0
     for event in events:
-        took_us, before = int(event.facts.get("took_us", 0)), step
+        took_us = int(event.facts.get("took_us", 0))
+        before = step
         step = max(step, event.step)
         if event.name == "restored":
             yield Stretch(event.at_us - took_us, part)
@@ -392,7 +402,8 @@ def _stretches(events: Sequence[Event], *, is_noted: bool) -> Iterator[Stretch]:
         elif event.name == "first_batch":
             yield Stretch(event.at_us - took_us, part)
             yield Stretch(event.at_us, "waiting for data")
-            part, step = STEPS, event.step
+            part = STEPS
+            step = event.step
         elif event.name == "saved":
             yield Stretch(event.at_us - took_us, part, before, step)
             yield Stretch(event.at_us, "saving")
@@ -416,14 +427,16 @@ def _parts(
     allocation: Allocation, stretches: Iterable[Stretch], done: int, wait_share: float, last: str
 ) -> dict[str, float]:
     """Return part -> seconds of a start. done: steps that earlier starts did."""
-    parts, at_us = dict.fromkeys(PARTS, 0.0), allocation.begun_us
+    parts = dict.fromkeys(PARTS, 0.0)
+    at_us = allocation.begun_us
     ended_us = allocation.ended_us
     if allocation.ranks_ended_us is not None:
         ended_us = min(ended_us, max(at_us, allocation.ranks_ended_us))
         parts["stopping" if last in STOPS else "back-off"] += (allocation.ended_us - ended_us) / 1e6
     for stretch in stretches:
         until_us = max(at_us, min(stretch.until_us, ended_us))
-        seconds, at_us = (until_us - at_us) / 1e6, until_us
+        seconds = (until_us - at_us) / 1e6
+        at_us = until_us
         steps = stretch.end - stretch.begin
         if stretch.part != STEPS:
             parts[stretch.part] += seconds

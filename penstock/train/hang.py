@@ -23,7 +23,8 @@ class HangWatch:
 
     def __init__(self) -> None:
         self._steps_s = deque[float](maxlen=101)
-        self._n_steps, self._armed_until_s = 0, 0.0
+        self._n_steps = 0
+        self._armed_until_s = 0.0
         self._has_warned = False
         self.median_s = 0.0
         """Median of the last steps' seconds; 0 before the first."""
@@ -31,7 +32,9 @@ class HangWatch:
     @property
     def steady_median_s(self) -> float:
         """The median once it is of enough steps; 0 until then."""
-        return self.median_s if self._n_steps >= STEADY else 0.0
+        if self._n_steps >= STEADY:
+            return self.median_s
+        return 0.0
 
     def step(self, seconds: float) -> None:
         """Note a step's seconds, and wait for the next one from now on."""

@@ -23,7 +23,8 @@ LOCAL_SIZES = ("PENSTOCK_RANKS_PER_NODE", "LOCAL_WORLD_SIZE")
 """`penstock train`, torchrun: the number of processes on a node."""
 ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 """Launchers' counts of the starts before this one."""
-STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
+STEPS = "PENSTOCK_REPLAY"
+ORIGIN = "PENSTOCK_REPLAY_OF"
 """Variables of a replay's ranks: its steps, and the run that it repeats."""
 LEAST_SECRET = 6
 """Least characters of a secret: shorter values are parts of words."""

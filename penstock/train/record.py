@@ -27,7 +27,8 @@ CLOSE_S = 4.0
 """Seconds that the end of a run waits for the last writes: with the other waits, below a grace of 30 s."""
 CODE_S = 2.0
 """Seconds that the end of a run waits for git."""
-MOST_TABLES, MOST_BYTES = 60, 64 * 2**20
+MOST_TABLES = 60
+MOST_BYTES = 64 * 2**20
 """Windows and traces that wait for a store that fails, and the bytes of these windows; older ones are lost."""
 MOST_EVENTS = 1000
 """Most events that wait for it; beyond that, the oldest checkpoint's is lost, or else the oldest."""
@@ -48,8 +49,11 @@ class RunRecord:
         self._folder = RunFolder(store, run)
         self._facts = {"at_us": utc_us(), "id": secrets.token_hex(8), **facts}
         self._waiting: list[_Write] = []
-        self._changed, self._is_new, self._ends = threading.Condition(), False, False
-        self._attempt, self._number = 0, 0
+        self._changed = threading.Condition()
+        self._is_new = False
+        self._ends = False
+        self._attempt = 0
+        self._number = 0
         self._code: threading.Thread | None = None
         self._thread = threading.Thread(target=self._write, name="penstock-record", daemon=True)
         self._thread.start()
@@ -100,7 +104,8 @@ class RunRecord:
 
     def _add(self, write: _Write) -> None:
         with self._changed:
-            self._waiting, self._is_new = _bounded([*self._waiting, write]), True
+            self._waiting = _bounded([*self._waiting, write])
+            self._is_new = True
             self._changed.notify()
 
     def _write(self) -> None:
@@ -108,8 +113,10 @@ class RunRecord:
         while not ends:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_new or self._ends)
-                waiting, ends = self._waiting, self._ends
-                self._waiting, self._is_new = [], False
+                waiting = self._waiting
+                ends = self._ends
+                self._waiting = []
+                self._is_new = False
             failed = self._tried(waiting)
             with self._changed:
                 self._waiting = _bounded([*failed, *self._waiting])
@@ -170,8 +177,11 @@ class FaultRecord:
     """Wrong reads of this process from now on. facts: node, attempt and rank."""
 
     def __init__(self, record: str, run: str, facts: Mapping[str, Any]) -> None:
-        self._record, self._run, self._facts = record, run, dict(facts)
-        self._count, self._next_s = FAULTS.count, 0.0
+        self._record = record
+        self._run = run
+        self._facts = dict(facts)
+        self._count = FAULTS.count
+        self._next_s = 0.0
         self._thread: threading.Thread | None = None
 
     def step(self) -> None:

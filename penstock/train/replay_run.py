@@ -61,12 +61,15 @@ def replay_of(steps: str, origin: str) -> ReplaySteps:
 def origin_of(run: str) -> str | None:
     """Return the run that a replay repeats, by its name; None for another run."""
     match = _NAME.fullmatch(run)
-    return match[1] if match else None
+    if match:
+        return match[1]
+    return None
 
 
 def nodes_at(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
     """Return the nodes of the last starts that did these steps, by the windows of the run. Raises: Corrupt."""
-    keys, nodes = folder.window_keys(), set[str]()
+    keys = folder.window_keys()
+    nodes = set[str]()
     for attempt in sorted({key.attempt for key in keys}, reverse=True):
         after = [key for key in keys if key.attempt == attempt and key.end_step > first]
         chosen = [key for key in after if key.end_step < end] + [key for key in after if key.end_step >= end][

@@ -87,7 +87,8 @@ class RunFolder:
     """The record of one run."""
 
     def __init__(self, store: Store, run: str) -> None:
-        self.store, self.run = store, run
+        self.store = store
+        self.run = run
         self._prefix = f"{FOLDER}{run}/"
         self._day = ""
 

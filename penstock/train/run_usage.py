@@ -89,7 +89,8 @@ def slurm_usage(
             job: _with_record(usage, run, start) for job, usage, start in zip(own, plain, starts, strict=True)
         }, ""
 
-    of_runs, problems = dict[AccountedJob, StartUsage](), list[str]()
+    of_runs = dict[AccountedJob, StartUsage]()
+    problems = list[str]()
     for usages, problem in several(recorded, runs(store), at_once=RUNS_AT_ONCE):
         of_runs |= usages
         problems += [problem] if problem else []
@@ -106,14 +107,16 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
 
     Costs a listing of the record, and per run a request for its file, each attempt, event and window.
     """
-    usage, problems = list[StartUsage](), []
+    usage = list[StartUsage]()
+    problems = []
     for run in runs(store):
         try:
             folder = RunFolder(store, run)
             spans = launcher.spans(run)
             if not spans:
                 continue
-            attempts, gpus = folder.attempts(), folder.spec().gpus_per_node
+            attempts = folder.attempts()
+            gpus = folder.spec().gpus_per_node
             starts = _starts(folder, spans, attempts, now_us)
         except DAMAGED as error:
             problems.append(f"{store.url}: {run} is left out: {error}")
@@ -215,7 +218,9 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
 
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
     """
-    attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
+    attempts = folder.attempts()
+    events = folder.events()
+    windows = folder.window_sums()
     starts = goodput(recorded_allocations(attempts, events, windows), events, windows)
     if not starts:
         return None

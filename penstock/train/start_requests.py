@@ -82,7 +82,9 @@ def newest_checkpoint(root: Root, run: str) -> marker.Checkpoint | None:
     store = primary_of(root.store)
     try:
         steps = marker.steps(store, run)
-        return marker.read(store, run, steps[-1]) if steps else None
+        if steps:
+            return marker.read(store, run, steps[-1])
+        return None
     except CheckpointNotFound:  # deleted meanwhile
         return None
 
@@ -105,20 +107,20 @@ def _first_batch(plan: Plan, step: int, rank: int, ranks: int) -> tuple[int, int
     slots = plan.stack([step], rank, ranks).slots
     n_indexes = n_samples = 0
     for index, planned in enumerate(plan.sources.values()):
-        view, ordinals = stored_view(planned.view), slots.ordinal[(slots.source == index) & slots.valid]
+        view = stored_view(planned.view)
+        ordinals = slots.ordinal[(slots.source == index) & slots.valid]
         if view is None or not len(ordinals):
             continue
-        first, groups = (
-            view.version.parts.first_ordinal,
-            {view.version.group_of(name) for name in view.fields},
-        )
+        first = view.version.parts.first_ordinal
+        groups = {view.version.group_of(name) for name in view.fields}
         if view is planned.view:
             ordinals = np.unique(ordinals)
             parts = np.searchsorted(first, ordinals, side="right")
             n_ranges = len(ordinals) - int(((np.diff(ordinals) == 1) & (np.diff(parts) == 0)).sum())
             n_parts = len(np.unique(parts))
         else:
-            n_ranges, n_parts = len(ordinals), min(len(ordinals), len(first) - 1)
+            n_ranges = len(ordinals)
+            n_parts = min(len(ordinals), len(first) - 1)
         n_indexes += len(groups) * n_parts
         n_samples += len(groups) * n_ranges
     return n_indexes, n_samples

@@ -47,7 +47,8 @@ class StepTrace:
         self, steps: tuple[int, int], device: Any, put: Callable[[str, Callable[[], bytes]], None]
     ) -> None:
         self._first, self._end = checked_steps(steps)
-        self._device, self._put = device, put
+        self._device = device
+        self._put = put
         self._profiler: Any = None
         self._traced: list[_TracedBatch] = []
         self._is_over = False
@@ -75,7 +76,8 @@ class StepTrace:
                 activities.append(ProfilerActivity.CUDA)
             profiler = profile(activities=activities)
             profiler.start()
-            self._profiler, self._first = profiler, step
+            self._profiler = profiler
+            self._first = step
         except Exception as error:  # noqa: BLE001 - such as another profiler that runs
             self._is_over = True
             _log.warning("steps from %d on are not profiled: %s", step, error)
@@ -97,10 +99,13 @@ class StepTrace:
 
     def close(self, end: int) -> None:
         """End the profile before this step, if it runs."""
-        profiler, self._profiler, self._is_over = self._profiler, None, True
+        profiler = self._profiler
+        self._profiler = None
+        self._is_over = True
         if profiler is None:
             return
-        traced, self._traced = self._traced, []
+        traced = self._traced
+        self._traced = []
         try:
             profiler.stop()
             self._put(f"{self._first:012d}-{end:012d}", lambda: _trace_bytes(profiler, traced))

@@ -56,7 +56,8 @@ class StopRequests:
         self._before: dict[signal.Signals, Handler] = {}
         self._interrupted = False
         self._leaves = False
-        self._end, self._looked = threading.Event(), threading.Event()
+        self._end = threading.Event()
+        self._looked = threading.Event()
         self._looked.set()
 
     def listen(self) -> None:

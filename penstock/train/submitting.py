@@ -82,7 +82,9 @@ class RunSummary:
     @property
     def newest(self) -> Event | None:
         """Newest event; None before the first."""
-        return self.events[-1] if self.events else None
+        if self.events:
+            return self.events[-1]
+        return None
 
     @property
     def failure(self) -> str:

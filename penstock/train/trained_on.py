@@ -63,11 +63,14 @@ def trained_on(
     Steps of a killed start that no later start repeated count if they are among the newest objects of the trail.
     Raises: StoreError.
     """
-    store, saved = primary_of(root.store), primary_of((checkpoints or root).store)
-    open_plan, ledger = cache(lambda plan: _opened(root, plan)), cache(lambda plan: read_ledger(root, plan))
+    store = primary_of(root.store)
+    saved = primary_of((checkpoints or root).store)
+    open_plan = cache(lambda plan: _opened(root, plan))
+    ledger = cache(lambda plan: read_ledger(root, plan))
     results = []
     for run in _runs(store, saved):
-        steps, read = set[int](), set[str]()
+        steps = set[int]()
+        read = set[str]()
         markers = marker.steps(saved, run) if marker.is_run(run) else []
         try:
             planned = planned_steps(root, saved, run, markers)
@@ -135,4 +138,6 @@ def _steps(plan: Plan, source: str, key: str, before: int, ledger: Any) -> set[i
 
 def _numbers(numbers: tuple[int, ...]) -> str:
     shown = ", ".join(map(str, numbers[:10]))
-    return f"{shown} ... {numbers[-1]}" if len(numbers) > 10 else shown
+    if len(numbers) > 10:
+        return f"{shown} ... {numbers[-1]}"
+    return shown

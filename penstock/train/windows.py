@@ -74,7 +74,9 @@ class Windows:
     """
 
     def __init__(self, rank: int, node: str, device: Any | None, put: Callable[[bytes], None] | None) -> None:
-        self._rank, self._node, self._put = rank, node.encode()[:64], put
+        self._rank = rank
+        self._node = node.encode()[:64]
+        self._put = put
         self._collective = None if device is None else Collective(device)
         self._batches: BatchSource | None = None
         self._slow: tuple[float, float, SlowSample] | None = None
@@ -87,7 +89,9 @@ class Windows:
 
     def _reset(self, step: int) -> None:
         assert self._batches is not None
-        self._first_step, self._begun_us, self._step_s = step, utc_us(), 0.0
+        self._first_step = step
+        self._begun_us = utc_us()
+        self._step_s = 0.0
         self._before = self._batches.metrics()
         self._slow = None
 

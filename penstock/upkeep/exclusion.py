@@ -161,7 +161,9 @@ def obey(root: "Root", dataset: str) -> "Version | None":
             if attempt == _TRIES - 1:
                 raise
         else:
-            return None if version.id == newest.id else version
+            if version.id == newest.id:
+                return None
+            return version
     raise AssertionError("unreachable")
 
 
@@ -242,7 +244,8 @@ def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> di
         chosen = table.filter(pl.col("raw_sha256").is_in(sorted(objects))).collect()
     samples = {}
     for row in chosen.iter_rows(named=True):
-        sha256, end = row.get("raw_sha256") or "", row.pop("raw_end", None)
+        sha256 = row.get("raw_sha256") or ""
+        end = row.pop("raw_end", None)
         whole = whole_objects or bool(sha256 and not end)
         texts = {name: value or "" for name, value in row.items()}
         samples[row["key"]] = ExcludedSample(**texts, whole_object=whole)

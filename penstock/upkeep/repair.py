@@ -36,7 +36,8 @@ from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, Trans
 from loader.storage import Store
 
 Believe = Literal["stored", "next"]
-BYTES_SEARCHED, BITS_SEARCHED = 2 * 1024, 32 * 1024
+BYTES_SEARCHED = 2 * 1024
+BITS_SEARCHED = 32 * 1024
 """Largest entries, in bytes, that are searched for one changed byte, or bit: seconds at most."""
 
 
@@ -104,9 +105,14 @@ class _Repair:
     """Reads one root's log from its first entry, with the repairs so far applied in memory."""
 
     def __init__(self, store: Store, by: str, mirror: Store | None, believe: Believe | None) -> None:
-        self.store, self.by, self.mirror, self.believe = store, by, mirror, believe
+        self.store = store
+        self.by = by
+        self.mirror = mirror
+        self.believe = believe
         self.steps: list[Step] = []
-        self.before, self.state = State(), State()  # states without and with the last entry
+        # states without and with the last entry
+        self.before = State()
+        self.state = State()
         self.last: Entry | None = None
 
     def plan(self) -> list[Step]:
@@ -126,13 +132,15 @@ class _Repair:
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)
             while chunk := list(islice(entries, HINT_EVERY)):
-                earlier, later = later, fold_all(later, chunk)
+                earlier = later
+                later = fold_all(later, chunk)
         except Corrupt:
             if earlier.n != self.state.n:
                 self.last = None  # the next entry follows its predecessor
             self.state = earlier
             return False
-        self.state, self.last = later, None
+        self.state = later
+        self.last = None
         return True
 
     def _add(self, n: int, data: bytes | None) -> None:
@@ -151,7 +159,9 @@ class _Repair:
 
     def _take(self, entry: Entry) -> None:
         after = fold(self.state, entry)
-        self.before, self.state, self.last = self.state, after, entry
+        self.before = self.state
+        self.state = after
+        self.last = entry
 
     def _link(self, entry: Entry) -> Entry:
         before = self.last
@@ -169,7 +179,8 @@ class _Repair:
         return replace(entry, prev_means=before.sha256)
 
     def _which(self, before: Entry, entry: Entry) -> tuple[bytes, str]:
-        of_before, of_entry = self._copy(before.n), self._copy(entry.n)
+        of_before = self._copy(before.n)
+        of_entry = self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
         read = next((one for one in _changed(before.data) if _sha256(one) == entry.prev), None)
@@ -199,7 +210,8 @@ class _Repair:
         return before.data, f"entry {entry.n} was written after {what}"
 
     def _restored(self, n: int, data: bytes | None, error: Corrupt) -> Entry:
-        copy, following = self._copy(n), _prev_of(n + 1, _read(self.store, n + 1))
+        copy = self._copy(n)
+        following = _prev_of(n + 1, _read(self.store, n + 1))
         for candidate in [copy] if copy is not None and copy != data else []:
             if entry := self._valid_entry(n, candidate):
                 self._restore(n, data or b"", candidate, f"{error}; the mirror has it")
@@ -235,7 +247,9 @@ class _Repair:
         self.steps.append(Step(key=entry_key(n), data=data, why=why, damaged=damaged, n=n))
 
     def _copy(self, n: int) -> bytes | None:
-        return None if self.mirror is None else _read(self.mirror, n)
+        if self.mirror is None:
+            return None
+        return _read(self.mirror, n)
 
 
 def _read(store: Store, n: int) -> bytes | None:
@@ -255,7 +269,9 @@ def misread(store: Store, n: int, sha256: str) -> str | None:
     """Return how bytes with this hash differ from the stored entry n, if in one byte; else None."""
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
-    return None if read is None else _difference(data, read)
+    if read is None:
+        return None
+    return _difference(data, read)
 
 
 def _prev_of(n: int, data: bytes | None) -> str:
@@ -286,7 +302,8 @@ def _difference(stored: bytes, other: bytes, first: str = "read", second: str = 
 
 def _have_same_content(n: int, stored: bytes, read: bytes) -> bool:
     try:
-        entry, other = parse(n, stored), parse(n, read)
+        entry = parse(n, stored)
+        other = parse(n, read)
     except (Corrupt, FormatTooNew):
         return True
     return (entry.kind, entry.prev, entry.body) == (other.kind, other.prev, other.body)

@@ -158,7 +158,8 @@ def expand_nodes(text: str) -> tuple[str, ...]:
     """Return the node names of a list: `m[1-3,5],gpu01`. Raises: ValueError."""
     names = list[str]()
     for item in _split(text):
-        parts, end = list[list[str]](), 0
+        parts = list[list[str]]()
+        end = 0
         while end < len(item):
             match = _RANGES.match(item, end)
             if match is None or match.end() == end:
@@ -176,7 +177,8 @@ def expand_nodes(text: str) -> tuple[str, ...]:
 
 def _split(text: str) -> Iterator[str]:
     """Yield the parts between commas that stand outside brackets."""
-    begin, depth = 0, 0
+    begin = 0
+    depth = 0
     for place, character in enumerate(text):
         depth += (character == "[") - (character == "]")
         if character == "," and not depth:
@@ -198,7 +200,8 @@ def _numbers(ranges: str) -> list[str]:
 
 def _records(text: str, delimiter: str) -> Iterator[tuple[int, str]]:
     """Yield the number of the first line of each record, and the record: a job's name may hold a line's end."""
-    record, begun = "", 0
+    record = ""
+    begun = 0
     for number, line in enumerate(text.split("\n"), 1):
         if not record and not line.strip():
             continue
@@ -255,12 +258,15 @@ def _whole(fields: dict[str, str], name: str) -> int:
 
 
 def _time_us(fields: dict[str, str], name: str) -> int | None:
-    return None if fields[name] in _NONE else _whole(fields, name) * 1_000_000
+    if fields[name] in _NONE:
+        return None
+    return _whole(fields, name) * 1_000_000
 
 
 def _gpus(tres: str) -> tuple[int, str]:
     """Return number and kinds of GPUs in a list such as `cpu=8,gres/gpu=2,gres/gpu:a100=2`."""
-    total, kinds = None, dict[str, int]()
+    total = None
+    kinds = dict[str, int]()
     for item in filter(None, tres.split(",")):
         name, _, count = item.partition("=")
         if name == "gres/gpu":

@@ -81,10 +81,13 @@ class StoredBytes:
     def rows(self, by: str) -> list[StoredRow]:
         """Return a row per dataset, version or owner, the largest first."""
         names = [KEYS[by](version) for version in self.versions]
-        masks, counts = defaultdict[str, int](int), Counter(names)
+        masks = defaultdict[str, int](int)
+        counts = Counter(names)
         for place, name in enumerate(names):
             masks[name] |= 1 << place
-        nbytes, registered, frees = Counter[str](), Counter[str](), Counter[str]()
+        nbytes = Counter[str]()
+        registered = Counter[str]()
+        frees = Counter[str]()
         for mask, size in self.shared.items():
             name = names[_oldest(mask)]
             nbytes[name] += size
@@ -112,7 +115,8 @@ class StoredBytes:
         for mask, size in self.shared.items():
             age_us = max(0, until_us - self.versions[_oldest(mask)].created_us)
             added[min(age_us // WEEK_US, FAR_WEEKS)] += size
-        total, totals = 0, []
+        total = 0
+        totals = []
         for week in range(max(added, default=-1), -1, -1):
             total += added[week]
             totals.append(total)
@@ -127,8 +131,11 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     unknown.
     """
     records = sorted(protected(state, []).values(), key=lambda record: record.n)
-    versions, sizes, masks = list[CountedVersion](), dict[str, int](), defaultdict[str, int](int)
-    shards, foreign = dict[str, TableFile](), dict[str, TableFile]()
+    versions = list[CountedVersion]()
+    sizes = dict[str, int]()
+    masks = defaultdict[str, int](int)
+    shards = dict[str, TableFile]()
+    foreign = dict[str, TableFile]()
     with DaemonPool(READ_AHEAD, "penstock-usage") as pool:
         manifests = pool.map(lambda record: read_manifest(store, record.manifest, record.sha256), records)
         for place, (record, manifest) in enumerate(zip(records, manifests, strict=True)):

@@ -86,7 +86,9 @@ class UsageRow:
     @property
     def failures_per_1000_node_days(self) -> float | None:
         """Failures per 1,000 node-days; None without node-hours."""
-        return self.failures * 24_000 / self.node_hours if self.node_hours else None
+        if self.node_hours:
+            return self.failures * 24_000 / self.node_hours
+        return None
 
 
 def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsage:

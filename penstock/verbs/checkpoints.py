@@ -64,7 +64,8 @@ def verify(arguments: Namespace) -> Answer:
     store = loader.Root(arguments.root).store
     steps = finished_steps(store, arguments.run) if arguments.step is None else [arguments.step]
     markers = [marker.read(store, arguments.run, step) for step in steps]
-    objects, nbytes = sum(len(read.objects) for read in markers), sum(read.nbytes for read in markers)
+    objects = sum(len(read.objects) for read in markers)
+    nbytes = sum(read.nbytes for read in markers)
     checks = progress(
         checked_objects(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes
     )
@@ -108,7 +109,8 @@ def copy(arguments: Namespace) -> Answer:
     run, at, step = arguments.run.partition("@")
     if at and not step.isdecimal():
         raise InvalidRuntime(f"{arguments.run!r}: a run, or a run and a step, such as big-7@1000")
-    source, target = loader.Root(arguments.root), loader.Root(arguments.to)
+    source = loader.Root(arguments.root)
+    target = loader.Root(arguments.to)
     copies = list(copy_checkpoints(source.store, target, run, int(step) if at else None))
     lines = [
         f"{one.run}@{one.step}: {one.copied} of {one.objects} objects copied ({size(one.nbytes)}), others were there"
@@ -200,7 +202,9 @@ def _facts(run: str, step: int, checkpoint: "Checkpoint | None", problem: str, n
 
 def _trained_on(row: dict[str, Any]) -> str:
     names = ", ".join(sorted({version["name"] for version in row["versions"]}))
-    return f"{names} {row['plan'][:18]}".strip() if row["plan"] else ""
+    if row["plan"]:
+        return f"{names} {row['plan'][:18]}".strip()
+    return ""
 
 
 VERB = Verb(

@@ -59,7 +59,8 @@ def run_annotate(arguments: Namespace) -> Answer:
         last_wins=arguments.last_wins,
         watch=progress,
     )
-    join, version = done.join, done.version
+    join = done.join
+    version = done.version
     lines = [f"{version.name}  {version.id}", f"{join.n_samples} samples annotated from {join.n_rows} rows"]
     if join.n_overruled:
         lines.append(f"{join.n_overruled} rows replaced by later rows of the same key")
@@ -201,7 +202,8 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     from ..exclusion_records import records, standing
 
     dataset = root.record(ref, retired=True).dataset
-    stands, newest = standing(records(root.store, dataset)), root.state.newest(dataset)
+    stands = standing(records(root.store, dataset))
+    newest = root.state.newest(dataset)
     keys = sorted(stands)
     places = [-1] * len(keys)
     if keys and newest is not None:

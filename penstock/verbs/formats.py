@@ -148,7 +148,8 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
     from ..formats.registration.register import register
     from ..formats.registry import REGISTERED, TABLES
 
-    format, selection = arguments.format, selection_of(arguments)
+    format = arguments.format
+    selection = selection_of(arguments)
     label_options = label_options_of(arguments)
     if arguments.episodes and format != LEROBOT:
         from ..formats.importer import EPISODES_OF

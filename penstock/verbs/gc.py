@@ -178,7 +178,8 @@ def ls_lease(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     signs = read_signs(root.store, check_name(arguments.collector or own_name()))
-    at, wall_us = now(), utc_us()
+    at = now()
+    wall_us = utc_us()
     modified_us = {info.key: info.modified_us for info in root.store.list(FOLDER)}
     body = [
         {
@@ -195,7 +196,8 @@ def ls_lease(arguments: Namespace) -> Answer:
     body.sort(key=lambda row: (str(row["version"]), str(row["holder"])))
     rows = []
     for row in body:
-        age, silent = row["beat_age_s"], row["silent_s"]
+        age = row["beat_age_s"]
+        silent = row["silent_s"]
         seen = "" if age is None else f"last beat {length(float(str(age)))} ago, "
         if silent is None:
             seen += "not seen by a collector yet"

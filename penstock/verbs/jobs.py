@@ -26,7 +26,8 @@ def ls(arguments: Namespace) -> Answer:
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
-    body, damaged = list[dict[str, Any]](), list[str]()
+    body = list[dict[str, Any]]()
+    damaged = list[str]()
     for id_ in job_ids(store):
         folder = JobFolder(store, id_)
         try:

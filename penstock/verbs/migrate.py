@@ -51,7 +51,9 @@ def _target(arguments: Namespace) -> Store:
 def _source(arguments: Namespace) -> Store | None:
     if arguments.from_option and not arguments.source:
         raise InvalidRuntime("--from-option needs --from: give the URL of its store")
-    return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
+    if arguments.source:
+        return open_store(arguments.source, options_of(arguments.from_option))
+    return None
 
 
 def _for_prefixes(arguments: Namespace) -> None:
@@ -80,7 +82,8 @@ def plan(arguments: Namespace) -> Answer:
     from ..places import check_file_apart
     from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
-    source, target = _source(arguments), _target(arguments)
+    source = _source(arguments)
+    target = _target(arguments)
     for path in filter(None, (arguments.rclone, arguments.s5cmd)):
         for store in (source or loader.Root(arguments.root).store, target):
             check_file_apart(store, path, "Choose a path beside it")
@@ -116,8 +119,10 @@ def run(arguments: Namespace) -> Answer:
     """Exit with 1 if an object failed."""
     from ..upkeep.copying.items import Pace
 
-    source, target = _source(arguments), _target(arguments)
-    pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
+    source = _source(arguments)
+    target = _target(arguments)
+    pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
+    at_once = _at_once(arguments)
     cluster = cluster_of(arguments)
     report: MigrationReport | PrefixReport
     if source is not None:
@@ -150,12 +155,14 @@ def status(arguments: Namespace) -> Answer:
     from ..upkeep.migrate.prefix_copy import prefix_status
     from ..upkeep.migrate.run import copied_entries, lags
 
-    source, target = _source(arguments), _target(arguments)
+    source = _source(arguments)
+    target = _target(arguments)
     if source is not None:
         report = prefix_status(source, target, arguments.scratch)
         return report_answer(report, failed=report.lags)
     root = loader.Root(arguments.root)
-    after, state = copied_entries(root.store, target), root.state
+    after = copied_entries(root.store, target)
+    state = root.state
     missing = [one.name for one in new_versions(state, after)]
     is_behind = lags(root.store, after, state.n)
     body = {"entries": state.n, "copied_entries": after, "missing_versions": missing, "lags": is_behind}
@@ -172,7 +179,8 @@ def verify(arguments: Namespace) -> Answer:
     """Exit with 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
 
-    source, target = _source(arguments), _target(arguments)
+    source = _source(arguments)
+    target = _target(arguments)
     if source is not None:
         report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
         return report_answer(report, failed=report.problems)

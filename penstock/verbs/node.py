@@ -51,7 +51,8 @@ def check(arguments: Namespace) -> Answer:
     from ..nodes.proof import checks_of
 
     try:
-        root, cluster = _root(arguments), cluster_of(arguments) or Cluster()
+        root = _root(arguments)
+        cluster = cluster_of(arguments) or Cluster()
     except PenstockError as error:  # an exit status of 2 would accuse the node
         return [], f"unknown: {error}", int(CheckStatus.UNKNOWN)
     results = run_checks(checks_of(cluster, None if root is None else root.url))
@@ -78,7 +79,8 @@ def suspects(arguments: Namespace) -> Answer:
     from ..nodes.suspects import suspects as suspects_of
     from ..train.submitting import launcher_of
 
-    root, now_us = loader.Root(arguments.root), utc_us()
+    root = loader.Root(arguments.root)
+    now_us = utc_us()
     check_root_or_records(root.store, "runs")
     cluster = cluster_of(arguments)
     spans = None if cluster is None else launcher_of(root.url, cluster).spans

@@ -268,7 +268,9 @@ def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
     def sources(plan: "loader.Plan") -> list[str]:
         names = {planned.source for planned in plan.sources.values()} | set(plan.sources)
         known.update(names)
-        return [arguments.source] if arguments.source in names else []
+        if arguments.source in names:
+            return [arguments.source]
+        return []
 
     checkpoints = None if arguments.checkpoints is None else loader.Root(arguments.checkpoints)
     runs = trained_on(root, sources, [arguments.key], checkpoints)

@@ -164,7 +164,8 @@ def run(arguments: Namespace) -> Answer:
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     if arguments.apply:
         ids = _deny_late_sequences(root, ids)
-    body, lines = [], []
+    body = []
+    lines = []
     for n in ids:
         ran = run_takedown(
             root,

@@ -270,7 +270,8 @@ def against(arguments: Namespace) -> Answer:
 
     root = loader.Root(arguments.root)
     trails = [loader.read_trail(root, run) for run in (arguments.run, arguments.other)]
-    comparison, notes = run_comparison(root, *trails), compared_notes(*trails)
+    comparison = run_comparison(root, *trails)
+    notes = compared_notes(*trails)
     text: list[str | Table] = ["\n".join([*comparison.lines, *_note_lines(root, arguments, notes)])]
     if comparison.slots:
         rows = []
@@ -301,7 +302,8 @@ def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes
     if not notes.n_differing:
         yield f"{counted(notes.compared, 'metric')} are equal, bit by bit"
         return
-    first, of = notes.differing[0], counted(notes.compared, "metric")
+    first = notes.differing[0]
+    of = counted(notes.compared, "metric")
     yield (
         f"{notes.n_differing:,} of {of} differ, first {first.note} of step {first.step}, "
         f"{first.values[0]} and {first.values[1]}"

@@ -113,7 +113,8 @@ def submit(arguments: Namespace) -> Answer:
         )
     spec = read_spec(arguments.spec, arguments.set)
     spec = with_code(spec, Path.cwd() if arguments.snapshot else None, stored=not arguments.dry_run)
-    launcher, asked = _launcher(spec.record, arguments), sized(spec, arguments.nodes)
+    launcher = _launcher(spec.record, arguments)
+    asked = sized(spec, arguments.nodes)
     changed = changes(spec)
     body: dict[str, Any] = {"run": spec.run, "changed": [change._asdict() for change in changed]}
     notes = [*map(str, changed), *launcher.notes(asked), *place_notes(spec)]
@@ -191,7 +192,8 @@ def replay(arguments: Namespace) -> Answer:
     from ..train.submitting import launcher_of
     from ..train.submitting import submit as submit_run
 
-    spec, cluster = read_spec(arguments.spec, arguments.set), cluster_of(arguments) or Cluster()
+    spec = read_spec(arguments.spec, arguments.set)
+    cluster = cluster_of(arguments) or Cluster()
     spec = with_code(spec, None, stored=False)
     repeated = replay_spec(spec, arguments.steps)
     nodes = arguments.not_on

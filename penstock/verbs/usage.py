@@ -171,7 +171,8 @@ def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord"
     from ..train.submitting import launcher_of
     from ..usage.sacct import accounted_jobs
 
-    root, cluster = loader.Root(arguments.root), cluster_of(arguments)
+    root = loader.Root(arguments.root)
+    cluster = cluster_of(arguments)
     check_root_or_records(root.store, "runs")
     if cluster is not None and cluster.engine == "slurm":
         jobs = accounted_jobs(_answer(cluster), since_us=since_us)
@@ -185,7 +186,8 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
     from ..usage.sacct import installed_gpus
     from ..usage.totals import weekly_gpu_hours
 
-    installed, cluster = _gpus(arguments.installed), cluster_of(arguments)
+    installed = _gpus(arguments.installed)
+    cluster = cluster_of(arguments)
     if installed is None and cluster is not None and cluster.engine == "slurm":
         installed = installed_gpus(_answer(cluster))
     weeks = weekly_gpu_hours(record.starts, since_us, until_us)
@@ -199,7 +201,8 @@ def _stored(arguments: Namespace, until_us: int) -> Answer:
     from ..usage.forecast import FULL, outlook
     from ..usage.stored import stored_bytes
 
-    by, root = _by(arguments, STORED_BY), loader.Root(arguments.root)
+    by = _by(arguments, STORED_BY)
+    root = loader.Root(arguments.root)
     stored = stored_bytes(root.store, root.state)
     if arguments.forecast:
         limit = parse_size(arguments.installed) * FULL / 2**30 if arguments.installed else None
@@ -247,7 +250,9 @@ def _by(arguments: Namespace, accepted: Sequence[str]) -> str:
 def _gpus(text: str | None) -> int | None:
     if text is not None and not (text.isascii() and text.isdigit()):
         raise InvalidRuntime(f"--installed {text}: a whole number of GPUs is needed; sizes are for --stored")
-    return None if text is None else int(text)
+    if text is None:
+        return None
+    return int(text)
 
 
 def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
@@ -260,7 +265,9 @@ def _body(row: "UsageRow", price: float | None) -> dict[str, Any]:
     body = {one.name: getattr(row, one.name) for one in fields(row)}
     body |= {"other": row.other, "failures_per_1000_node_days": row.failures_per_1000_node_days}
     body = {name: round(value, 3) if isinstance(value, float) else value for name, value in body.items()}
-    return body if price is None else body | {"price": round(row.allocated * price, 2)}
+    if price is None:
+        return body
+    return body | {"price": round(row.allocated * price, 2)}
 
 
 def _cells(row: "UsageRow", price: float | None) -> list[str]:

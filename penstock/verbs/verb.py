@@ -250,7 +250,8 @@ class SampleKind:
 
 def kinds(version: "loader.Version") -> list[SampleKind]:
     """Return a version's kinds of samples, largest first."""
-    parts, groups = version.parts, version.manifest["groups"]
+    parts = version.parts
+    groups = version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
@@ -294,7 +295,9 @@ def _value(names: list[str], text: str) -> Any:
     if is_secret(names[-1]):
         return value if isinstance(value, dict) else text
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else value
+    if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS:
+        return text
+    return value
 
 
 def store_options(name: str, whose: str) -> Argument:

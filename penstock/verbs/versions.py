@@ -91,7 +91,9 @@ def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int |
 
 
 def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
-    created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
+    created_us = content["created_us"]
+    samples = content["samples"]
+    nbytes = content["nbytes"]
     if created_us is None or samples is None or nbytes is None:
         return "-", "-", "-"
     return minute(created_us), f"{samples:,}", size(nbytes)
@@ -161,7 +163,9 @@ def _annotations(version: "loader.Version") -> list[str | Table]:
         )
         for one in version.annotations
     ]
-    return ["", Table(form=ANNOTATIONS, header=ANNOTATION_HEADER, rows=rows)] if rows else []
+    if rows:
+        return ["", Table(form=ANNOTATIONS, header=ANNOTATION_HEADER, rows=rows)]
+    return []
 
 
 @verb(

@@ -112,7 +112,9 @@ def _first(root: "loader.Root", name: str, step: int | None) -> str:
         return address("v", version.dataset, version.number)
     if not run:
         return ""
-    return address("r", run) if step is None else address("r", run, step)
+    if step is None:
+        return address("r", run)
+    return address("r", run, step)
 
 
 def parse_where(
@@ -200,4 +202,6 @@ def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddres
         return VersionPage(dataset=version.dataset, number=version.number)
     if not run:
         return RootPage()
-    return RunPage(run=run) if step is None else StepPage(run=run, step=step)
+    if step is None:
+        return RunPage(run=run)
+    return StepPage(run=run, step=step)

@@ -26,7 +26,9 @@ def plain(value: object) -> Any:
     if value is None or kind is int or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else str(float(value))
+        if math.isfinite(value):
+            return float(value)
+        return str(float(value))
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, bytes):

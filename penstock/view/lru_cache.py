@@ -17,10 +17,12 @@ class LruCache(Generic[T]):
 
     def __init__(self, limit: int, size: Callable[[T], int] = lambda _: 1) -> None:
         """Limit the total of all sizes, each 1 by default."""
-        self._limit, self._size = limit, size
+        self._limit = limit
+        self._size = size
         self._values: OrderedDict[Hashable, tuple[T, int, float]] = OrderedDict()
         self._total = 0
-        self._lock, self._key_locks = Lock(), dict[Hashable, RLock]()
+        self._lock = Lock()
+        self._key_locks = dict[Hashable, RLock]()
 
     def get(self, key: Hashable, make: Callable[[], T], is_valid: Callable[[T], bool] = lambda _: True) -> T:
         """Return the cached value, or compute it, also if `is_valid` returns False."""

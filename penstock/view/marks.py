@@ -276,7 +276,8 @@ def _read_rows(
     annotated = {name for entry in select_files(entries, None, annotations=True) for name in entry["columns"]}
     names = [name for name in column_spreads(version) if name not in annotated]
     files = select_files(entries, names, annotations=False)
-    slots, addresses = list(at), list(at.values())
+    slots = list(at)
+    addresses = list(at.values())
     for group in sorted({entry["group"] for entry in files}):
         of_group = [one for one in select_files(entries, None, annotations=False) if one["group"] == group]
         if sum(one["n_rows"] for one in of_group) == int(version.parts.n_rows.sum()):

@@ -24,7 +24,8 @@ class OpenVersion:
     """An open version. Garbage collection may delete a retired one's data."""
 
     def __init__(self, version: loader.Version) -> None:
-        self.version, self._checked_at = version, time.monotonic()
+        self.version = version
+        self._checked_at = time.monotonic()
         version.index_bytes = INDEX_BYTES
 
     def __del__(self) -> None:
@@ -41,8 +42,11 @@ class OpenVersion:
 
 class OpenRun:
     def __init__(self, training: Training, outage: Outage) -> None:
-        self.training, self._read_at, self._outage = training, time.monotonic(), outage
-        self._whole_at, self._lock = datetime.now(UTC), Lock()
+        self.training = training
+        self._read_at = time.monotonic()
+        self._outage = outage
+        self._whole_at = datetime.now(UTC)
+        self._lock = Lock()
 
     def fresh(self) -> Training:
         """Return the run, refreshed if due; marked stale during an outage."""

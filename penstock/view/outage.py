@@ -45,4 +45,6 @@ class Outage:
 
     def _recent(self) -> StoreError | None:
         failure = self._failure
-        return failure[0] if failure is not None and time.monotonic() < failure[1] else None
+        if failure is not None and time.monotonic() < failure[1]:
+            return failure[0]
+        return None

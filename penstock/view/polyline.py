@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SPARK_WIDTH, SPARK_HEIGHT = 120, 22
+SPARK_WIDTH = 120
+SPARK_HEIGHT = 22
 """Size of a line in a table, in the drawing's units."""
 _EDGE = 2.0
 """Free space above and below a line, so that its stroke is not cut."""

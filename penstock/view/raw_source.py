@@ -32,7 +32,8 @@ class RawSource:
                 f"--raw {url!r} is neither a folder nor a bucket; pass an absolute path such as /data/landing, or a "
                 "URL such as s3://bucket/landing"
             )
-        self._store, self._root_url = open_store(self._base), root.url
+        self._store = open_store(self._base)
+        self._root_url = root.url
         self._outage = Outage()
 
     def nbytes(self, uri: str) -> int:
@@ -47,7 +48,9 @@ class RawSource:
         """Return an object's bytes. Raises: InvalidRuntime if it is elsewhere or too large; StoreError."""
         n = self.nbytes(uri)
         key = self._key(uri)
-        return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data) if n else b""
+        if n:
+            return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data)
+        return b""
 
     def _key(self, uri: str) -> str:
         plain = plain_uri(uri)

@@ -21,7 +21,8 @@ from .shown_values import version_of
 
 MOST_PLANNED = 1_000_000
 """Steps searched in a plan without a run log, whose steps never end."""
-MOST_ASKED, ASK_S = 50, 20.0
+MOST_ASKED = 50
+ASK_S = 20.0
 """Runs opened for one page, and seconds after which no more are."""
 MOST_HELD = 200
 """Slots listed per run."""
@@ -115,7 +116,9 @@ class RunSearch:
 
         newest_first: all runs, in the order of the results; plans without a run log come after them.
         """
-        self._opened, self._open_run, self.error = opened, open_run, error
+        self._opened = opened
+        self._open_run = open_run
+        self.error = error
         self._newest_first = {run: position for position, run in enumerate(newest_first)}
         self.unsearched = tuple(others)
         """Their number."""
@@ -134,7 +137,8 @@ class RunSearch:
         while self._open_run is not None and asked < min(MOST_ASKED, len(self.unsearched)):
             if asked and time.monotonic() > until:
                 break
-            run, asked = self.unsearched[asked], asked + 1
+            run = self.unsearched[asked]
+            asked = asked + 1
             try:
                 results += held_steps([self._open_run(run)], dataset, key, ordinal)
             except PenstockError as error:  # one run failed; the others are still searched

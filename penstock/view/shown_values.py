@@ -86,7 +86,9 @@ def place_of(address: FieldAddress | None) -> dict[str, Any]:
 def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
     """Return a source's version; None without stored bytes."""
     view = stored_view(plan.sources[source].view)
-    return None if view is None else view.version
+    if view is None:
+        return None
+    return view.version
 
 
 def datasets_of(plan: "loader.Plan") -> dict[str, str]:
@@ -114,7 +116,8 @@ class PlannedSample(JsonRecord):
 
 def sample_names(plan: "loader.Plan", source: str, ordinals: Ordinals) -> Iterator[dict[str, Any]]:
     """Yield key, version and ordinal of a source's samples, as in `PlannedSample`."""
-    view, version = plan.sources[source].view, version_of(plan, source)
+    view = plan.sources[source].view
+    version = version_of(plan, source)
     name = "" if version is None else version.name
     keys = view.keys(ordinals) if len(ordinals) else []
     for key, ordinal in zip(keys, stored_ordinals(view, ordinals).tolist(), strict=True):
@@ -214,8 +217,14 @@ def shown_sample(
 
 def _units(kind: str, value: object) -> int:
     array = as_array(value)
-    clip = frames_of(array) if array is not None and kind == "video" else array
-    return 0 if clip is None else clip.shape[0 if kind == "video" else -1]
+    if array is None:
+        return 0
+    if kind != "video":
+        return int(array.shape[-1])
+    clip = frames_of(array)
+    if clip is None:
+        return 0
+    return int(clip.shape[0])
 
 
 _ENDINGS = {

@@ -248,15 +248,15 @@ class KubernetesEngine:
             remaining = [
                 one for one in self._api.pods(name) if one["status"].get("phase") in ("Pending", "Running")
             ]
-            return (
-                AttemptStatus(state="running", running=len(remaining), reason="ending")
-                if remaining
-                else AttemptStatus(state="ended")
-            )
+            if remaining:
+                return AttemptStatus(state="running", running=len(remaining), reason="ending")
+            return AttemptStatus(state="ended")
         if is_true(job, "Complete", "Failed"):
             return AttemptStatus(state="ended")
-        spec, status = job["spec"], job.get("status", {})
-        active, ending = status.get("active", 0), status.get("terminating", 0)
+        spec = job["spec"]
+        status = job.get("status", {})
+        active = status.get("active", 0)
+        ending = status.get("terminating", 0)
         if _is_leaving(job):
             return AttemptStatus(state="running", running=active + ending, reason="ending")
         reasons: Counter[str] = Counter()
@@ -296,7 +296,8 @@ class KubernetesEngine:
         """See `Engine.logs`: the newest pod's output and end."""
         pods = self._api.pods(name, element=element)
         for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
-            text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)
+            text = self._api.log(pod["metadata"]["name"])
+            end = how_ended(pod)
             if text or end:
                 return "\n".join(filter(None, [text.rstrip("\n"), end])) + "\n"
         return ""

@@ -40,8 +40,10 @@ class KubernetesApi:
             raise MissingDependency(
                 "clusters of Kubernetes need its client: pip install 'penstock-data[k8s]'"
             ) from error
-        self._namespace, self._heard = namespace, False
-        self._config_error, self._refusal = config.ConfigException, client.ApiException
+        self._namespace = namespace
+        self._heard = False
+        self._config_error = config.ConfigException
+        self._refusal = client.ApiException
         configuration = client.Configuration()
         try:
             if context or not _inside():

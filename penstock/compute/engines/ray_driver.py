@@ -32,7 +32,9 @@ class _Driver:
     """An attempt's runners."""
 
     def __init__(self, ray: Any, settings: dict[str, Any], ends: threading.Event) -> None:
-        self._ray, self._settings, self._ends = ray, settings, ends
+        self._ray = ray
+        self._settings = settings
+        self._ends = ends
         resources = {
             "num_cpus": settings["cpus"],
             **({"memory": settings["memory_bytes"]} if settings["memory_bytes"] else {}),
@@ -49,7 +51,8 @@ class _Driver:
         self._running: dict[Any, int] = {}
 
     def run(self) -> int:
-        waiting, status = deque(range(self._elements)), 0
+        waiting = deque(range(self._elements))
+        status = 0
         while waiting or self._running:
             while waiting and len(self._running) < self._slots and not self._ends.is_set():
                 self._begin(waiting.popleft())

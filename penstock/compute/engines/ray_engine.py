@@ -144,7 +144,8 @@ class RayEngine:
         body = self._asked("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
         asked = {"CPU": self._facts["cpus"], "GPU": self._facts["gpus"]}
-        each, there = [], []
+        each = []
+        there = []
         for name, n in asked.items():
             if n:
                 used, total = (report.get("usage") or {}).get(name) or (0, 0)
@@ -195,4 +196,6 @@ def _authorization() -> dict[str, str]:
             token = Path(path).read_text().strip()
         except OSError as error:
             raise InvalidCluster(f"the token of Ray (RAY_AUTH_TOKEN_PATH): {error}") from error
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    if token:
+        return {"Authorization": f"Bearer {token}"}
+    return {}

@@ -106,7 +106,9 @@ class Elements:
     def place(self) -> str:
         """Human-readable location: 'Slurm job 12 in partition long'."""
         more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
-        return f"Slurm job {self.jobs[0]}{more}" if self.jobs else ""
+        if self.jobs:
+            return f"Slurm job {self.jobs[0]}{more}"
+        return ""
 
 
 def plain(reason: str) -> str:
@@ -364,7 +366,8 @@ class SlurmEngine:
                 self._queue.answer(["scancel", *elements.held])
             except EngineUnreachable as error:  # another user's
                 _logger.warning("%s", error)
-        waiting, running = elements.count(WAITING), elements.count(RUNNING)
+        waiting = elements.count(WAITING)
+        running = elements.count(RUNNING)
         known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
         return AttemptStatus(
             state="running" if running else "waiting" if waiting else "ended" if known else "unknown",

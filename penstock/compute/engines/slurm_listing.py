@@ -83,7 +83,8 @@ def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WID
 
 def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
     """Return the jobs of these names in any state; Slurm forgets a job MinJobAge (300 s) after its end."""
-    columns, jobs = {**_WIDTHS, "Name": 300, "Comment": 400}, list[QueuedJob]()
+    columns = {**_WIDTHS, "Name": 300, "Comment": 400}
+    jobs = list[QueuedJob]()
     for group in command_groups(names):
         jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
     return jobs
@@ -91,11 +92,13 @@ def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
 
 def command_groups(names: Sequence[str]) -> Iterator[list[str]]:
     """Yield names in groups that fit into a command."""
-    group, n_bytes = list[str](), 0
+    group = list[str]()
+    n_bytes = 0
     for name in names:
         if group and n_bytes + len(name) > NAMES_BYTES:
             yield group
-            group, n_bytes = [], 0
+            group = []
+            n_bytes = 0
         group.append(name)
         n_bytes += len(name) + 1
     if group:
@@ -141,7 +144,9 @@ def resources_of(text: str) -> dict[str, int]:
 
 
 def _seconds(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    if text.isdigit():
+        return int(text)
+    return None
 
 
 def cluster_name(answer: Answer) -> str:
@@ -165,11 +170,9 @@ def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
     elif config.get("PreemptType") == "preempt/partition_prio":
         text = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
         facts = dict(re.findall(r"(GraceTime|PreemptMode)=(\S+)", text))
-        where, time, mode = (
-            f"partition {job.partition}",
-            facts.get("GraceTime", "0"),
-            facts.get("PreemptMode", ""),
-        )
+        where = f"partition {job.partition}"
+        time = facts.get("GraceTime", "0")
+        mode = facts.get("PreemptMode", "")
     else:
         return ""
     modes = (mode if mode and mode.lower() != "cluster" else config.get("PreemptMode", "")).upper()
@@ -179,7 +182,9 @@ def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
         return f"a preemption suspends it ({where}), and lets it save nothing"
     given_s = clock_seconds(time)
     text = f"a preemption leaves {given_s + kill_s} s (GraceTime {given_s} of {where}, KillWait {kill_s})"
-    return text if given_s + kill_s >= grace_s else f"{text}: less than grace_s = {grace_s}"
+    if given_s + kill_s >= grace_s:
+        return text
+    return f"{text}: less than grace_s = {grace_s}"
 
 
 def _qos(answer: Answer, name: str) -> tuple[str, str]:

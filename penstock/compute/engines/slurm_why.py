@@ -69,7 +69,9 @@ def limit_behind(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
     for limit in limits:
         if limit.used is None or limit.used + limit.asked > limit.limit:
             return limit
-    return limits[0] if limits else None
+    if limits:
+        return limits[0]
+    return None
 
 
 def _of_associations(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:

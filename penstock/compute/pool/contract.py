@@ -89,7 +89,9 @@ def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence
     for limit_s in [timeout_s] if each is None else each:
         if not (isinstance(limit_s, int | float) and 0 < limit_s < math.inf):
             raise InvalidRuntime(f"timeout_s={limit_s!r}; accepted: a finite number of seconds above 0")
-    return [cast("float", timeout_s)] * n_units if each is None else each
+    if each is None:
+        return [cast("float", timeout_s)] * n_units
+    return each
 
 
 def checked(function: Callable[[Any], Any]) -> bytes:

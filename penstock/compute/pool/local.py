@@ -168,7 +168,8 @@ class LocalCompute:
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
         limits = checked_limits(timeout_s, len(units))
-        news, room = threading.Condition(self._lock), threading.Condition(self._lock)
+        news = threading.Condition(self._lock)
+        room = threading.Condition(self._lock)
         work = _Map(
             function=checked(function),
             environment=worker_environment((*self._variables, *variables)),
@@ -229,7 +230,8 @@ class LocalCompute:
                 reply = work.consume(index)
                 if reply is None and work.stopped:
                     raise InvalidRuntime("this engine was closed in the middle of a map")
-                news, work.reported = work.done > work.reported, work.done
+                news = work.done > work.reported
+                work.reported = work.done
             if news and progress is not None:
                 progress(work.reported, len(work.units))
             if reply is not None:
@@ -255,7 +257,9 @@ class LocalCompute:
 
     def _run(self, work: _Map, lot: Sequence[int]) -> None:
         bodies: list[bytes] = []
-        n_units, nbytes, spent_s = 0, 0, 0.0
+        n_units = 0
+        nbytes = 0
+        spent_s = 0.0
         replies: Iterable[tuple[Reply, float]] = ()
         for index in lot:
             body = _pickled(work.units[index])
@@ -280,7 +284,9 @@ class LocalCompute:
         for reply, seconds in replies:
             with self._lock:
                 work.put(owed.pop(0), reply)
-            n_units, nbytes, spent_s = n_units + 1, nbytes + _nbytes(reply), spent_s + seconds
+            n_units = n_units + 1
+            nbytes = nbytes + _nbytes(reply)
+            spent_s = spent_s + seconds
         give_back(len(owed))
         work.size_lot(n_units, spent_s, nbytes)
 

@@ -97,7 +97,8 @@ class Worker:
                     pass_fds=descriptors,
                     start_new_session=True,
                 )
-                self._messages, self._held = worker.Messages(self._sock), ours.pop_all()
+                self._messages = worker.Messages(self._sock)
+                self._held = ours.pop_all()
         except OSError as error:
             raise InvalidRuntime(
                 f"a worker process cannot start ({error}); use fewer workers, or look at the limits on "
@@ -135,7 +136,8 @@ class Worker:
         A timeout ends the iterator and the worker. given_back: receives how many of the last units had not started
         after `RECALL_S`. Raises: Death if the process dies in the first unit without a reply; WorkerFailed.
         """
-        n_units, place = len(units), 0
+        n_units = len(units)
+        place = 0
         recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf
         self._send(b"".join(worker.message(worker.UNIT, unit) for unit in units), limits_s[0])
         self._tickets[0].sendall(worker.GO * n_units)
@@ -148,7 +150,8 @@ class Worker:
                 except TimeoutError:
                     if deadline_s <= recall_s:
                         raise
-                    n_back, recall_s = self._take_back(), math.inf
+                    n_back = self._take_back()
+                    recall_s = math.inf
                     n_units -= n_back
                     given_back(n_back)
                     if place == n_units:
@@ -270,7 +273,8 @@ class Pool:
     def close(self) -> None:
         """End the idle workers."""
         with self._changed:
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
         _end(idle)
 
     def run(

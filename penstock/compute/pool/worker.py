@@ -25,9 +25,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-FUNCTION, UNIT = b"f", b"u"  # to the worker: (sys.path, pickled function); a pickled unit
-READY, VALUE, FAILED = b"r", b"v", b"x"  # from the worker: loaded; an encoded value; encoded [code, reason]
-GO, SKIP = b"g", b"s"  # tickets: the next unit starts; the parent took it back, and gets no answer
+# to the worker: (sys.path, pickled function); a pickled unit
+FUNCTION = b"f"
+UNIT = b"u"
+# from the worker: loaded; an encoded value; encoded [code, reason]
+READY = b"r"
+VALUE = b"v"
+FAILED = b"x"
+# tickets: the next unit starts; the parent took it back, and gets no answer
+GO = b"g"
+SKIP = b"s"
 
 MAX_BYTES = 2**32
 """Largest message, in bytes."""
@@ -35,11 +42,14 @@ MAX_BYTES = 2**32
 ARRAY_KINDS = "?biufcmMSU"
 """Dtype kinds that raw bytes describe fully."""
 
-_SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_TEXT = frozenset({str})
 _HEADER = struct.Struct(">cQ")
 _LENGTH = struct.Struct(">Q")
-_PIECE_BYTES, _SMALL_BYTES = 2**18, 2**16
-_HEADLINE_CHARS, _TRACE_CHARS = 500, 1500
+_PIECE_BYTES = 2**18
+_SMALL_BYTES = 2**16
+_HEADLINE_CHARS = 500
+_TRACE_CHARS = 1500
 FAULT = "fault"
 """Failure code of broken code or a failing machine: no outcome of the unit."""
 
@@ -75,7 +85,8 @@ class Messages:
     """Reads messages from a socket; buffers the start of later ones."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._held = sock, bytearray()
+        self._sock = sock
+        self._held = bytearray()
 
     def next(self, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
         """Return the next message's kind and body. deadline_s: on the monotonic clock.
@@ -90,7 +101,8 @@ class Messages:
             raise ValueError(f"a message of {nbytes} bytes; accepted: at most {MAX_BYTES}")
         end = _HEADER.size + nbytes
         self._fill(end, deadline_s)
-        body, self._held = self._held, self._held[end:]
+        body = self._held
+        self._held = self._held[end:]
         del body[end:], body[: _HEADER.size]
         return kind, body
 
@@ -273,7 +285,8 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
             continue
         try:
             if kind == FUNCTION:
-                function, reply = _load(body), (READY, b"")
+                function = _load(body)
+                reply = (READY, b"")
             else:
                 reply = VALUE, encoded(function(_unit(body)))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even SystemExit, is this unit's outcome

@@ -166,7 +166,8 @@ class NameBudget:
 
     def __init__(self, name: str) -> None:
         """Start with no names. name: of the file, for errors."""
-        self._name, self._n = name, 0
+        self._name = name
+        self._n = 0
 
     def names(self, patterns: list[str]) -> Iterator[str]:
         """Yield the names of some patterns. Raises: Corrupt if the file's patterns name too many."""

@@ -80,7 +80,8 @@ class TopicColumn:
         numbers = np.frombuffer(bytes(self._data), np.int64)
         if not _exact(numbers):
             return False
-        self._dtype, self._data = value.dtype, bytearray(numbers.astype(np.float64).tobytes())
+        self._dtype = value.dtype
+        self._data = bytearray(numbers.astype(np.float64).tobytes())
         return True
 
     def _as_texts(self) -> Iterator[bytes]:
@@ -126,7 +127,9 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list):
         return [_plain(one) for one in value]
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
 
 
 FACTS = "episode.json"
@@ -204,15 +207,19 @@ class EpisodeBuilder:
 
 class _Topic:
     def __init__(self, message: LogMessage, name: str, where: str) -> None:
-        self.channel, self._name, self._where = message.channel, name, where
+        self.channel = message.channel
+        self._name = name
+        self._where = where
         self._leave_out = f"leave the topic out (--without {self.channel.topic})"
         with damage_named(f"{where}: its definition"), self._refused("it"):
             self._decode = decoder_of(self.channel)
         self._kind = kind_of(self.channel.type_name)
         self._columns: dict[str, TopicColumn] = {}
         self._sizes: dict[str, int] = {}
-        self._codec, self._frames = "", list[bytes]()
-        self._log_times, self._stamps = array("q"), array("q")
+        self._codec = ""
+        self._frames = list[bytes]()
+        self._log_times = array("q")
+        self._stamps = array("q")
         self._stamp_name: str | None = ""  # None once a message has no stamp
 
     def _refused(self, what: str) -> "_NamedErrors":
@@ -305,7 +312,8 @@ class _Topic:
 
 class _NamedErrors:
     def __init__(self, where: str, leave_out: str) -> None:
-        self._where, self._leave_out = where, leave_out
+        self._where = where
+        self._leave_out = leave_out
 
     def __enter__(self) -> None:
         return None
@@ -324,5 +332,7 @@ def _ns_of(stamp: Any) -> int | None:
             if not all(isinstance(one, np.integer | int) for one in parts):
                 return None
             ns = int(parts[0]) * 10**9 + int(parts[1])
-            return ns if 0 <= ns < 2**63 else None
+            if 0 <= ns < 2**63:
+                return ns
+            return None
     return None

@@ -51,7 +51,8 @@ def mcap_messages(file: io.RawIOBase, where: str, stated: StatedCounts) -> Itera
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema, Statistics
 
-        schemas, channels = dict[int, Any](), dict[int, LogChannel]()
+        schemas = dict[int, Any]()
+        channels = dict[int, LogChannel]()
         for record in _records(file):
             if isinstance(record, Schema):
                 schemas[record.id] = record

@@ -139,7 +139,9 @@ def _of_json(value: Any, schema: Any) -> Any:
         return np.bool_(value)
     if isinstance(value, float) or (isinstance(value, int) and own_schema.get("type") == "number"):
         return np.float64(value)
-    return np.int64(value) if isinstance(value, int) and -(2**63) <= value < 2**63 else value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return np.int64(value)
+    return value
 
 
 def _protobuf_decoder(channel: LogChannel) -> Decoder:
@@ -253,7 +255,9 @@ def _usual(ros1: bool) -> Mapping[str, Any]:
 
 class _Types:
     def __init__(self, definitions: Mapping[str, Any], *, ros1: bool) -> None:
-        self._definitions, self._ros1, self._n_left = definitions, ros1, MAX_LEAVES
+        self._definitions = definitions
+        self._ros1 = ros1
+        self._n_left = MAX_LEAVES
 
     def node_of(self, name: str, depth: int = 0) -> _TypeNode:
         if name not in self._definitions:
@@ -273,7 +277,8 @@ class _Types:
         return _TypeNode("struct", sum(node.least for node in members.values()), None, members)
 
     def _node(self, description: Any, depth: int) -> _TypeNode:
-        kind, of = description[0].name, description[1]
+        kind = description[0].name
+        of = description[1]
         if kind == "BASE":
             if of[0] == "string":
                 return _TypeNode("string", 4)
@@ -317,8 +322,10 @@ def _read_ros1(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
 
 class _MessageReader:
     def __init__(self, data: bytes, order: str, *, cdr: bool) -> None:
-        self.data, self.at = data, 0
-        self._swapped, self._cdr = order != _NATIVE, cdr
+        self.data = data
+        self.at = 0
+        self._swapped = order != _NATIVE
+        self._cdr = cdr
         self._of_count: Literal["little", "big"] = "little" if order == "<" else "big"
 
     def value(self, node: _TypeNode) -> Any:
@@ -355,7 +362,9 @@ class _MessageReader:
         values = np.frombuffer(self._take(length * size), dtype)
         if dtype.kind == "b":
             return values.view(np.uint8) != 0
-        return values.astype(node.dtype) if self._swapped else values
+        if self._swapped:
+            return values.astype(node.dtype)
+        return values
 
     def _take(self, nbytes: int) -> bytes:
         data = self.data[self.at : self.at + nbytes]

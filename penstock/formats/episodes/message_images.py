@@ -22,7 +22,8 @@ _CHANNELS |= {"bayer_gbrg": 1, "bayer_grbg": 1}
 _DEPTHS = {"8U": "u1", "8S": "i1", "16U": "u2", "16S": "i2", "32S": "i4", "32F": "f4", "64F": "f8"}
 
 _DEMUXERS = {"jpeg": "jpeg_pipe", "png": "png_pipe", "h264": "h264", "h265": "hevc", "av1": "obu"}
-_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
+_PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_DEPTH_BYTES = 2**30
 _MOST_TICKS = 2**31 - 1
 """Longest time between two mp4 packets, in ticks."""

@@ -53,7 +53,10 @@ def _runs(
     with _opened(store, info) as (file, where):
         data = _group(file, "data", where)
         _compare_masks(file, data, where, stated)
-        first, stop, nbytes, n_steps = 0, 0, 0, 0
+        first = 0
+        stop = 0
+        nbytes = 0
+        n_steps = 0
         for stop, name in enumerate(_demos(data), 1):
             demo = _group(data, name, where)
             arrays = [array for _, array in _arrays(demo, options, f"{where}, {name}")]
@@ -67,7 +70,8 @@ def _runs(
             nbytes += size
             if nbytes >= RUN_BYTES:
                 yield ImportRun(info, first, stop, nbytes)
-                first, nbytes = stop, 0
+                first = stop
+                nbytes = 0
         if first < stop:
             yield ImportRun(info, first, stop, nbytes)
         total = _attributes(data).get("total")
@@ -93,7 +97,8 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
         for name in _demos(data)[run.first : run.stop]:
             demo = _group(data, name, where)
             at = f"{where}, {name}"
-            fields, steps = dict[str, bytes](), set[int]()
+            fields = dict[str, bytes]()
+            steps = set[int]()
             for field, array in _arrays(demo, options, at):
                 fields[field] = _npy(array)
                 steps.add(array.shape[0] if array.shape else -1)
@@ -240,8 +245,12 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
-    return value if isinstance(value, str | int | float | bool) or value is None else repr(value)
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return repr(value)
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value

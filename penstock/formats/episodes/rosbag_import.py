@@ -23,7 +23,8 @@ from .mcap_import import mcap_messages
 from .message_decoders import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
 
 OPTIONS = frozenset({"clocks"})
-_ENDING, _METADATA = ".bag", "metadata.yaml"
+_ENDING = ".bag"
+_METADATA = "metadata.yaml"
 _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
 _MOST_NAMES = 2**18
@@ -100,7 +101,8 @@ def described_bag(store: Store, info: ObjectInfo) -> DescribedBag:
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
-        where, data = file.path, file.read()
+        where = file.path
+        data = file.read()
     with damage_named(where):
         from ruamel.yaml import YAML
 
@@ -138,7 +140,9 @@ class _Bags:
         options: ColumnarOptions,
         stated: StatedCounts,
     ) -> None:
-        self._store, self._infos, self._options = store, infos, options
+        self._store = store
+        self._infos = infos
+        self._options = options
         self._stated = stated
 
     def runs(self, info: ObjectInfo) -> list[ImportRun]:

@@ -58,7 +58,9 @@ class ImportReport:
 
     def describe(self, version: Version, parent: Version | None, missing_parts: list[str]) -> None:
         """Take the version's name, size and exclusions. parent: the version before the import."""
-        self.name, self.id, self.samples = version.name, version.id, len(version)
+        self.name = version.name
+        self.id = version.id
+        self.samples = len(version)
         self.missing_parts = missing_parts
         self.notes += stay_out(version, parent)
 

@@ -115,7 +115,8 @@ class UnitReader:
             raise errors[-1]
 
     def _samples(self, run: ImportRun) -> Iterator[Sample]:
-        known, total = dict[tuple[str, ...], dict[str, str]](), 0
+        known = dict[tuple[str, ...], dict[str, str]]()
+        total = 0
         most = max(BOMB_BYTES, BOMB_TIMES * run.info.nbytes)
         token = token_of(self.store, run.info)
         for sample in self.readable.samples(run):
@@ -228,13 +229,15 @@ class Spilled:
 
     def __init__(self) -> None:
         self._spill = Spill()
-        self._lock, self._seen = threading.Lock(), set[bytes]()
+        self._lock = threading.Lock()
+        self._seen = set[bytes]()
         self.kinds: dict[tuple[str, ...], Rows] = {}
         self.twice: dict[str, str] = {}
 
     def add(self, sample: Sample) -> None:
         """Add a sample; of a repeated key, record only the key."""
-        hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
+        hashed = key_hash(sample.key)
+        kind = tuple(sorted(sample.fields))
         with self._lock:
             if hashed in self._seen:
                 self.twice[sample.key] = sample.source["raw_key"]

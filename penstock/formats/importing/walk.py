@@ -76,7 +76,9 @@ class Walk:
 
     def failed(self) -> list[str]:
         """Errors of unreadable shards. Waits for all shards."""
-        return self._failures if self.walked is not None else []
+        for walk in self._walks:
+            walk.result()  # a shard's thread adds its failure before it ends
+        return self._failures
 
     @property
     def has_failed(self) -> bool:

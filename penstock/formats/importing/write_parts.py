@@ -88,7 +88,8 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
         return WrittenParts(parts, 0, len(parts))
     except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
         pass  # not yet written, or not completely
-    every, opened = list[_OpenPart](), dict[tuple[str, ...], _OpenPart]()
+    every = list[_OpenPart]()
+    opened = dict[tuple[str, ...], _OpenPart]()
     try:
         for sample in samples:
             kind = tuple(sorted(sample.fields))
@@ -149,7 +150,8 @@ class _OpenPart:
         )
         self._part: Part | None = None
         self.nbytes = 0
-        self._waiting, self._n_waiting = list[Sample](), 0
+        self._waiting = list[Sample]()
+        self._n_waiting = 0
         with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not yet written, or not completely
             self._part = Part.from_json(parse_json_object(layout.store.get(self._note).data))
         self.was_there = self._part is not None
@@ -171,7 +173,8 @@ class _OpenPart:
             self._writer.add_block(sample_block(self._waiting))
         elif self._waiting:
             self._writer.add(self._waiting[0])
-        self._waiting, self._n_waiting = [], 0
+        self._waiting = []
+        self._n_waiting = 0
 
     def finish(self, noted: bool = False) -> Part:
         if self._part is None:

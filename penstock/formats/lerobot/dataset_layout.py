@@ -210,7 +210,9 @@ def _unread_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for name, value in row.items()
         if not (name in _KNOWN or name.startswith(_PLACES) or _is_column(name, value))
     }
-    return [f"meta/: columns of episodes that are not read: {shortened(sorted(unread))}"] if unread else []
+    if unread:
+        return [f"meta/: columns of episodes that are not read: {shortened(sorted(unread))}"]
+    return []
 
 
 def _is_column(name: str, value: Any) -> bool:

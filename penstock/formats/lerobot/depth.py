@@ -18,7 +18,8 @@ _NUMBERS = ("video.depth_min", "video.depth_max", "video.shift", "video.use_log"
 
 def is_depth(feature: Mapping[str, Any]) -> bool:
     """Return whether `info.json` marks a feature as a depth map, by LeRobot's current or earlier name."""
-    info, video_info = _object(feature, "info"), _object(feature, "video_info")
+    info = _object(feature, "info")
+    video_info = _object(feature, "video_info")
     marks = (info.get("is_depth_map"), info.get("video.is_depth_map"), video_info.get("video.is_depth_map"))
     return any(mark is True for mark in marks)
 

@@ -147,9 +147,11 @@ def _lists(column: Any) -> list[Any]:
     return lists
 
 
-PERSISTENT, EVENTS = "language_persistent", "language_events"
+PERSISTENT = "language_persistent"
+EVENTS = "language_events"
 COLUMNS = PERSISTENT, EVENTS
-TASK, SUBTASK = "task", "subtask"
+TASK = "task"
+SUBTASK = "subtask"
 """Styles of LeRobot's tasks, and of the subtasks that rows index."""
 SPEAKER = "assistant"
 """Role of subtasks, as in LeRobot's own language columns."""

@@ -98,7 +98,9 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     """Write a file of rows, and each camera's videos."""
     assert isinstance(unit, EpisodeUnit)
-    survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
+    survey = unit.survey
+    tables = list[Any]()
+    written = list[dict[str, Any]]()
     totals = RowTotals()
     videos = {
         camera: _Videos(camera, field, survey.features.get(camera, {}), unit.number, outbox)
@@ -177,7 +179,10 @@ class _Videos:
         self, camera: str, field: str, described: Mapping[str, Any], chunk: int, outbox: Outbox
     ) -> None:
         """Begin a camera's videos. described: the feature as in the version's `episode.json`."""
-        self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
+        self._camera = camera
+        self._field = field
+        self._chunk = chunk
+        self._outbox = outbox
         self._described = described
         self._writer: Mp4Writer | None = None
         self._kind: tuple[Any, ...] = ()
@@ -188,7 +193,8 @@ class _Videos:
         with self._packets(sample, episode) as (video, span):
             if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
                 self.finish()
-                self._writer, self._kind = Mp4Writer(video[1]), span.kind
+                self._writer = Mp4Writer(video[1])
+                self._kind = span.kind
             codec = video[1].codec_context
             channels = channels_of(codec.pix_fmt, self._described)
             shape = [codec.height, codec.width, channels]
@@ -200,7 +206,8 @@ class _Videos:
 
     @contextmanager
     def _packets(self, sample: ExportSample, episode: PlannedEpisode) -> Iterator[tuple[Any, PacketSpan]]:
-        what, data = f"sample {sample.key!r}, {self._field}", sample.fields[self._field]
+        what = f"sample {sample.key!r}, {self._field}"
+        data = sample.fields[self._field]
         if not self._field.endswith(".run"):
             with opened(io.BytesIO(data), what) as video:
                 yield video, read_span(video, what, episode.length)
@@ -216,7 +223,8 @@ class _Videos:
                 f"videos/{self._camera}/chunk-{self._chunk:03d}/file-{self._n:03d}.mp4", self._writer.finish()
             )
             self._writer.close()
-            self._writer, self._n = None, self._n + 1
+            self._writer = None
+            self._n = self._n + 1
 
     def close(self) -> None:
         if self._writer is not None:
@@ -228,7 +236,8 @@ def _text(time: Fraction) -> str:
 
 
 def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict[str, Any]:
-    n, out = episode.length, dict[str, Any]()
+    n = episode.length
+    out = dict[str, Any]()
     for name in survey.streams:
         values = array_of(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
         if not values.ndim or len(values) != n:

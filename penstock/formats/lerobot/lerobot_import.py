@@ -165,9 +165,12 @@ class LeRobotDataset:
         language: Mapping[str, Mapping[str, Any]] | None,
         chosen: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self._store, self._chosen = store, chosen
+        self._store = store
+        self._chosen = chosen
         self.stated = stated
-        self.infos, self.layout, self.features = infos, layout, features
+        self.infos = infos
+        self.layout = layout
+        self.features = features
         self.language = language
         self.episode_notes = EpisodeNotes()
         self._lock = threading.Lock()
@@ -209,7 +212,9 @@ class LeRobotDataset:
         streams = sorted(
             name for name, one in self.features.items() if one["dtype"] not in ("video", "string")
         )
-        return f"{'action' if 'action' in streams else streams[0]}.ns.npy" if streams else None
+        if streams:
+            return f"{'action' if 'action' in streams else streams[0]}.ns.npy"
+        return None
 
     def videos_of(self, data: str) -> list[str]:
         """Return the sorted keys of an object's videos."""
@@ -248,7 +253,8 @@ class LeRobotDataset:
 
     def rows(self, episode: LeRobotEpisode, frames: Sequence[FrameTimes]) -> ReadSample:
         """Return an episode without videos. frames: times of its cameras' frames."""
-        layout, info = self.layout, self.infos[episode.data]
+        layout = self.layout
+        info = self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
         table, texts = self._table(info, episode.number, what)

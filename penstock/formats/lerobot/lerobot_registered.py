@@ -53,7 +53,10 @@ from .rows import FrameTimes
 
 AT_ONCE = 8
 """Episodes read concurrently."""
-PACKETS, STREAMS, LANGUAGE, ROW_BLOCKS = "media_index", "streams", "language", "row_blocks"
+PACKETS = "media_index"
+STREAMS = "streams"
+LANGUAGE = "language"
+ROW_BLOCKS = "row_blocks"
 """Groups of packet tables, other copied fields, language, and row blocks of long streams."""
 PART_EPISODES = 1024
 """Fewest episodes per part but the last."""
@@ -190,7 +193,9 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], numbe
 def _row_blocks(sample: ReadSample, field: str) -> bytes:
     """Return row blocks; b"" for a short field."""
     data = sample.fields[field]
-    return index_rows(data) if has_row_blocks(field, len(data)) else b""
+    if has_row_blocks(field, len(data)):
+        return index_rows(data)
+    return b""
 
 
 class _ReadEpisode(NamedTuple):
@@ -227,7 +232,8 @@ class EpisodeParts:
 
         left_out: samples to replace. used: objects that the version depends on.
         """
-        root, place = self.root, place_id(self.store, used)
+        root = self.root
+        place = place_id(self.store, used)
         groups = self._groups(parent)
         if is_adopted(root.store, place):
             raise Conflict(
@@ -236,7 +242,8 @@ class EpisodeParts:
             )
         txn = transaction(root, self.dataset, place, chosen, parent)
         put_place(root.store, place, self.store.url)
-        parts, shards = list[Part](), list[ForeignShard]()
+        parts = list[Part]()
+        shards = list[ForeignShard]()
         with root.heartbeat(txn):
             read = progress(self._read(fresh), "register", total=len(fresh))
             for number, numbers in enumerate(self._apart(fresh)):
@@ -313,7 +320,9 @@ class EpisodeParts:
             n: {self.source.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
         }
         last = {key: at for at, n in enumerate(numbers) for key in keys[n]}
-        out, episodes, until = list[list[int]](), list[int](), 0
+        out = list[list[int]]()
+        episodes = list[int]()
+        until = 0
         for at, number in enumerate(numbers):
             episodes.append(number)
             until = max([until, *(last[key] for key in keys[number])])
@@ -331,13 +340,15 @@ class EpisodeParts:
         read: Iterator[_ReadEpisode],
         group_of: Mapping[str, str],
     ) -> tuple[Part, list[ForeignShard]]:
-        shards, starts = dict[str, ForeignShard](), dict[str, int]()
+        shards = dict[str, ForeignShard]()
+        starts = dict[str, int]()
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})
             (shards[camera],) = shards_of([self.source.infos[key] for key in videos], len(videos))
             starts |= dict(zip(videos, shards[camera].offsets, strict=True))
         places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
-        keys, prefix = list[str](), f"data/{txn}/registered"
+        keys = list[str]()
+        prefix = f"data/{txn}/registered"
         blocks = [field for field in group_of if field.endswith(ROWS)] if self._is_long(episodes) else []
         writer = PartWriter(
             self.root.store, txn=txn, attempt="registered", name=name, group_of=group_of.__getitem__
@@ -358,8 +369,10 @@ class EpisodeParts:
         finally:
             writer.close()
         for camera, shard in shards.items():
-            field, group = f"{camera}.run", group_of[f"{camera}.run"]
-            path, spans = path_of(place, shard), {field: np.array(places[camera], np.int64)}
+            field = f"{camera}.run"
+            group = group_of[f"{camera}.run"]
+            path = path_of(place, shard)
+            spans = {field: np.array(places[camera], np.int64)}
             index = IndexFiles.of(path, pa.array(keys), spans).put(
                 self.root.store,
                 f"{prefix}/{group}-{name}",

@@ -52,4 +52,6 @@ def lines_beside(
             imported[line] -= 1
         else:
             rest.append(line)
-    return None if imported.total() else rest
+    if imported.total():
+        return None
+    return rest

@@ -15,7 +15,8 @@ from .sample import ForeignSample
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
 """Metadata member's possible extensions; the first that is no field is used."""
-KEY, METADATA = "key", "metadata"
+KEY = "key"
+METADATA = "metadata"
 """Columns of exports to MDS and LitData."""
 COLUMN_BYTES = 2**20
 """Largest key or metadata document, in bytes."""

@@ -237,7 +237,8 @@ class Checksums:
             self._n_left -= len(content)
 
 
-BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+BOMB_BYTES = 2**30
+BOMB_TIMES = 1000
 """Most decompressed bytes of an object, or times its own size if that is more."""
 _READ_BYTES = 2**20
 _XZ_MEMORY_BYTES = 2**28

@@ -102,12 +102,16 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     version = root.open(ref)
     if not (places := _places_of(version)):
         raise InvalidRuntime(f"{version.name} has no registered bytes: all its bytes are in the root")
-    report, known = AdoptionReport(version=version.name, id=version.id), set[str]()
-    counted, done, denies = dict[str, int](), dict[str, str](), 0
+    report = AdoptionReport(version=version.name, id=version.id)
+    known = set[str]()
+    counted = dict[str, int]()
+    done = dict[str, str]()
+    denies = 0
     # Repeated if another process publishes a version, or takes samples down, meanwhile.
     while new := [one for one in _versions(root, version, places) if one.id not in known]:
         _check_readable(new, places)
-        denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
+        denied = DeniedBytes(root.store, root.state.denies)
+        denies = root.state.last_deny
         units = _units(new, places)
         finished = in_threads(_AdoptionWork(denied), units, workers, report.failures)
         for unit, n, skipped, nbytes in progress(
@@ -143,7 +147,8 @@ def _places_of(version: Version) -> set[str]:
 
 
 def _versions(root: Root, version: Version, places: Collection[str]) -> list[Version]:
-    state, out = root.log.refresh(), [version]
+    state = root.log.refresh()
+    out = [version]
     for records in state.datasets.values():
         for record in records:
             if record.retired is None and record.id != version.id:
@@ -181,14 +186,17 @@ class _AdoptionWork:
 
     def __call__(self, unit: _ShardUnit) -> tuple[_ShardUnit, int, int, int]:
         version = unit.rows[0][0]
-        placed, store = version.placed, primary_of(version.store)
+        placed = version.placed
+        store = primary_of(version.store)
         assert placed is not None
-        objects, rows = placed.objects(unit.path), by_shard(version)[unit.path]
+        objects = placed.objects(unit.path)
+        rows = by_shard(version)[unit.path]
         fields, live = _fields(unit, objects)
         denied = self.denied.in_shard(unit.rows, rows)
         n = skipped = copied = 0
         for number, placed_object in enumerate(objects):
-            name, key = f"{placed_object.store.url}/{placed_object.key}", rows[number].path
+            name = f"{placed_object.store.url}/{placed_object.key}"
+            key = rows[number].path
             try:
                 if number in denied:
                     raise denied_error(name)
@@ -197,7 +205,9 @@ class _AdoptionWork:
                 if live[number]:
                     raise
                 continue  # its samples are excluded, and its bytes changed, are gone, or are denied
-            n, skipped, copied = n + 1, skipped + (not is_new), copied + is_new * placed_object.nbytes
+            n = n + 1
+            skipped = skipped + (not is_new)
+            copied = copied + is_new * placed_object.nbytes
         return unit, n, skipped, copied
 
 
@@ -269,7 +279,8 @@ def _fields(unit: _ShardUnit, objects: Sequence[PlacedObject]) -> tuple[list[lis
 
 
 def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
-    index, at = IndexFile(version.store, IndexPlace.of(shard), whole=True), 0
+    index = IndexFile(version.store, IndexPlace.of(shard), whole=True)
+    at = 0
     while at < index.n_rows:
         rows = index.read_group(index.row_group_of(at))
         yield rows

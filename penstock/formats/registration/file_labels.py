@@ -313,7 +313,9 @@ def _earlier_labels(version: Version) -> str:
         chosen = producer.get("imported", producer.get("registered"))
         if isinstance(chosen, Mapping):
             by_folder = f"--label-from {FOLDER}" if chosen.get("label_from") == FOLDER else ""
-            return "--labels" if chosen.get("label_table") else by_folder
+            if chosen.get("label_table"):
+                return "--labels"
+            return by_folder
     return ""
 
 

@@ -186,7 +186,8 @@ def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals:
 
 
 def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
-    n, sources = len(keys), rows.sources
+    n = len(keys)
+    sources = rows.sources
     if isinstance(sources, Repeated):
         known = {name: pa.repeat(value, n) for name, value in sources.value.items()}
     else:

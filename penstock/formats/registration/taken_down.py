@@ -76,7 +76,9 @@ class TakenDown:
             named = {**source, "raw_key": rows.objects[number], "source_key": rows.source_keys[number]}
             if not self.has_sample(key, {name: text_of(text) for name, text in named.items()}):
                 remaining.append(number)
-        return rows if len(remaining) == len(rows.source_keys) else rows.take(remaining)
+        if len(remaining) == len(rows.source_keys):
+            return rows
+        return rows.take(remaining)
 
     def everything(self, what: str) -> Denied:
         """Return the error of a source from which nothing is left. what: its denied objects or samples."""

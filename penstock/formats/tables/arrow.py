@@ -28,7 +28,8 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
     """Return the `*.arrow` objects, with the first one's class names."""
-    tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
+    tables = [info for info in infos if info.key.lower().endswith(".arrow")]
+    labels = None
     for info in tables[:1]:
         with opened(store, info) as file:
             labels = features_of(_batches(_Reads(file))[0]).labels
@@ -50,7 +51,8 @@ class _Reads:
         return getattr(self._file, name)
 
     def read(self, nbytes: int = -1) -> bytes:
-        at, data = self._file.tell(), self._file.read(nbytes)
+        at = self._file.tell()
+        data = self._file.read(nbytes)
         self._kept.append((pa.py_buffer(data).address, at, data))
         return data
 
@@ -88,7 +90,9 @@ def _samples(
     schema, batches = _batches(reads)
     features = features_of(schema)
     check_labels(info.key, features.labels, labels)
-    rows, first, keys = TableRows(schema, features, options, info.key), 0, set[str]()
+    rows = TableRows(schema, features, options, info.key)
+    first = 0
+    keys = set[str]()
     agreed.check(info.key, rows.columns)
     for batch in batches:
         batch.validate(full=True)
@@ -106,7 +110,8 @@ def _samples(
 def _sample(
     row: Row, at: int, columns: dict[str, _Values | None], options: ColumnarOptions, info: ObjectInfo
 ) -> ForeignSample:
-    sample, fields = row.sample, dict[str, ByteRange]()
+    sample = row.sample
+    fields = dict[str, ByteRange]()
     for value in row.values:
         if value.column.kind == "field":
             fields[value.name] = _place(value, at, columns[value.column.column], row.where)
@@ -150,13 +155,16 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
 
 def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
     """Return the buffer of values, and their starts and the last's end: int64 [rows + 1]."""
-    kind, width, inner = array.type, 1, array
+    kind = array.type
+    width = 1
+    inner = array
     if plain_type(kind) != kind:  # views have no offsets
         return None
     if is_list(kind):
         if not (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)):
             return None
-        width, inner = kind.value_type.bit_width // 8, array.values
+        width = kind.value_type.bit_width // 8
+        inner = array.values
     edges = np.arange(array.offset, array.offset + len(array) + 1)
     if pa.types.is_fixed_size_binary(kind):
         edges *= kind.byte_width
@@ -174,7 +182,9 @@ def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int6
     else:
         return None
     buffer = inner.buffers()[-1]
-    return None if buffer is None else (buffer, edges * width)
+    if buffer is None:
+        return None
+    return (buffer, edges * width)
 
 
 OPTIONS = frozenset({"key", "fields"})
@@ -187,7 +197,8 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 
 def batches(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the objects, one run each."""
-    labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
+    labels = of_first_readable(infos, partial(_labels, store))
+    agreed = ColumnAgreement()
     return Readable(
         infos,
         lambda info: [ImportRun(info, nbytes=info.nbytes)],
@@ -209,7 +220,8 @@ def _read_samples(
         schema, batches = _batches(file)
         features = features_of(schema)
         check_labels(run.info.key, features.labels, labels)
-        rows, row = TableRows(schema, features, options, run.info.key), 0
+        rows = TableRows(schema, features, options, run.info.key)
+        row = 0
         agreed.check(run.info.key, rows.columns)
         for batch in batches:
             batch.validate(full=True)

@@ -28,7 +28,8 @@ _BLOBS = "all_binary"
 _ADDRESS = "_rowaddr"
 _ROW_BITS = 32
 _URLS = ("/", "s3://", "gs://", "az://")
-_VERSIONS, _DATA = "_versions/", "data/"
+_VERSIONS = "_versions/"
+_DATA = "data/"
 _NAMES = KnownNames[list[list[str]]]()
 
 
@@ -121,8 +122,11 @@ class _FragmentReader:
         fragments: dict[str, _Fragment],
         options: ColumnarOptions,
     ) -> None:
-        self._store, self._dataset, self._schema = store, dataset, schema
-        self._fragments, self._options = fragments, options
+        self._store = store
+        self._dataset = dataset
+        self._schema = schema
+        self._fragments = fragments
+        self._options = options
         self.agreed = ColumnAgreement()
 
     def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
@@ -165,7 +169,8 @@ class _FragmentReader:
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
     """Yield runs of consecutive rows, each with its first row's index."""
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
-    plain, start = batch.drop_columns([_ADDRESS]), 0
+    plain = batch.drop_columns([_ADDRESS])
+    start = 0
     for at in range(1, len(numbers) + 1):
         if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
             yield int(numbers[start]), plain.slice(start, at - start)

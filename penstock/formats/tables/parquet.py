@@ -245,7 +245,8 @@ def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, Sche
 
 
 KEY = "key"
-GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
+GROUP_BYTES = 32 * 2**20
+GROUP_ROWS = 1024
 """Limits on a row group; a sample larger than the first is a group by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),

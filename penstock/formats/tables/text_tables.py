@@ -66,7 +66,8 @@ def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: s
     key = row_key(object_key, row)
     if options.key is not None:
         key = key_of_value(values.get(options.key), options.key, where)
-    fields, metadata = dict[str, bytes](), dict[str, Any]()
+    fields = dict[str, bytes]()
+    metadata = dict[str, Any]()
     for column, value in values.items():
         if value is None or column == options.key or column in options.without:
             continue
@@ -74,9 +75,11 @@ def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: s
             word = options.fields.get(column) or ("txt" if isinstance(value, str) else "json")
             into: dict[str, Any] = fields
             content: Any
-            name, content = field_name(column, word), encoded(value, word, column, where)
+            name = field_name(column, word)
+            content = encoded(value, word, column, where)
         else:
-            into, name = metadata, metadata_name(column)
+            into = metadata
+            name = metadata_name(column)
             content = value
             if isinstance(value, str):
                 content = check_text(value, column, where)
@@ -100,13 +103,15 @@ def chunks(file: ObjectFile) -> Iterator[bytes]:
 
 def lines(file: ObjectFile) -> Iterator[bytes]:
     """Yield lines without their ends. Raises: InvalidSample for one that is too long."""
-    rest, number = b"", 0
+    rest = b""
+    number = 0
     for data in chunks(file):
         first, *more = data.split(b"\n")
         rest += first
         for line in more:
             yield rest.removesuffix(b"\r")
-            rest, number = line, number + 1
+            rest = line
+            number = number + 1
         if len(rest) > MAX_LINE_BYTES:
             raise InvalidSample(
                 f"{file.path}, row {number} has more than {MAX_LINE_BYTES:,} bytes; keep what is large in other files"
@@ -147,7 +152,8 @@ class _RowLines:
     """The lines of a CSV file. A row has several if its cells have line breaks."""
 
     def __init__(self, file: ObjectFile) -> None:
-        self._name, self._lines = file.path, lines(file)
+        self._name = file.path
+        self._lines = lines(file)
         self.nbytes = 0
         """Bytes of the current row."""
 
@@ -202,9 +208,12 @@ def _list_of_objects(values: dict[str, Any]) -> str:
 
 class _Text:
     def __init__(self, file: ObjectFile) -> None:
-        self._name, self._chunks = file.path, chunks(file)
+        self._name = file.path
+        self._chunks = chunks(file)
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._text, self._at, self._ended = "", 0, False
+        self._text = ""
+        self._at = 0
+        self._ended = False
         self.is_array = False
         """Set once the first value is requested."""
 
@@ -253,7 +262,8 @@ class _Text:
             except (ValueError, RecursionError) as error:
                 raise self._damaged(row, str(error)) from error
             if (n := len(self._text) - self._at) > MAX_JSON_CHARACTERS:
-                what, advice = f"{self._name}, row {row}", "Keep what is large in other files"
+                what = f"{self._name}, row {row}"
+                advice = "Keep what is large in other files"
                 raise InvalidSample(beyond(what, n, "characters", MAX_JSON_CHARACTERS, advice))
             # Doubles each time, so that a large value is not parsed again for every chunk.
             for _ in range(more):
@@ -284,7 +294,8 @@ class _Text:
             read = self._decoder.decode(data, final=self._ended)
         except UnicodeDecodeError as error:
             raise InvalidSample(f"{self._name} is not UTF-8: {error.reason}; write it again") from error
-        self._text, self._at = self._text[self._at :] + read, 0
+        self._text = self._text[self._at :] + read
+        self._at = 0
 
 
 CSV = TextTables((".csv",), _csv_rows)

@@ -39,7 +39,10 @@ from .tfds_info import stated_records
 MOST_FEATURES = 2**14
 MOST_VALUES = 2**24
 """Most values of a feature; one byte can become eight in memory."""
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 _NUMBERS_END = 2**29
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28

@@ -13,7 +13,8 @@ from ..objects.failed_starts import FailedStart, put_failed_start
 from ..run_folder import RunFolder
 from ..step_file import LastStep
 
-FIRST_S, LONGEST_S = 10.0, 600.0
+FIRST_S = 10.0
+LONGEST_S = 600.0
 UNREADABLE = -2
 """Steps of a run whose record is damaged, or may not be read."""
 SILENT_ENDS = 12
@@ -100,7 +101,9 @@ class Failures:
             self.lines = _with(self.lines, alike)
             self.step = step
             self.line = line
-        return None if is_over else wait_s
+        if is_over:
+            return None
+        return wait_s
 
 
 def _with(lines: list[str], line: str) -> list[str]:
@@ -230,7 +233,9 @@ def _bounded(lines: list[str]) -> str:
     """Return lines as a text of at most MOST_TEXT characters, without its middle if it is longer."""
     text = "\n".join(line[:500] for line in lines)
     half = MOST_TEXT // 2 - 20
-    return text if len(text) <= MOST_TEXT else f"{text[:half]}\n[...]\n{text[-half:]}"
+    if len(text) <= MOST_TEXT:
+        return text
+    return f"{text[:half]}\n[...]\n{text[-half:]}"
 
 
 def note_failure(

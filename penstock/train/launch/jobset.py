@@ -44,7 +44,8 @@ class JobSets:
     """Runs of one record in one namespace of a cluster."""
 
     def __init__(self, record: str, cluster: Cluster) -> None:
-        self._record, self._cluster = Root(record), cluster
+        self._record = Root(record)
+        self._cluster = cluster
         self._opened: KubernetesApi | None = None
 
     @property
@@ -84,7 +85,8 @@ class JobSets:
     def submit(self, spec: RunSpec) -> str:
         """See `Launcher.submit`. A JobSet of the name that ended, or waits with another file, is replaced."""
         body = self._body(spec)
-        name, until_s = body["metadata"]["name"], time.monotonic() + CANCEL_S + spec.grace_s
+        name = body["metadata"]["name"]
+        until_s = time.monotonic() + CANCEL_S + spec.grace_s
         while self._api.create_jobset(body) is None:
             jobset = self._api.jobset(name)
             if jobset is not None and not _is_leaving(jobset):
@@ -141,7 +143,8 @@ class JobSets:
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`. Kubernetes sends SIGTERM first, so ranks may save before they end."""
-        name, until_s = self._name(run), None
+        name = self._name(run)
+        until_s = None
         while (jobset := self._api.jobset(name)) is not None:
             if not _is_leaving(jobset):
                 self._api.delete_jobset(name, jobset["metadata"]["uid"])
@@ -172,7 +175,8 @@ class JobSets:
 
     def _recorded(self, run: str, before_us: int) -> Iterable[Span]:
         folder = RunFolder(self._record.store, run)
-        attempts, last = folder.attempts(), {event.attempt: event for event in folder.events()}
+        attempts = folder.attempts()
+        last = {event.attempt: event for event in folder.events()}
         ranks_per_node = folder.ranks_per_node(attempts)
         met = [
             Span(
@@ -229,7 +233,8 @@ class JobSets:
         )
 
     def _body(self, spec: RunSpec) -> Json:
-        cluster, nodes = self._cluster, spec.node_range[1]
+        cluster = self._cluster
+        nodes = spec.node_range[1]
         if nodes > 1 and not cluster.queue:
             raise InvalidCluster(
                 f"queue is missing for a run on {nodes} nodes: name a LocalQueue; Kueue starts all pods or none"
@@ -266,7 +271,8 @@ class JobSets:
         return object_name(self._record.url, run)
 
     def _place(self, jobset: Mapping[str, Any]) -> str:
-        namespace, queue = self._cluster.kubernetes.namespace, self._cluster.queue
+        namespace = self._cluster.kubernetes.namespace
+        queue = self._cluster.queue
         words = f"JobSet {jobset['metadata']['name']} in namespace {namespace}"
         return f"{words}, queue {queue}" if queue else words
 

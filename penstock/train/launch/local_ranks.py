@@ -68,7 +68,8 @@ class LocalRanks:
 
     def name(self) -> str:
         """See `Launcher.name`: other users, and other folders of temporary files, have other locks."""
-        user, folder = user_name() or os.getuid(), self._processes.folder.parent
+        user = user_name() or os.getuid()
+        folder = self._processes.folder.parent
         return f"machine {socket.gethostname()}, user {user}, TMPDIR {folder}"
 
     def describe(self, spec: RunSpec) -> str:
@@ -79,7 +80,9 @@ class LocalRanks:
     def notes(self, spec: RunSpec) -> list[str]:
         """See `Launcher.notes`."""
         most = spec.node_range[1]
-        return [f"nodes = {spec.nodes!r} is 1 on this machine"] if most > 1 else []
+        if most > 1:
+            return [f"nodes = {spec.nodes!r} is 1 on this machine"]
+        return []
 
     def check(self, spec: RunSpec) -> str:
         """See `Launcher.check`."""
@@ -90,7 +93,8 @@ class LocalRanks:
         """See `Launcher.submit`."""
         _refuse(spec)
         self._processes.check_folder()
-        name, log = self._name(spec.run), self._path(spec.run, "log")
+        name = self._name(spec.run)
+        log = self._path(spec.run, "log")
         with (
             self._processes.open(name, "lock", "a+") as lock,
             self._processes.open(name, "log", "ab") as output,
@@ -152,7 +156,9 @@ class LocalRanks:
     def _ranks(self, run: str) -> str:
         """Return the processes of the ranks, in words."""
         numbers = holders(self._path(run, RANKS_KIND))
-        return f"processes {', '.join(map(str, numbers))}" if numbers else "processes"
+        if numbers:
+            return f"processes {', '.join(map(str, numbers))}"
+        return "processes"
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
@@ -181,7 +187,8 @@ class LocalRanks:
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`."""
-        name, until_s = self._name(run), time.monotonic() + END_S
+        name = self._name(run)
+        until_s = time.monotonic() + END_S
         while self._processes.is_locked(name) or self._processes.is_held(name, RANKS_KIND):
             pid = self._process(run)
             if pid is not None:
@@ -231,7 +238,9 @@ class LocalRanks:
         if 0 in counts:  # of an earlier release, where all starts had the number of the run's first file
             spec = RunFolder(Root(self._record).store, run).first_spec()
             counts.append(1 if spec is None else spec.ranks_per_node)
-        return rank if max(counts, default=1) > 1 else None
+        if max(counts, default=1) > 1:
+            return rank
+        return None
 
     def missing_log(self, run: str) -> MissingLog | None:
         """See `Launcher.missing_log`."""

@@ -82,7 +82,8 @@ def run_node(
     lock: File that torchrun and the ranks lock together while they live.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
-        stopped, command = Path(folder, "stopped"), [*command]
+        stopped = Path(folder, "stopped")
+        command = [*command]
         lock = lock or Path(folder, "lock")
         os.close(os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         if TEE[0] in command:

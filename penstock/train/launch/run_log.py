@@ -241,7 +241,9 @@ def rank_starts(answer: Answer, log: str) -> list[RankStart]:
 
 def time_us(times: Mapping[str, Any], name: str) -> int | None:
     value = times.get(name)
-    return value if type(value) is int and 0 < value < LIMIT else None
+    if type(value) is int and 0 < value < LIMIT:
+        return value
+    return None
 
 
 def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:

@@ -61,7 +61,9 @@ def create_places(spec: RunSpec) -> None:
 
 def _checkpoints(spec: RunSpec) -> Root | None:
     """Return the root of a run's checkpoints; None for a replay, which saves none."""
-    return None if STEPS in spec.env else Root(spec.checkpoints or spec.record)
+    if STEPS in spec.env:
+        return None
+    return Root(spec.checkpoints or spec.record)
 
 
 def _prove_writable(store: Store, key: str) -> None:

@@ -55,7 +55,8 @@ class SlurmJobs:
     """Runs of one record on a Slurm cluster."""
 
     def __init__(self, record: str, cluster: Cluster) -> None:
-        self._record, self._cluster = Root(record).url, cluster
+        self._record = Root(record).url
+        self._cluster = cluster
         self._queue = SlurmQueue(cluster.submit)
 
     def name(self) -> str:
@@ -311,7 +312,9 @@ _FILE = "penstock-file:"
 def _file_of(job: QueuedJob) -> str:
     """Return the digest of the file that a job has; "" for a job of an earlier release."""
     word = job.comment.partition(" ")[0]
-    return word.removeprefix(_FILE) if word.startswith(_FILE) else ""
+    if word.startswith(_FILE):
+        return word.removeprefix(_FILE)
+    return ""
 
 
 def _status(jobs: Sequence[QueuedJob], starts: list[AccountedJob]) -> RunStatus:
@@ -357,4 +360,6 @@ def _place(job: QueuedJob) -> str:
 
 
 def _ended_place(starts: list[AccountedJob]) -> str:
-    return f"Slurm job {starts[-1].job_id}, {starts[-1].state}" if starts else ""
+    if starts:
+        return f"Slurm job {starts[-1].job_id}, {starts[-1].state}"
+    return ""

@@ -44,7 +44,9 @@ class TrackedSteps:
     """The last step that a tracker has, in the record of the run."""
 
     def __init__(self, record: str, run: str, tracker: str) -> None:
-        self._root, self._run, self._tracker = Root(record), run, tracker
+        self._root = Root(record)
+        self._run = run
+        self._tracker = tracker
         self._store = primary_of(self._root.store)
         self._key = RunFolder(self._store, run).key(f"trackers/{tracker}.json")
 
@@ -120,12 +122,18 @@ class TrackerFeed:
         first: int,
     ) -> None:
         """Start sending. steps: from the record, or None. first: first step of this start."""
-        self._name, self._tracker, self._facts, self._checkpoint = name, tracker, facts, checkpoint
-        self._steps, self._first = steps, first
+        self._name = name
+        self._tracker = tracker
+        self._facts = facts
+        self._checkpoint = checkpoint
+        self._steps = steps
+        self._first = first
         self._held: list[HeldStep] = []
-        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
         self._unsettled: list[tuple[float, int]] = []  # (time, last step) of batches that the record lacks
-        self._begun, self._last = False, -1 if steps is not None else first - 1
+        self._begun = False
+        self._last = -1 if steps is not None else first - 1
         self._end: RunEnd | None = None
         self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
         self._thread.start()

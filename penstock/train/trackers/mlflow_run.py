@@ -30,7 +30,8 @@ STEP = "penstock.step"
 """Metric with the last step of each batch; its newest value is the last step that MLflow has."""
 MAX_METRICS = 1000
 """Most metrics per request of MLflow."""
-_DIGEST_CHARS, _NAME_CHARS = 36, 250
+_DIGEST_CHARS = 36
+_NAME_CHARS = 250
 _NAME = re.compile(r"[^\w./ -]")
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -38,10 +39,12 @@ _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 class MlflowRun:
     """See `Tracker`."""
 
-    knows_steps, settle_s = True, 0.0
+    knows_steps = True
+    settle_s = 0.0
 
     def __init__(self, run: str) -> None:
-        self._run, self._id = run, ""
+        self._run = run
+        self._id = ""
         self._client: MlflowClient | None = None
 
     def begin(self, facts: RunFacts, last: int) -> int:

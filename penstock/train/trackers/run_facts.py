@@ -93,12 +93,16 @@ def newest_checkpoint(checkpoints: str | None, run: str) -> str:
     if checkpoints is None:
         return ""
     steps = marker.steps(primary_of(Root(checkpoints).store), run)
-    return f"{_url(checkpoints)}/{marker.marker_key(run, steps[-1])}" if steps else ""
+    if steps:
+        return f"{_url(checkpoints)}/{marker.marker_key(run, steps[-1])}"
+    return ""
 
 
 def _trail(record: str, run: str) -> str:
     viewer = redact(os.environ.get("PENSTOCK_VIEW_URL", "")).rstrip("/")
-    return f"{viewer}/r/{quote(run, safe='')}" if viewer else f"{_url(record)}/trails/{run}/"
+    if viewer:
+        return f"{viewer}/r/{quote(run, safe='')}"
+    return f"{_url(record)}/trails/{run}/"
 
 
 def _url(root: str) -> str:

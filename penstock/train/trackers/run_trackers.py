@@ -41,7 +41,10 @@ class RunTrackers:
                 raise MissingDependency(
                     f"the tracker {name} needs its package: pip install 'penstock-data[{name}]'"
                 ) from error
-        self._names, self._run, self._record, self._checkpoints = names, run, record, checkpoints
+        self._names = names
+        self._run = run
+        self._record = record
+        self._checkpoints = checkpoints
         self._feeds: list[TrackerFeed] = []
         self._newest: HeldStep | None = None
 

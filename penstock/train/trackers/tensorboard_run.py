@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class TensorboardRun:
     """See `Tracker`."""
 
-    knows_steps, settle_s = False, 0.0
+    knows_steps = False
+    settle_s = 0.0
 
     def __init__(self, run: str) -> None:
         self._folder = os.path.join(os.environ.get("TENSORBOARD_LOGGING_DIR") or "runs", run)

@@ -23,7 +23,8 @@ class WandbRun:
     def __init__(self, run: str) -> None:
         self._name = run
         self._run: wandb.Run | None = None
-        self._last, self._versions = -1, 0
+        self._last = -1
+        self._versions = 0
 
     @property
     def knows_steps(self) -> bool:

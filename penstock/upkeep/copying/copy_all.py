@@ -43,7 +43,8 @@ def _copied(
     cluster: "Cluster | None",
 ) -> Iterator[Copied]:
     if cluster is None:
-        transfer, at_once = migration.transfer(), migration.at_once
+        transfer = migration.transfer()
+        at_once = migration.at_once
         return copied_here(items(), transfer, report.failed, at_once=at_once, may_exist=migration.may_exist)
     from .copy_job import copied_on
 

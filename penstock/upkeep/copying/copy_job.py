@@ -90,7 +90,9 @@ class NotCopied:
     @property
     def error(self) -> PenstockError:
         """The reason as an exception."""
-        return ObjectNotFound(self.why) if self.is_missing else PenstockError(self.why)
+        if self.is_missing:
+            return ObjectNotFound(self.why)
+        return PenstockError(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,8 @@ _transfers: dict[CopySettings, Transfer | Compared] = {}
 def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:
     if settings not in _transfers:
         _transfers.clear()
-        source, target = node.open(settings.source), node.open(settings.target)
+        source = node.open(settings.source)
+        target = node.open(settings.target)
         transfer = Transfer(
             source, target, Pace(settings.requests_per_s, settings.bytes_per_s), hash=settings.hash
         )
@@ -167,7 +170,8 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     pace = migration.pace
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
     words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
-    store, place = migration.target, StoredPlace.of(migration.target)
+    store = migration.target
+    place = StoredPlace.of(migration.target)
     if migration.notes:
         store = open_store(f"{place.url.rstrip('/')}/{migration.notes.rstrip('/')}", place.options)
     return Job(
@@ -183,7 +187,8 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
 def settings_of(migration: Migration, cluster: Cluster) -> CopySettings:
     """Return each process's settings, with its share of the rate limits."""
     processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
-    requests, nbytes = migration.pace.requests_per_s, migration.pace.bytes_per_s
+    requests = migration.pace.requests_per_s
+    nbytes = migration.pace.bytes_per_s
     return CopySettings(
         source=StoredPlace.of(migration.source).url,
         target=StoredPlace.of(migration.target).url,
@@ -207,7 +212,9 @@ def copied_on(
 
     items: returns the items not yet in the journal. Raises: as `attach`.
     """
-    engine, settings, n_others = cluster.open(), settings_of(migration, cluster), 0
+    engine = cluster.open()
+    settings = settings_of(migration, cluster)
+    n_others = 0
     try:
         for attempt in count():
             job = job_of(migration, attempt)
@@ -259,7 +266,8 @@ class _Units:
     """Units of at most `ITEMS` objects and `HELD_BYTES`, or one larger object."""
 
     def __init__(self, items: Iterator[Item], settings: CopySettings) -> None:
-        self._items, self._settings = items, settings
+        self._items = items
+        self._settings = settings
 
     def __call__(self) -> Iterator[CopyUnit]:
         run: list[Item] = []
@@ -267,7 +275,8 @@ class _Units:
         for item in self._items:
             if run and (len(run) == ITEMS or nbytes + (item.nbytes or 0) > HELD_BYTES):
                 yield CopyUnit(settings=self._settings, items=run)
-                run, nbytes = [], 0
+                run = []
+                nbytes = 0
             run.append(item)
             nbytes += item.nbytes or 0
         if run:

@@ -77,7 +77,9 @@ class Migration:
     def transfer(self) -> Transfer | Compared:
         """Return the callable that copies items in this process."""
         transfer = Transfer(self.source, self.target, self.pace, self.scratch, self.hash)
-        return Compared(self.source, self.target, transfer) if self.compared else transfer
+        if self.compared:
+            return Compared(self.source, self.target, transfer)
+        return transfer
 
 
 Failed = Callable[[str, PenstockError, int | None], None]

@@ -30,7 +30,8 @@ from loader.storage.threads import DaemonPool
 
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 
-PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
+PIECE_BYTES = 16 * 2**20
+SMALL_PIECE_BYTES = 4 * 2**20
 """Larger objects are read in ranges of this size; small ranges cost a server more (Ceph: 8 % more at 4 MiB).
 
 The smaller size is for stores that return each range in a new buffer.
@@ -58,8 +59,12 @@ class Transfer:
     def __init__(
         self, source: Store, target: Store, pace: Pace, scratch: str | None = None, hash: str = "sha256"
     ) -> None:
-        self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
-        self._hash, self._room = hash, MemoryBudget(ROOM_BYTES)
+        self._source = source
+        self._target = target
+        self._pace = pace
+        self._scratch = scratch
+        self._hash = hash
+        self._room = MemoryBudget(ROOM_BYTES)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Clients of other stores accept only `bytes`, so the buffer is copied.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
@@ -86,7 +91,8 @@ class Transfer:
 
     def digest(self, store: Store, path: str) -> str:
         """Return the SHA-256 of an object as stored. Reads it whole."""
-        digest, asked = Digest("", "sha256"), 0
+        digest = Digest("", "sha256")
+        asked = 0
         with self._room.for_bytes(BESIDE_BYTES):
             pieces = PieceReader(store, path)
             try:
@@ -115,9 +121,12 @@ class Transfer:
         return info.nbytes
 
     def _size_of_manifest(self, item: Item) -> int | None:
-        data, digest = self._target.get(item.path).data, self._digest(item)
+        data = self._target.get(item.path).data
+        digest = self._digest(item)
         digest.update(data)
-        return len(data) if str(digest) == item.digest else None
+        if str(digest) == item.digest:
+            return len(data)
+        return None
 
     def _unknown(self, item: Item) -> Copied:
         self._pace.take(requests=1)
@@ -184,7 +193,9 @@ class Transfer:
         return True
 
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
-        digest, etag, at = self._digest(item), item.etag or None, 0
+        digest = self._digest(item)
+        etag = item.etag or None
+        at = 0
         sequential = SequentialRead(self._source, item.path, len(view))
         try:
             while nbytes := sequential.next_bytes(at):
@@ -202,12 +213,14 @@ class Transfer:
         self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
     ) -> str:
         pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
-        etag, asked = self._fetch(item.path, begin, pieces[0], pinned), 1
+        etag = self._fetch(item.path, begin, pieces[0], pinned)
+        asked = 1
         coming: deque[Future[str]] = deque()
         try:
             for number, piece in enumerate(pieces):
                 while asked < len(pieces) and len(coming) <= AHEAD:
-                    context, at = copy_context(), begin + asked * self._piece
+                    context = copy_context()
+                    at = begin + asked * self._piece
                     coming.append(
                         self._readers.submit(context.run, self._fetch, item.path, at, pieces[asked], etag)
                     )
@@ -228,7 +241,9 @@ class Transfer:
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
-        pieces, digest, asked = PieceReader(self._source, item.path, info), self._digest(item), 0
+        pieces = PieceReader(self._source, item.path, info)
+        digest = self._digest(item)
+        asked = 0
         try:
             check(self._source, item, pieces.info.nbytes, "")
             while piece := pieces.next():
@@ -280,7 +295,9 @@ class Compared:
     """A transfer that also verifies items without a digest. Thread-safe."""
 
     def __init__(self, source: Store, target: Store, transfer: Transfer) -> None:
-        self._source, self._target, self._transfer = source, target, transfer
+        self._source = source
+        self._target = target
+        self._transfer = transfer
 
     def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
         """Copy an item. Raises: Corrupt if either store returns different bytes on each read; as `Transfer`."""

@@ -32,15 +32,19 @@ class Pace:
         for name, limit in (("requests_per_s", requests_per_s), ("bytes_per_s", bytes_per_s)):
             if limit is not None and not limit > 0:
                 raise InvalidRuntime(f"{name} = {limit:g}: a number above 0 is needed, or leave it out")
-        self.requests_per_s, self.bytes_per_s = requests_per_s, bytes_per_s
+        self.requests_per_s = requests_per_s
+        self.bytes_per_s = bytes_per_s
         self._costs = (1 / requests_per_s if requests_per_s else 0.0, 1 / bytes_per_s if bytes_per_s else 0.0)
-        self._lock, self._clock, self._sleep = Lock(), clock, sleep
+        self._lock = Lock()
+        self._clock = clock
+        self._sleep = sleep
         self._free_s = [clock(), clock()]  # when the next request and the next byte may go
 
     def take(self, requests: int = 0, nbytes: int = 0) -> None:
         """Wait until the limits allow these requests and bytes."""
         with self._lock:
-            now, wait_s = self._clock(), 0.0
+            now = self._clock()
+            wait_s = 0.0
             for which, amount in enumerate((requests, nbytes)):
                 begin = max(now, self._free_s[which])
                 self._free_s[which] = begin + amount * self._costs[which]

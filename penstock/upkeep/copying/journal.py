@@ -43,9 +43,11 @@ class Journal:
     """
 
     def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
-        self._target, self._folder = target, folder
+        self._target = target
+        self._folder = folder
         # The time only orders runs: the later run's line for a key is used.
-        self._run, self._count = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}", 0
+        self._run = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}"
+        self._count = 0
         self._lines: list[str] = []
         keys = sorted(info.key for info in target.list(folder))
         self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
@@ -98,7 +100,9 @@ class Journal:
         """Return an object's latest record, or None."""
         with self._on_scratch():  # SQLite may write one page to disk before it reads another
             row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
-        return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
+        if row is None:
+            return None
+        return Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
 
     def __len__(self) -> int:
         with self._on_scratch():
@@ -138,7 +142,8 @@ class Journal:
     def finish(self) -> None:
         """Delete the lines and job records, which are no longer needed."""
         self._target.delete_many([*self._pieces, *self._jobs])
-        self._pieces, self._jobs = [], []
+        self._pieces = []
+        self._jobs = []
 
     def will_keep(self) -> None:
         """Import what `keep` needs (0.2 s) in the background, during the copy."""
@@ -153,12 +158,14 @@ class Journal:
             return
         from .copied_table import to_parquet
 
-        before, number = [*self._manifests, *self._pieces, *self._jobs], len(self._manifests)
+        before = [*self._manifests, *self._pieces, *self._jobs]
+        number = len(self._manifests)
         if self._manifests:
             number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
         new_keys = []
         for batch in self._in_order():
-            data, number = to_parquet(batch), number + 1
+            data = to_parquet(batch)
+            number = number + 1
             while True:
                 key = f"{self._folder}manifest-{number:012d}.parquet"
                 try:
@@ -168,7 +175,10 @@ class Journal:
                     number += 1
             new_keys.append(key)
         self._target.delete_many([key for key in before if key not in new_keys])
-        self._manifests, self._pieces, self._jobs, self._has_news = new_keys, [], [], False
+        self._manifests = new_keys
+        self._pieces = []
+        self._jobs = []
+        self._has_news = False
 
     def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
         with self._on_scratch():

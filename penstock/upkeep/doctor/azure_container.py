@@ -84,7 +84,8 @@ def azure_credential(config: Mapping[str, Any]) -> Any:
     from azure import identity
 
     where = {"authority": config["authority_host"]} if config.get("authority_host") else {}
-    tenant, client = config.get("tenant_id"), config.get("client_id")
+    tenant = config.get("tenant_id")
+    client = config.get("client_id")
     if config.get("client_secret"):
         return identity.ClientSecretCredential(tenant or "", client or "", config["client_secret"], **where)
     if file := config.get("federated_token_file"):
@@ -143,7 +144,9 @@ def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
 
 
 def _blobs(service: Any, container: str, base: str) -> Iterator[Finding]:
-    looked, archived, unfinished = 0, list[str](), list[str]()
+    looked = 0
+    archived = list[str]()
+    unfinished = list[str]()
     listed = service.get_container_client(container).list_blobs(base or None, include=["uncommittedblobs"])
     for blob in islice(listed, BLOBS):
         looked += 1

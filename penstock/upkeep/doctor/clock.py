@@ -59,4 +59,6 @@ def shown(seconds: float) -> str:
         return f"{seconds:.0f} seconds"
     if seconds < 7200:
         return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 86_400:,.0f} days"

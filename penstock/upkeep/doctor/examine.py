@@ -83,7 +83,8 @@ class Examination:
     """The examination of one store, with its findings so far."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.scratch = store, Scratch(store)
+        self.store = store
+        self.scratch = Scratch(store)
         self.findings: list[Finding] = []
         self._answers = True
 

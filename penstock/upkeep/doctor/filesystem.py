@@ -29,7 +29,8 @@ SLOW_FSYNC_S = 0.1
 
 def file_system(folder: str) -> Iterator[Finding]:
     """Yield a finding about the file system's type and its known faults."""
-    check, mount = "file system", mount_of(folder)
+    check = "file system"
+    mount = mount_of(folder)
     if mount is None:
         yield note(check, "this system does not tell what lies under a folder (no /proc/self/mountinfo)")
         return
@@ -59,7 +60,8 @@ def file_system(folder: str) -> Iterator[Finding]:
 
 def space(folder: str) -> Iterator[Finding]:
     """Yield findings about free bytes and inodes, and the limit on open files."""
-    usage, table = shutil.disk_usage(folder), os.statvfs(folder)
+    usage = shutil.disk_usage(folder)
+    table = os.statvfs(folder)
     what = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
     few_inodes = table.f_files and table.f_favail < FEW_INODES
     if few_inodes:
@@ -79,7 +81,8 @@ def space(folder: str) -> Iterator[Finding]:
 
 def links(folder: str) -> Iterator[Finding]:
     """Check hard links, which create-only writes need."""
-    source, target = os.path.join(folder, "link-from"), os.path.join(folder, "link-to")
+    source = os.path.join(folder, "link-from")
+    target = os.path.join(folder, "link-to")
     _write(source, b"linked")
     elsewhere = "keep the root on a POSIX file system (ext4, xfs, zfs, apfs) or in a bucket"
     try:
@@ -122,7 +125,8 @@ def durability(folder: str) -> Iterator[Finding]:
 
 def renames(folder: str) -> Iterator[Finding]:
     """Check that readers of a repeatedly replaced file always see it whole."""
-    target, data = os.path.join(folder, "renamed"), (b"a" * 65_536, b"b" * 65_536)
+    target = os.path.join(folder, "renamed")
+    data = (b"a" * 65_536, b"b" * 65_536)
     _write(target, data[0])
     torn: list[str] = []
     done = threading.Event()

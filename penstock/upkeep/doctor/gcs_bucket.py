@@ -121,7 +121,8 @@ def _settings(bucket: Any) -> Iterator[Finding]:
 
 def _uploads(bucket: Any, endpoint: str, base: str) -> Finding:
     # The XML API's, which the library cannot list
-    check, where = "uploads", f"{endpoint.rstrip('/')}/{quote(bucket.name)}?uploads"
+    check = "uploads"
+    where = f"{endpoint.rstrip('/')}/{quote(bucket.name)}?uploads"
     answer = bucket.client._http.get(where, params={"prefix": base}, timeout=10)
     if answer.status_code in (401, 403):
         return note(check, "not permitted to ask", "it takes storage.multipartUploads.list")

@@ -69,7 +69,8 @@ def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
     A rule acts once all its conditions hold; without an age, also on new objects.
     """
     for number, rule in enumerate(configured):
-        condition, action = rule.get("condition", {}), rule.get("action", {}).get("type")
+        condition = rule.get("condition", {})
+        action = rule.get("action", {}).get("type")
         old = condition.get("isLive") is False or int(condition.get("numNewerVersions") or 0) > 0
         if old or any(condition.get(name) is not None for name in NEVER_MET):
             continue

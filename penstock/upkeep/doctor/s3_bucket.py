@@ -30,7 +30,10 @@ class Bucket:
     """A boto3 client for one bucket, with the root's prefix ('' or ending in '/')."""
 
     def __init__(self, client: Any, name: str, prefix: str, config: Mapping[str, Any]) -> None:
-        self.client, self.name, self.prefix, self.config = client, name, prefix, config
+        self.client = client
+        self.name = name
+        self.prefix = prefix
+        self.config = config
 
     def ask(self, verb: str, **more: Any) -> Any:
         """Return the response, or {} if the setting is unset. Raises: ClientError; BotoCoreError."""
@@ -124,7 +127,10 @@ def _uploads(bucket: Bucket) -> Iterator[Finding]:
 
 
 def _tiers(bucket: Bucket) -> Iterator[Finding]:
-    check, looked, archived, more = "tiers", 0, list[str](), dict[str, str]()
+    check = "tiers"
+    looked = 0
+    archived = list[str]()
+    more = dict[str, str]()
     for _ in range(PAGES):
         answer = bucket.ask("list_objects_v2", Prefix=bucket.prefix, **more)
         for entry in answer.get("Contents", []):
@@ -149,7 +155,8 @@ def _tiers(bucket: Bucket) -> Iterator[Finding]:
 def _region(bucket: Bucket) -> Iterator[Finding]:
     there = bucket.ask("get_bucket_location").get("LocationConstraint") or "us-east-1"
     there = "eu-west-1" if there == "EU" else there
-    here, endpoint = bucket.config["region"], str(bucket.config.get("endpoint") or AWS)
+    here = bucket.config["region"]
+    endpoint = str(bucket.config.get("endpoint") or AWS)
     if there == here or AWS not in endpoint:  # other servers may name their regions freely
         yield ok("region", f"the bucket lies in {there}")
     else:

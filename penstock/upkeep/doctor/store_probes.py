@@ -170,7 +170,9 @@ def _difference(listed_keys: list[str], expected: list[str]) -> str:
         return f"{len(missing)} of {len(expected)} keys are missing ({missing[0]!r} ...)"
     if extra := sorted(set(listed_keys) - set(expected)):
         return f"{len(extra)} keys come that were not asked for ({extra[0]!r} ...)"
-    return "some keys come twice" if len(listed_keys) > len(expected) else "the keys are not in order"
+    if len(listed_keys) > len(expected):
+        return "some keys come twice"
+    return "the keys are not in order"
 
 
 TURNS = 8
@@ -191,7 +193,8 @@ def writing(scratch: Scratch) -> Iterator[Finding]:
 
 def read_after_write(scratch: Scratch) -> Iterator[Finding]:
     """Check that writes, overwrites and deletes are visible at once. Costs 9 requests per turn."""
-    check, store = "read after write", scratch.store
+    check = "read after write"
+    store = scratch.store
     for turn in range(TURNS):
         key = scratch.key(f"fresh/{turn}")
         if _there(scratch, key):
@@ -213,7 +216,9 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
     """Check that every verb returns the same ETag, which readers pin, and that an overwrite changes it."""
-    check, store, key = "etags", scratch.store, scratch.key("etag")
+    check = "etags"
+    store = scratch.store
+    key = scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag
     seen = {"get": first, "a range": store.get_range(key, 0, 1).etag, "head": store.head(key).etag}
@@ -239,7 +244,9 @@ def etags(scratch: Scratch) -> Iterator[Finding]:
 
 def ranges(scratch: Scratch) -> Iterator[Finding]:
     """Check ranges: first, middle, last, empty and beyond the end. Costs 14 requests."""
-    check, store, key = "ranges", scratch.store, scratch.key("ranges")
+    check = "ranges"
+    store = scratch.store
+    key = scratch.key("ranges")
     data = Random(1).randbytes(NBYTES)
     store.put(key, data)
     inside = ((0, 1), (NBYTES - 1, 1), (4096, 65536), (NBYTES - 5, 5), (0, NBYTES), (7, 0), (NBYTES, 0))
@@ -269,14 +276,17 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
 
 def checksums(scratch: Scratch) -> Iterator[Finding]:
     """Check the checksums of empty, small and multipart objects by reading them back. Moves 130 MiB."""
-    check, store = "checksums", scratch.store
+    check = "checksums"
+    store = scratch.store
     for nbytes in (0, 1, 65_537):
-        data, key = Random(nbytes).randbytes(nbytes), scratch.key(f"sum/{nbytes}")
+        data = Random(nbytes).randbytes(nbytes)
+        key = scratch.key(f"sum/{nbytes}")
         store.put(key, data)
         if crc32c(store.get(key).data) != crc32c(data):
             yield fail(check, f"the CRC-32C of {nbytes} bytes is another after they were read back", DAMAGED)
             return
-    key, digest = scratch.key("sum/parts"), hashlib.sha256()
+    key = scratch.key("sum/parts")
+    digest = hashlib.sha256()
     with ExitStack() as held:
         try:
             file = held.enter_context(held_file("doctor", buffering=0))
@@ -306,7 +316,9 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
 
 def copies(scratch: Scratch) -> Iterator[Finding]:
     """Check that a copy inside the store equals its source. Costs 3 requests."""
-    store, source, target = scratch.store, scratch.key("copy/from"), scratch.key("copy/to ü +%41")
+    store = scratch.store
+    source = scratch.key("copy/from")
+    target = scratch.key("copy/to ü +%41")
     store.put(source, b"copied")
     try:
         store.copy(source, target)
@@ -323,7 +335,8 @@ def copies(scratch: Scratch) -> Iterator[Finding]:
 
 
 def _filled(file: IO[bytes]) -> bytes:
-    block, digest = memoryview(Random(2).randbytes(2**20)), hashlib.sha256()
+    block = memoryview(Random(2).randbytes(2**20))
+    digest = hashlib.sha256()
     for at in range(0, PARTS_BYTES, len(block)):
         piece = block[: PARTS_BYTES - at]
         digest.update(piece)

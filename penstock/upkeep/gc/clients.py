@@ -260,7 +260,8 @@ def read_clients(
     """
     before = read_signs(store, name)
     known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
-    there, txns = leases.read(known), open_txns(state)
+    there = leases.read(known)
+    txns = open_txns(state)
     with DaemonPool(READ_AHEAD, "penstock-collect") as pool:
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     signs_now: dict[str, Sign] = {one.key: _lease_sign(one) for one in there}
@@ -312,7 +313,9 @@ def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
     known = signs.states.get(lease.key)
     if known is None:
         return None
-    return 0.0 if known[0] != _lease_sign(lease) else (known[1] + (passed(signs.at, now, 2**63) or 0)) / 1e6
+    if known[0] != _lease_sign(lease):
+        return 0.0
+    return (known[1] + (passed(signs.at, now, 2**63) or 0)) / 1e6
 
 
 def _lease_sign(lease: LeaseRecord) -> Sign:

@@ -98,7 +98,9 @@ class CollectionReport:
 
     def price_usd(self, price: float | None) -> float:
         """Return US dollars per GiB and month: the given price, or the provider's."""
-        return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
+        if price is None:
+            return PRICES_USD.get(urlsplit(self.url).scheme, 0.0)
+        return price
 
     def rows(self, price: float | None = None) -> list[dict[str, Any]]:
         """Return a row per dataset: owner, objects and bytes by state, condemned objects' price in USD per month.
@@ -260,13 +262,15 @@ def collect(
     root = root.alone  # each mirror has its own leases, log and collector files
     name = str(options.name)
     at = at or (now() if now_us is None else Moment(at_us=now_us))
-    grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)
+    grace_us = int(options.grace_s * 1e6)
+    silence_us = int(options.silence_s * 1e6)
     with ExitStack() as stack:
         _check_dataset(
             root, root.log.refresh(), options.dataset
         )  # fails unless this is a root in a supported format
         listing = stack.enter_context(listed(root.store, "data/"))
-        state, leases = root.log.refresh(), Leases(root.store)
+        state = root.log.refresh()
+        leases = Leases(root.store)
         clients = read_clients(root.store, name, state, leases, at, silence_us)
         mirror = not is_primary(root.store, state)
         # Heartbeats are not copied to a mirror, so no transaction is aborted there.
@@ -350,7 +354,8 @@ def _kept(
             lost = Unreadable(root.store, state, condemned, mirror=mirror)
             return kept, references(root.store, list(kept.values()), lost)
         except ObjectNotFound:
-            before, state = state, root.log.refresh()
+            before = state
+            state = root.log.refresh()
             if state.n == before.n:
                 raise
             # The version may have been retired and collected meanwhile. The final check reads newer leases.

@@ -29,7 +29,8 @@ class DeletedRecord:
     """Appends to a root's records of deleted objects. name: the collector's name."""
 
     def __init__(self, root: Root, name: str) -> None:
-        self._root, self._name = root, name
+        self._root = root
+        self._name = name
         self._there: dict[str, str] | None = None
         self._n = 0
 

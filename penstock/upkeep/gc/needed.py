@@ -59,7 +59,8 @@ class Unreadable:
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
-        self._store, self._claims = store, claims(state, condemned)
+        self._store = store
+        self._claims = claims(state, condemned)
         moved = 0 if state.primary is None else state.primary.n
         self._copied = state.n if mirror else moved
 
@@ -68,7 +69,9 @@ class Unreadable:
 
         The highest rank decides about a shared file.
         """
-        return 2 if record.retired is None else int(record.id in self._claims)
+        if record.retired is None:
+            return 2
+        return int(record.id in self._claims)
 
     def without(self, record: VersionRecord, path: str, error: ObjectNotFound | Corrupt) -> None:
         """Log that an unreadable file is skipped, or raise the error with advice."""
@@ -92,7 +95,8 @@ class Unreadable:
     def _what_to_do(self, record: VersionRecord) -> str:
         who = self._claims.get(record.id, [])
         if record.retired is None:
-            is_kept, end = "can be opened", "retire the version"
+            is_kept = "can be opened"
+            end = "retire the version"
         else:
             is_kept = f"is retired and kept by {', '.join(who or ['a lease'])}"
             end = f"release its holds, abort its transactions, and penstock gc sweep --give-up {record.name}"
@@ -292,7 +296,8 @@ def sorter(
         return fates[txn]
 
     def sort_out(batch: pa.RecordBatch) -> pa.Table:
-        keys, sizes = batch.column("key"), batch.column("nbytes")
+        keys = batch.column("key")
+        sizes = batch.column("nbytes")
         txns = pc.struct_field(pc.extract_regex(keys, OURS), "txn").dictionary_encode()
         names: list[str] = txns.dictionary.to_pylist()
         fates_of_txns = [fate_of(name) for name in names]
@@ -334,7 +339,8 @@ def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:
 
 def _count(tally: Tally, datasets: list[str], of: np.ndarray, fate: np.ndarray, nbytes: np.ndarray) -> None:
     kind = of * len(WHY) + fate
-    objects, total = np.bincount(kind), np.zeros(len(datasets) * len(WHY), np.int64)
+    objects = np.bincount(kind)
+    total = np.zeros(len(datasets) * len(WHY), np.int64)
     np.add.at(total, kind, nbytes)  # weights of bincount are floats, which lose bytes beyond 2^53
     for number in np.flatnonzero(objects).tolist():
         dataset, what = divmod(number, len(WHY))

@@ -88,7 +88,8 @@ def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
 
 
 def _first(ascending: pa.Array, key: str) -> int:
-    low, high = 0, len(ascending)
+    low = 0
+    high = len(ascending)
     while low < high:
         middle = (low + high) // 2
         if ascending[middle].as_py() < key:
@@ -111,7 +112,8 @@ class Before:
     """The ages of condemned objects in the previous plan. Memory: 0.1 KB per object."""
 
     def __init__(self, keys: pa.Array, ages: pa.Array) -> None:
-        self._keys, self._ages = keys, ages
+        self._keys = keys
+        self._ages = ages
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":

@@ -165,7 +165,8 @@ def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
 def as_table(objects: Iterable[SideObject]) -> pa.Table:
     """Return a table with columns key, nbytes, dataset, txn, why."""
     rows = [(info.key, info.nbytes, dataset, txn, why) for info, dataset, txn, why in objects]
-    names, text = ("key", "nbytes", "dataset", "txn", "why"), pa.large_string()
+    names = ("key", "nbytes", "dataset", "txn", "why")
+    text = pa.large_string()
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     return pa.table(
         {
@@ -323,7 +324,8 @@ def _deleted(root: Root, checked: pa.Table, done: SweepResult) -> pa.Table:
     deleted = checked.filter(
         pc.invert(pc.is_in(checked["key"], value_set=pa.array(list(refused), pa.large_string())))
     )
-    n, errors = done.n_refused, list(refused.values())
+    n = done.n_refused
+    errors = list(refused.values())
     nothing = not done.objects and not deleted.num_rows
     if nothing and n >= GIVE_UP and all(isinstance(error, Forbidden) for error in errors):
         errors[-1].add_note(
@@ -389,7 +391,8 @@ class _Jobs:
     """Condemned data-job folders. Memory: 0.2 KB per object in them."""
 
     def __init__(self, store: Store, clients: Clients) -> None:
-        self._store, self._clients = store, clients
+        self._store = store
+        self._clients = clients
         self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
 
     def worked_on(self, keys: Sequence[str]) -> list[str]:
@@ -400,7 +403,8 @@ class _Jobs:
         folders = {folder for key in keys if (folder := job_folder(key))}
         if not folders:
             return []
-        now, going = job_folders(self._store), set(keys)
+        now = job_folders(self._store)
+        going = set(keys)
         stays: set[str] = set()
         for folder in folders:
             there = now.get(folder, {})

@@ -91,7 +91,8 @@ class MigrationPlan:
 
     def price(self, egress: float | None) -> None:
         """Set the costs. egress: USD per GB; None: the list price."""
-        here, there = prices_of(self.source), prices_of(self.target)
+        here = prices_of(self.source)
+        there = prices_of(self.target)
         leaves = Prices() if here == there and egress is None else here
         leaves = leaves if egress is None else replace(leaves, egress=egress)
         self.egress_usd = self.nbytes / 1e9 * leaves.egress
@@ -130,7 +131,8 @@ def plan_migration(
 
     Raises: as `copied_entries`; as reading the source's manifests and tables.
     """
-    source, state = root.store, root.state
+    source = root.store
+    state = root.state
     after = copied_entries(source, target)
     names = [one.name for one in new_versions(state, after)]
     plan = MigrationPlan(source=source.url, target=target.url, versions=names, entries=state.n - after)

@@ -145,16 +145,20 @@ def both_sides(
     refuse: receives source keys that a listing cannot return. Raises: Conflict if the source contains a root, before
     its marker is yielded.
     """
-    here, there = _without_roots(source, refuse), objects(target)
+    here = _without_roots(source, refuse)
+    there = objects(target)
     with in_background(next, there, None) as first:  # both first pages are fetched at once
-        ours, theirs = next(here, None), first.result()
+        ours = next(here, None)
+        theirs = first.result()
     while ours or theirs:
         key = min(one.key for one in (ours, theirs) if one)
         sides = Sides(key=key, noted=journal.find(key))
         if ours and ours.key == key:
-            sides.source, ours = ours, next(here, None)
+            sides.source = ours
+            ours = next(here, None)
         if theirs and theirs.key == key:
-            sides.target, theirs = theirs, next(there, None)
+            sides.target = theirs
+            theirs = next(there, None)
         yield sides
 
 
@@ -163,7 +167,9 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
 
     Raises: Changed if the target's object is not the recorded copy; AlreadyExists if it is another object.
     """
-    info, there, noted = sides.source, sides.target, sides.noted
+    info = sides.source
+    there = sides.target
+    noted = sides.noted
     assert info is not None
     if there is None:
         return Item(path=info.key, nbytes=info.nbytes, etag=info.etag)
@@ -171,7 +177,9 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
         if there.nbytes == info.nbytes:
             # If the ETags differ, the target's object is read: a killed run may have left no record.
             other = differ(info.etag, there.etag)
-            return Item(path=info.key, nbytes=info.nbytes, etag=info.etag) if other else None
+            if other:
+                return Item(path=info.key, nbytes=info.nbytes, etag=info.etag)
+            return None
         raise AlreadyExists(
             f"it has {there.nbytes} bytes at the target and {info.nbytes} at the source: another tool wrote there, or "
             "not all of it; move that object away, then run this again"
@@ -269,7 +277,9 @@ def missing_items(source: Store, target: Store, journal: Journal) -> Iterator[It
 
 def left_out(source: Store) -> Iterator[tuple[str, str]]:
     """Yield (path, reason) for files that no listing returns. Raises: Forbidden; Transient."""
-    return unlisted(source.url) if isinstance(source, LocalStore) else iter(())
+    if isinstance(source, LocalStore):
+        return unlisted(source.url)
+    return iter(())
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
@@ -347,7 +357,8 @@ class PrefixStatus:
 def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
     """Return a plain prefix's progress, from two listings. Raises: as `check_places`; as listing."""
     check_places(source, target)
-    status, refused = PrefixStatus(), dict[str, str]()
+    status = PrefixStatus()
+    refused = dict[str, str]()
     with Journal(target, FOLDER, scratch) as journal:
         status.unfinished = journal.is_resumed
         for sides in both_sides(source, target, journal, refused.__setitem__):

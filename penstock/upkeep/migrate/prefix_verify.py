@@ -69,7 +69,8 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
     """
     check_places(source, target)
     verdict = PrefixVerdict(source=source.url, target=target.url, full=full)
-    pool, refused = DaemonPool(AT_ONCE, "penstock-verify"), dict[str, str]()
+    pool = DaemonPool(AT_ONCE, "penstock-verify")
+    refused = dict[str, str]()
     try:
         with Journal(target, FOLDER, scratch) as journal:
             waiting: list[tuple[Sides, Future[str]]] = []
@@ -103,7 +104,9 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
 
 
 def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
-    here, there, noted = sides.source, sides.target, sides.noted
+    here = sides.source
+    there = sides.target
+    noted = sides.noted
     if here is None:
         verdict.extra += 1
         return False
@@ -131,13 +134,17 @@ def _differ(sides: Sides) -> bool:
 def _compare(source: Store, target: Store, sides: Sides) -> str:
     try:
         assert sides.target is not None
-        right, where = sides.noted.digest if sides.noted else "", "when it was copied"
+        right = sides.noted.digest if sides.noted else ""
+        where = "when it was copied"
         there = _digest(target, sides.key, sides.target.nbytes, right)
         if not right:
-            right, where = _digest(source, sides.key, sides.target.nbytes, there), "at the source"
+            right = _digest(source, sides.key, sides.target.nbytes, there)
+            where = "at the source"
     except PenstockError as error:
         return f"!{error}"
-    return there if there == right else f"!{in_words(there)} at the target, {in_words(right)} {where}"
+    if there == right:
+        return there
+    return f"!{in_words(there)} at the target, {in_words(right)} {where}"
 
 
 def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -> bool:
@@ -156,7 +163,8 @@ def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -
 
 
 def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
-    digest, etag = Digest(like, "sha256"), None
+    digest = Digest(like, "sha256")
+    etag = None
     for offset in range(0, nbytes, MAX_BYTES):
         data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)
         digest.update(data)

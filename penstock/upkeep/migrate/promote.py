@@ -74,7 +74,8 @@ def promote(
     Raises: Conflict if the root is a mirror or is moving elsewhere, or the target is not its mirror; InvalidStore,
     before anything is closed, if the target's creates are not exclusive; as `migrate` and `verify_root`.
     """
-    source, state = root.store, root.state
+    source = root.store
+    state = root.state
     done = Promotion(target=target.url, former=source.url)
     moved = state.primary
     if is_verified := is_primary(source, state):
@@ -120,7 +121,8 @@ def promote_alone(target: Store) -> Promotion:
     Raises: Conflict if the target is not a mirror; Corrupt if its log is damaged; NotARoot; InvalidStore if its creates
     are not exclusive.
     """
-    marker, state = check_root(target), Log(target).state
+    marker = check_root(target)
+    state = Log(target).state
     done = Promotion(target=target.url, former=target.url)
     moved = state.primary
     if MIRROR_OF not in marker and not (moved is not None and is_primary(target, state)):
@@ -166,6 +168,7 @@ def _verified(done: Promotion, target: Store) -> bool:
 
 def _promoted(done: Promotion, target: Store) -> Promotion:
     state = Log(target).state
-    done.promoted, done.entries = is_primary(target, state), state.n
+    done.promoted = is_primary(target, state)
+    done.entries = state.n
     done.open_txns = tuple(txn.txn for txn in state.txns.values() if txn.status == "open")
     return done

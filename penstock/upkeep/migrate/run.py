@@ -119,7 +119,9 @@ def make_mirror(source: Store, target: Store) -> None:
 
 def _moved_here(store: Store) -> str | None:
     moved = Log(store).state.primary
-    return moved.token if moved is not None and moved.url == store.url else None
+    if moved is not None and moved.url == store.url:
+        return moved.token
+    return None
 
 
 def make_primary(store: Store, token: str) -> None:
@@ -231,7 +233,8 @@ def migrate(
         check_recordable(url)
     check_apart(source, target, "Choose a target beside the root")
     close_former(source, state, target)
-    after, report = copied_entries(source, target), MigrationReport(target=target.url)
+    after = copied_entries(source, target)
+    report = MigrationReport(target=target.url)
     report.entries = after
     report.versions = [one.name for one in new_versions(state, after)]
     with Journal(target, scratch=scratch) as journal:

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator
 from ...denied.record import Place
 from ...search.overlap.protected_texts import protected_path
 
-_NAME, _HASH, _ENTRY = r"[^/]+", r"[0-9a-f]{64}", r"[0-9]{12}"
+_NAME = r"[^/]+"
+_HASH = r"[0-9a-f]{64}"
+_ENTRY = r"[0-9]{12}"
 
 WITHOUT = {
     "penstock.json": "the root's id",

@@ -59,7 +59,9 @@ def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
     """Return a lifecycle table without denied names; None if it has none."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
-    return None if new is table else new
+    if new is table:
+        return None
+    return new
 
 
 def without_names(path: str, body: Json, marks: Marks) -> Json:

@@ -77,7 +77,8 @@ def check_whole(root: Root, deny: Deny) -> None:
     The takedown was then requested after the object's discovery. Costs as `objects_named`.
     """
     for dataset in all_datasets(root):
-        own, every = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+        own = DenyList([deny], dataset)
+        every = DenyList(root.state.denies, dataset)
         for joined in joined_objects(root.store, dataset):
             is_whole = any(every.denying_entry("raw", name) for name in (joined.key, joined.uri))
             if not is_whole and any(own.denying_entry("raw", name) for name in joined.names):
@@ -164,7 +165,8 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 def _fits(uri: str, pieces: list[str]) -> bool:
     # A URI consists of these pieces in order, with text between
     # Linear in the URI's length, since the object's owner decides how many pieces there are.
-    first, last = pieces[0], pieces[-1]
+    first = pieces[0]
+    last = pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):
         return False
     at = len(first)

@@ -95,7 +95,9 @@ def _remaining(root: Root, version: Version, deny: Deny, marks: Marks) -> str:
     if class_names_without(names, marks) != names:
         return "as names of classes"
     adopted = DeniedBytes(root.store, root.state.denies).adopted(version)
-    return f"in the adopted object {min(adopted[min(adopted)])}" if adopted else ""
+    if adopted:
+        return f"in the adopted object {min(adopted[min(adopted)])}"
+    return ""
 
 
 def not_removed(root: Root, record: VersionRecord, deny: Deny, where: str) -> Denied:
@@ -121,7 +123,9 @@ class _Redaction:
 
     def __init__(self, root: Root, txn: str, deny: Deny, marks: Marks) -> None:
         self._store = root.store
-        self._txn, self._deny, self._marks = txn, deny, marks
+        self._txn = txn
+        self._deny = deny
+        self._marks = marks
         self._attempt = ""
         self._shards: dict[str, TableFile] = {}
         self._denied = DeniedBytes(root.store, root.state.denies)
@@ -188,7 +192,9 @@ class _Redaction:
 
     def _labels(self, state: State) -> dict[str, list[str]]:
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
-        return {} if names is None else {LABELS: class_names_without(names, self._marks)}
+        if names is None:
+            return {}
+        return {LABELS: class_names_without(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: DenyEntries, parent: DenyEntries) -> DenyEntries:
         out = {part: dict(members) for part, members in parent.items()}
@@ -218,7 +224,8 @@ class _Redaction:
         entries = manifest["samples"]
         now = {entry["path"]: self._redacted_table(entry, denied) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}
-        counted, folder_of = counted_again(manifest, changed), folders(manifest)
+        counted = counted_again(manifest, changed)
+        folder_of = folders(manifest)
         new = {entry["path"]: entry for entry in (*entries, *manifest["stats"])}
         numbers = count()
         for folder in dict.fromkeys(folder_of[one["path"]] for one in entries):
@@ -261,7 +268,9 @@ class _Redaction:
         now = scrub(redacted, self._marks)
         if now is not redacted and is_annotation(entry):
             now = with_removed(redacted, now)
-        return None if now is table else now
+        if now is table:
+            return None
+        return now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         table = get_table(self._store, TableFile.from_json(dict(entry)))

@@ -157,7 +157,8 @@ def run_takedown(
 
 def _sort_raw(root: Root, uris: Uris, report: TakedownReport) -> None:
     shared = used_by_others(root, uris)
-    report.uris, report.shared = sorted(set().union(*uris.values()) - shared), sorted(shared)
+    report.uris = sorted(set().union(*uris.values()) - shared)
+    report.shared = sorted(shared)
 
 
 def _note_raw(root: Root, deny: Deny, uris: Uris, exclusive: Collection[str]) -> None:

@@ -31,7 +31,8 @@ _SEARCHED = re.compile(r"trainings/[^/]+/(?:windows/.*\.parquet|(?:failures|ends
 SLOW_TEXTS = ("slow_stage", "slow_source", "slow_key", "slow_version", "slow_path")
 """Columns of a window that describe its slowest sample (docs/format.md)."""
 WINDOW = "training-window"
-AT_ONCE, BATCH = 16, 256
+AT_ONCE = 16
+BATCH = 256
 """Objects read at once, and objects whose edits are applied together."""
 MOST_BYTES = 64 * 2**20
 """Larger objects are no windows or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
@@ -79,12 +80,14 @@ def named_in_records(store: Store, marks: Sequence[Marks]) -> Iterator[str]:
 
 def _batches(infos: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
     """Yield objects in batches of at most `BATCH` objects and `MOST_BYTES` bytes to read."""
-    batch, nbytes = list[ObjectInfo](), 0
+    batch = list[ObjectInfo]()
+    nbytes = 0
     for info in infos:
         read = info.nbytes if info.nbytes <= MOST_BYTES else 0
         if batch and (len(batch) == BATCH or nbytes + read > MOST_BYTES):
             yield batch
-            batch, nbytes = [], 0
+            batch = []
+            nbytes = 0
         batch.append(info)
         nbytes += read
     if batch:
@@ -140,7 +143,9 @@ def _unpacked(data: bytes, where: str) -> bytes | None:
             unpacked = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise Corrupt(f"{where} is no gzip file: {error}") from error
-    return unpacked if len(unpacked) <= MOST_BYTES else None
+    if len(unpacked) <= MOST_BYTES:
+        return unpacked
+    return None
 
 
 def _json_texts(data: bytes) -> Iterator[str]:
@@ -162,7 +167,9 @@ def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | No
         edited[name] = without(body[name])
     for name in {"lines", "unknown"} & body.keys():
         edited[name] = [without(line) for line in body[name]]
-    return None if edited == body else canonical(edited)
+    if edited == body:
+        return None
+    return canonical(edited)
 
 
 def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:

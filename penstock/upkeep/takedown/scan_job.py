@@ -109,7 +109,8 @@ def _scan(unit: ScanUnit, node: Node) -> Scan:
     key = to_json([unit.root, unit.n, unit.marks])
     if key not in _scans:
         root = root_over(node.open(unit.root))
-        deny, record = deny_entry(root, unit.n), read_record(root.store, unit.n)
+        deny = deny_entry(root, unit.n)
+        record = read_record(root.store, unit.n)
         _scans.clear()
         _scans[key] = Scan(
             root, record, {one.dataset: _marks(root.store, deny, record, one) for one in unit.marks}
@@ -154,7 +155,8 @@ def scan_on(
 def _units(
     root: Root, record: TakedownRecord, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[ScanUnit]:
-    url, marks = StoredPlace.of(root.store).url, [_stored(one, record.marks) for one in findings]
+    url = StoredPlace.of(root.store).url
+    marks = [_stored(one, record.marks) for one in findings]
     run: list[ObjectInfo] = []
     nbytes = 0
 
@@ -164,7 +166,8 @@ def _units(
     for info in infos:
         if run and (len(run) == OBJECTS or nbytes + info.nbytes > NBYTES):
             yield unit()
-            run, nbytes = [], 0
+            run = []
+            nbytes = 0
         run.append(info)
         nbytes += info.nbytes
     if run:

@@ -108,9 +108,13 @@ class Steps:
     """
 
     def __init__(self, tables: KeysTables, findings: Findings, report: TakedownReport) -> None:
-        self._root, self._deny, self._tables = tables.root, tables.deny, tables
-        self._findings, self._report = findings, report
-        self.dataset, self.marks = findings.dataset, findings.marks
+        self._root = tables.root
+        self._deny = tables.deny
+        self._tables = tables
+        self._findings = findings
+        self._report = report
+        self.dataset = findings.dataset
+        self.marks = findings.marks
         self._uris = set(findings.uris)
 
     def take(self) -> set[str]:
@@ -172,7 +176,9 @@ class Steps:
 
     def _where(self) -> str:
         rows = self._findings.rows
-        return f"in parts {', '.join(sorted(rows)[:3])}" if rows else "as names"
+        if rows:
+            return f"in parts {', '.join(sorted(rows)[:3])}"
+        return "as names"
 
     def _retire(self, nothing_left_of: str) -> VersionRecord | None:
         """Retire the versions that had the samples; return a version based on one of them that was published since."""
@@ -195,7 +201,9 @@ class Steps:
 
         while (outcome := self._root.log.append(retire_next)).entry is not None:
             self._report.retired.append(f"{self.dataset}@{outcome.entry.body['number']}")
-        return outcome.value if isinstance(outcome.value, VersionRecord) else None
+        if isinstance(outcome.value, VersionRecord):
+            return outcome.value
+        return None
 
     def _edit_derived(self) -> None:
         self._do(derived_edits(self._root.store, self._had(), self.marks))
@@ -204,7 +212,8 @@ class Steps:
         add_to_record(self._root.store, self._deny.n, left_over(self._root, self.dataset, self.marks))
 
     def _edit_lifecycle(self) -> None:
-        store, rows = self._root.store, self._findings.rows
+        store = self._root.store
+        rows = self._findings.rows
         instead = self._replaced() | part_samples(self._root, self.dataset, rows, self.marks)
         lifecycle = lifecycle_edits(store, self.dataset, self.marks, instead)
         self._do(
@@ -221,13 +230,15 @@ class Steps:
 
     def _zeros(self) -> Sequence[Place]:
         newest = self._root.state.newest(self.dataset)
-        rows, had = self._findings.rows, {record.id for record in self._findings.versions}
+        rows = self._findings.rows
+        had = {record.id for record in self._findings.versions}
         if newest is None or not rows or newest.id in had:
             return []
         return zeroed(open_record(self._root.store, newest), rows)
 
     def _replaced(self) -> dict[str, dict[str, Any]]:
-        newest, rows = self._root.state.newest(self.dataset), self._findings.rows
+        newest = self._root.state.newest(self.dataset)
+        rows = self._findings.rows
         if newest is None or not rows:
             return {}
         version = open_record(self._root.store, newest)

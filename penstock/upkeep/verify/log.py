@@ -25,7 +25,10 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
 
     numbers, hints: numbers of the listed entries and hints.
     """
-    state, good, links, problems = State(), True, list[Entry](), list[Problem]()
+    state = State()
+    good = True
+    links = list[Entry]()
+    problems = list[Problem]()
     entries = _linked(read_tail(store, 0, prev=""), links, problems)
     vouched = set[int]()
     while good and (chunk := list(islice(entries, HINT_EVERY))):

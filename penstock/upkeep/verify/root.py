@@ -114,7 +114,9 @@ def _view(key: str, data: bytes, _: State) -> str:
         return ""  # from a release without checksums
     rows = zip(*(table[name].to_pylist() for name in ("first_ordinal", "bits", "crc32c")), strict=True)
     wrong = [first for first, bits, crc in rows if crc32c(bits) != crc]
-    return f"the bits from ordinal {wrong[0]} on are damaged; {AGAIN}" if wrong else ""
+    if wrong:
+        return f"the bits from ordinal {wrong[0]} on are damaged; {AGAIN}"
+    return ""
 
 
 def _pack(key: str, data: bytes, _: State) -> str:
@@ -126,7 +128,9 @@ def _pack(key: str, data: bytes, _: State) -> str:
         table[name].to_numpy().astype(np.int64) for name in ("sequence", "document", "start", "length")
     ]
     actual = PackTable(*columns).sha256
-    return "" if actual == stated else f"the sha256 of its rows is {actual}, it states {stated}; {AGAIN}"
+    if actual == stated:
+        return ""
+    return f"the sha256 of its rows is {actual}, it states {stated}; {AGAIN}"
 
 
 def _protected(key: str, data: bytes, _: State) -> str:
@@ -158,14 +162,18 @@ def _card(key: str, data: bytes, state: State) -> str:
     named = _CARD.fullmatch(key)
     if named is None:
         return ""
-    of, described = state.by_id(named[3]), parse_json_object(data)["version"]
+    of = state.by_id(named[3])
+    described = parse_json_object(data)["version"]
     if of is None or (of.dataset, of.number) != (named[1], int(named[2])):
         return f"the log has no version {named[1]}@{int(named[2])} of that id"
-    return "" if described == of.id else f"it describes {described}; {AGAIN}"
+    if described == of.id:
+        return ""
+    return f"it describes {described}; {AGAIN}"
 
 
 def _named(key: str, data: bytes, _: State) -> str:
-    named, actual = _NAMED.fullmatch(key), hashlib.sha256(data).hexdigest()[:16]
+    named = _NAMED.fullmatch(key)
+    actual = hashlib.sha256(data).hexdigest()[:16]
     if named is None or named[1] == actual:
         return ""
     return f"its content has sha256 {actual}...: it was edited or renamed; restore it from a mirror"
@@ -193,11 +201,9 @@ def _trail(key: str, data: bytes, state: State) -> str:
     if _START.fullmatch(key) is None:
         return _named(key, data, state)
     own_key = parse_start(data, key).key
-    return (
-        ""
-        if key == own_key
-        else f"its content belongs to {own_key}: it was edited or renamed; restore it from a mirror"
-    )
+    if key == own_key:
+        return ""
+    return f"its content belongs to {own_key}: it was edited or renamed; restore it from a mirror"
 
 
 def _exclusion(key: str, data: bytes, _: State) -> str:
@@ -286,7 +292,8 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     refusals = Refusals()
     infos = list_place(root.store, refuse=refusals, outside=True)
     listed = [(info.key, info.nbytes) for info in infos]
-    report.objects, report.nbytes = len(listed), sum(nbytes for _, nbytes in listed)
+    report.objects = len(listed)
+    report.nbytes = sum(nbytes for _, nbytes in listed)
     hints = {int(match[1]) for key, _ in listed if (match := _HINT.fullmatch(key))}
     numbers = {number for key, _ in listed if (number := entry_number(key)) is not None}
     state, problems = check_log(root.store, numbers, hints)
@@ -339,7 +346,8 @@ def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | 
 
 
 def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
-    store, address = root.store, f"{record.name} {record.manifest}"
+    store = root.store
+    address = f"{record.name} {record.manifest}"
     named.add(record.manifest)
     try:
         body = read_manifest(store, record.manifest, record.sha256)
@@ -371,4 +379,6 @@ def _ours(key: str) -> bool:
     if key == "penstock.json" or entry_number(key) is not None or key.startswith(REPAIRS):
         return True
     match = _HINT.fullmatch(key)
-    return key == hint_key(int(match[1])) if match else bool(slash) and folder in FOLDERS
+    if match:
+        return key == hint_key(int(match[1]))
+    return bool(slash) and folder in FOLDERS

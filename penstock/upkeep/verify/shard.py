@@ -57,7 +57,8 @@ def check_bytes(
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
         reader = _Hashing(stream, pages.page_bytes if pages else 0)
-        row, ended = 0, False
+        row = 0
+        ended = False
         while row < index.n_rows:
             rows = index.read_group(index.row_group_of(row))
             yield from other_key(address, rows, row, keys)
@@ -121,9 +122,12 @@ def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Ha
     names = list(rows.offset)
     offsets = np.stack([rows.offset[field] for field in names])
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
-        field, local = names[flat // len(rows.keys)], flat % len(rows.keys)
-        offset, nbytes = int(rows.offset[field][local]), int(rows.nbytes[field][local])
-        crc, key = int(rows.crc32c[field][local]), rows.keys[local]
+        field = names[flat // len(rows.keys)]
+        local = flat % len(rows.keys)
+        offset = int(rows.offset[field][local])
+        nbytes = int(rows.nbytes[field][local])
+        crc = int(rows.crc32c[field][local])
+        key = rows.keys[local]
         span = f"{shard['group']}[{offset}:{offset + nbytes}]"
         where = f"{version.name}/{shard['part']} {span} sample {key!r} field {field!r}"
         header = member_header(member_name(key, field), nbytes)
@@ -148,10 +152,13 @@ class _Hashing:
     """Reads a stream in blocks and hashes it, and each page unless `page_bytes` is 0."""
 
     def __init__(self, stream: BinaryIO, page_bytes: int) -> None:
-        self._stream, self._page_bytes = stream, page_bytes
+        self._stream = stream
+        self._page_bytes = page_bytes
         self.sha256 = hashlib.sha256()
-        self._page, self._digests = hashlib.sha256(), list[bytes]()
-        self.at, self.ended = 0, False
+        self._page = hashlib.sha256()
+        self._digests = list[bytes]()
+        self.at = 0
+        self.ended = False
 
     def skip(self, until: int | None = None) -> None:
         for _ in self._blocks(None if until is None else until - self.at):
@@ -180,10 +187,13 @@ class _Hashing:
 
     def pages(self) -> list[bytes]:
         unfinished = self._page_bytes and self.at % self._page_bytes
-        return [*self._digests, self._page.digest()] if unfinished else self._digests
+        if unfinished:
+            return [*self._digests, self._page.digest()]
+        return self._digests
 
     def _hash_pages(self, block: bytes) -> None:
-        view, start = memoryview(block), 0
+        view = memoryview(block)
+        start = 0
         while self._page_bytes and start < len(block):
             rest = self._page_bytes - (self.at + start) % self._page_bytes
             self._page.update(view[start : start + rest])
@@ -316,13 +326,15 @@ def _problems(
 
 
 def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
-    placed, path = version.placed, shard["path"]
+    placed = version.placed
+    path = shard["path"]
     if placed is None or not is_foreign(path):
         return version.store.head(path)
     live = version.parts.live_members(version.parts.position(shard["part"]))
     if live.all() or len(placed.objects(path)) == 1:
         return placed.head(path)
-    needed, row = set[int](), 0
+    needed = set[int]()
+    row = 0
     while row < index.n_rows:
         rows = index.read_group(index.row_group_of(row))
         fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)

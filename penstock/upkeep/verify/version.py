@@ -106,7 +106,8 @@ def _shards_here(
     version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
 ) -> Generator[ShardProblems]:
     files = [TableFile.from_json(one) for one in _keys_files(version, bad)] if full else []
-    keys, no_keys = keys_of_parts(version.store, files), _no_keys(version, bad)
+    keys = keys_of_parts(version.store, files)
+    no_keys = _no_keys(version, bad)
 
     def read(shard: dict[str, Any]) -> ShardProblems:
         return check_shard(version, shard, keys.get(shard["part"], no_keys), full=full)
@@ -138,7 +139,9 @@ def _shards_on(
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
     """Return the keys of a part with no undamaged samples file: [], or None if a damaged file may have them."""
-    return None if any_in(bad, version.manifest["samples"]) else []
+    if any_in(bad, version.manifest["samples"]):
+        return None
+    return []
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:

@@ -21,7 +21,8 @@ MOST_VERSIONS = 8
 """Points of the growth line."""
 MOST_BATCHES = 4
 """Newest batches whose version stage is looked at."""
-GROWTH_WIDTH, GROWTH_HEIGHT = 220, 36
+GROWTH_WIDTH = 220
+GROWTH_HEIGHT = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,8 @@ def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
         if words[0] not in ("action", "actions"):
             continue
         for state in streams:
-            own, other = streams[state], streams[action]
+            own = streams[state]
+            other = streams[action]
             same = own.names == other.names and own.unit == other.unit and (own.names or _is_state(state))
             if _is_state(state) and same and n_dims(own.layout) == n_dims(other.layout) and state not in out:
                 out[state] = action
@@ -219,7 +220,8 @@ def episode_record(
 
     Raises: InvalidRuntime; StoreError.
     """
-    version, ordinal = episode.version, episode.address.ordinal
+    version = episode.version
+    ordinal = episode.address.ordinal
     sample = sample_record(version, ordinal, RunSearch(), slices, decode=False)
     anchor = episode.anchor(anchor)
     errors = dict(episode.errors)
@@ -264,7 +266,8 @@ def _is_camera(episode: OpenEpisode, name: str) -> bool:
 
 
 def _track(episode: OpenEpisode, name: str, names: Collection[str]) -> EpisodeTrack:
-    camera, stream = episode.cameras.get(name), episode.streams.get(name)
+    camera = episode.cameras.get(name)
+    stream = episode.streams.get(name)
     known = camera is not None or stream is not None
     return EpisodeTrack(
         field=name,
@@ -292,7 +295,9 @@ def _format(camera: Camera | None, stream: EpisodeStream | None) -> str:
         is_deep = pix_fmt.startswith("gray") and load("video.frame_pixels:is_deep_gray")(pix_fmt)
         shown = f", {pix_fmt}, each frame shown from its least to its largest value" if is_deep else ""
         return f"{codec} {width} x {height}{shown}"
-    return f"{stream.layout.dtype} {list(stream.layout.shape)}" if stream is not None else ""
+    if stream is not None:
+        return f"{stream.layout.dtype} {list(stream.layout.shape)}"
+    return ""
 
 
 def _rate(episode: OpenEpisode, name: str) -> str:

@@ -87,7 +87,9 @@ class OpenEpisode:
 
     def __init__(self, version: loader.Version, address: SampleAddress) -> None:
         """Read the clocks and packet tables. address: with all fields of the sample."""
-        self.version, self.address, self.names = version, address, tuple(address.fields)
+        self.version = version
+        self.address = address
+        self.names = tuple(address.fields)
         self.fields = {
             name: VerifiedField(version, at, address.describe(name)) for name, at in address.fields.items()
         }
@@ -108,7 +110,8 @@ class OpenEpisode:
             name in self.clock_names for name in self.streams
         )  # then frames count as steps too, despite the times of their container
         if self.is_steps:
-            self.clocks, self.clock_names = {}, {}
+            self.clocks = {}
+            self.clock_names = {}
         spans = [self._span(name) for name in (*self.streams, *self.cameras) if self.has_times(name)]
         self.origin_ns = min((first for first, _ in spans), default=0)
         """Axis's start on the clock, ns; 0 for steps."""
@@ -124,7 +127,8 @@ class OpenEpisode:
 
     def _read_small(self) -> None:
         """Read small arrays and packet tables; neighbours share a request."""
-        nbytes, small = 0, {}
+        nbytes = 0
+        small = {}
         for name, at in self.address.fields.items():
             if (is_array(name) or name.endswith(SUFFIX)) and at.nbytes <= KEPT_BYTES:
                 nbytes += at.nbytes
@@ -160,7 +164,8 @@ class OpenEpisode:
 
     def _stream(self, name: str, layout: NpyLayout) -> EpisodeStream:
         facts: Mapping[str, Any] = self.version.facts.get(name, {})
-        dims, unit = facts.get("dims"), facts.get("unit")
+        dims = facts.get("dims")
+        unit = facts.get("unit")
         if not isinstance(dims, list | tuple) or len(dims) != n_dims(layout):
             dims = ()
         return EpisodeStream(
@@ -178,7 +183,8 @@ class OpenEpisode:
                 n_frames = len(file.timeline)
                 return Camera(n_frames=n_frames, size=size, codec=codec, timeline=file.timeline)
         table = packet_table(self._whole(field), name, self.address, self.address)
-        timeline, facts = Timeline.of_table(table), table.facts
+        timeline = Timeline.of_table(table)
+        facts = table.facts
         size = (facts.width_px, facts.height_px)
         return Camera(n_frames=len(timeline), size=size, codec=facts.codec, timeline=timeline, table=table)
 
@@ -217,7 +223,9 @@ class OpenEpisode:
 
     def n_values(self, name: str) -> int:
         camera = self.cameras.get(name)
-        return self.streams[name].layout.shape[0] if camera is None else camera.n_frames
+        if camera is None:
+            return self.streams[name].layout.shape[0]
+        return camera.n_frames
 
     def has_times(self, name: str) -> bool:
         """Return whether a field's rows or frames lie on the axis."""
@@ -228,7 +236,8 @@ class OpenEpisode:
         if self.is_steps:
             return 0, self.n_values(name)
         clock = self.clocks[name]
-        first, last = int(clock[0]), int(clock[-1])
+        first = int(clock[0])
+        last = int(clock[-1])
         step = (last - first) // (len(clock) - 1) if len(clock) > 1 else 0
         return first, max(last, min(last + step, 2**62))
 
@@ -251,7 +260,9 @@ class OpenEpisode:
     def time_of(self, name: str, number: int) -> int:
         """Return when a row or frame begins, ns (or steps) after the axis's start; clamped to the first and last."""
         number = min(max(0, number), self.n_values(name) - 1)
-        return number if self.is_steps else int(self.clocks[name][number]) - self.origin_ns
+        if self.is_steps:
+            return number
+        return int(self.clocks[name][number]) - self.origin_ns
 
     def number_at(self, name: str, at_ns: int) -> int:
         """Return the last row or frame that began by `at_ns`; -1 before the first."""

@@ -23,7 +23,9 @@ from .open_episode import OpenEpisode
 
 SEARCH_S = 4.0
 """Most seconds to search a run."""
-WINDOW_S, ROW_S, STEP_S = 1e-3, 1e-7, 4e-4
+WINDOW_S = 1e-3
+ROW_S = 1e-7
+STEP_S = 4e-4
 """Approximate seconds to search a window, in addition per row of its episode, and to search a step."""
 MOST_WINDOWS = 2000
 """Most windows of a run."""
@@ -75,10 +77,12 @@ class _WindowSearch:
     """Search of one run, until a time."""
 
     def __init__(self, training: Training, episode: OpenEpisode) -> None:
-        self.training, self.episode = training, episode
+        self.training = training
+        self.episode = episode
         self.until = time.monotonic() + SEARCH_S
         self.places: set[tuple[int, int, int, int, int, int]] = set()
-        self.searched, self.anchor = "", ""
+        self.searched = ""
+        self.anchor = ""
 
     @property
     def is_over(self) -> bool:
@@ -92,7 +96,8 @@ class _WindowSearch:
     def by_windows(
         self, replay: loader.Replay, source: PlannedSource, plan_hash: str, one_plan: bool
     ) -> None:
-        view, key = source.view, self.episode.address.key
+        view = source.view
+        key = self.episode.address.key
         layout = view.layout if isinstance(view, WindowView) else None
         rows = _rows(view, self.episode) if isinstance(view, WindowView) else [-1]
         for number, row in enumerate(_spread(rows)):
@@ -127,7 +132,8 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
     Searches for some seconds: window by window, in an order that covers the episode, or step by step backwards,
     whichever costs less.
     """
-    search, error = _WindowSearch(training, episode), ""
+    search = _WindowSearch(training, episode)
+    error = ""
     steps = training.recorded_steps()
     plans = training.plans(training.last_step + 1) if len(steps) else {}
     try:
@@ -192,7 +198,8 @@ def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[
     now = episode.time_of(layout.anchor, row)
     times = [now]
     for field, offsets in layout.at.items():
-        first, last = min(offsets.values), max(offsets.values)
+        first = min(offsets.values)
+        last = max(offsets.values)
         if offsets.unit == "ns":
             times += [now + first, now + last]
         elif field in episode.clocks or (

@@ -30,9 +30,13 @@ class VerifiedField:
 
     def __init__(self, version: loader.Version, address: FieldAddress, where: str) -> None:
         """where: the sample's address, for errors."""
-        self._store, self.address, self._where = version.shard_store, address, where
+        self._store = version.shard_store
+        self.address = address
+        self._where = where
         self._crcs: Sequence[int] = []
-        self._begins, self._block_bytes = 0, BLOCK_BYTES  # of the blocks
+        # of the blocks
+        self._begins = 0
+        self._block_bytes = BLOCK_BYTES
         self._data: bytes | None = None
         self._etag: str | None = None
         self._lock = Lock()
@@ -56,15 +60,14 @@ class VerifiedField:
         """Check ranges by row blocks. Raises: DecodeFailed if they are of another array."""
         if rows.crc32c != self.address.crc32c != UNKNOWN_CRC or rows.nbytes != self.address.nbytes:
             raise DecodeFailed(f"{self._where}: its row blocks belong to another array; recompute them")
-        self._begins, self._block_bytes, self._crcs = (
-            len(rows.layout.head),
-            rows.part(0)[1],
-            rows.crcs.tolist(),
-        )
+        self._begins = len(rows.layout.head)
+        self._block_bytes = rows.part(0)[1]
+        self._crcs = rows.crcs.tolist()
 
     def keep(self, data: bytes) -> None:
         """Keep all bytes, checked by the caller."""
-        self._data, self._crcs = data, [crc32c(data)]
+        self._data = data
+        self._crcs = [crc32c(data)]
 
     def head(self, nbytes: int) -> bytes:
         """Return the first bytes, unchecked; fewer if the field is shorter."""
@@ -77,7 +80,9 @@ class VerifiedField:
         if self._data is not None:
             yield self._data
             return
-        crcs, crc, data = list[int](), 0, b""
+        crcs = list[int]()
+        crc = 0
+        data = b""
         for first in range(0, self.address.nbytes, PASS_BYTES):
             data = self._read(first, min(PASS_BYTES, self.address.nbytes - first))
             for at in range(0, len(data), BLOCK_BYTES):

@@ -17,7 +17,12 @@ from .number_bins import bin_edges
 if TYPE_CHECKING:
     import polars
 
-CATEGORY, NUMBER, BOOL, TIME, IDENTIFIER, OTHER = "category", "number", "bool", "time", "identifier", "other"
+CATEGORY = "category"
+NUMBER = "number"
+BOOL = "bool"
+TIME = "time"
+IDENTIFIER = "identifier"
+OTHER = "other"
 MOST_VALUES = 300
 """Most values that a facet lists; the others of a column are searched."""
 MOST_VALUE_CHARACTERS = 300
@@ -97,7 +102,9 @@ class CodedColumn:
     def code_of(self, term: str) -> int | None:
         """Return the code that a term selects; None if no facet wrote it."""
         terms = self.terms
-        return terms.index(term) if term in terms else None
+        if term in terms:
+            return terms.index(term)
+        return None
 
     def counts(self, members: Bools | None) -> Int64s:
         """Return int64 [codes]: members of each code. members: bool [live samples], or None for all."""
@@ -196,9 +203,13 @@ def kind_of_type(name: str, type_name: str) -> str:
     if type_name == "bool":
         return BOOL
     if type_name == "string":
-        return IDENTIFIER if _HASH_NAME.search(name) else CATEGORY
+        if _HASH_NAME.search(name):
+            return IDENTIFIER
+        return CATEGORY
     if _NUMBER_TYPE.fullmatch(type_name):
-        return IDENTIFIER if _HASH_NAME.search(name) else NUMBER
+        if _HASH_NAME.search(name):
+            return IDENTIFIER
+        return NUMBER
     if type_name.startswith(("timestamp", "date")):
         return TIME
     return OTHER

@@ -22,7 +22,8 @@ _KEYWORDS = frozenset(
     }
 )
 """Names of columns that SQL takes for something else."""
-NAN, INFINITY = "CAST('nan' AS DOUBLE)", "CAST('inf' AS DOUBLE)"
+NAN = "CAST('nan' AS DOUBLE)"
+INFINITY = "CAST('inf' AS DOUBLE)"
 
 
 def quoted(column: str) -> str:
@@ -59,7 +60,9 @@ def literal(value: Any) -> str:
     if math.isnan(value):
         return NAN
     if math.isinf(value):
-        return INFINITY if value > 0 else "CAST('-inf' AS DOUBLE)"
+        if value > 0:
+            return INFINITY
+        return "CAST('-inf' AS DOUBLE)"
     return repr(value)
 
 

@@ -73,7 +73,9 @@ class VersionColumns:
     def n_rows(self, version: "loader.Version") -> int:
         """Return the number of samples that are counted."""
         ordinals = self.ordinals(version)
-        return len(version) if ordinals is None else len(ordinals)
+        if ordinals is None:
+            return len(version)
+        return len(ordinals)
 
     def places(self, version: "loader.Version") -> VersionMap:
         """Return the places of a version's samples on its map. Raises: NotIndexed; FieldNotFound; Corrupt."""

@@ -20,9 +20,12 @@ from .map_columns import map_columns
 # quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
 MOST_WORDS = 600
 """Most words and operators: about 200 comparisons."""
-MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
+MOST_DEPTH = 6
+MOST_CASE_DEPTH = 1
+MOST_WHENS = 40
 """Deepest bracket and CASE nesting, and most WHEN clauses."""
-REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
+REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART"))
+MOST_REPEATS = 8
 """Keywords whose operand polars repeats, and how many are allowed."""
 MOST_TERMS = 40
 """Most terms (`t=`) of a filter."""

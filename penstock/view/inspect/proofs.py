@@ -60,7 +60,8 @@ def proofs(
 
 def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
     """Return a batch's key in `STAGES`. recipe: True if it produced the values."""
-    start, proved = training.start(step), {one.name: one.proved for one in results}
+    start = training.start(step)
+    proved = {one.name: one.proved for one in results}
     unproved = "transformed" if recipe else "decoded"
     if start is None or training.untrained(step) or (start.transforms and not recipe):
         return unproved
@@ -75,8 +76,10 @@ def slot_stage(
 
     part: called only if the run log has tensor checksums; otherwise the digest, recomputed from indexes, decides.
     """
-    step, recipe = values.step, functions is not None and not trouble
-    start, digests = training.start(step), training.part_digests(step)
+    step = values.step
+    recipe = functions is not None and not trouble
+    start = training.start(step)
+    digests = training.part_digests(step)
     unproved = "transformed" if recipe else "decoded"
     if values.missing:
         return "planned"
@@ -84,7 +87,8 @@ def slot_stage(
         return unproved
     if trouble or values.error or values.cut or not values.repeats:
         return unproved
-    world_size, n = digests[0][1], training.plan(step).batch_size(step)
+    world_size = digests[0][1]
+    n = training.plan(step).batch_size(step)
     matching = [one for one in digests if values.slot in _slots(n, one[0], world_size)]
     if not matching:
         return unproved
@@ -97,7 +101,9 @@ def slot_stage(
         batch, why = part(rank, world_size)
         return stage_of(training, step, proofs(training, batch, functions, why), recipe=recipe)
     same = training.digest(step, rank, world_size) == digest
-    return "trained" if same and _code(training, step, functions, trouble)[0] else unproved
+    if same and _code(training, step, functions, trouble)[0]:
+        return "trained"
+    return unproved
 
 
 def _slots(n: int, rank: int, world_size: int) -> range:
@@ -106,7 +112,8 @@ def _slots(n: int, rank: int, world_size: int) -> range:
 
 
 def _planned(training: Training, batch: ShownBatch) -> Verdict:
-    plan, untrained = training.plan(batch.step), training.untrained(batch.step)
+    plan = training.plan(batch.step)
+    untrained = training.untrained(batch.step)
     verb = "would put" if untrained else "puts"
     text = f"plan {plan.hash[:14]} {verb} these samples into step {batch.step}"
     if untrained:
@@ -177,10 +184,12 @@ def _by_sum(batch: ShownBatch, ranks: Mapping[int, int], world_size: int) -> Ver
 
 
 def _by_metrics(training: Training, batch: ShownBatch) -> Verdict:
-    step, metrics = batch.step, training.metrics
+    step = batch.step
+    metrics = training.metrics
     if metrics is None or step not in metrics.digests:
         return None, training.missing(f"step {step}")
-    rank, world = batch.rank, batch.world_size
+    rank = batch.rank
+    world = batch.world_size
     fact = f"{clean(metrics.name, 100)} has digest {clean(metrics.digests[step], 40)}"
     assert batch.digest is not None
     if metrics.has_digest(step, batch.digest):
@@ -219,7 +228,8 @@ def _compared(now: set[int], recorded: set[int], whose: str) -> Verdict:
 
 
 def _code(training: Training, step: int, functions: Functions | None, trouble: str) -> Verdict:
-    start, untrained = training.start(step), training.untrained(step)
+    start = training.start(step)
+    untrained = training.untrained(step)
     if start is None:
         return None, training.missing("its functions")
     if untrained:
@@ -232,7 +242,8 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
     then = Functions(transforms=start.transforms, decoders=start.decoders, libraries=start.libraries)
     now = functions or training.functions(step)
     for what in Functions._fields:
-        was, current = _facts(getattr(then, what)), _facts(getattr(now, what))
+        was = _facts(getattr(then, what))
+        current = _facts(getattr(now, what))
         differ = [key for key in sorted({*was, *current}) if was.get(key) != current.get(key)]
         if differ:
             changes = ", ".join(

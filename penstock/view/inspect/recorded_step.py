@@ -78,7 +78,8 @@ def recorded_step(
     if not is_down:
         with suppress(*DOWN, Corrupt):
             rows = training.stored_rows(step)
-    notes, start = training.notes(step), training.start(step)
+    notes = training.notes(step)
+    start = training.start(step)
     if not rows and not notes:
         return None
     largest = largest_values(rows)

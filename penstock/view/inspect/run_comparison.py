@@ -144,7 +144,8 @@ def _compared(first: _Samples, second: _Samples) -> list[ComparedSlot]:
 
 
 def _samples(root: loader.Root, trail: RunTrail, row: dict[str, Any]) -> _Samples:
-    start, step = trail.start(row["start"]), row["step"]
+    start = trail.start(row["start"])
+    step = row["step"]
     plan = loader.plan_of(root, start.plan or trail.run, step)
     first = rank_slice(plan.batch_size(step), row["rank"], row["world_size"]).start
     with index_replay(plan, root if row["substituted"] else None, start.epochs) as replay:

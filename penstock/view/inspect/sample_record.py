@@ -202,7 +202,9 @@ def _fields(
     version: "loader.Version", ordinal: int, names: Sequence[str], address: SampleAddress
 ) -> tuple[SampleField, ...]:
     # One memory reservation covers all fields.
-    data, values, errors = dict[str, dict[str, bytes]](), dict[str, DecodedValue](), dict[str, str]()
+    data = dict[str, dict[str, bytes]]()
+    values = dict[str, DecodedValue]()
+    errors = dict[str, str]()
     for name in names:
         try:
             data[name] = stored_sample(version, ordinal, name)

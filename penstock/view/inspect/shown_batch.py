@@ -100,7 +100,8 @@ def shown_batch(
         source = values.source(i)
         if source and source not in versions:
             versions[source] = version_of(plan, source)
-        version, part = versions.get(source), parts[i]
+        version = versions.get(source)
+        part = parts[i]
         if samples is not None:
             samples[values.first_slot + i] |= sent_sample(sample, is_item=version is None)
         with ranges_cached():
@@ -224,7 +225,9 @@ def _thumbnails(
 
 
 def _nbytes(value: object) -> int:
-    return len(value) if isinstance(value, str | bytes) else int(getattr(value, "nbytes", 0))
+    if isinstance(value, str | bytes):
+        return len(value)
+    return int(getattr(value, "nbytes", 0))
 
 
 def _hash(value: Any) -> bytes:

@@ -171,7 +171,8 @@ def step_record(
     training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> StepRecord:
     """Return a part's record. functions: facts about the recipe's functions, if there is one."""
-    plan, step = training.plan(batch.step), batch.step
+    plan = training.plan(batch.step)
+    step = batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)
     rows = []

@@ -131,7 +131,8 @@ class _WindowBuilder:
     def record(self, name: str, first: int, last: int, unrecorded: tuple[int, ...]) -> StepWindow:
         valid = np.concatenate([slots.valid for _, _, slots in self._rows])
         attempts = np.concatenate([slots.attempt for _, _, slots in self._rows])
-        real, substitutes = np.flatnonzero(valid), np.flatnonzero(valid & (attempts > 0))
+        real = np.flatnonzero(valid)
+        substitutes = np.flatnonzero(valid & (attempts > 0))
         groups = _sample_groups(np.concatenate(self._identities)[real])
         repeated = [real[rows] for rows in groups.most]
         return StepWindow(

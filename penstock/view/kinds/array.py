@@ -43,7 +43,9 @@ def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
     """Return a PNG with one pixel per value."""
     array = _array(value)
-    return (png(_strip(array, MAX_PLANE_PX)),) if _is_drawn(array) else ()
+    if _is_drawn(array):
+        return (png(_strip(array, MAX_PLANE_PX)),)
+    return ()
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:

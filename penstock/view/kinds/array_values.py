@@ -40,7 +40,8 @@ def shape_of(value: object) -> str | None:
     if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         return None
     array: Any = value
-    shape, dtype = tuple(array.shape), str(array.dtype).removeprefix("torch.")
+    shape = tuple(array.shape)
+    dtype = str(array.dtype).removeprefix("torch.")
     if len(dtype) > 60:
         dtype = f"{dtype[:59]}…"
     return f"{dtype} {list(shape)}"
@@ -57,7 +58,9 @@ def _of_numpy(value: object) -> Array | None:
     array = np.asarray(value)
     if array.dtype.type.__module__ != "ml_dtypes":
         return array
-    return array.astype(np.float32) if array.size <= MAX_CONVERTED else None
+    if array.size <= MAX_CONVERTED:
+        return array.astype(np.float32)
+    return None
 
 
 def _of_torch(value: Any) -> Array | None:
@@ -131,11 +134,13 @@ def _range_of_bytes(array: Array) -> Range:
     # The sums are exact integers.
     from PIL import Image
 
-    counts, first = np.zeros(256, np.int64), 0
+    counts = np.zeros(256, np.int64)
+    first = 0
     for at, chunk in enumerate(chunks_of(array, CHUNK_BYTES)):
         first = first if at else int(chunk[0])
         counts += Image.frombuffer("L", (chunk.size, 1), chunk, "raw", "L", 0, 1).histogram()
-    n, values = int(counts.sum()), np.arange(256)
+    n = int(counts.sum())
+    values = np.arange(256)
     shift, square = (float(counts @ (values - first) ** power) / n for power in (1, 2))
     there = np.flatnonzero(counts)
     return Range(
@@ -153,11 +158,16 @@ def _range_of_bytes(array: Array) -> Range:
 def _range_of(array: Array) -> Range:
     if array.dtype == np.uint8 and array.size:
         return _range_of_bytes(array)
-    low, high, first, total, squares = np.inf, -np.inf, 0.0, 0.0, 0.0
+    low = np.inf
+    high = -np.inf
+    first = 0.0
+    total = 0.0
+    squares = 0.0
     nan = finite = examined = 0
     for chunk in chunks_of(array):
         examined += chunk.size
-        least, largest = chunk.min(), chunk.max()
+        least = chunk.min()
+        largest = chunk.max()
         if not (
             np.isfinite(least) and np.isfinite(largest)
         ):  # if there is a NaN, both min() and max() return NaN
@@ -165,8 +175,10 @@ def _range_of(array: Array) -> Range:
             chunk = chunk[np.isfinite(chunk)]
             if not chunk.size:
                 continue
-            least, largest = chunk.min(), chunk.max()
-        low, high = min(low, least.item()), max(high, largest.item())
+            least = chunk.min()
+            largest = chunk.max()
+        low = min(low, least.item())
+        high = max(high, largest.item())
         wide = chunk.astype(np.float64)
         first = first if finite else float(wide[0])
         finite += chunk.size
@@ -206,17 +218,24 @@ def limits_of(array: Array) -> tuple[float, float, bool]:
     if _known.get() is not None:  # the caller will need the range as well
         values = range_of(array)
         return values.low, values.high, not (values.nan or values.infinite)
-    low, high, finite = np.inf, -np.inf, True
+    low = np.inf
+    high = -np.inf
+    finite = True
     for chunk in chunks_of(array):
-        least, largest = chunk.min(), chunk.max()
+        least = chunk.min()
+        largest = chunk.max()
         if not (np.isfinite(least) and np.isfinite(largest)):
             finite = False
             chunk = chunk[np.isfinite(chunk)]
             if not chunk.size:
                 continue
-            least, largest = chunk.min(), chunk.max()
-        low, high = min(low, least.item()), max(high, largest.item())
-    return (low, high, finite) if low <= high else (np.nan, np.nan, finite)
+            least = chunk.min()
+            largest = chunk.max()
+        low = min(low, least.item())
+        high = max(high, largest.item())
+    if low <= high:
+        return (low, high, finite)
+    return (np.nan, np.nan, finite)
 
 
 def number_text(value: float) -> str:

@@ -197,7 +197,9 @@ def channels_last(array: Array) -> Array | None:
 
 def _image_or_none(value: object) -> Array | None:
     array = as_array(value)
-    return None if array is None else channels_last(array)
+    if array is None:
+        return None
+    return channels_last(array)
 
 
 def _image(value: object) -> Array:

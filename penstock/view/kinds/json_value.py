@@ -31,16 +31,20 @@ def _label(value: object, facts: Facts) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     array = as_array(value)
-    return (
-        int(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
-    )
+    if array is not None and array.size == 1 and array.dtype.kind in "iu":
+        return int(array.reshape(()))
+    return None
 
 
 def _name(label: int, facts: Facts) -> str | None:
     labels = facts.labels
     if labels is None or isinstance(labels, Mapping):
-        return None if labels is None else labels.get(label)
-    return labels[label] if 0 <= label < len(labels) else None
+        if labels is None:
+            return None
+        return labels.get(label)
+    if 0 <= label < len(labels):
+        return labels[label]
+    return None
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
@@ -80,7 +84,8 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 def _leaves(value: object) -> Iterator[object]:
     """Yield up to MAX_EXAMINED leaves, even if a value contains itself."""
-    stack, n = [value], 0
+    stack = [value]
+    n = 0
     while stack and n < MAX_EXAMINED:
         n += 1
         item = stack.pop()

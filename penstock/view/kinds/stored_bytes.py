@@ -61,8 +61,10 @@ class DecodeBudget:
     """Reservations of memory. Thread-safe. A thread with one gets more without waiting."""
 
     def __init__(self, limit: int = DECODED_BYTES) -> None:
-        self._limit, self._used = limit, 0
-        self._turn, self._waiting = Condition(), deque[object]()
+        self._limit = limit
+        self._used = 0
+        self._turn = Condition()
+        self._waiting = deque[object]()
         self._thread = local()
 
     # Freed canvases stay in their thread's heap: decoding eight images in turn kept 2.4 GiB.
@@ -106,16 +108,20 @@ MAX_IMAGE_PX = 2**25
 """Most pixels of a decoded image: 128 MiB with alpha. JPEGs scaled down while decoding may be larger."""
 MAX_AUDIO_BYTES = 2**26
 """Decoded audio, at 4 bytes per sample."""
-MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
+MAX_TEXT_BYTES = 2**24
+MAX_JSON_BYTES = 2**20
 """Decoded text and JSON; larger JSON is shown as text."""
-CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
+CLIP_FRAMES = 16
+MAX_CLIP_PX = 2**24
 """Frames decoded per video, and pixels of all these together."""
 MAX_PACKETS = 240
 """Packets decoded for these frames; beyond it, key frames are chosen instead."""
 
-_VIDEO_BYTES, _AUDIO_BYTES = 320 * 2**20, 3 * MAX_AUDIO_BYTES
+_VIDEO_BYTES = 320 * 2**20
+_AUDIO_BYTES = 3 * MAX_AUDIO_BYTES
 """Memory of a decoder: reference frames, and copies."""
-_PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
+_PIXEL_BYTES = 24
+_JPEG_PIXEL_BYTES = 8
 """Measured bytes per pixel while decoding: Pillow's canvases and copies; JPEG coefficients and pixels."""
 
 KindOf = Callable[[object, Facts], Kind]
@@ -167,7 +173,9 @@ def pictured_field(names: Iterable[str]) -> str:
 
 
 def _modality(word: str) -> str:
-    return "video" if word in WITH_TABLES else DECODERS.get(word, "").partition(".")[0]
+    if word in WITH_TABLES:
+        return "video"
+    return DECODERS.get(word, "").partition(".")[0]
 
 
 def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
@@ -188,7 +196,9 @@ def decoded_bytes(data: bytes, facts: Facts) -> int:
             return 0  # an image without a readable header, or above the limit, is not decoded
         if data[:2] == b"\xff\xd8":
             return width * height * _JPEG_PIXEL_BYTES
-        return width * height * _PIXEL_BYTES if width * height <= MAX_IMAGE_PX else 0
+        if width * height <= MAX_IMAGE_PX:
+            return width * height * _PIXEL_BYTES
+        return 0
     return {"audio": _AUDIO_BYTES, "video": _VIDEO_BYTES}.get(modality, 3 * len(data))
 
 
@@ -249,7 +259,8 @@ def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[De
 
 
 def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    modality, word = _modality(facts.word), facts.word
+    modality = _modality(facts.word)
+    word = facts.word
     if modality == "image":
         return _image(data, facts, edge)
     if modality == "audio":
@@ -323,17 +334,22 @@ def mp4_of(data: bytes, facts: Facts) -> bytes:
 
 
 def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
-    whole_file, decoded = load("video.demux:whole_file"), load("video.decode:decoded")
+    whole_file = load("video.demux:whole_file")
+    decoded = load("video.decode:decoded")
     with whole_file(data) as file:
-        width, height, timeline = file.stream.width, file.stream.height, file.timeline
+        width = file.stream.width
+        height = file.stream.height
+        timeline = file.timeline
         if width * height > MAX_FRAME_PX:
             raise DecodeFailed(f"frames of {width} x {height} px; at most {MAX_FRAME_PX:,} px are shown")
         if not len(timeline):
             raise DecodeFailed("no frame is shown")
         frames = _chosen(timeline, max(1, min(most, MAX_CLIP_PX // (width * height))))
         clip = decoded(file, frames, load("image.crop:Framing")())
-        name, audio_s = file.stream.codec_context.name, _audio_seconds(file.stream.container)
-    n, seconds = len(timeline), float(timeline.end_s - timeline.begin_s)
+        name = file.stream.codec_context.name
+        audio_s = _audio_seconds(file.stream.container)
+    n = len(timeline)
+    seconds = float(timeline.end_s - timeline.begin_s)
     rate = f"{n / seconds:.4g} a second" if seconds > 0 else "without a length"
     times = [float(timeline.time_s(frame)) for frame in frames]
     lines = (

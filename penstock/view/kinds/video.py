@@ -38,7 +38,9 @@ def frames_of(array: Array) -> Array | None:
 
 def _clip(value: object) -> Array | None:
     array = as_array(value)
-    return None if array is None else frames_of(array)
+    if array is None:
+        return None
+    return frames_of(array)
 
 
 def _frames(value: object) -> Array:

@@ -46,7 +46,9 @@ class Placement:
         """The corners as text."""
         # Adding zero makes -0 a 0.
         corners = " ".join(f"({x + 0:g}, {y + 0:g})" for x, y in self.corners)
-        return f"{corners}, mirrored" if self.mirrored else corners
+        if self.mirrored:
+            return f"{corners}, mirrored"
+        return corners
 
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
         """Return uint8 [H, W, C]. pixels: transformed image, [H, W, C]."""
@@ -171,7 +173,9 @@ def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, .
 
 def _step(values: Floats) -> float:
     """Return the rounding step: 1 for integers, else 0."""
-    return 1.0 if np.array_equal(values, np.rint(values)) else 0.0
+    if np.array_equal(values, np.rint(values)):
+        return 1.0
+    return 0.0
 
 
 def _fitted(

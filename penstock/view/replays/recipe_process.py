@@ -134,9 +134,12 @@ class RecipeProcess:
         self.recipe = recipe
         self.n_answers = 0
         """If it grew, a failed value may now succeed."""
-        self._root, self._limit_s, self._quiet = root, limit_s, quiet
+        self._root = root
+        self._limit_s = limit_s
+        self._quiet = quiet
         self._outage = outage or Outage()
-        self._lock, self._stopped = Lock(), False
+        self._lock = Lock()
+        self._stopped = False
         self._starting_at: float | None = None
         self._functions: dict[Setting, Functions] = {}
         self._process: multiprocessing.process.BaseProcess | None = None
@@ -153,7 +156,9 @@ class RecipeProcess:
     def starting_s(self) -> float | None:
         """Seconds since the spawn, while starting; else None."""
         at = self._starting_at
-        return None if at is None else time.monotonic() - at
+        if at is None:
+            return None
+        return time.monotonic() - at
 
     def slot(
         self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], digests: Digests = ()

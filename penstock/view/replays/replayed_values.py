@@ -190,7 +190,9 @@ def restored_texts(
 
 def _special_ids(tokenizer: Any) -> set[int]:
     ids = getattr(tokenizer, "all_special_ids", ())
-    return {one for one in ids if isinstance(one, int)} if isinstance(ids, list | tuple) else set()
+    if isinstance(ids, list | tuple):
+        return {one for one in ids if isinstance(one, int)}
+    return set()
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
@@ -220,7 +222,8 @@ class TokenTexts:
     def _texts(self, field: str, samples: Iterable[Mapping[str, Any]]) -> dict[int, str]:
         arrays = [np.asarray(sample[field]) for sample in samples if field in sample]
         ids = [np.unique(one) for one in arrays if one.dtype.kind in "iu"]
-        known, out = self._known[field], {}
+        known = self._known[field]
+        out = {}
         for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS] if ids else ():
             if token not in known and len(known) < MOST_TOKENS:
                 text = _decoded(self._tokenizers[field], [token])

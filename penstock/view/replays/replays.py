@@ -113,11 +113,14 @@ class ReplayedPart:
         settled: bool | None,
     ) -> None:
         """tokenizers: as in `Replays`."""
-        self._replay, self._tokenizers, self._audio_starts = replay, tokenizers, audio_starts
+        self._replay = replay
+        self._tokenizers = tokenizers
+        self._audio_starts = audio_starts
         self.cut = {}
         (self.step, self.rank, self.world_size), self.settled = place, settled
         part_slice = rank_slice(replay.plan.batch_size(self.step), *place[1:])
-        self.first_slot, n = part_slice.start, part_slice.stop - part_slice.start
+        self.first_slot = part_slice.start
+        n = part_slice.stop - part_slice.start
         list_fields = frozenset[str]()
         if replay.plan.pack is not None:
             list_fields = replay.plan.pack.list_fields
@@ -149,7 +152,8 @@ class ReplayedPart:
         for slot, values in self._columns.numbers().items():
             take(slot, values, texts(values))
         self.ids = batch.ids
-        self.digest, self.crc32c = None, {}
+        self.digest = None
+        self.crc32c = {}
         if not self.missing:  # a digest of some of the samples is no digest of the part
             self.digest, self.crc32c = batch.digest, self._columns.crcs()
         self.errors = {
@@ -271,9 +275,11 @@ class Replays:
         the recipe in errors.
         """
         self._outage = outage or Outage()
-        self._root, self._tokenizers = root, dict(tokenizers or {})
+        self._root = root
+        self._tokenizers = dict(tokenizers or {})
         self._datasets = None if recipe is None else RecipeDatasets(recipe, title)
-        self._audio_starts, self._cut = AudioStarts(), cut
+        self._audio_starts = AudioStarts()
+        self._cut = cut
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _RECIPE_KEYS}
         self._open: OrderedDict[Setting, _OpenReplay] = OrderedDict()
         self._lock = RLock()

@@ -61,8 +61,10 @@ class Training:
 
         replays: shared, closed by their owner; None creates new ones. metrics: from a file.
         """
-        self.root, self.name = root, name
-        self.trail, self._file = self._read(None), metrics
+        self.root = root
+        self.name = name
+        self.trail = self._read(None)
+        self._file = metrics
         self._own = Replays(root) if replays is None else None
         self._replays: Replays = replays or self._own  # type: ignore[assignment]
 
@@ -151,12 +153,16 @@ class Training:
             return str(start.plan)
         if start is not None:
             return self._decided.decision(step).plan
-        return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
+        if _PLAN.fullmatch(self.name):
+            return self.name
+        return loader.plan_of(self.root, self.name, step).hash
 
     def plans(self, before: int) -> dict[str, int]:
         """Return plan hash -> one of its steps, for steps 0 ... before - 1."""
         if self.trail is None or not self.trail.starts:
-            return {self.plan_hash(before - 1): before - 1} if before else {}
+            if before:
+                return {self.plan_hash(before - 1): before - 1}
+            return {}
         if any(not start.plan for start in self.trail.starts):
             return {one.plan: one.step for one in self._decided.all() if one.plan and one.step < before}
         plans = {self.plan_hash(0): 0}
@@ -198,7 +204,9 @@ class Training:
     def fields_of_user_code(self, step: int) -> list[str]:
         """Return the fields whose decoders need the recipe, sorted."""
         start = self.start(step)
-        return [] if start is None else fields_of_user_code(recorded_decoders(start.decoders))
+        if start is None:
+            return []
+        return fields_of_user_code(recorded_decoders(start.decoders))
 
     def rows(self, step: int) -> list[Row]:
         """Return the run log's rows for a step under its last plan, by rank and time.
@@ -207,7 +215,9 @@ class Training:
         """
         if step in self._stored:
             return self.stored_rows(step)
-        return [] if self.trail is None else self._frame(step).to_dicts()
+        if self.trail is None:
+            return []
+        return self._frame(step).to_dicts()
 
     def stored_rows(self, step: int) -> list[Row]:
         """Return the same rows with samples and checksums.
@@ -279,7 +289,9 @@ class Training:
     def metrics(self) -> MetricsFile | None:
         """Metrics from a file, or None."""
         known = () if self.trail is None else self.trail.notes
-        return None if self._file is None else self._file.named_apart(known)
+        if self._file is None:
+            return None
+        return self._file.named_apart(known)
 
     @cached_property
     def charted(self) -> LeanTrail | None:
@@ -304,7 +316,9 @@ class Training:
         trail = -1
         if self.trail is not None and len(self.trail.steps):
             trail = int(self.trail.steps["step"][-1])
-        return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
+        if self.metrics is None:
+            return trail
+        return max(trail, int(self.metrics.frame["step"][-1]))
 
     def recorded_steps(self) -> NDArray[np.int64]:
         """Return the run log's steps, ascending."""
@@ -313,11 +327,9 @@ class Training:
     def are_recorded(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return bool [n]: whether run log or metrics have each step."""
         recorded = np.isin(steps, self._numbers)
-        return (
-            recorded
-            if self.metrics is None
-            else recorded | np.isin(steps, self.metrics.frame["step"].to_numpy())
-        )
+        if self.metrics is None:
+            return recorded
+        return recorded | np.isin(steps, self.metrics.frame["step"].to_numpy())
 
     def untrained(self, step: int) -> str:
         """Return why no record shows a step was trained; "" if one does."""
@@ -327,7 +339,8 @@ class Training:
             return f"no trail shows that a training ran step {step}"
         if not len(self._numbers):
             return f"step {step} was not trained: the trail of {self.name} has no step"
-        first, last = int(self._numbers[0]), self.last_step
+        first = int(self._numbers[0])
+        last = self.last_step
         if step > last:
             return f"step {step} was not trained: the trail of {self.name} ends at step {last}"
         where = f"it begins at step {first}" if step < first else "it has a gap there"
@@ -348,7 +361,9 @@ class Training:
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
         """Run log rows' steps, ascending."""
-        return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
+        if self.trail is None:
+            return np.empty(0, np.int64)
+        return self.trail.steps["step"].to_numpy()
 
     @cached_property
     def _decided(self) -> DecidedPlans:

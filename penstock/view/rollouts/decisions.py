@@ -157,7 +157,9 @@ ReadRow = Callable[[RunRecords, int], DecisionRow | None]
 def read_row(records: RunRecords, step: int) -> DecisionRow | None:
     """Return the counts of the decision that begins at a step, or None. Raises: Corrupt; FormatTooNew; PlanMismatch."""
     record = records.at(step)
-    return None if record is None else _row(record)
+    if record is None:
+        return None
+    return _row(record)
 
 
 def is_online(training: Training) -> bool:

@@ -122,7 +122,9 @@ class OpenRollout:
     def versions(self) -> Array | None:
         """int [n_tokens]: version of the policy that sampled each token, or None."""
         values = self.values.get(VERSIONS)
-        return values if values is not None and values.dtype.kind in "iu" else None
+        if values is not None and values.dtype.kind in "iu":
+            return values
+        return None
 
     @property
     def errors(self) -> dict[str, str]:

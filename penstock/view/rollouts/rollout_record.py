@@ -183,7 +183,9 @@ def rollout_record(
         n_fields=rollout.n_fields,
         groups={name: sample.columns[name] for name in GROUP_COLUMNS if sample.columns.get(name)},
     )
-    return _with_tokens(record, rollout) if rollout.n_tokens else record
+    if rollout.n_tokens:
+        return _with_tokens(record, rollout)
+    return record
 
 
 def _with_tokens(record: RolloutRecord, rollout: OpenRollout) -> RolloutRecord:

@@ -20,7 +20,8 @@ MOST_OPEN = 8
 """Facets with values or bins, besides the ones with a term; the others are links."""
 MOST_ROWS = 60
 """Most values of a facet that a person opened."""
-SOME_ROWS, FEW_ROWS = 8, 5
+SOME_ROWS = 8
+FEW_ROWS = 5
 """Values of a facet that has no more, and of one with more: each is a link with the whole filter."""
 MOST_COLOURS = 8
 """Values of `label` with a colour of their own."""

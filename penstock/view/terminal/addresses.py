@@ -300,4 +300,6 @@ def _word(parameters: Mapping[str, Sequence[str]], name: str) -> str:
 
 def _number(parameters: Mapping[str, Sequence[str]], name: str) -> int | None:
     word = _word(parameters, name)
-    return int(word) if word.isdecimal() else None
+    if word.isdecimal():
+        return int(word)
+    return None

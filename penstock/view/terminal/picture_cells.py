@@ -44,7 +44,9 @@ def has_placeholders() -> bool:
 def color_registers() -> int | None:
     """Return a sixel image's number of colours, if known. Queries the terminal once."""
     match = re.search(r"\[\?1;0;(\d{1,9})S", _answer("\x1b[?1;1;0S"))
-    return int(match[1]) if match else None
+    if match:
+        return int(match[1])
+    return None
 
 
 def _answer(query: str) -> str:
@@ -52,7 +54,8 @@ def _answer(query: str) -> str:
     import termios  # only on POSIX
     import tty
 
-    stdin, stdout = sys.__stdin__, sys.__stdout__
+    stdin = sys.__stdin__
+    stdout = sys.__stdout__
     if stdin is None or stdout is None or not (stdin.isatty() and stdout.isatty()):
         return ""
     file = stdin.fileno()

@@ -199,12 +199,16 @@ class RecordScreen(Screen[None]):
     def thumbnail(self, value: Any, facts: Facts, columns: int, rows: int) -> Media | None:
         """Return a value's image for these cells; None if images are off."""
         edge = self.edge(columns, rows)
-        return kind_of(value, facts).thumbnail(value, facts, edge) if edge else None
+        if edge:
+            return kind_of(value, facts).thumbnail(value, facts, edge)
+        return None
 
     def edge(self, columns: int, rows: int) -> int:
         """Return the longer side of an image in these cells, in pixels; 0 if images are off."""
         mode = self.viewer.pictures
-        return 0 if mode == "none" else pixels_needed(mode, columns, rows)
+        if mode == "none":
+            return 0
+        return pixels_needed(mode, columns, rows)
 
     def action_climb(self) -> None:
         parent: PageAddress | None = self.page.parent
@@ -220,7 +224,8 @@ class RecordScreen(Screen[None]):
     def _go(self, answers: Mapping[str, str] | None) -> None:
         if answers is None:
             return
-        run, step = answers["run or plan"].strip(), answers["step"].strip()
+        run = answers["run or plan"].strip()
+        step = answers["step"].strip()
         if not run or not step.isdecimal() or len(step) > 18:
             self.say(f"enter a run and a whole number, got {run!r} and {step!r}")
             return

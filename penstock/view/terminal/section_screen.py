@@ -56,7 +56,9 @@ class SectionScreen(RecordScreen):
         return None
 
     def selected_sample(self) -> tuple[str, str] | None:
-        return None if self.record is None else self.record.sample
+        if self.record is None:
+            return None
+        return self.record.sample
 
     def provenance_lines(self) -> list[str]:
         if self.record is None:

@@ -35,7 +35,8 @@ PICTURE_ROWS = {1: 14, 2: 10}
 """Stages side by side -> rows of an image."""
 WHOLE_ROWS = 18
 """Rows of an image at a chosen stage."""
-LINES, WHOLE_LINES = 8, 40
+LINES = 8
+WHOLE_LINES = 40
 """A value's lines, side by side and on its own."""
 BOXES = 600
 """Most tokens shown."""
@@ -71,8 +72,12 @@ class ValuesScreen(SectionScreen):
             case FoldSection(sections=(RawSection() as raw,)):
                 return self._raw(section, raw)
             case FoldSection(stage="stored"):
-                return None if self._stage in ("", "stored") else ()
-        return () if self._stage else None
+                if self._stage in ("", "stored"):
+                    return None
+                return ()
+        if self._stage:
+            return ()
+        return None
 
     def _fields(self, section: FieldsSection) -> Iterable[Widget]:
         for field in section.fields:

@@ -14,7 +14,8 @@ from textual.widgets import Input, Label, Static
 
 from ...text import terminal_text
 
-CARD_COLUMNS, CARD_ROWS = 19, 10
+CARD_COLUMNS = 19
+CARD_ROWS = 10
 """A card's width and height, in cells."""
 PICTURE_ROWS = 5
 """Rows of a card's image."""
@@ -61,8 +62,11 @@ class GridCard(Vertical, can_focus=True):
     ) -> None:
         """Set a slot's or sample's number, version and key, text, and the image below its first line."""
         super().__init__()
-        self.number, self.version, self.key = number, version, key
-        self._lines, self._image = [terminal_text(one) for one in lines], image
+        self.number = number
+        self.version = version
+        self.key = key
+        self._lines = [terminal_text(one) for one in lines]
+        self._image = image
 
     def compose(self) -> ComposeResult:
         yield Static(self._lines[0], markup=False)
@@ -145,7 +149,8 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
     def __init__(self, heading: str, initial: dict[str, str]) -> None:
         """Set the heading, and each answer's initial text by name."""
         super().__init__()
-        self._heading, self._initial = heading, initial
+        self._heading = heading
+        self._initial = initial
 
     def compose(self) -> ComposeResult:
         with Vertical():

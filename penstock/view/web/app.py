@@ -173,7 +173,8 @@ def _window(site: Site, request: Request) -> Page:
 
 
 def _step(site: Site, request: Request) -> Page:
-    training, step = _training(site, request), request.path_params["step"]
+    training = _training(site, request)
+    step = request.path_params["step"]
     with attach_recorded_step(training, step):
         record = site.opened.step_record(training, step, *_part(training, request))
     page = step_sections(
@@ -217,13 +218,15 @@ def _like_pages(site: Site, record: StepRecord) -> dict[int, str]:
 
 
 def _slot(site: Site, request: Request) -> Page:
-    training, path = _training(site, request), request.path_params
+    training = _training(site, request)
+    path = request.path_params
     with attach_recorded_step(training, path["step"], path["slot"]):
         return _slot_page(site, request, training)
 
 
 def _slot_page(site: Site, request: Request, training: Training) -> Page:
-    step, slot = request.path_params["step"], request.path_params["slot"]
+    step = request.path_params["step"]
+    slot = request.path_params["slot"]
     record, values = site.opened.slot_record(training, step, slot, request.query_params.get("trainings"))
     images = {}
     for row in record.fields:
@@ -236,7 +239,8 @@ def _slot_page(site: Site, request: Request, training: Training) -> Page:
         if getattr(value, "ndim", 0) == 3
     }
     plan = training.plan(step)
-    version, view = version_of(plan, values.source), plan.sources[values.source].view
+    version = version_of(plan, values.source)
+    view = plan.sources[values.source].view
     window = None
     if isinstance(view, WindowView) and ROW in values.decoded:
         window = (int(values.decoded[ROW]), view.layout.anchor)
@@ -262,7 +266,8 @@ def _slot_raw(site: Site, request: Request) -> Response:
 
 
 def _step_thumbnail(site: Site, request: Request) -> Response:
-    path, training = request.path_params, _training(site, request)
+    path = request.path_params
+    training = _training(site, request)
     part = _part(training, request)
     thumbnails, trouble = site.opened.thumbnails(training.name, path["step"], *part, path["slot"])
     return media_response(thumbnails.get(path["field"]), trouble)

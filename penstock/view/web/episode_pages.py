@@ -104,7 +104,8 @@ def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
 
 
 def _episode(site: Site, request: Request) -> OpenEpisode:
-    version, ordinal = requested_version(site, request), request.path_params["ordinal"]
+    version = requested_version(site, request)
+    ordinal = request.path_params["ordinal"]
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     if not is_episode(version, names):
@@ -114,8 +115,10 @@ def _episode(site: Site, request: Request) -> OpenEpisode:
 
 
 def _moment(site: Site, request: Request) -> Response:
-    episode, query = _episode(site, request), request.query_params
-    at_ns, by = number(request, "at", 0), query.get("by", "")
+    episode = _episode(site, request)
+    query = request.query_params
+    at_ns = number(request, "at", 0)
+    by = query.get("by", "")
     if by:
         digits = by.removeprefix("-")
         if not digits.isdecimal() or len(digits) > MOST_DIGITS:
@@ -131,7 +134,8 @@ def _lane(site: Site, request: Request) -> Response:
     after the axis's start. `float32` smallest values by dimension; the largest unless each column is a row. A request
     reads a stream with row blocks for `LANE_S` seconds: columns that no request has reached are NaN.
     """
-    episode, field = _episode(site, request), request.path_params["field"]
+    episode = _episode(site, request)
+    field = request.path_params["field"]
     if field not in episode.streams or field in episode.errors or not episode.has_times(field):
         raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is no stream on the axis")
     summary: StreamSummary = site.opened.episodes.get(
@@ -139,8 +143,10 @@ def _lane(site: Site, request: Request) -> Response:
         lambda: site.opened.outage.ask(lambda: episode.summary(field)),
         lambda known: known.field is episode.fields[field],  # whose blocks that summary checked
     )
-    first, stop = number(request, "first", 0), number(request, "stop", summary.dims)
-    begin, end = number(request, "from", 0), number(request, "to", episode.length_ns)
+    first = number(request, "first", 0)
+    stop = number(request, "stop", summary.dims)
+    begin = number(request, "from", 0)
+    end = number(request, "to", episode.length_ns)
     n_columns = number(request, "columns", 1024)
     if (
         not 0 <= first < stop <= summary.dims
@@ -168,7 +174,8 @@ def _lane(site: Site, request: Request) -> Response:
 
 
 def _frame(site: Site, request: Request) -> Response:
-    episode, field = _episode(site, request), request.path_params["field"]
+    episode = _episode(site, request)
+    field = request.path_params["field"]
     n = request.path_params["n"]
     if field not in episode.cameras or field in episode.errors:
         raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is no camera of this episode")
@@ -189,12 +196,14 @@ def _trained(site: Site, request: Request) -> Response:
 
     The page's script gets them as a list in HTML, with the first run that has windows as JSON.
     """
-    episode, query = _episode(site, request), request.query_params
+    episode = _episode(site, request)
+    query = request.query_params
     search = site.opened.run_search()
     asked = [query["run"]] if query.get("run") else []
     asked += list(search.unsearched[:MOST_RUNS]) if query.get("more") else []
     names = dict.fromkeys([*asked, *(one.name for one in site.opened.trainings())])
-    runs, failed = [], dict[str, str]()
+    runs = []
+    failed = dict[str, str]()
     for name in names:
         try:
             runs.append(trained_windows(site.opened.training(name), episode))
@@ -210,7 +219,8 @@ def _trained(site: Site, request: Request) -> Response:
 
 def _window(site: Site, request: Request) -> Response:
     """Redirect from a window's key, `?key=<episode>@<row>`, to its episode."""
-    version, key = requested_version(site, request), request.query_params.get("key", "")
+    version = requested_version(site, request)
+    key = request.query_params.get("key", "")
     episode, _, row = key.rpartition("@")
     (ordinal,) = version.select().ordinals([episode]).tolist() if episode and row.isdecimal() else (-1,)
     if ordinal < 0:

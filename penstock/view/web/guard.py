@@ -41,8 +41,12 @@ class Guard:
 
         prefix: path in front of every address, which a proxy may strip. writes: accept POST.
         """
-        self.app, self._token, self._hosts = app, token, frozenset(hosts)
-        self._cookie, self._prefix, self._writes = name, prefix, writes
+        self.app = app
+        self._token = token
+        self._hosts = frozenset(hosts)
+        self._cookie = name
+        self._prefix = prefix
+        self._writes = writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject the request, or pass it on."""
@@ -136,7 +140,9 @@ class Guard:
             or int(length) > MOST_BODY_BYTES,
         }
         reasons = [reason for reason, holds in wrong.items() if holds]
-        return PlainTextResponse(f"refused: {'; '.join(reasons)}", status_code=403) if reasons else None
+        if reasons:
+            return PlainTextResponse(f"refused: {'; '.join(reasons)}", status_code=403)
+        return None
 
 
 def _head_bytes(scope: Scope) -> int:

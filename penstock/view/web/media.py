@@ -51,13 +51,19 @@ def range_of(request: Request, nbytes: int, etag: str) -> range | None:
     if not ranges or len(ranges) < len(asked):
         return None
     satisfiable = [one for one in ranges if one]
-    return satisfiable[0] if len(satisfiable) == 1 else None if satisfiable else range(0)
+    if len(satisfiable) == 1:
+        return satisfiable[0]
+    if satisfiable:
+        return None
+    return range(0)
 
 
 def _bytes_of(first: str, last: str, nbytes: int) -> range | None:
     """Return a spec's bytes, empty if not satisfiable; None if malformed."""
     if not first:
-        return range(max(0, nbytes - _number(last)), nbytes) if last else None
+        if last:
+            return range(max(0, nbytes - _number(last)), nbytes)
+        return None
     if last and _number(last) < _number(first):
         return None
     stop = min(nbytes, _number(last) + 1) if last else nbytes
@@ -66,7 +72,9 @@ def _bytes_of(first: str, last: str, nbytes: int) -> range | None:
 
 def _number(digits: str) -> int:
     digits = digits.lstrip("0") or "0"
-    return int(digits) if len(digits) <= _DIGITS else 10**_DIGITS
+    if len(digits) > _DIGITS:
+        return int(10**_DIGITS)
+    return int(digits)
 
 
 STORED_TYPES = {
@@ -156,7 +164,8 @@ def slot_media(
     if field not in sample:
         return ()
     if stage == "original":
-        placement, pixels = values.placements.get(field), channels_last(sample[field])
+        placement = values.placements.get(field)
+        pixels = channels_last(sample[field])
         if placement is None or not placement.black or pixels is None or pixels.dtype == np.uint8:
             return ()
         sample[field] = placement.original_colours(pixels)
@@ -204,7 +213,8 @@ def stored_response(
         item: VerifiedField = site.opened.episodes.get(
             ("field", version.id, ordinal, field), lambda: verified_field(version, ordinal, field)
         )
-        nbytes, etag = item.address.nbytes, _field_etag(version, ordinal, field)
+        nbytes = item.address.nbytes
+        etag = _field_etag(version, ordinal, field)
         if (part := range_of(request, nbytes, etag)) is not None:
             part = part[:MOST_PART_BYTES]  # a browser asks for the rest
             data = item.read(part.start, len(part)) if part else b""
@@ -236,7 +246,8 @@ def _part_response(
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag: str = "") -> Response:
     """Return bytes or a Range of them. name: its extension selects a media type or a download."""
-    media_type, etag = _media_type(name), etag or _etag_of(data)
+    media_type = _media_type(name)
+    etag = etag or _etag_of(data)
     headers = {"accept-ranges": "bytes", "etag": etag, **_REVALIDATED}
     if media_type == "application/octet-stream":
         headers["content-disposition"] = f'attachment; filename="{saved_as}"'

@@ -280,7 +280,8 @@ def progress_response(site: Site, request: Request, seconds: float) -> Response:
 
 
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
-    status, record = status_of(error), failure_record(error)
+    status = status_of(error)
+    record = failure_record(error)
     response: Response
     if as_json:
         response = JSONResponse(plain(record), status)
@@ -293,7 +294,9 @@ def error_response(site: Site, request: Request, error: PenstockError, *, as_jso
 
 def retry_after(error: PenstockError) -> dict[str, str]:
     """Return the Retry-After header of a temporary failure."""
-    return {"retry-after": str(OUTAGE_S)} if isinstance(error, DOWN) else {}
+    if isinstance(error, DOWN):
+        return {"retry-after": str(OUTAGE_S)}
+    return {}
 
 
 def status_of(error: PenstockError) -> int:
@@ -303,7 +306,9 @@ def status_of(error: PenstockError) -> int:
 def json_address(request: Request) -> str:
     last = request.scope["path"].rpartition("/")[2]
     query = request.scope["query_string"].decode("latin-1")
-    return f"{quote(last)}.json" + (f"?{query}" if query else "") if last else "index.json"
+    if last:
+        return f"{quote(last)}.json" + (f"?{query}" if query else "")
+    return "index.json"
 
 
 def number(request: Request, name: str, default: int | None = None) -> int:

@@ -73,7 +73,7 @@ class CachedStore:
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
         self.origin_reads = 0
-        """Reads of ranges from the origin, about: threads count without a lock."""
+        """Reads of missing pages' ranges from the origin, about: threads count without a lock."""
 
     @property
     def url(self) -> str:
@@ -117,7 +117,6 @@ class CachedStore:
         """
         content = self._content(key)
         if content is None:
-            self.origin_reads += 1
             return self._origin.get_ranges(key, spans, etag=etag, **limits)
         ranges = self._ranges(key, content, spans, etag, limits)
         return [Blob(bytes(data), content.sha256) for data in ranges]

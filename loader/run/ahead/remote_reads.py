@@ -23,12 +23,8 @@ from ..metrics import Metrics
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import Group
 from .cache_upkeep import CacheUpkeep
-from .next_reads import (
-    AheadReader,
-    PagesAhead,
-    RangesAhead,
-    RankFuture,
-)
+from .next_reads import PagesAhead, RankFuture
+from .range_reads import AheadReader, RangesAhead
 from .read_ahead import ReadAhead, UnitSource
 from .read_choice import OVERFLOW_BYTES, RANGES_STEPS, ReadChoice, group_bodies
 

@@ -15,12 +15,14 @@ from loader.cache.answers import count_nothing
 from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
-from loader.errors import Transient
+from loader.errors import ObjectNotFound, Transient
 from loader.run.ahead import read_ahead
-from loader.run.ahead.next_reads import AheadReader, Extents, PagesAhead, Ranges, RangesAhead
+from loader.run.ahead.next_reads import Extents, PagesAhead
+from loader.run.ahead.range_reads import APART_STEPS, MISSES_AT_ONCE, AheadReader, Ranges, RangesAhead
 from loader.run.ahead.read_ahead import Claim
-from loader.storage import ByteRange
-from tests.cache.origin import body, origin_of
+from loader.storage import ByteRange, open_store
+from loader.storage.requests import Traffic, counted
+from tests.cache.origin import Origin, body, origin_of
 from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S, until
 
@@ -301,6 +303,100 @@ def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
     assert read(20) == 1
     assert [read(step) for step in range(21, 38)] == [3] * 16 + [1]
     assert [key for key, _, _ in origin.asked] == ["b", "b"]
+
+
+def filled(origin, sizes, steps):
+    """Return (a cache with all pages, its store, reads ahead of `steps`, which asked for 16 steps)."""
+    cache = MemoryPages(PageMemory(limit_bytes=2**24, page_bytes=PAGE), count_nothing)
+    cache.keep_share(2**24, origin.sets, by_need=False)
+    store = CachedStore(origin, cache, origin.content, fraction=0.0)
+    for key, nbytes in sizes.items():
+        store.get_ranges(key, [ByteRange(0, nbytes)])
+    ahead = RangesAhead(steps, {0: store}, 2**20)
+    for step in range(APART_STEPS):
+        ahead.units(step)
+    return cache, store, ahead
+
+
+@pytest.mark.parametrize(("misses", "in_flight"), [(5, 5), (12, MISSES_AT_ONCE)])
+def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
+    """A server that answers nothing before so many requests are there."""
+    sizes = {f"{number:02d}": PAGE for number in range(14)}
+    server = RangeServer({key: body(key, nbytes) for key, nbytes in sizes.items()})
+    origin = Origin(open_store("s3://bucket", {**server.options, "retry_deadline_s": 0}), sizes)
+    spans = [ByteRange(7, 40), ByteRange(300, 9)]
+    extents = Extents(np.array([7, 300]), np.array([40, 9]))
+    cache, store, ahead = filled(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
+    (unit,) = ahead.units(APART_STEPS)
+    assert ahead.claim(unit) is Claim.GRANTED
+    for key in list(sizes)[:misses]:
+        cache.discard(store.page_name(key, 0))
+    arrived, most, lock, gate = [], [], threading.Lock(), threading.Event()
+
+    def before(path, nbytes):
+        with lock:
+            arrived.append(path)
+            most.append(len(arrived))
+            if len(arrived) == in_flight:
+                threading.Timer(0.05, gate.set).start()  # time for one more
+        assert gate.wait(PATIENCE_S)
+        with lock:
+            arrived.remove(path)
+
+    server.before = before
+    traffic = Traffic()
+    with counted(traffic):
+        ahead.fetch(unit)
+    assert max(most) == in_flight
+    assert traffic.requests == len(most) == misses
+    reader = AheadReader(ahead, 0, store)
+    for key, nbytes in sizes.items():
+        assert reader.is_read_ahead(key, spans[0])
+        data = [blob.data for blob in reader.get_ranges(key, spans)]
+        assert data == [body(key, nbytes)[span.offset : span.offset + span.nbytes] for span in spans]
+    assert len(most) == misses  # the batch reads none again
+    server.close()
+
+
+def test_missing_pages_of_one_call_that_fail_are_given_back(tmp_path):
+    """The others are read, and the error is raised once all reads have ended."""
+    sizes = {f"{number}": PAGE for number in range(6)}
+    origin = origin_of(tmp_path / "origin", sizes)
+    extents = Extents(np.array([7]), np.array([40]))
+    cache, store, ahead = filled(origin, sizes, lambda step: {0: dict.fromkeys(sizes, extents)})
+    (unit,) = ahead.units(APART_STEPS)
+    assert ahead.claim(unit) is Claim.GRANTED
+    for key in sizes:
+        cache.discard(store.page_name(key, 0))
+    for key in ("0", "3"):
+        (tmp_path / "origin" / key).unlink()
+    with pytest.raises(ObjectNotFound):
+        ahead.fetch(unit)
+    for key, nbytes in sizes.items():
+        expected = None if key in ("0", "3") else body(key, nbytes)[7:47]
+        (blob,) = ahead.take(0, key, [ByteRange(7, 40)])
+        assert (blob and blob.data) == expected
+
+
+def test_objects_without_pages_are_read_beside_the_one_call(tmp_path):
+    """Objects with redacted samples have no pages: each step reads them from the bucket, which switches nothing."""
+    sizes = {"a": PAGE, "b": PAGE}
+    origin = origin_of(tmp_path / "origin", {**sizes, "redacted": PAGE})
+    del origin.sizes["redacted"]
+    extents = Extents(np.array([7]), np.array([40]))
+    shards = {"a": extents, "redacted": extents, "b": extents}
+    _, _, ahead = filled(origin, sizes, lambda step: {0: shards})
+    origin.asked.clear()
+    for step in range(APART_STEPS, 2 * APART_STEPS):
+        units = ahead.units(step)
+        assert [[ranges.key for ranges in unit] for unit in units] == [["redacted"], ["a", "b"]]
+        for unit in units:
+            assert ahead.claim(unit) is Claim.GRANTED
+            ahead.fetch(unit)
+        for key in shards:
+            (blob,) = ahead.take(0, key, [ByteRange(7, 40)])
+            assert blob.data == body(key, PAGE)[7:47]
+    assert origin.asked == [("redacted", 7, 40)] * APART_STEPS
 
 
 def test_page_that_fails_is_read_by_the_batch(memory_root, watched, monkeypatch):

@@ -36,7 +36,7 @@ KEYED_BY_PLACE = frozenset({"lance"})
 """Formats whose keys are unique in a source, since rows move between its objects."""
 
 
-def walked_formats() -> list[str]:
+def in_place_formats() -> list[str]:
     """Return the formats whose samples may stay in place."""
     from penstock.formats.registry import REGISTERED
 
@@ -76,7 +76,7 @@ def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOpti
     from penstock.formats.importer import check_options
     from penstock.formats.registry import importer_named
 
-    walked = walked_formats()
+    walked = in_place_formats()
     read = read_formats()
     if format not in walked + read:
         accepted = ", ".join(sorted(walked + read))

@@ -22,7 +22,7 @@ import polars as pl
 from assets.dedup import hamming
 from assets.dedup.near_pairs import Embeddings, find, index_images, near_embeddings
 from assets.dedup.policy import NearDuplicates
-from assets.dedup.settle import candidates_of, looks, settle, typed
+from assets.dedup.settle import cast_columns, looks, settle, table_candidates
 
 POLICY = NearDuplicates()
 N_BRUTE, N_EMBEDDED = 16, 50_000
@@ -72,12 +72,14 @@ def main() -> None:
     mine[::5] = there[: len(mine[::5])] ^ np.uint64(0b1011)
     sink = io.BytesIO()
     table("p", there, draw).write_parquet(sink, compression="zstd")
-    new = candidates_of(typed(table("n", mine, draw)), [str(number) for number in range(len(mine))])
+    new = table_candidates(cast_columns(table("n", mine, draw)), [str(number) for number in range(len(mine))])
 
     print(
         f"{given.batch} photos among {given.published}; {len(sink.getvalue()) / 2**20:.0f} MiB of samples tables"
     )
-    read, _ = timed("read the published samples", lambda: typed(pl.read_parquet(io.BytesIO(sink.getvalue()))))
+    read, _ = timed(
+        "read the published samples", lambda: cast_columns(pl.read_parquet(io.BytesIO(sink.getvalue())))
+    )
     (published, _), _ = timed("sort them by look and quality", lambda: looks(read, ungrouped=False))
     filed, _ = timed("file their hashes", lambda: index_images(published.pictures, POLICY.max_distance))
     near, _ = timed("search, as they are and mirrored", lambda: find(filed, new.pictures, mirrored=True))
@@ -85,14 +87,14 @@ def main() -> None:
     print(f"{len(near)} pairs: {len(settled.copies)} copies, {len(settled.superseded)} superseded")
 
     index, queries = hamming.build(there[:, None], POLICY.max_distance), mine[:, None]
-    _, indexed = timed("the same search, as they are", lambda: hamming.near(index, queries))
+    _, indexed = timed("the same search, as they are", lambda: hamming.near_rows(index, queries))
     compared = index.lookups + hamming.n_compared(index, queries) / len(queries)
     some = mine[:N_BRUTE]
     hits, brute = timed(
         f"{N_BRUTE} of them against every hash",
         lambda: sum(int((np.bitwise_count(there ^ one) <= POLICY.max_distance).sum()) for one in some),
     )
-    assert hits == int(np.isin(hamming.near(index, queries[:N_BRUTE])[0], np.arange(N_BRUTE)).sum())
+    assert hits == int(np.isin(hamming.near_rows(index, queries[:N_BRUTE])[0], np.arange(N_BRUTE)).sum())
     print(
         f"looked at {compared:.0f} places per query, {brute / N_BRUTE * given.batch / indexed:.0f} times as fast"
     )

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from assets.dedup.band_segments import Bands, IndexedPart, bands_with, put_segment, sorted_bands
+from assets.dedup.band_segments import Bands, IndexedPart, find_hash_bands, put_segment, sort_bands
 from assets.dedup.bands import N_BANDS, band_hashes
-from assets.dedup.texts import documents_of, settle_documents
+from assets.dedup.texts import settle_documents, sign_documents
 from assets.featurizers import make
 from assets.featurizers.texts.minhash import N_VALUES, SHINGLE_WORDS
 from assets.featurizers.texts.shingles import shingle_blocks
@@ -152,7 +152,7 @@ def settled(n: int) -> tuple[float, float, int]:
         signatures[copy, draw.integers(0, N_VALUES, 8)] = 0
     keys = [f"text/{number:016x}" for number in range(n)]
     start = time.process_time()
-    copies = settle_documents(documents_of(keys, signatures), 0.8)
+    copies = settle_documents(sign_documents(keys, signatures), 0.8)
     seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return seconds, (peak - before) * 1024 / n, len(copies)
@@ -162,7 +162,7 @@ def lookup(n_published: int, rounds: int) -> tuple[float, int, int]:
     """Return (seconds, bytes of the bands read, bytes of all bands) of looking a batch up."""
     draw = np.random.default_rng(2)
     owners = np.repeat(np.arange(n_published, dtype=np.uint32), N_BANDS)
-    stored = sorted_bands(draw.integers(0, 2**64, len(owners), np.uint64), owners)
+    stored = sort_bands(draw.integers(0, 2**64, len(owners), np.uint64), owners)
 
     def read(first_byte: int, end_byte: int) -> Bands:
         ends = np.searchsorted(stored.hashes >> np.uint64(56), [first_byte, end_byte])
@@ -178,7 +178,7 @@ def lookup(n_published: int, rounds: int) -> tuple[float, int, int]:
 
         def look_up() -> None:
             nonlocal n_bands
-            n_bands = sum(len(bands) for bands in bands_with(store, segment, hashes))
+            n_bands = sum(len(bands) for bands in find_hash_bands(store, segment, hashes))
 
         seconds = best_s(rounds, look_up)
     return seconds, 12 * n_bands, sum(file.nbytes for file in segment.files)

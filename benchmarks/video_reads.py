@@ -30,13 +30,13 @@ import numpy as np
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt
-from loader.modalities.image.crop import Framing, turned
+from loader.modalities.image.crop import Framing, apply_turn
 from loader.modalities.video.decode import read_bare, read_clip, turn_of_matrix
-from loader.modalities.video.packet_decode import open_codec, packet_of
+from loader.modalities.video.packet_decode import copy_packet, open_codec
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
 from loader.run.recipe.decode import decode_sample
-from loader.run.recipe.video_packet_reads import Readers, groups_of, read_samples
+from loader.run.recipe.video_packet_reads import Readers, read_samples, video_groups
 
 from . import sections
 from .page import shown
@@ -187,7 +187,7 @@ def penstock(folder: Path, clip: bytes, dataset: str = "clips") -> Read:
         decoders: dict[str, Any] = {"mp4": loader.video(at=times, size=SIZE)}
         addresses = version.address(np.zeros(1, np.int64), ["mp4"])
         (data,) = read_samples(
-            view, groups_of(view, decoders), decoders, addresses, lambda i, field: rng, readers
+            view, video_groups(view, decoders), decoders, addresses, lambda i, field: rng, readers
         )
         if isinstance(data, Corrupt):
             raise data
@@ -209,7 +209,7 @@ def limit(clip: bytes) -> Read:
             codec.flush_buffers()
             for number in range(run.first, run.stop):
                 body = view[packets.pos[number] :][: packets.size[number]]
-                codec.decode(packet_of(body, number, bool(packets.key[number])))
+                codec.decode(copy_packet(body, number, bool(packets.key[number])))
             codec.decode(None)
         return nothing
 
@@ -291,7 +291,7 @@ def readers_of(
         return found[0]
 
     def upright() -> Iterator[Frames]:
-        return (turned(frame, turn) for frame in installed()["PyAV"].sequence(path))
+        return (apply_turn(frame, turn) for frame in installed()["PyAV"].sequence(path))
 
     def theirs(peer: Peer, frame: int) -> Frames:
         found: Frames = peer.read(path, [frame], [clock.time_s(frame)], None)[0]

@@ -19,9 +19,9 @@ from assets.samples.samples_asset import samples_asset
 from assets.search.search_asset import search_asset
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
-from dagster_project.jobs import jobs_of, pause_job, schedules_of, take_over_job
+from dagster_project.jobs import dataset_jobs, dataset_schedules, pause_job, take_over_job
 from dagster_project.own_datasets import load_datasets, report
-from dagster_project.sensors import sensors_of
+from dagster_project.sensors import dataset_sensors
 from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor
 from dagster_project.tidy import collect_job, collect_schedule, tidy_job, tidy_schedule
@@ -54,16 +54,16 @@ def in_groups(spec: DatasetSpec, assets: Iterable[Asset]) -> list[Asset]:
     if spec.upkeep.tenant:
         tags["penstock/tenant"] = spec.upkeep.tenant
 
-    def placed(asset: dg.AssetSpec) -> dg.AssetSpec:
+    def place_asset(asset: dg.AssetSpec) -> dg.AssetSpec:
         group = GROUPS.get(asset.key.path[-1], FEATURES)
         return asset.replace_attributes(
             group_name=group, owners=list(spec.upkeep.owners), tags={**asset.tags, **tags}
         )
 
-    return [mapped for asset in assets for mapped in dg.map_asset_specs(placed, [asset])]
+    return [mapped for asset in assets for mapped in dg.map_asset_specs(place_asset, [asset])]
 
 
-def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
+def batch_partitions(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
     """Return a dataset's batches as partitions. A batch is a set of raw objects that landed together."""
     return dg.DynamicPartitionsDefinition(name=f"{spec.name}_raw_batch")
 
@@ -112,7 +112,7 @@ def _own_defs(shared: dg.Definitions) -> list[dg.Definitions]:
 
 
 def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
-    batches = batches_of(spec)
+    batches = batch_partitions(spec)
     features = [feature_asset(spec, feature, batches) for feature in spec.features]
     per_batch = [
         raw_objects_asset(spec.name, batches, spec.sources),
@@ -126,7 +126,7 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         publishing.append(search_asset(spec, spec.search))
     quarantine = quarantine_asset(spec)
     reconciliation = reconciliation_asset(spec)
-    jobs = jobs_of(
+    jobs = dataset_jobs(
         spec,
         per_batch=per_batch,
         features=features,
@@ -143,8 +143,8 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
             spec, [*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation]
         ),
         jobs=[*jobs, pause_job(spec), *taking],
-        schedules=schedules_of(spec),
-        sensors=sensors_of(spec, batches),
+        schedules=dataset_schedules(spec),
+        sensors=dataset_sensors(spec, batches),
     )
 
 

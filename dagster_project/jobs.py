@@ -10,8 +10,8 @@ from typing import Any
 
 import dagster as dg
 
-from assets.arrivals.make_batches import take_over
-from assets.arrivals.progress import pause, paused, resume
+from assets.arrivals.make_batches import copy_batches
+from assets.arrivals.progress import pause, resume, source_pause
 from assets.features.refresh import StaleCache, stale
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
@@ -24,7 +24,7 @@ INGEST, RELEASE, REFRESH = 10, 5, -10
 Assets = Sequence[dg.AssetsDefinition]
 
 
-def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
+def run_tags(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
     if spec.upkeep.tenant:
         tenant = {"penstock/tenant": spec.upkeep.tenant}
     else:
@@ -33,7 +33,7 @@ def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
 
 
 def publishing_tags(spec: DatasetSpec) -> Mapping[str, str]:
-    return {**tags_of(spec, RELEASE), "penstock/release": spec.name}
+    return {**run_tags(spec, RELEASE), "penstock/release": spec.name}
 
 
 def job_name(spec: DatasetSpec, what: str) -> str:
@@ -41,7 +41,7 @@ def job_name(spec: DatasetSpec, what: str) -> str:
     return f"{dagster_name(spec.name)}_{what}"
 
 
-def jobs_of(
+def dataset_jobs(
     spec: DatasetSpec,
     *,
     per_batch: Assets,
@@ -51,9 +51,9 @@ def jobs_of(
     reconciliation: Assets,
 ) -> list[Any]:
     """Return the jobs of a dataset that materialize assets, each with the assets of its runs."""
-    ingest = tags_of(spec, INGEST)
+    ingest = run_tags(spec, INGEST)
     release = publishing_tags(spec)
-    refresh = tags_of(spec, REFRESH)
+    refresh = run_tags(spec, REFRESH)
     jobs: list[tuple[str, Assets, Mapping[str, str], str]] = [
         (
             "ingest",
@@ -133,7 +133,7 @@ def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
                 context.log.info(f"{config.source} {'resumes' if was_paused else 'was not paused'}")
             else:
                 pause(opened.store, spec.name, config.source, reason=config.reason, by=config.by)
-                pause_facts = paused(opened.store, spec.name, config.source)
+                pause_facts = source_pause(opened.store, spec.name, config.source)
                 context.log.info(
                     f"{config.source} is paused: {pause_facts}; the next tick of the sensor skips it"
                 )
@@ -154,7 +154,7 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
     @dg.op(name=job_name(spec, "take_over_batches"))
     def take(context: dg.OpExecutionContext, root: RootResource) -> None:
         with root.opened() as opened:
-            batch_keys = take_over(
+            batch_keys = copy_batches(
                 opened.store,
                 spec.rebuild_of,
                 spec.name,
@@ -167,7 +167,7 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
 
     @dg.job(
         name=job_name(spec, "take_over"),
-        tags=dict(tags_of(spec, REFRESH)),
+        tags=dict(run_tags(spec, REFRESH)),
         description=f"Make the batches of {spec.rebuild_of} batches of {spec.name}, once, without a listing.",
     )
     def job() -> None:
@@ -176,7 +176,7 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
     return job
 
 
-def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
+def dataset_schedules(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
     """Return the schedules that have a cron in the dataset's upkeep."""
     plain = [
         ("release", spec.upkeep.release, "Publish batches that passed their checks"),
@@ -232,7 +232,7 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
                 run_key=f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}-{batch}",
                 partition_key=batch,
                 asset_selection=[dg.AssetKey([spec.name, stage]) for stage in stages],
-                tags=dict(tags_of(spec, REFRESH)),
+                tags=dict(run_tags(spec, REFRESH)),
             )
         context.log.info(f"{len(batches)} batches are stale, {n_requested} runs requested")
         if not n_requested:

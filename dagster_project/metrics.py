@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 import loader
 from assets.arrivals.batches import STANDINGS, IngestBatch, IngestBatches, backlog
-from assets.release.lag import Lag, lag_of
+from assets.release.lag import Lag, version_lag
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
 from dagster_project.own_datasets import load_datasets
@@ -108,7 +108,7 @@ class PipelineCollector(Collector):
             return None
         if record.id not in self._versions:
             version = open_record(self._root.store, record)
-            facts = (len(version), int(version.manifest["created_us"]), lag_of(self._root, record))
+            facts = (len(version), int(version.manifest["created_us"]), version_lag(self._root, record))
             self._versions[record.id] = facts
         return (record.number, *self._versions[record.id])
 

@@ -162,14 +162,14 @@ def _load(module: str, file: str) -> OwnDataset | BrokenDataset:
         name = module
     importlib.invalidate_caches()
     try:
-        return _spec_of(importlib.import_module(module), name, file)
+        return _module_spec(importlib.import_module(module), name, file)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code; becomes an entry
         text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-        path, line = _raised_at(error, file)
+        path, line = _error_location(error, file)
         return BrokenDataset(name=name, file=path, line=line, error=redact(text))
 
 
-def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
+def _module_spec(module: ModuleType, name: str, file: str) -> OwnDataset:
     if not module.__file__ or not os.path.exists(file) or not os.path.samefile(module.__file__, file):
         raise ImportError(
             f"the name {name!r} belongs to {module.__file__ or 'a built-in module'}; rename the file"
@@ -183,7 +183,7 @@ def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
     return OwnDataset(spec=spec, name=name, file=file)
 
 
-def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
+def _error_location(error: BaseException, file: str) -> tuple[str, int]:
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     folder = os.path.dirname(file)

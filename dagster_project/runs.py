@@ -24,7 +24,7 @@ class CodeLocation:
     """Port of its code server, or None."""
 
 
-def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None:
+def sensor_location(context: dg.SensorEvaluationContext) -> CodeLocation | None:
     """Return the code location that evaluates a sensor; None without a workspace."""
     origin = context.code_location_origin
     if origin is None or context.repository_name is None:
@@ -36,14 +36,14 @@ def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None
     )
 
 
-def label_of(run: dg.DagsterRun) -> str:
+def location_label(run: dg.DagsterRun) -> str:
     """Return the label of a run's code location, or ""."""
     if run.remote_job_origin:
         return run.remote_job_origin.repository_origin.get_label()
     return ""
 
 
-def tags_of(label: str) -> Mapping[str, str]:
+def location_tags(label: str) -> Mapping[str, str]:
     """Return tags that select a code location's runs; {} for "", which selects all runs."""
     if label:
         return {_LABEL: label}
@@ -75,7 +75,7 @@ launches when its run key is requested again.
 
 def is_last(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether a launched run is the newest of its job, code location and partition."""
-    tags = dict(tags_of(label_of(run)))
+    tags = dict(location_tags(location_label(run)))
     if PARTITION in run.tags:
         tags[PARTITION] = run.tags[PARTITION]
     same_runs = dg.RunsFilter(job_name=run.job_name, tags=tags, statuses=LAUNCHED)

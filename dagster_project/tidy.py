@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from dagster_project.runs import is_last, label_of, tags_of
+from dagster_project.runs import is_last, location_label, location_tags
 from penstock.text import markdown_table
 from resources.storage import RootResource
 
@@ -51,7 +51,7 @@ def _old_runs(
     n_checked = 0
     while n_checked < max_runs:
         page = instance.get_run_records(
-            dg.RunsFilter(statuses=_FINISHED, tags=tags_of(label)),
+            dg.RunsFilter(statuses=_FINISHED, tags=location_tags(label)),
             limit=min(_AT_ONCE, max_runs - n_checked),
             cursor=cursor,
             ascending=True,
@@ -59,7 +59,7 @@ def _old_runs(
         for record in page:
             if record.create_timestamp.timestamp() >= before_s:
                 return  # the rest is newer
-            if (record.end_time or before_s) < before_s and label_of(record.dagster_run) == label:
+            if (record.end_time or before_s) < before_s and location_label(record.dagster_run) == label:
                 yield record
         if not page:
             return
@@ -100,7 +100,7 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
     """Delete superfluous runs, and write their number as metadata."""
     before_s = time.time() - config.keep_days * DAY_S
     deleted = 0
-    for run_id in list(superfluous(context.instance, before_s, config.max_runs, label_of(context.run))):
+    for run_id in list(superfluous(context.instance, before_s, config.max_runs, location_label(context.run))):
         if not config.dry_run:
             context.instance.delete_run(run_id)
         deleted += 1

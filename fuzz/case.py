@@ -24,7 +24,7 @@ from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResul
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
 from loader.errors import DecodeFailed, FormatTooNew
-from loader.modalities import decoder_for, known_extensions
+from loader.modalities import decoder_extensions, find_decoder
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.storage import open_store
 
@@ -189,9 +189,9 @@ def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
     tables."""
     rng = random.Random(case.number)
     own = source.rpartition(".")[2].lower()
-    words = {own if own in known_extensions() else "mp4", rng.choice(known_extensions())}
+    words = {own if own in decoder_extensions() else "mp4", rng.choice(decoder_extensions())}
     readers: dict[str, Callable[[], object]] = {
-        word: partial(decoder_for(f"x.{word}"), data, None) for word in sorted(words)
+        word: partial(find_decoder(f"x.{word}"), data, None) for word in sorted(words)
     }
     place = np.random.default_rng(case.number)
     readers["drawn"] = partial(loader.video(frames=2, size=(16, 24), crop="random"), data, place)

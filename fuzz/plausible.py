@@ -15,7 +15,7 @@ from PIL import Image
 import loader
 from assets.media.unit import Unit
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for, known_extensions
+from loader.modalities import decoder_extensions, find_decoder
 from loader.modalities.video.packet_table import read_packets
 from penstock.compute.pool.environment import worker_environment
 
@@ -57,10 +57,10 @@ def _fields(unit: Unit) -> list[str]:
         if not isinstance(value, Path):
             json.dumps(value, allow_nan=False)
             continue
-        if word not in (*known_extensions(), "packets"):
+        if word not in (*decoder_extensions(), "packets"):
             continue
         special: Mapping[str, Any] = {"mp4": loader.video(frames=1), "packets": _packets}
-        read = special.get(word) or decoder_for(f"x.{word}")
+        read = special.get(word) or find_decoder(f"x.{word}")
         try:
             decoded = read(value.read_bytes(), None)
         except DecodeFailed as error:

@@ -90,7 +90,7 @@ def cpuset_cores(root: Path = Path("/")) -> int:
     """Return the number of CPUs in the cgroup's cpuset; 0 if unknown. root: folder with /proc and /sys."""
     for folder in _cgroups(root, "cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            count = _listed_cpus(_read(folder / name).strip())
+            count = _count_cpus(_read(folder / name).strip())
             if count:
                 return count
     return 0
@@ -112,7 +112,7 @@ def _physical_cores(root: Path) -> int:
     return len(cores)
 
 
-def _listed_cpus(text: str) -> int:
+def _count_cpus(text: str) -> int:
     """Return the number of CPUs in a list such as "0-15,32"; 0 for other text."""
     ranges = [_CPU_RANGE.fullmatch(part) for part in text.split(",")]
     bounds = [(int(one[1]), int(one[2] or one[1])) for one in ranges if one is not None]

@@ -35,7 +35,7 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
 
     lenient: True leaves surrogates and numbers out of range (inf, nan) to the caller.
     """
-    text, value = _decoded(
+    text, value = _decode(
         data, lambda text: _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
     )
     # (decoded bytes contain no surrogate, and our own text rarely does; an escape can produce one in both)
@@ -60,7 +60,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
     NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. The caller must handle
     surrogates. If a name is repeated, its last value wins.
     """
-    _, value = _decoded(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
+    _, value = _decode(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
     return value
@@ -122,7 +122,7 @@ def _wrong(value: object) -> str:
     return ""
 
 
-def _decoded(data: bytes | str, reader_of: Callable[[str], json.JSONDecoder]) -> tuple[str, Any]:
+def _decode(data: bytes | str, reader_of: Callable[[str], json.JSONDecoder]) -> tuple[str, Any]:
     try:
         text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
         value = reader_of(text).decode(text)

@@ -72,5 +72,5 @@ MAX_MADE_CHARACTERS = 512
 """Characters that an SQL expression may make of one character: 0.5 GB for a million rows."""
 
 
-def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:
+def limit_message(what: str, value: int, unit: str, most: int, advice: str = "") -> str:
     return f"{what}: {value:,} {unit}; at most {most:,} are accepted" + (f". {advice}" if advice else "")

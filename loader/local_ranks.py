@@ -55,10 +55,10 @@ def local_ranks(environ: Mapping[str, str] | None = None, root: Path = Path("/")
     """
     environ = os.environ if environ is None else environ
     for name in STATED_BY_PARENT:
-        stated = _stated(name, environ)
+        stated = _read_variable(name, environ)
         if stated:
             return stated
-    stated = next((stated for name in STATED_BY_CLUSTER if (stated := _stated(name, environ))), 1)
+    stated = next((stated for name in STATED_BY_CLUSTER if (stated := _read_variable(name, environ))), 1)
     if stated > 1:
         return stated
     # One task of a cluster may start the ranks itself.
@@ -81,13 +81,13 @@ def node_count(environ: Mapping[str, str] | None = None) -> int:
     if nodes:
         return nodes
     for name in (*STATED_BY_PARENT, *STATED_BY_CLUSTER):
-        stated = _stated(name, environ)
+        stated = _read_variable(name, environ)
         if stated:
             return max(1, -(-_world_size(environ) // stated))
     return 1
 
 
-def _stated(name: str, environ: Mapping[str, str]) -> int:
+def _read_variable(name: str, environ: Mapping[str, str]) -> int:
     """Return the number of ranks that a variable states for this machine; 0 without one."""
     counts = _slurm_counts(environ.get(name, ""))
     if len(counts) == 1:

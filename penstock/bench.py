@@ -10,7 +10,7 @@ from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 from loader.native import KIND
 from loader.run.batch.batch import MAKING
-from loader.run.metrics import CONSUMER, COPYING, limited_by, stage_seconds
+from loader.run.metrics import CONSUMER, COPYING, find_bottleneck, stage_seconds
 
 from .progress import progress
 
@@ -97,7 +97,7 @@ def bench(
     single = _BenchRun(plan, 0, several.stop, seconds / 2)
     n_workers = several.threads
     alone = stage_seconds(single.after, single.before)
-    limit = limited_by(single.after, single.before, ahead=False)
+    limit = find_bottleneck(single.after, single.before, ahead=False)
     return Bench(
         version=version.name,
         fields=list(fields),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from loader.dataset.log.state import VersionRecord
-from loader.dataset.tables.manifest import manifest_of
+from loader.dataset.tables.manifest import read_record_manifest
 from loader.storage import Store
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | 
     Costs a manifest per version. Raises: StoreError.
     """
     for record in reversed([record for record in versions if record.retired is None]):
-        names = manifest_of(store, record)["producer"].get("labels")
+        names = read_record_manifest(store, record)["producer"].get("labels")
         if names is not None:
             return [str(name) for name in names]
     return None

@@ -28,7 +28,7 @@ from PIL import Image
 import loader
 from assets.checks import CheckResult
 from assets.drift.compare import DRIFT_CHECKS, GateInputs
-from assets.pages.gate_page import plotted, render
+from assets.pages.gate_page import plot_findings, render
 from benchmarks.gates.regressions import REGRESSIONS
 from benchmarks.gates.trial import DEFAULTS, published
 from benchmarks.gates.world import delivery
@@ -268,7 +268,7 @@ def gate_page() -> str:
         "samples": f"{len(feed.samples)} of {len(feed.objects)} objects",
         "compared with": "feed@6",
     }
-    return render("feed 000007-4be1c09a", facts, results, plotted(compared, results))
+    return render("feed 000007-4be1c09a", facts, results, plot_findings(compared, results))
 
 
 async def terminal_svg(root: Path) -> str:

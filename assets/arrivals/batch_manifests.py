@@ -29,7 +29,7 @@ from loader.storage.threads import DaemonPool
 from resources.storage import LandingResource
 
 from ..sources import Source
-from .joined_objects import raw_objects_in
+from .joined_objects import raw_store
 
 Identity = tuple[str, str]
 """(uri, etag): objects with an equal pair are the same object."""
@@ -125,7 +125,7 @@ class Manifest:
 
 
 class Book:
-    """Every manifest of a dataset, read once; `read_on` adds later ones.
+    """Every manifest of a dataset, read once; `read_new_manifests` adds later ones.
 
     before: an earlier book of this process, reused unless a file that it read changed.
 
@@ -154,9 +154,9 @@ class Book:
         self._listed: dict[str, str] = etags
         self._upto: int = self.newest
         self._read: pa.Table = _in_few_pieces(self.seen())
-        self.read_on()  # a listing may lag behind
+        self.read_new_manifests()  # a listing may lag behind
 
-    def read_on(self) -> set[Identity]:
+    def read_new_manifests(self) -> set[Identity]:
         """Read the manifests that other writers have appended; return the identities of their objects."""
         added: set[Identity] = set()
         while manifest := _read(self._store, self._dataset, self.newest + 1):
@@ -166,7 +166,10 @@ class Book:
         return added
 
     def append(self, landing: str, objects: Sequence[RawObject]) -> Manifest:
-        """Write the next batch. Raises: AlreadyExists if another writer was faster; call `read_on`, then retry."""
+        """Write the next batch.
+
+        Raises: AlreadyExists if another writer was faster; call `read_new_manifests`, then retry.
+        """
         manifest = Manifest(
             dataset=self._dataset, number=self.newest + 1, landing=landing, objects=tuple(objects)
         )
@@ -326,11 +329,11 @@ def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManage
     """Return a function that opens a source's own store, or the landing resource's if it has none."""
 
     @contextmanager
-    def opened(source: Source) -> Iterator[Store]:
+    def open_landing(source: Source) -> Iterator[Store]:
         with landing.opened(source.url, source.options) as place:
-            yield raw_objects_in(place, source)
+            yield raw_store(place, source)
 
-    return opened
+    return open_landing
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class IngestBatches:
             standing=standing,
             objects=0,
             nbytes=0,
-            refused=self._refused(store, records),
+            refused=self._refusal_counts(store, records),
             stopped_by=stopped_by,
         )
         landed = records.get(RAW_OBJECTS)
@@ -128,7 +128,7 @@ class IngestBatches:
             )
         return batch
 
-    def _refused(
+    def _refusal_counts(
         self,
         store: Store,
         records: Mapping[str, StageRecord],

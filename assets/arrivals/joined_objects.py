@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def raw_objects_in(place: Store, source: "Source") -> Store:
+def raw_store(place: Store, source: "Source") -> Store:
     """Return a store of the source's raw objects: `place` itself unless objects have several files."""
     if source.format not in JOINED:
         return place
@@ -128,7 +128,7 @@ class JoinedObjects:
         infos = self._heads(key)
         return joined(infos)
 
-    def written_last(self, key: str) -> str:
+    def newest_file(self, key: str) -> str:
         """Return the key of the object's most recently written file. Raises: ObjectNotFound."""
         infos = self._heads(key)
         newest = max(infos, key=lambda info: info.modified_us or 0)
@@ -160,7 +160,7 @@ class JoinedObjects:
         if etag not in (None, whole.etag):
             raise Changed(
                 f"{self.url}/{key}: a file of it was replaced after its discovery, and it lands again; "
-                f"{self.written_last(key)} was written last"
+                f"{self.newest_file(key)} was written last"
             )
         parts = list[bytes]()
         file_start = 0  # in the object

@@ -55,7 +55,7 @@ def discover(
     else:
         limit = limits.max_batches * limits.max_objects
     denied = DeniedObjects(denies, dataset, by_subject=by_subject)
-    fresh = list(islice(_undiscovered(landing, book, source, denied, utc_us()), limit))
+    fresh = list(islice(_new_objects(landing, book, source, denied, utc_us()), limit))
     batches, _ = make_batches(book, landing.url, fresh, limits, rest=True)
     return batches
 
@@ -77,7 +77,7 @@ def make_batches(
         try:
             batches.append(book.append(landing, fresh[:n_taken]).batch)
         except AlreadyExists:  # another process runs discovery too: leave out the objects of its batches
-            if not (theirs := book.read_on()):
+            if not (theirs := book.read_new_manifests()):
                 raise
             fresh = [item for item in fresh if item.identity not in theirs]
         else:
@@ -89,7 +89,7 @@ def make_batches(
 
 def pending(store: Store, dataset: str, stage: str) -> list[str]:
     """Return the keys of batches without a record of `stage`, published or failed, oldest first."""
-    numbers = pending_numbers(store, dataset, begun_batches(store, dataset, stage))
+    numbers = pending_numbers(store, dataset, stage_batches(store, dataset, stage))
     return [manifest.batch for manifest in manifests(store, dataset, numbers)]
 
 
@@ -99,7 +99,7 @@ def pending_numbers(store: Store, dataset: str, begun: Sequence[str]) -> list[in
     return [number for number in batch_numbers(store, dataset) if number not in known]
 
 
-def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
+def stage_batches(store: Store, dataset: str, stage: str) -> list[str]:
     """Return the keys of batches with a record of the stage, oldest first. Costs one listing."""
     return [name for name in partitions(store, dataset, stage) if is_batch(name)]
 
@@ -148,7 +148,7 @@ def is_there(landing: Store, info: ObjectInfo) -> bool:
     return True
 
 
-def _undiscovered(
+def _new_objects(
     landing: Store, book: Book, source: Source, denied: DeniedObjects, now_us: int
 ) -> Iterator[RawObject]:
     import polars as pl
@@ -182,7 +182,7 @@ def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
     return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
 
 
-def take_over(
+def copy_batches(
     store: Store, of: str, name: str, denies: Sequence[Deny] = (), *, by_subject: bool = False
 ) -> list[str]:
     """Copy the batches of dataset `of` to dataset `name`, in order; return the new keys, oldest first.
@@ -199,7 +199,7 @@ def take_over(
             try:
                 batches.append(book.append(manifest.landing, fresh).batch)
             except AlreadyExists:  # another process takes over or discovers too
-                if not (theirs := book.read_on()):
+                if not (theirs := book.read_new_manifests()):
                     raise
                 seen |= theirs
                 fresh = [item for item in fresh if item.identity not in seen]

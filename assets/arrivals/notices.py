@@ -37,14 +37,14 @@ class Notice:
 def read_notices(text: bytes | str) -> list[Notice]:
     """Return the objects that a message reports as written; [] for a delete or a test. Raises: UnreadableNotice."""
     try:
-        return [_checked(notice) for notice in _read(parse_json(text), 0)]
+        return [_check_notice(notice) for notice in _read(parse_json(text), 0)]
     except UnreadableNotice:
         raise
     except (*DAMAGED, IndexError) as error:
         raise UnreadableNotice(f"{type(error).__name__}: {error}; {_ACCEPTED}") from error
 
 
-def _checked(notice: Notice) -> Notice:
+def _check_notice(notice: Notice) -> Notice:
     for name in ("key", "bucket", "uri"):
         if not is_text(value := getattr(notice, name)):
             raise UnreadableNotice(f"{name} is {value!r:.100}; {_ACCEPTED}")

@@ -115,7 +115,7 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
     path = f"{_folder(dataset, source)}waiting.parquet"
     try:
         table = parse_table(store.get(path).data, path)
-        facts = _typed(parse_json_object(table_facts(table)["progress"]))
+        facts = _fact_values(parse_json_object(table_facts(table)["progress"]))
         waiting = {}
         for row in table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist():
             item = RawObject(**{**row, "files": tuple(row["files"])})
@@ -128,7 +128,7 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
         return Progress()
 
 
-def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _fact_values(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {_FIELDS.get(name, name): _FACTS[name](value) for name, value in facts.items()}
 
 
@@ -170,12 +170,12 @@ def pause(store: Store, dataset: str, source: str, *, reason: str, by: str) -> N
 
 def resume(store: Store, dataset: str, source: str) -> bool:
     """End a pause; return whether there was one."""
-    was_paused = paused(store, dataset, source) is not None
+    was_paused = source_pause(store, dataset, source) is not None
     store.delete_many([f"{_folder(dataset, source)}paused.json"])
     return was_paused
 
 
-def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
+def source_pause(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
     """Return who paused the source, why and when; None if it is not paused. An unreadable file counts as a pause."""
     try:
         data = store.get(f"{_folder(dataset, source)}paused.json").data
@@ -282,7 +282,7 @@ class SourceTick:
         progress = self.progress
         base = self.place.url.rstrip("/")
         identities = [(f"{base}/{info.key}", info.etag) for info in infos]
-        for position in unseen(identities, batched(self.book)):
+        for position in unseen(identities, batched_objects(self.book)):
             info = infos[position]
             item = raw_object(self.place, info, self.dataset.now_us)
             waits = progress.waiting.get(item.uri)
@@ -317,7 +317,7 @@ class SourceTick:
         return max(0, min(rooms))
 
 
-def batched(book: Book) -> "pl.DataFrame":
+def batched_objects(book: Book) -> "pl.DataFrame":
     """Return the uri and etag of every batched object."""
     import polars as pl  # slow to import, and not needed to load the definitions
 

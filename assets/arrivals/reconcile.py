@@ -27,7 +27,7 @@ from resources.storage import open_place
 from ..sources import JOINED, Sieve, Source
 from .batch_manifests import Book, batch_numbers, manifests
 from .make_batches import is_there, make_batches, raw_object, unseen
-from .progress import TickDataset, batched, read_progress
+from .progress import TickDataset, batched_objects, read_progress
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,7 +63,7 @@ def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.Data
     else:
         store = open_place(folder or ".", options)
         try:
-            frames = [_normal(_parsed(store.get(name).data, name, url), place, url)]
+            frames = [_normal(_parse_listing(store.get(name).data, name, url), place, url)]
         finally:
             store.close()
     return pl.concat(frames).unique("key", keep="last").sort("key")
@@ -89,12 +89,12 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
             data = store.get(name).data
             if md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() != md5:
                 raise Corrupt(f"{config}/{name} is not the file that {url} names: its MD5 differs")
-            yield _parsed(data, name, url, header if kind == "csv" else None)
+            yield _parse_listing(data, name, url, header if kind == "csv" else None)
     finally:
         store.close()
 
 
-def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
+def _parse_listing(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
     # An S3 CSV has no header row, and its keys are URL-encoded.
     import io
 
@@ -220,14 +220,14 @@ def reconcile(
     if inventory:
         there = read_inventory(inventory, source.options, place.url)
     else:
-        there = _listed(place, source, refusals)
-    there, not_taken = _sifted(there, source)
+        there = _list_source(place, source, refusals)
+    there, not_taken = _sift(there, source)
     if refusals.n:
         not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
     base = place.url.rstrip("/") + "/"
     tag = pl.col("etag").str.strip_chars('"').alias("tag")  # S3 Inventory has etags without quotes
     there = there.with_columns((base + pl.col("key")).alias("uri"), tag)
-    known = _known(dataset, place.url, source.prefix).with_columns(tag)
+    known = _known_objects(dataset, place.url, source.prefix).with_columns(tag)
     new = there.join(known.select("uri"), on="uri", how="anti")
     progress = read_progress(dataset.store, dataset.name, source.name)
     young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
@@ -249,23 +249,25 @@ def reconcile(
         not_taken=not_taken,
     )
     if write:
-        return _written(dataset, place, report, source.sieve(), confirm=bool(inventory))
+        return _write_batches(dataset, place, report, source.sieve(), confirm=bool(inventory))
     return report
 
 
-def _written(
+def _write_batches(
     dataset: TickDataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool
 ) -> Reconciled:
     changed = report.differences.filter(report.differences["status"] != "vanished")
     if confirm:
-        infos = _confirmed(place, changed["key"].to_list(), why)
+        infos = _confirm_absence(place, changed["key"].to_list(), why)
     else:
         infos = _as_listed(changed)
     objects = [raw_object(place, info, dataset.now_us) for info in infos if is_there(place, info)]
     denied = dataset.denied()
     book = Book(dataset.store, dataset.name)
     allowed = [item for item in objects if not denied.has(item)]
-    fresh = [allowed[position] for position in unseen([item.identity for item in allowed], batched(book))]
+    fresh = [
+        allowed[position] for position in unseen([item.identity for item in allowed], batched_objects(book))
+    ]
     batches, _ = make_batches(book, place.url, fresh, dataset.limits, rest=True)
     folder = f"tables/{dataset.name}/reconcile/{report.source}"
     table = None
@@ -274,7 +276,7 @@ def _written(
     return replace(report, batches=batches, table=table)
 
 
-def _listed(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
+def _list_source(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
     # Always list everything from the beginning, the one kind of listing that every server gets right.
     import polars as pl
 
@@ -299,7 +301,7 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
     )
 
 
-def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
+def _sift(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
     import polars as pl
 
     why = source.sieve()
@@ -308,7 +310,7 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
     reasons = pl.Series(
         "why",
         [
-            # An inventory may lack sizes, so `_confirmed` checks these objects again.
+            # An inventory may lack sizes, so `_confirm_absence` checks these objects again.
             why(ObjectInfo(key=key, nbytes=source.min_bytes if nbytes is None else nbytes, etag=""))
             for key, nbytes in zip(keys, sizes, strict=True)
         ],
@@ -318,7 +320,7 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
     return there.filter(reasons == ""), dict(counts.iter_rows())
 
 
-def _known(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
+def _known_objects(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
     import polars as pl
 
     schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}
@@ -356,7 +358,7 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
     ]
 
 
-def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
+def _confirm_absence(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
     def now(key: str) -> ObjectInfo | None:
         try:
             return place.head(key)

@@ -14,7 +14,7 @@ from ..pipeline.stages import RECONCILIATION
 from ..sources import Source
 from ..spec import DatasetSpec
 from .batch_manifests import opener
-from .progress import TickDataset, paused
+from .progress import TickDataset, source_pause
 from .reconcile import Reconciled, reconcile
 
 
@@ -54,8 +54,8 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
                 by_subject=spec.split_by == "subject",
                 now_us=time.time_ns() // 1000,
             )
-            for source in _selected(spec, config):
-                stopped = source.paused or paused(opened.store, spec.name, source.name) is not None
+            for source in _select_sources(spec, config):
+                stopped = source.paused or source_pause(opened.store, spec.name, source.name) is not None
                 if stopped and config.write:
                     context.log.warning(f"source {source.name} is paused: reporting only")
                 try:
@@ -76,7 +76,7 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     return reconciliation
 
 
-def _selected(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
+def _select_sources(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
     sources = [source for source in spec.sources if config.source in ("", source.name)]
     if not sources or (config.inventory and len(sources) != 1):
         names = ", ".join(source.name for source in spec.sources)

@@ -31,9 +31,9 @@ from .progress import (
     TickDataset,
     TickResult,
     Waiting,
-    batched,
-    paused,
+    batched_objects,
     read_progress,
+    source_pause,
     write_progress,
 )
 
@@ -79,7 +79,7 @@ def tick(
 def _is_paused(dataset: TickDataset, source: Source, step: TickResult) -> bool:
     if source.paused:
         step.note = "paused in the dataset's spec"
-    elif (pause := paused(dataset.store, dataset.name, source.name)) is not None:
+    elif (pause := source_pause(dataset.store, dataset.name, source.name)) is not None:
         step.note = f"paused by {pause.get('by') or 'unknown'}: {pause.get('reason') or 'no reason'}"
     return bool(step.note)
 
@@ -216,7 +216,8 @@ def _make_batches(work: SourceTick, *, hold: bool) -> None:
     waiting = [one for one in progress.waiting.values() if not work.denied.has(one.item)]
     # Another process, or another source in the same store, may have batched some meanwhile.
     fresh = [
-        waiting[position] for position in unseen([one.item.identity for one in waiting], batched(work.book))
+        waiting[position]
+        for position in unseen([one.item.identity for one in waiting], batched_objects(work.book))
     ]
     arrived = {one.item.identity: one for one in fresh}
     items = [one.item for one in fresh]

@@ -216,7 +216,7 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     asset = context.data_sources.add_pandas("tables").add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("whole")
-    translated = [_translated(number, item) for number, item in suite.items()]
+    translated = [_translate(number, item) for number, item in suite.items()]
     suite_ = context.suites.add(gx.ExpectationSuite(name="suite", expectations=translated))
     definition = gx.ValidationDefinition(name="validation", data=batch, suite=suite_)
     answer = context.validation_definitions.add(definition).run(
@@ -232,7 +232,7 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
     return unanswered | {number: _result(suite[number], result) for number, result in results}
 
 
-def _translated(number: int, item: Expectation) -> Any:
+def _translate(number: int, item: Expectation) -> Any:
     gxe: Any = import_module("great_expectations.expectations")
     conditions: Any = import_module("great_expectations.expectations.row_conditions")
     options: dict[str, Any] = {"meta": {"number": number}}
@@ -257,7 +257,7 @@ def _translated(number: int, item: Expectation) -> Any:
 
 def _result(item: Expectation, answer: Any) -> ExpectationResult:
     """Success=False may hide an exception inside a metric."""
-    if raised := _raised(answer.exception_info or {}):
+    if raised := _first_error(answer.exception_info or {}):
         return ExpectationResult(expectation=item, status="error", observed=raised[:300])
     status: Status = "failed"
     if answer.success:
@@ -276,7 +276,7 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
     return ExpectationResult(expectation=item, status=status, observed=observed)
 
 
-def _raised(info: Mapping[str, Any]) -> str:
+def _first_error(info: Mapping[str, Any]) -> str:
     if "raised_exception" in info:
         several = [info]
     else:

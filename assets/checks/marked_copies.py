@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "kind", "split", "dup_of")
 
 
-def marked_across(
+def marked_copies(
     table: "pl.DataFrame",
     baseline: "pl.LazyFrame | None",
 ) -> list[tuple[str, str, str, str]]:

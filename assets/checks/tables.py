@@ -9,9 +9,9 @@ from penstock.text import markdown_table
 
 from ..dedup.near_pairs import find, index_images
 from ..dedup.policy import KINDS
-from ..dedup.settle import Candidates, looks, typed
+from ..dedup.settle import Candidates, cast_columns, looks
 from ..dedup.settle import schema as compared_schema
-from .marked_copies import marked_across
+from .marked_copies import marked_copies
 from .outcome import CheckResult, Severity
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def near_duplicates_across_splits(
     `NearDuplicates(text=, action="mark")` writes; if some fail, no image is
     compared. Value: number of failing samples.
     """
-    documents = marked_across(table, baseline)
+    documents = marked_copies(table, baseline)
     if documents:
         named = [f"{key!r} ({split}) and {other!r} ({of})" for key, split, other, of in documents[:_NAMED]]
         pairs_ = "; ".join(named)
@@ -244,13 +244,13 @@ def near_duplicates_across_splits(
         return _result(
             n_unhashed, f"{n_unhashed} of {len(samples)} samples have no perceptual hash", severity
         )
-    new, members = looks(typed(samples), ungrouped=False)
-    across = _across(new, new, max_distance, mirrored)
+    new, members = looks(cast_columns(samples), ungrouped=False)
+    across = _nearest_pairs(new, new, max_distance, mirrored)
     if baseline is not None:
         names = [name for name in compared_schema() if name in baseline.collect_schema()]
-        published = typed(baseline.select(names).collect())
+        published = cast_columns(baseline.select(names).collect())
         others, _ = looks(published.filter(published["kind"].is_in(list(kinds))), ungrouped=False)
-        across = _across(new, others, max_distance, mirrored) | across
+        across = _nearest_pairs(new, others, max_distance, mirrored) | across
     n_samples = int(members.gather(sorted(across)).list.len().sum())
     pairs = [across[row] for row in sorted(across)]
     summary = f"{n_samples} of {len(samples)} samples have a near-duplicate in another split"
@@ -264,14 +264,16 @@ def near_duplicates_across_splits(
     )
 
 
-def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) -> dict[str, tuple[str, int]]:
+def nearest_samples(
+    table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int
+) -> dict[str, tuple[str, int]]:
     """Return photo or clip key -> (key of the nearest sample in `others`, distance in bits).
 
     Samples without a near-duplicate, mirrored or not, are left out.
     """
     names = [name for name in compared_schema() if name in others.collect_schema()]
-    own, _ = looks(typed(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)
-    theirs = typed(others.select(names).collect())
+    own, _ = looks(cast_columns(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)
+    theirs = cast_columns(others.select(names).collect())
     filed, _ = looks(theirs.filter(theirs["kind"].is_in(list(KINDS))), ungrouped=False)
     pairs = find(index_images(filed.pictures, max_distance), own.pictures, mirrored=True)
     pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
@@ -280,7 +282,7 @@ def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) ->
     return {str(own.keys[one]): (str(filed.keys[other]), int(bits)) for one, other, bits in nearest}
 
 
-def _across(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
+def _nearest_pairs(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
     filed = index_images(others.pictures, max_distance)
     nearest: dict[int, Pair] = {}
     for first in range(0, len(new), _AT_ONCE):

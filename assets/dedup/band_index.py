@@ -15,7 +15,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.search.segments import SegmentPart, VersionPart
 from loader.errors import Corrupt, FieldMismatch, ObjectNotFound
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 from ..featurizers.texts.minhash import N_BANDS, N_VALUES, NO_WORD
 from .band_coverage import Coverage, coverage, covers, live_ordinals
@@ -24,13 +24,13 @@ from .band_segments import (
     Bands,
     BandSegment,
     IndexedPart,
-    bands_between,
-    bands_with,
+    find_hash_bands,
     joined,
     list_segments,
     no_bands,
     put_segment,
-    sorted_bands,
+    read_band_range,
+    sort_bands,
 )
 from .bands import Bools, UInt32s, band_hashes, has_words
 from .hamming import Int64s, UInt64s
@@ -87,7 +87,7 @@ def _pairs(
     n_ordinals = max(len(version), 1)
     codes = [np.zeros(0, np.int64)]
     for segment in covered.segments:
-        for bands in bands_with(version.store, segment, hashes):
+        for bands in find_hash_bands(version.store, segment, hashes):
             first = np.searchsorted(hashes, bands.hashes, side="left")
             end = np.searchsorted(hashes, bands.hashes, side="right")
             hit = np.flatnonzero(end > first)
@@ -177,7 +177,7 @@ def _new_segment(
         start += part.own.n_rows
     flat = np.concatenate([np.zeros(0, np.uint64), *(one.ravel() for one in hashes)])
     owners = np.concatenate([np.zeros(0, np.int64), *documents]).astype(np.uint32)
-    bands = sorted_bands(flat, np.repeat(owners, N_BANDS))
+    bands = sort_bands(flat, np.repeat(owners, N_BANDS))
 
     def read(
         first_byte: int,
@@ -201,16 +201,16 @@ def stored_signatures(
     ordinals: Int64s,
 ) -> UInt32s:
     """Return uint32 [n, 112]: signatures of documents; those without one have no word. Raises: FieldMismatch."""
-    decode = decoder_for(field)
+    decode = find_decoder(field)
     signatures = np.full((len(ordinals), N_VALUES), NO_WORD, np.uint32)
     samples = read_fields(version.shard_store, version.address(ordinals, [field]))
     for number, sample in enumerate(samples):
         if sample[field]:
-            signatures[number] = checked_signature(decode(sample[field], None), field)
+            signatures[number] = check_signature(decode(sample[field], None), field)
     return signatures
 
 
-def checked_signature(
+def check_signature(
     signature: Any,
     field: str,
 ) -> UInt32s:
@@ -272,14 +272,14 @@ def _merge(
     ) -> Bands:
         bands = [no_bands()]
         for segment, own_starts in zip(segments, new_starts, strict=True):
-            between = bands_between(
+            between = read_band_range(
                 version.store,
                 segment,
                 first_byte,
                 end_byte,
             )
             bands.append(
-                _renumbered(
+                _renumber(
                     version,
                     covered,
                     segment,
@@ -288,7 +288,7 @@ def _merge(
                 )
             )
         merged = joined(bands)
-        return sorted_bands(merged.hashes, merged.documents)
+        return sort_bands(merged.hashes, merged.documents)
 
     n_bands = sum(segment.n_bands for segment in segments)
     return put_segment(
@@ -300,7 +300,7 @@ def _merge(
     )
 
 
-def _renumbered(
+def _renumber(
     version: "loader.Version",
     covered: Coverage,
     segment: BandSegment,

@@ -21,7 +21,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.search.segments import SegmentPart, part_starts
 from loader.dataset.tables.parquet import (
     TableFile,
-    footer_sha256_of,
+    footer_sha256,
     hashed_table_bytes,
 )
 from loader.dataset.tables.table_rows import get_row_groups
@@ -72,7 +72,7 @@ def joined(bands: Sequence[Bands]) -> Bands:
     return Bands(hashes=hashes, documents=documents)
 
 
-def sorted_bands(
+def sort_bands(
     hashes: UInt64s,
     documents: UInt32s,
 ) -> Bands:
@@ -176,7 +176,7 @@ def _put_file(
         nbytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         n_rows=table.num_rows,
-        footer_sha256=footer_sha256_of(data),
+        footer_sha256=footer_sha256(data),
     )
 
 
@@ -202,7 +202,7 @@ def parse_segment(
             raise FormatTooNew(
                 f"{name} has format {version}; this penstock reads {FORMAT}. Upgrade penstock-data (docs/install.md)"
             )
-        parts = [_parsed_part(*facts) for facts in body["parts"]]
+        parts = [_parse_part(*facts) for facts in body["parts"]]
         files = tuple(TableFile.from_json(file) for file in body["files"])
         is_inside = all(file.path.startswith(folder) for file in files)
     except FormatTooNew:  # a ValueError, too
@@ -216,7 +216,7 @@ def parse_segment(
     return BandSegment(folder=folder, parts=tuple(parts), files=files)
 
 
-def _parsed_part(
+def _parse_part(
     part: Any,
     source: Any,
     n_rows: Any,
@@ -243,7 +243,7 @@ def list_segments(
     return folders
 
 
-def bands_with(
+def find_hash_bands(
     store: Store,
     segment: BandSegment,
     hashes: UInt64s,
@@ -266,10 +266,10 @@ def bands_with(
 
     for file in segment.files:
         for table in get_row_groups(store, file, choose):
-            yield _bands_of(table)
+            yield _table_bands(table)
 
 
-def bands_between(
+def read_band_range(
     store: Store,
     segment: BandSegment,
     first_byte: int,
@@ -289,13 +289,13 @@ def bands_between(
 
     bands = [no_bands()]
     for file in segment.files:
-        bands += map(_bands_of, get_row_groups(store, file, choose))
+        bands += map(_table_bands, get_row_groups(store, file, choose))
     between = joined(bands)
     is_between = (between.hashes >= np.uint64(low)) & (between.hashes <= np.uint64(high))
     return between.take(is_between)
 
 
-def _bands_of(table: pa.Table) -> Bands:
+def _table_bands(table: pa.Table) -> Bands:
     hashes: UInt64s = table["hash"].combine_chunks().to_numpy()
     documents: UInt32s = table["document"].combine_chunks().to_numpy()
     return Bands(hashes=hashes, documents=documents)

@@ -8,12 +8,12 @@ import numpy as np
 import loader
 from loader.dataset.versions.samples_table import scan_samples
 from loader.dataset.writing.part_extension import read_part
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.storage import Store
 from penstock.card.classes import modality_of
 
 from ..featurizers.texts.minhash import N_VALUES, NO_WORD
-from .band_index import DOCUMENTS_AT_ONCE, checked_signature, documents_with_bands, stored_signatures
+from .band_index import DOCUMENTS_AT_ONCE, check_signature, documents_with_bands, stored_signatures
 from .bands import UInt32s
 from .hamming import Int64s
 from .policy import TEXT, NearDuplicates, TextMatch
@@ -21,10 +21,10 @@ from .settle import DuplicateOf
 from .texts import (
     PublishedNear,
     SignedDocuments,
-    documents_of,
     least_equal_values,
     no_published,
     settle_documents,
+    sign_documents,
 )
 
 PAIRS_AT_ONCE = 2**16
@@ -63,7 +63,7 @@ def document_copies(
         keys,
         match.field,
     )
-    documents = documents_of(keys, signatures)
+    documents = sign_documents(keys, signatures)
     if newest is None:
         return DocumentCopies(of=settle_documents(documents, match.min_similarity))
     n_compared, n_unhashed = _document_counts(newest, match.field)
@@ -91,7 +91,7 @@ def signatures_of_parts(
     field_name: str,
 ) -> UInt32s:
     """Return uint32 [n, 112]: the signature of each key; one without a word if there is none. Raises: FieldMismatch."""
-    decode = decoder_for(field_name)
+    decode = find_decoder(field_name)
     row_of_key = {key: row for row, key in enumerate(keys)}
     signatures = np.full((len(keys), N_VALUES), NO_WORD, np.uint32)
     for part in parts:
@@ -100,7 +100,7 @@ def signatures_of_parts(
         for key, fields in read_part(store, part, [field_name]):
             row = row_of_key.get(key)
             if row is not None and fields[field_name]:
-                signatures[row] = checked_signature(decode(fields[field_name], None), field_name)
+                signatures[row] = check_signature(decode(fields[field_name], None), field_name)
     return signatures
 
 

@@ -75,7 +75,7 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 
 
 @cache
-def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
+def cheapest_chunks(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
     """Return the cheapest cut for searching `n_hashes` random hashes. Raises: ValueError beyond `MAX_DISTANCE`."""
     if not 0 <= max_distance <= MAX_DISTANCE:
         raise ValueError(f"max_distance={max_distance}; accepted: 0 to {MAX_DISTANCE} bits")
@@ -140,7 +140,7 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
     """Index hashes, uint64 [n, k], by the first of each row. Raises: ValueError beyond `MAX_DISTANCE`."""
     tables = []
     first = np.ascontiguousarray(hashes[:, 0])
-    for chunk in chunks_for(len(hashes), max_distance):
+    for chunk in cheapest_chunks(len(hashes), max_distance):
         values = chunk.values(first)
         order = np.argsort(values.astype(np.int32), kind="stable")
         rows = order.astype(np.int32)
@@ -152,7 +152,7 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
     return HashIndex(hashes=hashes, max_distance=max_distance, tables=tuple(tables))
 
 
-def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
+def near_rows(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return sorted arrays (query, row, distance) of all near rows for queries, uint64 [b, k].
 
     distance: bits of the most different of the k hashes. Memory: the pairs and one step of `_AT_ONCE`.

@@ -10,14 +10,32 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.versions.samples_table import scan_samples
 from loader.dataset.writing.part_extension import read_part
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.storage import Store
 
 from .document_copies import DocumentCopies, document_copies
 from .hamming import Int64s
-from .near_pairs import Embeddings, NearPairs, embeddings_of, find, index_images, merged, near_embeddings
+from .near_pairs import (
+    Embeddings,
+    NearPairs,
+    find,
+    index_images,
+    merge_pairs,
+    near_embeddings,
+    stack_embeddings,
+)
 from .policy import KINDS, TEXT, NearDuplicates
-from .settle import MINHASH, Candidates, DuplicateOf, candidates_of, looks, schema, settle, table_of, typed
+from .settle import (
+    MINHASH,
+    Candidates,
+    DuplicateOf,
+    cast_columns,
+    compared_frame,
+    looks,
+    schema,
+    settle,
+    table_candidates,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,7 +80,7 @@ def published_samples(
 
     Raises: FieldMismatch for an invalid hash.
     """
-    return published_in(newest_version(root, dataset), policy, but)
+    return version_samples(newest_version(root, dataset), policy, but)
 
 
 def newest_version(root: loader.Root, dataset: str) -> loader.Version | None:
@@ -72,7 +90,7 @@ def newest_version(root: loader.Root, dataset: str) -> loader.Version | None:
     return root.open(newest.id)
 
 
-def published_in(
+def version_samples(
     version: loader.Version | None, policy: NearDuplicates, but: Sequence[str] = ()
 ) -> Published:
     """Return a version's photos and clips, as `published_samples`."""
@@ -82,9 +100,9 @@ def published_in(
         columns = {}
     names = [name for name in schema() if name in columns or name in ("key", "split")]
     if version:
-        table = typed(scan_samples(version, names).collect())
+        table = cast_columns(scan_samples(version, names).collect())
     else:
-        table = typed({})
+        table = cast_columns({})
     table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
     candidates, members = looks(table, ungrouped=policy.embedding is not None)
     return Published(
@@ -106,7 +124,7 @@ def near_published(new: Candidates, published: Published, policy: NearDuplicates
         for first, embeddings in _embeddings(published, policy.embedding.field):
             near = near_embeddings(new.embeddings, embeddings, policy.embedding.min_cosine)
             pairs_.append(near.shifted(first))
-    pairs = merged(*pairs_)
+    pairs = merge_pairs(*pairs_)
     kind = new.pictures.kind[pairs.query]
     return pairs.take((kind == candidates.pictures.kind[pairs.row]) & (kind >= 0))
 
@@ -115,7 +133,7 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
     version = published.opened
     if version is None or field not in version.fields:
         return
-    decode = decoder_for(field)
+    decode = find_decoder(field)
     has = version.parts.has_group(version.group_of(field))
     rows: Int64s = published.members.list.first().to_numpy().astype(np.int64)
     ordinals = published.table["ordinal"].to_numpy()[rows]
@@ -129,7 +147,7 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
             present.tolist(), read_fields(version.shard_store, addresses, pins=pins), strict=True
         ):
             vectors[place] = decode(read[field], None) if read[field] else None
-        yield first, embeddings_of(vectors)
+        yield first, stack_embeddings(vectors)
 
 
 CODE = "near_duplicate"
@@ -169,7 +187,7 @@ class BatchCopies:
 NONE = BatchCopies()
 
 
-def copies_among(
+def find_copies(
     root: loader.Root,
     dataset: str,
     policy: NearDuplicates,
@@ -220,12 +238,12 @@ def _image_copies(
     but: Sequence[str],
 ) -> BatchCopies:
     """Find the copies among photos and clips. rows: in landing order."""
-    table = table_of(rows)
+    table = compared_frame(rows)
     embeddings = None
     if policy.embedding:
         embeddings = _embeddings_of_parts(root.store, parts, table["key"].to_list(), policy.embedding.field)
-    new = candidates_of(table, [row["raw_sha256"] for row in rows], embeddings)
-    published = published_in(newest, policy, but)
+    new = table_candidates(table, [row["raw_sha256"] for row in rows], embeddings)
+    published = version_samples(newest, policy, but)
     settled = settle(new, published.candidates, near_published(new, published, policy), policy)
     supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
     return BatchCopies(
@@ -244,7 +262,7 @@ def _image_copies(
 def _embeddings_of_parts(
     store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str
 ) -> Embeddings:
-    decode = decoder_for(name)
+    decode = find_decoder(name)
     chosen = set(keys)
     embedding_of: dict[str, Any] = {}
     for part in parts:
@@ -252,4 +270,4 @@ def _embeddings_of_parts(
             for key, fields in read_part(store, part, [name]):
                 if key in chosen and fields[name]:
                     embedding_of[key] = decode(fields[name], None)
-    return embeddings_of(embedding_of.get(key) for key in keys)
+    return stack_embeddings(embedding_of.get(key) for key in keys)

@@ -95,7 +95,7 @@ def no_matches() -> NearPairs:
     return NearPairs(query=nothing, row=nothing, by=nothing, distance=np.zeros(0))
 
 
-def merged(*pairs: NearPairs) -> NearPairs:
+def merge_pairs(*pairs: NearPairs) -> NearPairs:
     """Return all pairs; if a pair occurs twice, its most reliable match is kept."""
     together = NearPairs(
         query=np.concatenate([one.query for one in pairs]),
@@ -113,14 +113,14 @@ def merged(*pairs: NearPairs) -> NearPairs:
     return ordered.take(is_first)
 
 
-def image_hashes_of(table: "pl.DataFrame") -> ImageHashes:
+def table_image_hashes(table: "pl.DataFrame") -> ImageHashes:
     """Return the image hashes of a samples table. Raises: FieldMismatch for an invalid phash."""
     kind = np.full(len(table), _NOTHING, np.int64)  # [n]
     for number, name in enumerate(KINDS):
         is_kind = (table["kind"] == name).fill_null(False)
         kind[is_kind.to_numpy()] = number
-    hashes, n_pictures = _parsed(table["phash"])
-    mirrored, n_mirrored = _parsed(table["phash_mirrored"])
+    hashes, n_pictures = _parse_hashes(table["phash"])
+    mirrored, n_mirrored = _parse_hashes(table["phash_mirrored"])
     is_known = n_mirrored == n_pictures
     mirrored = np.where(is_known[:, None], mirrored, hashes)  # if unknown: adds no pairs
     mask = table["phash_flat_mask"].cast(int)
@@ -134,7 +134,7 @@ def image_hashes_of(table: "pl.DataFrame") -> ImageHashes:
     return ImageHashes(hashes=hashes, mirrored=mirrored, form=form)
 
 
-def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
+def _parse_hashes(column: "pl.Series") -> tuple[UInt64s, Int64s]:
     """Return (uint64 [n, 3], number of hashes) of '-'-joined groups of 16 hexadecimal digits."""
     text = column.cast(str).fill_null("")
     nbytes = text.str.len_bytes().to_numpy().astype(np.int64)
@@ -183,7 +183,7 @@ def find(forms: dict[int, IndexedForm], queries: ImageHashes, *, mirrored: bool)
     pairs = [_find(forms, queries.form, queries.hashes, HASH)]
     if mirrored:
         pairs.append(_find(forms, queries.form, queries.mirrored, MIRROR))
-    return merged(*pairs)
+    return merge_pairs(*pairs)
 
 
 def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, by: int) -> NearPairs:
@@ -191,7 +191,7 @@ def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, b
     for form, filed in forms.items():
         members = np.flatnonzero(query_forms == form)
         images = hashes[members][:, filed.places]
-        query, row, distance = hamming.near(filed.index, images)
+        query, row, distance = hamming.near_rows(filed.index, images)
         pairs.append(
             NearPairs(
                 query=members[query],
@@ -200,7 +200,7 @@ def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, b
                 distance=distance.astype(np.float64),
             )
         )
-    return merged(*pairs)
+    return merge_pairs(*pairs)
 
 
 Float32s = np.ndarray[Any, np.dtype[np.float32]]
@@ -223,7 +223,7 @@ class Embeddings:
         return Embeddings(vectors=self.vectors[rows])
 
 
-def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
+def stack_embeddings(vectors: Iterable[Float32s | None]) -> Embeddings:
     """Stack and normalize embeddings, each of shape [d] or None.
 
     Raises: FieldMismatch if d differs, or for NaN or infinity.
@@ -281,4 +281,4 @@ def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) ->
                     distance=1.0 - near_cosine,
                 )
             )
-    return merged(*pairs)
+    return merge_pairs(*pairs)

@@ -23,10 +23,10 @@ from .near_pairs import (
     ImageHashes,
     NearPairs,
     find,
-    image_hashes_of,
     index_images,
-    merged,
+    merge_pairs,
     near_embeddings,
+    table_image_hashes,
 )
 from .policy import NearDuplicates
 
@@ -52,7 +52,7 @@ _STEPS_PER_OCTAVE = (4, 2, 2)
 _UNKNOWN = -(1 << 20)
 
 
-def measured(table: "pl.DataFrame") -> Float64s:
+def quality_measures(table: "pl.DataFrame") -> Float64s:
     """Return float64 [n, 3]: source pixels, bytes per pixel (and second), sharpness; NaN if unknown."""
 
     def column(name: str) -> Float64s:
@@ -166,9 +166,7 @@ class Settled:
     """Row of a published sample -> superseding sample."""
 
 
-def matches_between(
-    samples: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates
-) -> NearPairs:
+def match_rows(samples: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates) -> NearPairs:
     """Return near pairs (position in `rows`, row of `others`) of the same kind and different raw objects."""
     pictures = samples.pictures.take(rows)
     pairs_ = [find(index_images(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
@@ -176,7 +174,7 @@ def matches_between(
         pairs_.append(
             near_embeddings(samples.embeddings.take(rows), others.embeddings, policy.embedding.min_cosine)
         )
-    pairs = merged(*pairs_)
+    pairs = merge_pairs(*pairs_)
     kind = pictures.kind[pairs.query]
     other_kind = others.pictures.kind[pairs.row]
     same_object = samples.objects[rows][pairs.query] == others.objects[pairs.row]
@@ -193,7 +191,7 @@ def settle(new: Candidates, published: Candidates, among: NearPairs, policy: Nea
     for first in range(0, len(new), BLOCK):
         block = course.order[first : first + BLOCK]
         rows = np.concatenate([np.flatnonzero(course.stays), block])
-        pairs = matches_between(new, block, new.take(rows), policy)
+        pairs = match_rows(new, block, new.take(rows), policy)
         bounds = np.searchsorted(pairs.query, np.arange(len(block) + 1))
         for position, sample in enumerate(block.tolist()):
             here = pairs.take(slice(bounds[position], bounds[position + 1]))
@@ -296,7 +294,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def typed(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
+def cast_columns(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
     """Return the table with every column of `schema`, cast to its type; missing columns are null."""
     import polars as pl
 
@@ -313,12 +311,12 @@ def typed(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
     return pl.DataFrame(columns)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
+def compared_frame(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
     """Return rows of a samples table as a frame of the compared columns; missing values are null."""
-    return typed({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
+    return cast_columns({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
 
 
-def candidates_of(
+def table_candidates(
     table: "pl.DataFrame", objects: Sequence[str], embeddings: Embeddings | None = None
 ) -> Candidates:
     """Return a samples table's rows as candidates, in order. objects: raw object of each row."""
@@ -327,8 +325,8 @@ def candidates_of(
         keys=table["key"].to_numpy().astype(object),
         splits=splits[split],
         objects=np.array(objects, object),
-        pictures=image_hashes_of(table),
-        measured=measured(table),
+        pictures=table_image_hashes(table),
+        measured=quality_measures(table),
         embeddings=embeddings,
     )
 
@@ -348,7 +346,7 @@ def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Se
     """
     import polars as pl
 
-    every = candidates_of(table, [""] * len(table))
+    every = table_candidates(table, [""] * len(table))
     levels = classes(every.measured)
     order = np.lexsort((np.arange(len(every)), *(-level for level in levels.T[::-1])))
     ranked = pl.DataFrame(

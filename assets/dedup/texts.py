@@ -97,7 +97,7 @@ class SignedDocuments:
         return np.flatnonzero(is_repeated & has_words(self.signatures))
 
 
-def documents_of(
+def sign_documents(
     keys: Sequence[str],
     signatures: UInt32s,
 ) -> SignedDocuments:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .distributions import Floats
-from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, stands_out
+from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, is_notable
 from .shares import Comparison, Counted
 
 _WORD = re.compile(r"\w{3,}")
@@ -39,7 +39,7 @@ class Texts:
     """Float64: durations of the same objects, in seconds."""
 
 
-def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, float]) -> Texts:
+def object_texts(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, float]) -> Texts:
     """Return the texts of objects. objects: rows of `raw_objects`; durations_s: object key -> seconds."""
     rows = sorted((row for row in objects if row.get("text")), key=lambda row: row["key"])
     text_words = [_words(row["text"]) for row in rows]
@@ -48,7 +48,7 @@ def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, flo
     middle = range(1, len(rows) - 1)  # rows with a neighbour on either side
     shifted = {}
     for shift in (-1, 0, 1):
-        is_shared = [_shared(text_words[i], own_words, i, shift) for i in middle]
+        is_shared = [_is_shared(text_words[i], own_words, i, shift) for i in middle]
         shifted[shift] = np.array(is_shared, np.bool_)
     timed = [row for row in rows if row["key"] in durations_s]
     return Texts(
@@ -85,7 +85,7 @@ def caption_findings(
     def others() -> list[EffectSize]:
         return [_correlation_difference(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
 
-    if not r < before_r or not stands_out(difference, thresholds.caption, others):
+    if not r < before_r or not is_notable(difference, thresholds.caption, others):
         return []
     return [
         DriftFinding(
@@ -147,7 +147,7 @@ def _own_words(row: Mapping[str, Any]) -> frozenset[str]:
     return _words(" ".join(names))
 
 
-def _shared(words: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
+def _is_shared(words: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
     # Of three neighbouring rows, the text must share a word with only row `i + shift`.
     first, second = (own[i + step] for step in (-1, 0, 1) if step != shift)
     only_there = own[i + shift] - first - second

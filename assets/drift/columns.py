@@ -154,7 +154,7 @@ def _column(
     if not earlier:
         return
     tables = [current, *earlier]  # (table, its objects), the batch first
-    counts_of_missing = [missing_of(table, name, objects) for table, objects in tables]
+    counts_of_missing = [count_missing(table, name, objects) for table, objects in tables]
     missing = Comparison(now=counts_of_missing[0], batches=counts_of_missing[1:], alpha=alpha)
     if missing.now.share > missing.before.share:
         yield from missing.findings(thresholds.missing, what="missing values", **labels)
@@ -171,11 +171,11 @@ def _column(
         if not counts or not before:
             return
         if columns[0].dtype == _types().String:
-            yield from _renamed(counts, before, alpha, known, labels)
+            yield from _respelled_values(counts, before, alpha, known, labels)
         limits = (thresholds.share, thresholds.psi)
         yield from mix(counts, before, alpha, limits, what="share", **labels)
     elif columns[0].dtype.is_numeric():
-        numbers = [_known(column) for column in columns]
+        numbers = [_known_values(column) for column in columns]
         yield from _number_findings(numbers, objects, thresholds, alpha, labels)
 
 
@@ -183,10 +183,10 @@ def _number_findings(
     numbers: Sequence[Floats], objects: Sequence[float], thresholds: Thresholds, alpha: float, labels: Any
 ) -> Iterator[DriftFinding]:
     """Compare zeros and distribution. numbers, objects: per table, the batch first."""
-    counts = [zeros_of(values, n) for values, n in zip(numbers, objects, strict=True)]
+    counts = [count_zeros(values, n) for values, n in zip(numbers, objects, strict=True)]
     zeros = Comparison(now=counts[0], batches=counts[1:], alpha=alpha)
     yield from zeros.findings(thresholds.zeros, what="zeros", **labels)
-    now, *before = [drawn(values, n) for values, n in zip(numbers, objects, strict=True)]
+    now, *before = [finite_draw(values, n) for values, n in zip(numbers, objects, strict=True)]
     before = [draw for draw in before if len(draw.values)]
     limits = (thresholds.level, thresholds.ks, thresholds.psi)
     yield from distribution(now, before, alpha, limits, **labels)
@@ -230,7 +230,7 @@ def n_objects(table: "pl.DataFrame") -> float:
     return float(sum(rows)) ** 2 / float(squares or 1)
 
 
-def _known(column: "pl.Series") -> Floats:
+def _known_values(column: "pl.Series") -> Floats:
     if column.null_count():
         column = column.drop_nulls()
     return column.to_numpy().astype(np.float64)
@@ -250,7 +250,7 @@ def n_comparisons(columns: Sequence["pl.Series"]) -> int:
     return 2 + per_value * len(_values(columns))
 
 
-def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
+def count_missing(table: "pl.DataFrame", name: str, objects: float) -> Counted:
     """Count nulls and NaNs; an absent column is missing in every row."""
     if name not in table.columns:
         return Counted(k=len(table), n=len(table), objects=objects)
@@ -262,7 +262,7 @@ def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
     return Counted(k=k, n=len(table), objects=objects)
 
 
-def zeros_of(known: Floats, objects: float) -> Counted:
+def count_zeros(known: Floats, objects: float) -> Counted:
     """Count zeros among the known numbers."""
     k = int(np.count_nonzero(np.abs(known) <= NOTHING))
     return Counted(k=k, n=len(known), objects=min(len(known), objects))
@@ -275,7 +275,7 @@ def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Co
     return {str(value): Counted(k=k, n=n, objects=min(n, objects)) for value, k in counted.items()}
 
 
-def drawn(known: Floats, objects: float) -> Drawn:
+def finite_draw(known: Floats, objects: float) -> Drawn:
     """Return the finite values, sorted."""
     return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
@@ -301,7 +301,7 @@ def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: floa
     return findings
 
 
-def _renamed(
+def _respelled_values(
     counts: Mapping[str, Counted],
     before: Sequence[Mapping[str, Counted]],
     alpha: float,

@@ -17,7 +17,7 @@ from penstock.card.history import lineage
 from penstock.stages import StageRecord, current_record, find_record, record_path
 
 from ..checks.outcome import CheckResult
-from .captions import Texts, caption_findings, texts_of
+from .captions import Texts, caption_findings, object_texts
 from .columns import column_findings, with_source
 from .contamination import BatchTexts, column_contaminations, compared_names, text_contaminations
 from .findings import (
@@ -81,13 +81,15 @@ class Baseline:
     """Column -> every value, if the statistics list all."""
 
 
-def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
+def version_baseline(root: loader.Root, version: loader.Version) -> Baseline:
     """Return the newest batches of a version: 1 to 16, and about 50,000 samples."""
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))
     records = published_records(root, version, MAX_BATCHES)
     with DaemonPool(8, "penstock-baseline") as pool:
-        batches = list(pool.map(lambda item: _published(root.store, records, *item), list(tables.items())))
+        batches = list(
+            pool.map(lambda item: _published_facts(root.store, records, *item), list(tables.items()))
+        )
     files = [TableFile.from_json(dict(entry)) for entry in version.manifest["stats"]]
     rows = [row for table in get_tables(root.store, files) for row in table.to_pylist()]
     stats = merge(rows)
@@ -101,7 +103,7 @@ def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
     )
 
 
-def facts_of(
+def batch_facts(
     store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
 ) -> BatchFacts:
     """Return a batch's facts from its samples record. latest: also read its featurizers' current records."""
@@ -139,7 +141,7 @@ def facts_of(
             used=record.counts.get("used", 0),
             rejected=record.counts.get("rejected", 0) + record.counts.get("not_media", 0),
         ),
-        texts=texts_of(raws, durations),
+        texts=object_texts(raws, durations),
         features=_identities(features),
         features_now=_identities(now),
     )
@@ -153,14 +155,14 @@ def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[
     }
 
 
-def _published(
+def _published_facts(
     store: Store, records: Mapping[str, StageRecord], batch: str, samples: "pl.DataFrame"
 ) -> BatchFacts:
     import polars as pl
 
     if batch not in records:  # published by hand, or before the records that were read
         return BatchFacts(samples=samples, media=pl.DataFrame())
-    return facts_of(store, records[batch], samples, latest=batch == next(iter(records)))
+    return batch_facts(store, records[batch], samples, latest=batch == next(iter(records)))
 
 
 def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:

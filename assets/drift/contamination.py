@@ -19,7 +19,7 @@ from penstock.search.overlap.protected_texts import checked_texts
 from penstock.search.overlap.sample_texts import field_texts, is_text, text_fields, undecodable
 from penstock.search.overlap.shingles import WIDTH
 
-from ..checks.tables import near_of
+from ..checks.tables import nearest_samples
 from .findings import IDENTITIES, DriftFinding, same_as
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def column_contaminations(
         if shared:
             findings.append(_finding(protected, name, shared, "the same"))
     if is_comparable(batch, protected, PHASH):
-        pairs = near_of(batch, protected.samples(), near_bits)
+        pairs = nearest_samples(batch, protected.samples(), near_bits)
         keys = sorted(pairs)
         protected_keys = [pairs[key][0] for key in keys]
         if keys:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .findings import UNKNOWN, DriftFinding, EffectSize, each_and_rest, stands_out
+from .findings import UNKNOWN, DriftFinding, EffectSize, each_and_rest, is_notable
 from .shares import Counted, index_difference
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -40,25 +40,25 @@ class Drawn:
         return min(self.objects, len(self.values))
 
 
-def pooled(batches: Sequence[Drawn]) -> Drawn:
+def pool(batches: Sequence[Drawn]) -> Drawn:
     """Return all batches pooled into one draw."""
     objects = sum(one.objects for one in batches)
-    return Drawn(values=_sorted_values(batches), objects=objects)
+    return Drawn(values=_sort_values(batches), objects=objects)
 
 
-def _sorted_values(draws: Sequence[Drawn]) -> Floats:
+def _sort_values(draws: Sequence[Drawn]) -> Floats:
     if not draws:
         return np.zeros(0)
     return np.sort(np.concatenate([one.values for one in draws]))
 
 
-def settled(draws: Sequence[Drawn]) -> list[Drawn]:
+def settle_ties(draws: Sequence[Drawn]) -> list[Drawn]:
     """Return the draws with values made equal that differ only in their last digits.
 
     A run of close values becomes its first value, unless rounding cannot explain its width; in float32 the last digits
     begin at the eighth.
     """
-    values = _sorted_values(draws)
+    values = _sort_values(draws)
     if not len(values):
         return list(draws)
     near = np.maximum(PRECISION * np.abs(values), NOTHING)
@@ -138,7 +138,7 @@ def _distance_at_rate(centred: Floats, weights: Floats, rate: float) -> float:
     if not size:
         return 0.0
 
-    def tilted(t: float) -> tuple[float, float]:
+    def tilt(t: float) -> tuple[float, float]:
         """Return the mean of the tilted distribution, and the rate at this mean."""
         tilt = weights * np.exp(t * (centred - highest))  # `highest`: the exponent is at most 0
         total = float(tilt.sum())
@@ -149,18 +149,18 @@ def _distance_at_rate(centred: Floats, weights: Floats, rate: float) -> float:
     # Double the tilt until its rate is high enough, then bisect.
     low = 0.0
     high = 1 / size
-    while tilted(high)[1] < rate:
+    while tilt(high)[1] < rate:
         low = high
         high = 2 * high
         if high * size > 1e6:
             return math.inf
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if tilted(middle)[1] < rate:
+        if tilt(middle)[1] < rate:
             low = middle
         else:
             high = middle
-    mean, _ = tilted(high)
+    mean, _ = tilt(high)
     return mean
 
 
@@ -207,8 +207,8 @@ def distribution(
 ) -> list[DriftFinding]:
     """Return a finding if any measure stands out. limits: for level, distance and index."""
     level_limit, ks_limit, psi_limit = limits
-    now, *batches = settled([now, *batches])
-    whole = pooled(batches)
+    now, *batches = settle_ties([now, *batches])
+    whole = pool(batches)
     if not len(now.values) or not len(whole.values):
         return []
     quantiles = np.quantile(whole.values, np.arange(1, DECILES) / DECILES)
@@ -228,26 +228,26 @@ def distribution(
 
     def others(measure: Callable[[Drawn, Drawn], EffectSize]) -> Callable[[], list[EffectSize]]:
         """Return a function that measures each batch against the rest, which few columns need."""
-        return lambda: [measure(one, pooled(rest)) for one, rest in each_and_rest(batches)]
+        return lambda: [measure(one, pool(rest)) for one, rest in each_and_rest(batches)]
 
-    def level_between(draw: Drawn, rest: Drawn) -> EffectSize:
+    def level_effect(draw: Drawn, rest: Drawn) -> EffectSize:
         return level(draw, rest, alpha)
 
-    def distance_between(draw: Drawn, rest: Drawn) -> EffectSize:
+    def distance_effect(draw: Drawn, rest: Drawn) -> EffectSize:
         return distance(draw, rest, alpha)
 
-    def stability_between(draw: Drawn, rest: Drawn) -> EffectSize:
+    def stability_effect(draw: Drawn, rest: Drawn) -> EffectSize:
         return stability(draw, rest, edges, alpha)
 
-    moved = level_between(now, whole)
-    if stands_out(moved, level_limit, others(level_between)):
+    moved = level_effect(now, whole)
+    if is_notable(moved, level_limit, others(level_effect)):
         return finding("level", moved.effect, level_limit)
-    ks = distance_between(now, whole)
-    if stands_out(ks, ks_limit, others(distance_between)):
+    ks = distance_effect(now, whole)
+    if is_notable(ks, ks_limit, others(distance_effect)):
         return finding("Kolmogorov-Smirnov", ks.effect, ks_limit)
-    psi = stability_between(now, whole)
+    psi = stability_effect(now, whole)
     # `stability` returns a root, and the limit is for the index.
-    if stands_out(psi, math.sqrt(psi_limit), others(stability_between)):
+    if is_notable(psi, math.sqrt(psi_limit), others(stability_effect)):
         return finding("stability index", psi.effect**2, psi_limit)
     return []
 

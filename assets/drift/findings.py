@@ -156,7 +156,7 @@ UNKNOWN = EffectSize(effect=0.0, chance=1.0, noise=1.0)
 """Nothing to compare: chance explains it."""
 
 
-def stands_out(difference: EffectSize, limit: float, others: Callable[[], Sequence[EffectSize]]) -> bool:
+def is_notable(difference: EffectSize, limit: float, others: Callable[[], Sequence[EffectSize]]) -> bool:
     """Return whether a difference is relevant, significant and unusual.
 
     others: each baseline batch's difference from the rest, called only if the first two hold. Their spread beyond
@@ -361,8 +361,8 @@ def featurizer_findings(
     for name in sorted(set(now) & set(before)):
         current = now[name]
         published = before[name]
-        changed = _changed(current, published)
-        if not changed or not _changed(current, again.get(name, published)):
+        changed = _changed_columns(current, published)
+        if not changed or not _changed_columns(current, again.get(name, published)):
             continue
         announced = _code(current) != _code(published)
         before_words, now_words = (
@@ -378,7 +378,7 @@ def featurizer_findings(
     return findings
 
 
-def _changed(current: Mapping[str, Any], published: Mapping[str, Any]) -> list[str]:
+def _changed_columns(current: Mapping[str, Any], published: Mapping[str, Any]) -> list[str]:
     return [
         one for one in _IDENTITY if one in current and one in published and current[one] != published[one]
     ]

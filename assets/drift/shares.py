@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .findings import UNKNOWN, DriftFinding, EffectSize, each_and_rest, stands_out
+from .findings import UNKNOWN, DriftFinding, EffectSize, each_and_rest, is_notable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Comparison:
         if not abs(self.now.share - before.share) > limit:  # cheap exit for most columns
             return []
         difference = self.difference()
-        if not stands_out(difference, limit, self.others):
+        if not is_notable(difference, limit, self.others):
             return []
         return [
             DriftFinding(
@@ -153,7 +153,7 @@ def mix(
         for finding in compared.findings(share, **labels):
             column = f"{finding.column} = {name!r}"
             findings.append(replace(finding, column=column))
-    return findings or _shifted(now, batches, alpha, psi, **labels)
+    return findings or _share_shifts(now, batches, alpha, psi, **labels)
 
 
 def _names(now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]]) -> list[str]:
@@ -198,7 +198,7 @@ def _value_counts(counts: Mapping[str, Counted], names: Sequence[str]) -> list[C
     return [_value_count(counts, name) for name in names]
 
 
-def _shifted(
+def _share_shifts(
     now: Mapping[str, Counted],
     batches: Sequence[Mapping[str, Counted]],
     alpha: float,
@@ -225,7 +225,7 @@ def _shifted(
         return differences
 
     # `index_difference` returns roots, and the limit is for the index.
-    if not stands_out(difference, math.sqrt(limit), others):
+    if not is_notable(difference, math.sqrt(limit), others):
         return []
     return [
         DriftFinding(

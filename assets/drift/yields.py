@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .distributions import Floats, ratio
-from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, stands_out
+from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, is_notable
 from .shares import Comparison, Counted
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def units_findings(
             return [ratio(one, np.concatenate(rest), alpha) for one, rest in each_and_rest(ratios)]
 
         limit = -math.log(thresholds.units_ratio)
-        if stands_out(difference, limit, others):
+        if is_notable(difference, limit, others):
             before = np.concatenate([one["n"].to_numpy() for one in each]).mean()
             findings.append(
                 DriftFinding(
@@ -138,7 +138,7 @@ def size_findings(
             continue
         difference = _size(sizes.get(name, 0), usual)
         others = [_size(one.get(name, 0), usual) for one in counted]
-        if stands_out(difference, limit, lambda others=others: others):  # type: ignore[misc]
+        if is_notable(difference, limit, lambda others=others: others):  # type: ignore[misc]
             findings.append(
                 DriftFinding(
                     what="samples per delivery",

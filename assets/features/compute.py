@@ -27,7 +27,7 @@ from penstock.compute.pool.environment import place_here, store_variables
 
 from ..featurizers import Features, Featurizer
 from ..featurizers.featurizer import EPISODE
-from ..featurizers.models import ModelFeaturizer, gpus_for, machine_facts
+from ..featurizers.models import ModelFeaturizer, device_gpus, machine_facts
 from ..media.image.open import PHOTO_WORDS
 from ..media.unit import Unusable
 from .names import FeatureNames
@@ -109,7 +109,7 @@ class RangeResult:
     """Text of the fault."""
 
 
-def fields_of(part: loader.Part) -> frozenset[str]:
+def part_fields(part: loader.Part) -> frozenset[str]:
     return frozenset(field for shard in part.shards for field in shard.field_nbytes)
 
 
@@ -118,7 +118,7 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
 
     Samples with a clock are episodes. Samples with actions are, too, unless they are a clip with its labels.
     """
-    fields = fields_of(part)
+    fields = part_fields(part)
     is_episode = any(field.endswith(CLOCK) for field in fields) or (
         bool(fields & {"action.npy", "actions.npy"}) and all("." in field for field in fields)
     )
@@ -127,13 +127,13 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
     return kind
 
 
-def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
+def part_inputs(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
     """Return input -> the part's field for it, for the inputs that the part has.
 
     Either field of a photo serves, or the only field with the input's ending (`image.jpg`). `*.ns.npy` is every field
     with this ending.
     """
-    available = fields_of(part)
+    available = part_fields(part)
     fields: dict[str, str] = {}
     for wanted_field in featurizer.inputs.get(kind, ()):
         if wanted_field.startswith("*"):
@@ -151,7 +151,7 @@ def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str,
 
 def featurize(sample_range: SampleRange) -> RangeResult:
     """Compute the features of a range, in a worker. Raises: Corrupt if samples were changed."""
-    inputs = inputs_of(sample_range.featurizer, sample_range.kind, sample_range.part)
+    inputs = part_inputs(sample_range.featurizer, sample_range.kind, sample_range.part)
     keys: list[str] = []
 
     def samples() -> Iterator[Mapping[str, bytes]]:
@@ -226,8 +226,8 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
     work kills its worker.
     """
     featurizer = part.featurizer
-    variables = store_variables(part.store, *weights_of(featurizer))
-    gpus = gpus_of(featurizer)
+    variables = store_variables(part.store, *weight_urls(featurizer))
+    gpus = featurizer_gpus(featurizer)
 
     def outcomes(work: Sequence[SampleRange]) -> Iterator[Outcome[RangeResult]]:
         try:
@@ -254,10 +254,10 @@ def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Itera
         yield from rows
 
 
-def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
+def featurizer_gpus(featurizer: Featurizer) -> tuple[str, ...]:
     """Return this machine's GPUs, one per worker; () for a featurizer without a model."""
     if isinstance(featurizer, ModelFeaturizer):
-        return gpus_for(featurizer.device)
+        return device_gpus(featurizer.device)
     return ()
 
 
@@ -269,7 +269,7 @@ def range_length(featurizer: Featurizer) -> int:
     return RANGE
 
 
-def weights_of(featurizer: Featurizer) -> list[str]:
+def weight_urls(featurizer: Featurizer) -> list[str]:
     """Return the URLs of the weights that workers read."""
     if isinstance(featurizer, ModelFeaturizer):
         return [featurizer.weights]
@@ -332,7 +332,7 @@ def store_part(
     Raises: FieldMismatch if the output differs from its declaration; Conflict; StoreError.
     """
     before = len(stored.table)
-    recorded = _recorded(featurizer, kind, rows, stored.table)
+    recorded = _record_rows(featurizer, kind, rows, stored.table)
     has_new_shard = bool(featurizer.outputs[kind]) and all(
         shard.group != names.group for shard in part.shards
     )
@@ -353,7 +353,11 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
     """Return facts of this machine, once a worker has loaded the model. Raises: ModelFailed."""
     variables = store_variables(featurizer.weights)
     (outcome,) = compute.map(
-        machine_facts, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)
+        machine_facts,
+        [featurizer],
+        timeout_s=timeout_s,
+        variables=variables,
+        gpus=featurizer_gpus(featurizer),
     )
     if outcome.value is None:
         reason = ""
@@ -363,7 +367,7 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
     return outcome.value
 
 
-def _recorded(
+def _record_rows(
     featurizer: Featurizer, kind: str, rows: Iterator[FeatureRow], table: list[dict[str, Any]]
 ) -> Iterator[FeatureRow]:
     for row in rows:

@@ -16,7 +16,7 @@ from resources.storage import RootResource
 
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
-from ..featurizers.models import ModelFeaturizer, pinned
+from ..featurizers.models import ModelFeaturizer, pin_featurizer
 from ..ingest.stored_faults import has_feature_faults
 from ..pages.report import (
     as_failures,
@@ -25,11 +25,11 @@ from ..pages.report import (
     features_metadata,
 )
 from ..pages.table_columns import feature_texts
-from ..pipeline.stages import reader_of, require_published
+from ..pipeline.stages import record_reader, require_published
 from ..pipeline.tables import CUT_FACTS, facts_of_fields, read_table
 from ..spec import DatasetSpec, Feature, stage_name
-from .compute import feature_kind, inputs_of
-from .names import names_of
+from .compute import feature_kind, part_inputs
+from .names import batch_feature_names
 from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf
 from .refresh import is_published, refresh_stage
 
@@ -57,7 +57,7 @@ def feature_stage(
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
     if isinstance(featurizer, ModelFeaturizer):
-        featurizer = pinned(featurizer)
+        featurizer = pin_featurizer(featurizer)
     digest = fingerprint(CODE_VERSION, featurizer.version, upstream.fingerprint, upstream.body["txn"])
     newest = current_record(root.store, dataset, stage, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
@@ -68,13 +68,15 @@ def feature_stage(
     shards = [shard for _, part in units for shard in part.shards]
     featurizer = featurizer.of_fields(facts_of_fields(shards, CUT_FACTS, upstream.body.get("facts", {})))
     parts = [(feature_kind(featurizer, kind, part), part) for kind, part in units]
-    inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
+    inputs = [
+        FeatureInput(kind=kind, part=part) for kind, part in parts if part_inputs(featurizer, kind, part)
+    ]
     _check_names(root.store, featurizer, inputs)
     of = FeaturesOf(
         store=root.store,
-        reader=reader_of(root.store, upstream),
+        reader=record_reader(root.store, upstream),
         featurizer=featurizer,
-        names=names_of(root, dataset, stage, featurizer, partition),
+        names=batch_feature_names(root, dataset, stage, featurizer, partition),
         stage=stage,
         units=upstream,
         digest=digest,

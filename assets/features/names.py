@@ -28,7 +28,7 @@ class FeatureNames:
     """Generation; 1 uses the declared names."""
 
 
-def names_in(featurizer: Featurizer, generation: int) -> FeatureNames:
+def generation_names(featurizer: Featurizer, generation: int) -> FeatureNames:
     declared = sorted(set().union(*featurizer.outputs.values()))
     if generation == 1:
         return FeatureNames(group=featurizer.name, fields={field: field for field in declared})
@@ -48,7 +48,7 @@ def with_generation(field: str, word: str) -> str:
     return f"{stem}.{word}.{last}"
 
 
-def described(featurizer: Featurizer, names: FeatureNames) -> dict[str, Any]:
+def featurizer_facts(featurizer: Featurizer, names: FeatureNames) -> dict[str, Any]:
     """Return a featurizer's facts for its record."""
     return {
         "featurizer": featurizer.name,
@@ -63,7 +63,7 @@ def stored_facts(featurizer: Featurizer, names: FeatureNames) -> dict[str, dict[
     return check_facts({names.fields[field]: facts for field, facts in featurizer.facts.items()})
 
 
-def names_of(
+def batch_feature_names(
     root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str
 ) -> FeatureNames:
     """Return the names of a featurizer's fields for a batch. A version new to the dataset gets its own.
@@ -72,13 +72,13 @@ def names_of(
     batch's record and no group in the newest version uses them.
     """
     if not any(featurizer.outputs.values()):
-        return names_in(featurizer, 1)
+        return generation_names(featurizer, 1)
     generation = _generation(root.store, dataset, featurizer)
     if generation is None:
         _claim(root, dataset, stage, featurizer, partition)
         generation = _generation(root.store, dataset, featurizer)
     assert generation is not None, "claimed above"
-    return names_in(featurizer, generation)
+    return generation_names(featurizer, generation)
 
 
 def _records(store: Store, dataset: str, featurizer: str) -> Iterator[StageRecord]:
@@ -132,7 +132,7 @@ def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, gener
         groups = root.open(newest.id).manifest["groups"]
     else:
         groups = {}
-    return names_in(featurizer, generation).group in groups
+    return generation_names(featurizer, generation).group in groups
 
 
 def _append(store: Store, dataset: str, featurizer: str, version: str, generation: int) -> None:

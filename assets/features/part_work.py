@@ -41,7 +41,7 @@ from .compute import (
     rows_or_raise,
     store_part,
 )
-from .names import FeatureNames, described
+from .names import FeatureNames, featurizer_facts
 
 CODE_VERSION = "1"
 _SAMPLE_S = 0.05
@@ -202,7 +202,7 @@ CPU_MODEL_FEATURES = replace(MODEL_FEATURES, name="cpu-model-features", resource
 """Work for a model on CPUs: one worker per core."""
 
 
-def work_of(featurizer: Featurizer) -> Work[PartTask, PartFeatures]:
+def featurizer_work(featurizer: Featurizer) -> Work[PartTask, PartFeatures]:
     if not isinstance(featurizer, ModelFeaturizer):
         return FEATURES
     if featurizer.device == "cpu":
@@ -260,7 +260,7 @@ class BatchFeatures:
         self._model = model
         self._job: Job[PartTask, PartFeatures] = Job(
             store=of.store,
-            work=work_of(of.featurizer),
+            work=featurizer_work(of.featurizer),
             about=f"{of.units.dataset}/{of.stage}/{of.units.partition}",
             fingerprint=fingerprint(of.digest, *of.attempt),
             stores=[of.store, *([weights] if weights else [])],
@@ -308,10 +308,10 @@ class BatchFeatures:
         """
         of = self._of
         units = of.units
-        body = described(of.featurizer, of.names)
+        body = featurizer_facts(of.featurizer, of.names)
         with root.heartbeat(of.txn or units.body["txn"]):
             stored = self.store(inputs)
-        reason = refused_reason(of.featurizer.name, stored, max_reject_rate)
+        reason = refusal_reason(of.featurizer.name, stored, max_reject_rate)
         body |= stored.model | {"shards": stored.shards}
         if of.txn:
             body |= {"taken": stored.parts, "group": of.names.group, "refresh": of.txn}
@@ -417,7 +417,7 @@ def _words(facts: Mapping[str, str | int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(facts.items()))
 
 
-def refused_reason(featurizer: str, stored: StoredFeatures, max_reject_rate: float) -> str:
+def refusal_reason(featurizer: str, stored: StoredFeatures, max_reject_rate: float) -> str:
     """Return why a batch's features may not be published, or ""."""
     n_samples = len(stored.table)
     if stored.refused <= max_reject_rate * n_samples:

@@ -11,7 +11,7 @@ import numpy as np
 
 import loader
 from loader.dataset.log.state import State
-from loader.dataset.publishing.extension import published_part
+from loader.dataset.publishing.extension import open_published_part
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
@@ -20,13 +20,13 @@ from penstock.stages import KnownRecords, StageRecord, current_record, fingerpri
 
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
-from ..featurizers.models import ModelFeaturizer, pinned
+from ..featurizers.models import ModelFeaturizer, pin_featurizer
 from ..ingest.stored_faults import has_feature_faults
 from ..pipeline.stages import open_transaction
 from ..pipeline.tables import read_table
 from ..spec import DatasetSpec, stage_name
-from .compute import feature_kind, inputs_of
-from .names import names_of
+from .compute import feature_kind, part_inputs
+from .names import batch_feature_names
 from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf
 
 UNITS = "units"
@@ -55,10 +55,10 @@ def is_published(state: State, units: StageRecord) -> bool:
 
 def published_parts(version: loader.Version, units: StageRecord) -> list[tuple[str, str]]:
     """Return (kind, part id) of the batch's parts in the version."""
-    return _parts_in(frozenset(version.parts.ids.to_pylist()), units)
+    return _select_parts(frozenset(version.parts.ids.to_pylist()), units)
 
 
-def _parts_in(published: frozenset[str], units: StageRecord) -> list[tuple[str, str]]:
+def _select_parts(published: frozenset[str], units: StageRecord) -> list[tuple[str, str]]:
     parts = [(entry["kind"], entry["part"]["id"]) for entry in units.body["parts"]]
     return [(kind, part) for kind, part in parts if part in published]
 
@@ -94,11 +94,11 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
         if (units := records.get(UNITS)) is not None
         and units.verdict == "published"
         and is_published(state, units)
-        and _parts_in(part_ids, units)
+        and _select_parts(part_ids, units)
     }
     stale_features: list[Stale] = []
     for feature in spec.features:
-        featurizer = settled(feature.build())
+        featurizer = pin_weights(feature.build())
         stage = stage_name(featurizer.name)
         current = featurizer.version
         for name, records in published.items():
@@ -111,10 +111,10 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
     return sorted(stale_features, key=lambda item: (item.partition, item.stage))
 
 
-def settled(featurizer: Featurizer) -> Featurizer:
+def pin_weights(featurizer: Featurizer) -> Featurizer:
     """Return the featurizer, with a model's weights pinned. Raises: InvalidWeights; StoreError."""
     if isinstance(featurizer, ModelFeaturizer):
-        return pinned(featurizer)
+        return pin_featurizer(featurizer)
     return featurizer
 
 
@@ -145,7 +145,7 @@ class Included:
         if known is None or known.status != "committed":
             return known is not None and known.status == "open"
         if txn not in self._lists:
-            self._lists[txn] = self._list_of(txn)
+            self._lists[txn] = self._batch_list(txn)
         listed = self._lists[txn]
         # None: that version was garbage-collected, and later versions have its features.
         return listed is None or listed.get(record.stage, {}).get(record.partition) == record.r
@@ -161,7 +161,7 @@ class Included:
         self._came.add(record.path)
         return True
 
-    def _list_of(self, txn: str) -> Mapping[str, Mapping[str, int]] | None:
+    def _batch_list(self, txn: str) -> Mapping[str, Mapping[str, int]] | None:
         version = self._state.committed(txn)
         if version is None:
             return {}
@@ -194,7 +194,7 @@ def refresh_stage(
     Raises: InvalidWeights; ModelFailed; Conflict if something else has this field or column; VersionNotFound;
     StoreError.
     """
-    featurizer = settled(featurizer)
+    featurizer = pin_weights(featurizer)
     stage = stage_name(featurizer.name)
     store = root.store
     digest = fingerprint(CODE_VERSION, featurizer.version, units.fingerprint, units.body["txn"])
@@ -205,10 +205,10 @@ def refresh_stage(
             return newest, stored_rows
     version = root.open(f"{spec.name}@latest")
     featurizer = featurizer.of_fields(version.facts)
-    published = [(kind, published_part(version, part)) for kind, part in published_parts(version, units)]
+    published = [(kind, open_published_part(version, part)) for kind, part in published_parts(version, units)]
     parts = [(feature_kind(featurizer, kind, part), part) for kind, part in published]
-    inputs = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]
-    names = names_of(root, spec.name, stage, featurizer, units.partition)
+    inputs = [(kind, part) for kind, part in parts if part_inputs(featurizer, kind, part)]
+    names = batch_feature_names(root, spec.name, stage, featurizer, units.partition)
     owned = _own_columns(root, newest, featurizer, spec.name)
     for kind, part in inputs:
         others = [shard for shard in part.shards if shard.group != names.group]

@@ -30,7 +30,7 @@ from ..pages.report import Metadata, table_metadata
 from ..pipeline.stages import REFRESH, PipelineStage
 from ..pipeline.tables import facts_of_fields
 from ..spec import DatasetSpec, Filter, stage_name
-from .refresh import REFRESHED, settled, transaction
+from .refresh import REFRESHED, pin_weights, transaction
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,7 +70,7 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
     open_txns = {name for name, txn in root.log.refresh().txns.items() if txn.status == "open"}
     result = []
     for feature in spec.features:
-        featurizer = settled(feature.build())
+        featurizer = pin_weights(feature.build())
         records = current_records(root.store, spec.name, stage_name(featurizer.name)).values()
         result += [
             one
@@ -101,7 +101,7 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
         root.abort(txn, "samples without new features are back")
         return Refresh(version=None)
     selected = [one.record for one in batches]
-    exclude, table = _assembled(spec, version, batches)
+    exclude, table = _assemble(spec, version, batches)
     results, broken = audit(spec.gate, table)
     if broken:  # no verdict, so that the next run tries again
         raise StageNotPublished(
@@ -159,7 +159,7 @@ def _batches(
     ]
 
 
-def _assembled(
+def _assemble(
     spec: DatasetSpec, version: loader.Version, batches: Sequence[RefreshedBatch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
     # The version's samples table is in memory.
@@ -168,7 +168,7 @@ def _assembled(
     frame = scan_samples(version).collect()
     exclude: dict[str, str] = {}
     for batch in batches:
-        for key, reason in _left_out(spec.filters, batch):
+        for key, reason in _filtered_samples(spec.filters, batch):
             exclude.setdefault(key, reason)
     tables = [table for batch in batches for table in batch.tables]
     keys = {key for table in tables for key in table["key"].to_pylist()} - set(exclude)
@@ -212,7 +212,7 @@ def _has_faults(table: pa.Table) -> bool:
     return has_feature_faults(refused.select(["code", "reason"]).to_pylist())
 
 
-def _left_out(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:
+def _filtered_samples(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:
     featurizer = batch.record.body["featurizer"]
     for table in batch.tables:
         own_filters = [one for one in filters if one.column in table.column_names]

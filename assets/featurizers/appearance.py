@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .decoding import Array, field_of, images_of, shrunk, three_of
+from .decoding import Array, kind_field, sample_images, shrink, three_frames
 from .featurizer import Features, Featurizer
 
 SIDE_PX = 48
@@ -73,13 +73,13 @@ class Appearance(Featurizer):
         return {"appearance.npy": {"dims": ["component"]}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         total = np.zeros(WIDTH)
-        images = images_of(
+        images = sample_images(
             kind,
             sample,
             field,
-            three_of,
+            three_frames,
         )
         for image in images:
             total += appearance(image)
@@ -92,7 +92,7 @@ class Appearance(Featurizer):
 
 def appearance(pixels: Array) -> Array:
     """Return the description, float64 [320] of length 1, of uint8 sRGB [H, W, 3]."""
-    small = shrunk(pixels, (SIDE_PX, SIDE_PX))
+    small = shrink(pixels, (SIDE_PX, SIDE_PX))
     lab = _lab(small)
     colours = _block_sums(lab)  # [BLOCKS, BLOCKS, 3]
     gradients = _gradients(lab[:, :, 0])  # [SIDE_PX, SIDE_PX, DIRECTIONS]
@@ -103,13 +103,13 @@ def appearance(pixels: Array) -> Array:
     colour = COLOUR / BLOCKS * colour
     local = _root_shares(_block_histograms(gradients))
     whole = _root_shares(_whole_histogram(gradients))
-    own = _joined(
+    own = _flat_basis(
         contrast,
         colour,
         local,
         whole,
     )
-    mirrored = _joined(
+    mirrored = _flat_basis(
         contrast[:, ::-1],
         colour[:, ::-1],
         local[:, ::-1, _MIRRORED_DIRECTIONS],
@@ -121,7 +121,7 @@ def appearance(pixels: Array) -> Array:
     return _unit(mixed)
 
 
-def _joined(*parts: Array) -> Array:
+def _flat_basis(*parts: Array) -> Array:
     flat = [part.ravel() for part in parts]
     return np.concatenate(flat)
 

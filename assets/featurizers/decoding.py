@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
-from loader.modalities.audio.downmix import UnknownLayout, mix_for
-from loader.modalities.audio.resample import StrangeRate, resampled
+from loader.modalities import find_decoder
+from loader.modalities.audio.downmix import UnknownLayout, channel_mix
+from loader.modalities.audio.resample import StrangeRate, resample
 from loader.modalities.fields import is_of_the_machine
 
 from ..media.unit import rejected
@@ -24,12 +24,12 @@ STAGE = "featurize"
 _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
 
-def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
+def kind_inputs(**fields: str | None) -> dict[str, tuple[str, ...]]:
     """Return `Featurizer.inputs` for one field per kind; None leaves a kind out."""
     return {kind: (field,) for kind, field in fields.items() if field is not None}
 
 
-def field_of(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
+def kind_field(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
     """Return the field to read for this kind. Raises: ValueError for any other kind."""
     if kind not in inputs:
         raise ValueError(f"a sample of kind {kind!r}; accepted: {', '.join(sorted(inputs))}")
@@ -50,7 +50,7 @@ def decoded(sample: Mapping[str, bytes], field: str) -> Any:
     """Decode a field as the loader does, images to 8 bits per sample. Raises: Unusable."""
     data = bytes_of(sample, field)
     try:
-        return decoder_for(field, bits=8)(data, None)
+        return find_decoder(field, bits=8)(data, None)
     except DecodeFailed as error:
         raise rejected(STAGE, "undecodable", error) from error
 
@@ -97,18 +97,18 @@ def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int],
         return range(len(small), min(n_frames, len(small) + _FRAMES_AT_ONCE))
 
     while len(small) < n_total:
-        small += [shrunk(frame, size) for frame in frames(sample, field, next_numbers)]
+        small += [shrink(frame, size) for frame in frames(sample, field, next_numbers)]
     return np.stack(small)
 
 
-def shrunk(pixels: Array, size: tuple[int, int]) -> Array:
+def shrink(pixels: Array, size: tuple[int, int]) -> Array:
     """Shrink uint8 [H, W, 3] to `size` (height, width) by area means, ignoring the aspect ratio."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BOX))
 
 
-def three_of(n_frames: int) -> list[int]:
+def three_frames(n_frames: int) -> list[int]:
     """Return the distinct numbers of the first, middle and last frame: a `pick` for `frames`."""
     return sorted({0, n_frames // 2, n_frames - 1})
 
@@ -161,8 +161,8 @@ def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
     """Return the first audio stream, mixed to mono: float32 [n] at `rate_hz`. Raises: Unusable."""
     audio = sound(sample, field)
     try:
-        mixed = mix_for(audio.channels, audio.layout, "mono")(audio.samples)
-        mono: Array = resampled(mixed, audio.rate_hz, rate_hz)[0]
+        mixed = channel_mix(audio.channels, audio.layout, "mono")(audio.samples)
+        mono: Array = resample(mixed, audio.rate_hz, rate_hz)[0]
     except UnknownLayout as error:
         raise rejected(STAGE, "unknown_layout", error) from error
     except StrangeRate as error:
@@ -174,7 +174,7 @@ def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
 _WIDEST = 8
 
 
-def images_of(
+def sample_images(
     kind: str, sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]
 ) -> Sequence[Array]:
     """Return the photo, or a clip's frames numbered `pick(n_frames)`, each uint8 [H, W, 3]. Raises: Unusable."""
@@ -188,7 +188,7 @@ def spread(n_frames: int, count: int) -> list[int]:
     return sorted({int(place) for place in np.linspace(0, n_frames - 1, min(count, n_frames)).round()})
 
 
-def cropped(pixels: Array, size_px: int) -> Array:
+def crop_centre(pixels: Array, size_px: int) -> Array:
     """Scale the shorter side as CLIP does and return the centre: uint8 [size_px, size_px, 3]."""
     from PIL import Image
 
@@ -207,7 +207,7 @@ def whole_blocks(pixels: Array, block_px: int) -> Array:
     return _centre(pixels, height, width)
 
 
-def normalised(
+def normalise_pixels(
     pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
 ) -> "torch.Tensor":
     """Return (pixels / 255 - mean) / std as [N, 3, H, W], computed in float32, cast to `dtype`."""

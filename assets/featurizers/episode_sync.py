@@ -11,10 +11,10 @@ from loader.modalities.array import CLOCK, clock_field
 from loader.modalities.moving_rows import moving_rows
 from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from loader.modalities.video.timeline import Timeline
-from loader.run.recipe.episode_clocks import checked_clock, frame_times
+from loader.run.recipe.episode_clocks import check_clock, frame_times
 
 from ..media.unit import rejected
-from .decoding import STAGE, Array, bytes_of, decoded, field_of
+from .decoding import STAGE, Array, bytes_of, decoded, kind_field
 from .featurizer import Features, Featurizer, version_of
 
 INT64_MAX = 2**63 - 1
@@ -100,7 +100,7 @@ class EpisodeSync(Featurizer):
         return {"keep.npy": {"dims": ["row"], "unit": "False at idle rows"}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        anchor = field_of(self.inputs, kind)
+        anchor = kind_field(self.inputs, kind)
         rows = _numbers(decoded(sample, anchor), anchor)
         tables = {name: _packets(sample, name) for name in sorted(sample) if name.endswith(SUFFIX)}
         clock_name = self._clock_name(anchor, sample)
@@ -177,7 +177,7 @@ def _clock(sample: Mapping[str, bytes], field: str, n: int | None = None) -> Arr
         if clock.ndim:
             n = len(clock)
     try:
-        return checked_clock(clock, n)
+        return check_clock(clock, n)
     except DecodeFailed as error:
         raise rejected(STAGE, "clock", f"field {field!r}: {error}") from error
 

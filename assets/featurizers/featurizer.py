@@ -13,7 +13,7 @@ from loader.errors import Conflict, InvalidName
 from loader.modalities import check_field
 
 from ..media.unit import Kind
-from .decoding import inputs_of
+from .decoding import kind_inputs
 
 Column = bool | int | float | str | None
 
@@ -77,7 +77,7 @@ class Featurizer(ABC):
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         """Kind -> names of the fields to read; `*.ns.npy` reads all that end so."""
-        return inputs_of(
+        return kind_inputs(
             **{item.name: getattr(self, item.name) for item in fields(self) if item.name in KINDS}
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..media.audio.decode import LoudnessMeter, Unmeasurable
 from ..media.unit import rejected
-from .decoding import STAGE, Array, Sound, field_of, sound
+from .decoding import STAGE, Array, Sound, kind_field, sound
 from .featurizer import Column, Features, Featurizer
 
 WINDOW_S = 0.02
@@ -57,7 +57,7 @@ class Loudness(Featurizer):
             raise ValueError(f"silence_dbfs={self.silence_dbfs}; accepted: -200 up to, not including, 0")
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind == "video" and field not in sample:
             return Features(fields={}, columns=dict.fromkeys(self.output_columns))
         audio = sound(sample, field)
@@ -84,10 +84,10 @@ def _levels(audio: Sound, silence_dbfs: float) -> tuple[Column, ...]:
     power = np.add.reduceat(np.square(audio.samples, dtype=np.float64).mean(axis=0), starts)
     power /= np.diff(np.append(starts, n_samples))
     silent = power < 10 ** (silence_dbfs / 10)
-    return round(float(silent.mean()), 6), round(clipped_ratio(audio.samples), 6)
+    return round(float(silent.mean()), 6), round(clipping_ratio(audio.samples), 6)
 
 
-def clipped_ratio(samples: Array) -> float:
+def clipping_ratio(samples: Array) -> float:
     """Return the share of `samples`, [channels, samples], in runs of at least CLIPPED_RUN at full scale."""
     full = np.abs(samples) >= FULL_SCALE
     run = full[:, 2:] & full[:, 1:-1] & full[:, :-2]

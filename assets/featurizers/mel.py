@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ..media.unit import rejected
-from .decoding import STAGE, Array, field_of, one_channel
+from .decoding import STAGE, Array, kind_field, one_channel
 from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
@@ -101,7 +101,7 @@ class Mel(Featurizer):
         return {"mel.npy": {**shared, "sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind == "video" and field not in sample:
             return Features(fields={"mel.npy": np.zeros((self.n_mels, 0), np.float32)}, columns={})
         samples = one_channel(sample, field, self.sample_rate_hz)

@@ -12,7 +12,7 @@ import numpy as np
 
 from loader.errors import MissingDependency
 
-from .decoding import Array, field_of, frames, photo, three_of
+from .decoding import Array, frames, kind_field, photo, three_frames
 from .featurizer import Features, Featurizer
 
 FLAT_STD = 2.0
@@ -58,11 +58,11 @@ class PerceptualHash(Featurizer):
         return {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind == "image":
             images = [photo(sample, field)]
         else:
-            three = list(frames(sample, field, three_of))
+            three = list(frames(sample, field, three_frames))
             images = [three[0], three[len(three) // 2], three[-1]]
         hashed = [phash(image) for image in images]
         mirrored = [phash(image[:, ::-1])[0] for image in images]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .decoding import Array, field_of, frames, photo, shrunk, small_frames, three_of
+from .decoding import Array, frames, kind_field, photo, shrink, small_frames, three_frames
 from .featurizer import Column, Features, Featurizer
 
 SERIES = (36, 64)
@@ -63,12 +63,12 @@ class Picture(Featurizer):
         return {kind: STILL if kind == "image" else (*STILL, *MOVING) for kind in self.inputs}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind == "image":
             pixels = photo(sample, field)
-            return Features(fields={}, columns=_still(shrunk(pixels, SERIES)[None], [pixels]))
+            return Features(fields={}, columns=_still(shrink(pixels, SERIES)[None], [pixels]))
         series = small_frames(sample, field, SERIES, MAX_FRAMES)
-        full_size = frames(sample, field, three_of)
+        full_size = frames(sample, field, three_frames)
         return Features(fields={}, columns={**_still(series, full_size), **_moving(luma_of(series))})
 
 
@@ -94,11 +94,11 @@ def _still(series: Array, full_size: Sequence[Array] | Array) -> dict[str, Colum
     measured = [laplacian_variance(_at_most(luma_of(pixels))) for pixels in full_size]
     sharpness = [value for value in measured if value is not None]
     values = (
-        _rounded(luma.mean(dtype=np.float64)),
-        _rounded(luma.std(dtype=np.float64)),
-        _rounded(high - low),
-        _rounded(chroma),
-        _rounded(np.mean(sharpness)) if sharpness else None,
+        _round_six(luma.mean(dtype=np.float64)),
+        _round_six(luma.std(dtype=np.float64)),
+        _round_six(high - low),
+        _round_six(chroma),
+        _round_six(np.mean(sharpness)) if sharpness else None,
     )
     return dict(zip(STILL, values, strict=True))
 
@@ -107,9 +107,9 @@ def _moving(luma: Array) -> dict[str, Column]:
     black = (luma <= _BLACK_PIXEL).mean(axis=(1, 2)) >= _BLACK_SHARE
     motion = np.array([np.abs(after - before).mean() for before, after in pairwise(luma)])
     values = (
-        _rounded(motion.mean()) if motion.size else None,
-        _rounded((motion <= _FROZEN).mean()) if motion.size else None,
-        _rounded(black.mean()),
+        _round_six(motion.mean()) if motion.size else None,
+        _round_six((motion <= _FROZEN).mean()) if motion.size else None,
+        _round_six(black.mean()),
     )
     return dict(zip(MOVING, values, strict=True))
 
@@ -124,6 +124,6 @@ def _at_most(luma: Array) -> Array:
     return np.asarray(Image.fromarray(luma).resize((width, height), Image.Resampling.LANCZOS))
 
 
-def _rounded(value: Any) -> float:
+def _round_six(value: Any) -> float:
     """Round to six decimals: the rest depends on the machine's order of summation."""
     return round(float(value), 6)

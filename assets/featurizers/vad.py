@@ -12,7 +12,7 @@ import numpy as np
 
 from loader.errors import MissingDependency
 
-from .decoding import Array, field_of, one_channel
+from .decoding import Array, kind_field, one_channel
 from .featurizer import Features, Featurizer, version_of
 
 RATE_HZ = 16_000
@@ -73,7 +73,7 @@ class VoiceActivity(Featurizer):
         return {"vad.npy": {"dims": dims, "unit": "sample", "sample_rate_hz": RATE_HZ}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind == "video" and field not in sample:
             return Features(
                 fields={"vad.npy": np.zeros((0, 2), np.int64)},
@@ -89,7 +89,7 @@ class VoiceActivity(Featurizer):
 
     def segments(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
         """Return each speech segment's [start, end) in samples. speech: one probability per 32 ms."""
-        spans = self._spoken(speech, n_samples)
+        spans = self._speech_spans(speech, n_samples)
         pad = int(RATE_HZ * self.pad_s)
         padded = []
         for number, (start, end) in enumerate(spans):
@@ -104,7 +104,7 @@ class VoiceActivity(Featurizer):
             padded.append((start - min(pad, before // 2), end + min(pad, after // 2)))
         return padded
 
-    def _spoken(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
+    def _speech_spans(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
         shortest = RATE_HZ * self.min_speech_s
         pause = RATE_HZ * self.min_silence_s
         quiet = max(self.threshold - _QUIETER, 0.01)

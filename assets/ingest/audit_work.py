@@ -63,7 +63,7 @@ def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
     if task.format is not None:
-        return _audited_samples(task.format, raw, node.open(task.landing))
+        return _audit_samples(task.format, raw, node.open(task.landing))
     staging = None
     if task.staging:
         staging = ClipStaging(store=node.open(task.root), key=task.staging)
@@ -75,7 +75,7 @@ def audit(task: AuditTask, node: Node) -> Audited:
         scratch=str(node.scratch),
         kinds=ALL_KINDS,
         policy=task.policy,
-        segments=given_segments(raw),
+        segments=source_segments(raw),
         staging=staging,
     )
     result = audit_object(request)
@@ -84,7 +84,7 @@ def audit(task: AuditTask, node: Node) -> Audited:
     return Audited(row=result.row, refusal=result.refusal)
 
 
-def _audited_samples(
+def _audit_samples(
     format: SampleFormat,
     raw: dict[str, Any],
     landing: Store,
@@ -128,7 +128,7 @@ AUDIT = Work(
 )
 
 
-def given_segments(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
+def source_segments(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
     """Return the segments that the source gives for a raw object. raw: its row of `raw_objects`."""
     segments = list[Segment]()
     for plain in raw.get("segments") or ():
@@ -157,7 +157,7 @@ class StagedClips:
 
     def key(self, raw: Mapping[str, Any]) -> str:
         """Return the key prefix of an object's clips, derived from all that decides their bytes."""
-        segment_texts = [repr(segment) for segment in given_segments(raw)]
+        segment_texts = [repr(segment) for segment in source_segments(raw)]
         digest = fingerprint(_VERSION, raw["sha256"], self._settings, segment_texts)
         name = digest[:_NAME_CHARS]
         return f"{self._folder}{name}"

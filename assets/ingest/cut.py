@@ -15,7 +15,7 @@ from ..media.cutters import ALL_KINDS, CUTTERS
 from ..media.objects import refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
-from ..pipeline.stages import BatchSamples, OpenBatch, written_part
+from ..pipeline.stages import BatchSamples, OpenBatch, parse_written_part
 from .audit_work import StagedClips
 from .cut_work import CUT, CutTask, CutUnits
 from .refusals import DUPLICATE
@@ -86,7 +86,7 @@ def cut_objects(
                 refusals.append(refusal)
         cut = block.part
         for kind, body in cut.parts:
-            part = written_part(body, batch.txn)  # checks its paths, because a node stated them
+            part = parse_written_part(body, batch.txn)  # checks its paths, because a node stated them
             parts.append((kind, part))
         rows += cut.rows
         refusals += cut.refusals

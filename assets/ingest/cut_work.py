@@ -12,11 +12,11 @@ from penstock.compute.work import Block, Fault, Node, Work
 from penstock.stages import fingerprint
 
 from ..media.cutters import ALL_KINDS, ClipStaging
-from ..media.decode_time import work_of
+from ..media.decode_time import media_work
 from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected
-from .audit_work import given_segments
+from .audit_work import source_segments
 from .unit_parts import CutUnit, n_short_shots, unit_row, write_parts
 
 Row = dict[str, Any]
@@ -114,7 +114,7 @@ def cut(task: CutTask, node: Node) -> CutUnits:
         policy=task.policy,
         kinds=ALL_KINDS,
         audit=task.audit,
-        segments=given_segments(task.raw),
+        segments=source_segments(task.raw),
         staging=staging,
     )
     result = cut_object(request)
@@ -255,7 +255,7 @@ def _limit_s(task: CutTask) -> float:
 
 
 def _cost_s(task: CutTask) -> float:
-    work = work_of(task.audit)
+    work = media_work(task.audit)
     width_px = task.audit.get("width_px") or 0
     height_px = task.audit.get("height_px") or 0
     pixels = max(work.pixels, width_px * height_px)  # an image may state no number of frames

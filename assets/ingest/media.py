@@ -188,7 +188,7 @@ def audit_objects(
     admitted = list[Row]()
     for block in blocks_of(batch.compute, _job(batch), lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
-            audited = _audited(readable[number], limits[number], outcome)
+            audited = _audit_result(readable[number], limits[number], outcome)
             if audited.refusal is not None:
                 refusals[audited.refusal["key"]] = audited.refusal
             elif audited.row is not None:
@@ -275,7 +275,7 @@ def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
         check_is_media(row["key"], row["mime"])
 
 
-def _audited(
+def _audit_result(
     row: Row,
     limit: TimeLimit,
     outcome: Outcome[Audited],

@@ -68,10 +68,10 @@ def clash(
     newest = root.state.newest(dataset)
     if newest is None:
         return ""
-    from .formats.admission import published_since
+    from .formats.admission import version_conflict
 
     version = root.open(newest.id)
-    return published_since(version, rows, record.body)
+    return version_conflict(version, rows, record.body)
 
 
 def _group_clash(

@@ -26,7 +26,7 @@ def refusal_of_duplicate(
     """
     original_refusal = refusals.get(original_key)
     if original_refusal is not None:
-        return _inherited(row["key"], original_refusal)
+        return _inherit(row["key"], original_refusal)
     duplicate = dropped("dedup", DUPLICATE, f"the same bytes as {original_key!r}")
     return refusal_row(row["key"], row["sha256"], duplicate)
 
@@ -49,11 +49,11 @@ def inherited_refusals(
             continue
         original_refusal = original_refusals.get(row["sha256"])
         if original_refusal is not None:
-            inherited.append(_inherited(row["key"], original_refusal))
+            inherited.append(_inherit(row["key"], original_refusal))
     return inherited
 
 
-def _inherited(key: str, original_refusal: Row) -> Row:
+def _inherit(key: str, original_refusal: Row) -> Row:
     original_key = original_refusal["key"]
     original_reason = original_refusal["reason"]
     reason = f"the same bytes as {original_key!r}: {original_reason}"

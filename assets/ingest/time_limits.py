@@ -9,7 +9,7 @@ from loader.storage import Store
 from penstock.compute.pool import Compute, Failure
 from penstock.compute.pool.environment import store_variables
 
-from ..media.decode_time import DecodeWork, declared_work, work_of
+from ..media.decode_time import DecodeWork, media_work, read_header_work
 from ..spec import DatasetSpec
 
 Tell = Callable[[str], object]
@@ -57,7 +57,7 @@ def container_limits(
     timed_keys = [row["key"] for row in rows if row["mime"].startswith(_TIMED_MIMES)]
     # In workers, because a damaged container can kill or block its reader.
     outcomes = compute.map(
-        declared_work,
+        read_header_work,
         [(landing, key) for key in timed_keys],
         timeout_s=min(_PROBE_S, spec.work_timeout_s),
         variables=store_variables(landing),
@@ -85,7 +85,7 @@ def media_row_limits(
     for row in rows:
         work = None
         if row["kind"] in ("audio", "video"):
-            work = work_of(row)
+            work = media_work(row)
         limits.append(_limit(row["key"], work, spec, tell))
     return limits
 

@@ -12,7 +12,7 @@ from .clips.early_clips import EarlyClips
 from .cut_audit.audio import audit_sounds
 from .cut_audit.clips import audit_clips
 from .cut_audit.image import audit_photo
-from .cutters import MEDIA_KINDS, kind_of
+from .cutters import MEDIA_KINDS, file_kind
 from .image.file_parts import has_coordinates
 from .image.open import Photo, photo
 from .image.pixels import bit_depth, has_alpha
@@ -49,7 +49,7 @@ def audit(
 
     Raises: Unusable, rejected for a damaged file, dropped for a healthy one that the policy excludes.
     """
-    kind = kind_of(path, mime, kinds)
+    kind = file_kind(path, mime, kinds)
     facts = AUDITS[kind](path, policy, early)
     return media_row({"mime": mime, "kind": kind, "nbytes": os.path.getsize(path), **facts})
 
@@ -89,9 +89,9 @@ def _light(opened: Photo) -> Row:
     """Return mean luma and flatness, both measured on a thumbnail of 64 x 64 px."""
     thumbnail = opened.image
     if thumbnail.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
-        thumbnail = _boxed(thumbnail)
+        thumbnail = _box(thumbnail)
     colours = to_srgb(thumbnail, opened.colour).convert("RGB")
-    small = _boxed(colours)
+    small = _box(colours)
     return {
         "luma_mean": float(np.asarray(small.convert("L")).mean()),
         "flat_ratio": float(_is_flat(opened.image, small)),
@@ -121,7 +121,7 @@ def _extrema(image: "Image") -> list[tuple[float, float]]:
     return [extrema]
 
 
-def _boxed(image: "Image") -> "Image":
+def _box(image: "Image") -> "Image":
     from PIL import Image
 
     return image.resize((64, 64), Image.Resampling.BOX)

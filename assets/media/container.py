@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import DecodeFailed, StoreError
 from loader.modalities.fields import is_of_the_machine, is_ours
-from loader.modalities.video.container_checks import check_tables_of
+from loader.modalities.video.container_checks import check_file_tables
 from loader.storage.disk.scratch import no_room
 from penstock.compute.pool import is_fault
 
@@ -84,13 +84,13 @@ class PacketIndex:
 
 
 @contextmanager
-def opened(path: str) -> Iterator["InputContainer"]:
+def open_container(path: str) -> Iterator["InputContainer"]:
     """Yield the container at `path`. Raises: Unusable for FFmpeg errors, also inside the block."""
     import av
 
     try:
         with open(path, "rb") as file:
-            check_tables_of(file)
+            check_file_tables(file)
     except DecodeFailed as error:
         raise rejected("probe", "bad_header", error) from error
     try:
@@ -142,7 +142,7 @@ def check_machine(error: Exception, path: str) -> None:
 
 def kind_inside(path: str) -> Kind:
     """Return 'video' if there is a video stream (cover art does not count), else 'audio'. Raises: Unusable."""
-    with opened(path) as container:
+    with open_container(path) as container:
         if (stream := first_video(container)) is not None:
             _check_not_asf(container, stream)
             return "video"
@@ -184,7 +184,7 @@ def first_audio(container: "InputContainer") -> "AudioStream | None":
     return None
 
 
-def required_audio(container: "InputContainer") -> "AudioStream":
+def require_audio(container: "InputContainer") -> "AudioStream":
     """Return the first decodable audio stream. Raises: Unusable if there is none."""
     stream = first_audio(container)
     if stream is None and container.streams.audio:
@@ -196,7 +196,9 @@ def required_audio(container: "InputContainer") -> "AudioStream":
     return stream
 
 
-def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream") -> Iterator["Packet[Any]"]:
+def demux_packets(
+    container: "InputContainer", *streams: "VideoStream | AudioStream"
+) -> Iterator["Packet[Any]"]:
     """Yield every packet of these streams (default: all), and an empty one at each end."""
     # A transport stream may add a stream in mid-file: PyAV 18's demux then raises IndexError once and can continue.
     ended: set[int] = set()
@@ -219,7 +221,7 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
     """Read every packet once. Raises: Unusable without any, or if the file is truncated."""
     counter = _PacketCounter()
     ends: dict[int, tuple[int, Fraction]] = {}  # stream index -> last tick, seconds per tick
-    for packet in packets_of(container):
+    for packet in demux_packets(container):
         if packet.pts is None and packet.dts is None:
             continue  # the empty packet that ends each stream
         if packet.pts is None:

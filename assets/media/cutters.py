@@ -92,7 +92,7 @@ IMAGE_TYPES = (
 TEXT_TYPES = ("text/plain", "application/json")
 
 
-def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
+def file_kind(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
     """Return a file's kind. Raises: Unusable if it is not one of `kinds`."""
     if mime == EMPTY:
         raise rejected("probe", "empty", "the file has no bytes")

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import StoreError
-from loader.modalities.video.container_checks import check_tables_of
+from loader.modalities.video.container_checks import check_file_tables
 from loader.storage import Store
 
 from .container import first_audio, first_video
@@ -71,7 +71,7 @@ class DecodeWork:
         return f"{self.duration_s:,.0f} s of {kind}"
 
 
-def work_of(row: Mapping[str, Any]) -> DecodeWork:
+def media_work(row: Mapping[str, Any]) -> DecodeWork:
     """Return an object's decoding work from its media row."""
     frames = (
         float(row.get("n_frames_decoded") or 0) * (row.get("width_px") or 0) * (row.get("height_px") or 0)
@@ -83,7 +83,7 @@ def work_of(row: Mapping[str, Any]) -> DecodeWork:
     )
 
 
-def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
+def read_header_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
     """Return `DecodeWork`'s duration_s, pixels and values as a container's header declares them.
 
     Returns None if the object is not a container or cannot be read. Costs a few range requests. place: (store, key).
@@ -95,14 +95,14 @@ def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None
         nbytes = store.head(key).nbytes
         # Protocols are off so that a playlist opens nothing. The buffer makes reads large, whatever FFmpeg requests.
         file = io.BufferedReader(_Ranges(store, key, nbytes), buffer_size=_AT_ONCE_BYTES)
-        check_tables_of(file, all_fragments=False)
+        check_file_tables(file, all_fragments=False)
         with av.open(file, mode="r", options={"protocol_whitelist": ""}) as container:
-            return _declared(container, nbytes)
+            return _header_work(container, nbytes)
     except (av.error.FFmpegError, StoreError, Unusable, OverflowError, ValueError, LookupError):
         return None
 
 
-def _declared(container: "InputContainer", nbytes: int) -> tuple[float, float, float] | None:
+def _header_work(container: "InputContainer", nbytes: int) -> tuple[float, float, float] | None:
     video = first_video(container)
     audio = first_audio(container)
     if video is None and audio is None:

@@ -15,7 +15,7 @@ from loader.storage import Store
 from penstock.compute.pool import is_fault
 
 from .container import check_scratch, scratch_error
-from .cutters import CUTTERS, MEDIA_KINDS, ClipStaging, Known, kind_of
+from .cutters import CUTTERS, MEDIA_KINDS, ClipStaging, Known, file_kind
 from .media_table import Row
 from .policy import CutPolicy
 from .segments import Segment
@@ -124,7 +124,7 @@ def cut_object(request: CutRequest) -> CutResult:
     scratch = Path(request.scratch)
 
     def work(path: str) -> CutResult:
-        kind = kind_of(path, request.mime, request.kinds)
+        kind = file_kind(path, request.mime, request.kinds)
         known = Known(audit=request.audit, segments=request.segments, staging=request.staging)
         units = CUTTERS[kind].cut(path, scratch, request.policy, known)
         audit_units(path, kind, units, request.audit)

@@ -31,7 +31,7 @@ ALPHA_RULES = (*GROUNDS, "#rrggbb", "drop", "keep")
 _HEX_COLOUR = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
 
 
-def ground_of(rule: str) -> tuple[int, int, int] | None:
+def alpha_ground(rule: str) -> tuple[int, int, int] | None:
     """Return the RGB background that an alpha rule names; None for 'drop' and 'keep'. Raises: ValueError."""
     if rule in ("drop", "keep"):
         return None
@@ -84,7 +84,7 @@ class Buckets:
 
 
 @lru_cache(maxsize=4096)
-def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
+def image_bucket(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
     """Return the bucket of an image, or of a clip of `n_frames`; None if no bucket fits.
 
     Chooses the largest base that the image fills, the nearest aspect ratio and the longest length, with fractions. The
@@ -224,7 +224,7 @@ class ImagePolicy:
             raise ValueError(
                 "short_side_px and jpeg_quality apply to canonical photos; a reference photo keeps its own"
             )
-        ground_of(self.alpha)
+        alpha_ground(self.alpha)
         check_choice("animated", self.animated, ("drop", "first"))
         check_choice("deep", self.deep, ("drop", "reduce"))
 

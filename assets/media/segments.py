@@ -91,7 +91,7 @@ class _ThriftStruct:
             if head >> 4:
                 number = number + (head >> 4)
             else:
-                number = self._signed()
+                number = self._zigzag()
             fields[number] = self._value(head & 15, depth)
         return fields
 
@@ -101,7 +101,7 @@ class _ThriftStruct:
         if kind == _BYTE:
             return self._byte()
         if kind in _INTEGERS:
-            return self._signed()
+            return self._zigzag()
         if kind == _STRUCT:
             return self.struct(depth + 1)
         if kind not in (_DOUBLE, _BINARY):
@@ -113,7 +113,7 @@ class _ThriftStruct:
         self.at += nbytes
         return None
 
-    def _signed(self) -> int:
+    def _zigzag(self) -> int:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
@@ -147,7 +147,7 @@ Row = Mapping[str, Any] | ValueError
 """Column -> value, or an error if the row cannot be read."""
 
 
-def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
+def select_rows(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
     """Yield (row number from 1, key, row) for rows whose key is in `keys`; CSV values are text.
 
     Raises: ValueError or Arrow's errors if the table is unreadable or exceeds a limit.
@@ -365,14 +365,14 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
 
     Raises: Corrupt if the table is unreadable or too large.
     """
-    name, data = _table_of(landing)
+    name, data = _read_table(landing)
     if data is None:
         return GivenSegments()
     place = f"{landing.url.rstrip('/')}/{name}"
     segments: dict[str, dict[tuple[float, float], Segment]] = {}
     problems: dict[str, str] = {}
     try:
-        for number, key, row in rows_of(name, data, keys):
+        for number, key, row in select_rows(name, data, keys):
             others = segments.setdefault(key, {})
             try:
                 _add(others, f"{place}, row {number} (key {key!r})", row)
@@ -392,7 +392,7 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
     return GivenSegments(by_key=by_key, problems=problems)
 
 
-def _table_of(landing: Store) -> tuple[str, bytes | None]:
+def _read_table(landing: Store) -> tuple[str, bytes | None]:
     tables = {}
     for name in TABLES:
         try:

@@ -97,7 +97,7 @@ def sniff(head: bytes) -> str:
     if _ANYMAP.match(head):
         return "image/x-portable-anymap"
     mime_type = _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else None)
-    return mime_type or _binary(head) or _raw_stream(head) or _padded(head)
+    return mime_type or _binary(head) or _raw_stream(head) or _sniff_padded(head)
 
 
 def _container(head: bytes) -> str | None:
@@ -206,7 +206,7 @@ def _mpeg(head: bytes) -> str | None:
     return None
 
 
-def _padded(head: bytes) -> str:
+def _sniff_padded(head: bytes) -> str:
     at = head.find(b"\xff")
     while 0 <= at < len(head) - 4:
         first = second = 0

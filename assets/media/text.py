@@ -91,7 +91,7 @@ def _whole(path: str) -> Iterator[Document]:
     if nbytes > MAX_TEXT_BYTES:
         raise rejected("probe", "too_long", f"a document of {nbytes} bytes; at most {MAX_TEXT_BYTES}")
     with open(path, "rb") as file:
-        yield 0, _decoded(file.read().removeprefix(codecs.BOM_UTF8), 0), {}
+        yield 0, _decode_line(file.read().removeprefix(codecs.BOM_UTF8), 0), {}
 
 
 def _lines_of_json(path: str) -> Iterator[Document]:
@@ -104,7 +104,7 @@ def _lines_of_json(path: str) -> Iterator[Document]:
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
-                yield _document(_decoded(line, number), number)
+                yield _document(_decode_line(line, number), number)
 
 
 def _document(line: str, number: int) -> Document:
@@ -153,7 +153,7 @@ def _readable(messages: list[Any]) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _decoded(data: bytes, line: int) -> str:
+def _decode_line(data: bytes, line: int) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -24,7 +24,7 @@ from penstock.stages import StageRecord
 
 from ..checks.outcome import CheckResult
 from ..drift.compare import Baseline
-from ..pipeline.stages import reader_of
+from ..pipeline.stages import record_reader
 from . import plots
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MAX_PLOTS = 6
 _IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<data>data:image/png;base64,[A-Za-z0-9+/=]+)\)")
 
 
-def plotted(compared: "GateInputs", results: Sequence[CheckResult]) -> str:
+def plot_findings(compared: "GateInputs", results: Sequence[CheckResult]) -> str:
     """Return the first columns with findings, before and after, as a Markdown image or ""."""
     if compared.baseline is None:
         return ""
@@ -79,7 +79,7 @@ def render(
 ) -> str:
     """Return the page as HTML.
 
-    facts: heading -> text. plot: from `plotted`. shown, before: from `shown_of` and `before_of`.
+    facts: heading -> text. plot: from `plotted`. shown, before: from `finding_examples` and `baseline_examples`.
     """
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
     return template.render(
@@ -131,7 +131,7 @@ Shown = list[tuple[str, Example]]
 _log = logging.getLogger(__name__)
 
 
-def shown_of(
+def finding_examples(
     root: loader.Root, samples: StageRecord, table: "pl.DataFrame", results: Sequence[CheckResult]
 ) -> Shown:
     """Return (text of the finding, example), each sample once; [] without the packages for drawing.
@@ -139,11 +139,11 @@ def shown_of(
     table: the batch's rows. Prefers different objects; leaves out taken-down samples.
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
-    store = reader_of(root.store, samples)
+    store = record_reader(root.store, samples)
     examples: Shown = []
     nbytes = 0
     try:
-        for words, row in _chosen(results, _live(root, samples.dataset, table)):
+        for words, row in _choose_examples(results, _live(root, samples.dataset, table)):
             example = _example(store, parts[row["part"]], row)
             nbytes += len(example.picture)
             if nbytes > MAX_NBYTES or len(examples) == MAX_EXAMPLES:
@@ -154,7 +154,7 @@ def shown_of(
     return examples
 
 
-def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
+def baseline_examples(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
     """Return (kind and version, baseline sample) for each kind in `shown`, in its order.
 
     Samples come from the newest batch with that kind, ordered by the hash of the key. Taken-down and unreadable ones
@@ -203,7 +203,9 @@ def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["key"] not in firsts)
 
 
-def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[tuple[str, dict[str, Any]]]:
+def _choose_examples(
+    results: Sequence[CheckResult], table: "pl.DataFrame"
+) -> Iterator[tuple[str, dict[str, Any]]]:
     rows = _rows(table, {str(key) for one in results for each in one.findings for key in each["keys"]})
     seen: set[str] = set()
     for finding in (each for one in results for each in one.findings):

@@ -84,11 +84,11 @@ def raw_objects_metadata(
     shown = _of_record(record)
     shown |= arrow_schema(RAW_OBJECTS, TEXTS["raw_objects"])
     shown["objects"] = dg.MetadataValue.md(objects)
-    shown["licences"] = _sorted_bars(licences)
+    shown["licences"] = _draw_bars(licences)
     return shown
 
 
-def _sorted_bars(counts: Mapping[str, int]) -> dg.MarkdownMetadataValue:
+def _draw_bars(counts: Mapping[str, int]) -> dg.MarkdownMetadataValue:
     by_name = dict(sorted(counts.items()))
     return dg.MetadataValue.md(bars(by_name))
 
@@ -147,7 +147,7 @@ def units_metadata(
     shown = check_metadata(record, refusals)
     shown |= arrow_schema(UNITS, TEXTS["units"])
     shown |= lineage_metadata(record.dataset, origins)
-    shown["kinds"] = _sorted_bars(kinds)
+    shown["kinds"] = _draw_bars(kinds)
     return shown
 
 

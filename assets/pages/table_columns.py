@@ -157,7 +157,9 @@ def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]
 
 def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
     """Return the schema and lineage of a batch's rows in the samples table."""
-    scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.build())}
+    scored = {
+        name: feature.stage for feature in spec.features for name in _featurizer_columns(feature.build())
+    }
     deps: dict[str, list[tuple[str, str]]] = {}
     for name in table.columns:
         if name in FROM_RAW_OBJECTS:
@@ -190,5 +192,5 @@ def version_columns(dataset: str, table: "pl.LazyFrame", spec: "DatasetSpec | No
     return types | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
 
 
-def _columns_of(featurizer: Any) -> set[str]:
+def _featurizer_columns(featurizer: Any) -> set[str]:
     return {name for names in featurizer.columns.values() for name in names}

@@ -44,7 +44,7 @@ def training_asset(dataset: str) -> dg.AssetSpec:
     )
 
 
-def problem_of(root: loader.Root, report: Report) -> str:
+def report_problem(root: loader.Root, report: Report) -> str:
     """Return why a report is rejected (version or plan missing in the root), or "". Raises: StoreError."""
     known = root.state.ids
     for version in report.versions:
@@ -77,7 +77,7 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
     """Return a report as a materialization."""
     names = ", ".join(dict.fromkeys(version["name"] for version in report.versions))
     rows = [
-        (version["source"], link(version["name"], _page_of(version["name"])), version["id"])
+        (version["source"], link(version["name"], _version_page(version["name"])), version["id"])
         for version in report.versions
     ]
     metadata: dict[str, Any] = {
@@ -126,6 +126,6 @@ def _usage(root: loader.Root, run: str) -> dict[str, Any]:
     return metadata
 
 
-def _page_of(version: str) -> str:
+def _version_page(version: str) -> str:
     dataset, _, number = version.rpartition("@")
     return version_page(dataset, int(number))

@@ -242,7 +242,7 @@ class BatchSamples:
     """Shots, and ends of shots, too short for a clip."""
 
 
-def written_part(body: dict[str, Any], txn: str) -> Part:
+def parse_written_part(body: dict[str, Any], txn: str) -> Part:
     """Return a part that a node reports. Raises: as `check_written`; InvalidSample for an invalid part."""
     part = Part.from_json(body)
     facts = [part.to_json()]
@@ -265,7 +265,7 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
             samples.get("path"),
         ]
         for path in files:
-            if path and not _is_below(folder, path):
+            if path and not _is_inside(folder, path):
                 raise Corrupt(
                     f"a node reports the file {path!r} of part {part}; accepted are files below {folder}. "
                     f"{_FORGERY_REMEDY}"
@@ -279,14 +279,14 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
             )
 
 
-def _is_below(folder: str, path: str) -> bool:
+def _is_inside(folder: str, path: str) -> bool:
     if not path.startswith(folder):
         return False
     # A path with one of these names may lead out of the folder.
     return _RELATIVE_NAMES.isdisjoint(path.split("/"))
 
 
-def reader_of(store: Store, record: StageRecord) -> RangeReader:
+def record_reader(store: Store, record: StageRecord) -> RangeReader:
     """Return a reader for a record's shards, also in place. Raises: as `shard_reader.shard_reader`."""
     objects_in_place = record.body.get("foreign")
     if not objects_in_place:

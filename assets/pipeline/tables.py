@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from loader.dataset.shards.part import ShardFile
-from loader.dataset.tables.columns import column_of
+from loader.dataset.tables.columns import arrow_column
 from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from loader.storage import Store
 from penstock.stages import check_partition
@@ -143,7 +143,7 @@ def write_wide_table(
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
-    columns = {name: column_of(name, [row.get(name) for row in rows], keys) for name in names}
+    columns = {name: arrow_column(name, [row.get(name) for row in rows], keys) for name in names}
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
     return put_table(store, path, pa.table(columns), table)
 

@@ -11,10 +11,10 @@ from penstock.stages import StageRecord
 
 from ..checks import CheckResult, run_expectations
 from ..drift import blank
-from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
+from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, batch_facts, version_baseline
 from ..drift.contamination import BatchTexts
 from ..gate_settings import DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..pipeline.stages import reader_of
+from ..pipeline.stages import record_reader
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,7 +58,7 @@ class GateChecks:
             checks[blank.NAME] = partial(self._blank, gate.blank)
         if gate.thresholds:
             for name, drift_check in DRIFT_CHECKS.items():
-                checks[name] = partial(self._drifted, drift_check)
+                checks[name] = partial(self._drift_check, drift_check)
         for name, own_check in gate.checks.items():
             checks[name] = partial(own_check, self._table, self._newest_samples)
         return checks
@@ -74,7 +74,7 @@ class GateChecks:
     def _blank(self, limit: float) -> CheckResult:
         return blank.blank_media(self._table, self._facts.media, limit)
 
-    def _drifted(self, check: Callable[[GateInputs], CheckResult]) -> CheckResult:
+    def _drift_check(self, check: Callable[[GateInputs], CheckResult]) -> CheckResult:
         if self.compared is None:
             self.compared = _gate_inputs(
                 self._root,
@@ -90,7 +90,7 @@ class GateChecks:
         samples = self._samples
         parts = [loader.Part.from_json(part) for part in samples.body["parts"]]
         return BatchTexts(
-            reader=reader_of(self._root.store, samples),
+            reader=record_reader(self._root.store, samples),
             name=f"batch {samples.partition} of {samples.dataset}",
             parts=tuple(parts),
         )
@@ -98,7 +98,7 @@ class GateChecks:
     @cached_property
     def _facts(self) -> BatchFacts:
         # Decodes samples, so only a check that needs the facts computes them.
-        return facts_of(self._root.store, self._samples, self._table)
+        return batch_facts(self._root.store, self._samples, self._table)
 
 
 def _has_samples(version: loader.Version | None) -> TypeGuard[loader.Version]:
@@ -127,7 +127,7 @@ def _gate_inputs(
         against = root.open(gate.baseline)
     baseline = None
     if _has_samples(against):
-        baseline = baseline_of(root, against)
+        baseline = version_baseline(root, against)
     protected = [_open_protected(root, ref) for ref in gate.protected]
     return GateInputs(
         now=now,

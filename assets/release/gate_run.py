@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
-from loader.dataset.publishing.publication_gate import digest_of as change_digest
+from loader.dataset.publishing.publication_gate import publish_digest as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approvals import covering_approval, stops
 from penstock.stages import StageRecord, Verdict, current_record, fingerprint
@@ -19,7 +19,7 @@ from penstock.stages import StageRecord, Verdict, current_record, fingerprint
 from ..checks import CheckResult, run_checks
 from ..drift.compare import GateInputs
 from ..gate_settings import CODE_VERSION, Gate
-from ..pages.gate_page import before_of, plotted, render, save, shown_of
+from ..pages.gate_page import baseline_examples, finding_examples, plot_findings, render, save
 from ..pipeline.stages import VERSION, PipelineStage
 from ..samples.assembly import candidate
 from .gate_checks import GateChecks
@@ -92,7 +92,7 @@ def audit_batch(
     try:
         return audit.run_checks()
     except ObjectNotFound:
-        if not _is_given_up(root, samples):
+        if not _is_aborted(root, samples):
             raise
     return audit.fail_collected()
 
@@ -113,7 +113,7 @@ class _BatchAudit:
         """Run the gate's checks, and append the verdict. Raises: ObjectNotFound if the batch's parts were collected."""
         root = self.root
         samples = self.samples
-        against = compared_with(root, samples.dataset, self.gate)
+        against = compared_versions(root, samples.dataset, self.gate)
         newest = None
         if against and against[0]:
             newest = root.open(against[0])
@@ -123,7 +123,7 @@ class _BatchAudit:
         broken = has_failed_to_run or checks.is_suite_broken
         picture = ""
         if checks.compared is not None:
-            picture = plotted(checks.compared, results)
+            picture = plot_findings(checks.compared, results)
 
         stopping = [result for result in results if result.stops]
         reason = "; ".join(f"{result.name}: {result.explanation}" for result in stopping)
@@ -213,11 +213,11 @@ class _BatchAudit:
             "samples record": samples.path,
             "run": self.stage.run_id,
         }
-        shown = shown_of(root, samples, table, results)
+        shown = finding_examples(root, samples, table, results)
         before = []
         # Only this dataset's: a takedown deletes the gate pages of the sample's own dataset.
         if baseline is not None and baseline.version.dataset == samples.dataset:
-            before = before_of(root, baseline, shown)
+            before = baseline_examples(root, baseline, shown)
         title = f"{samples.dataset} {samples.partition}"
         html = render(title, facts, results, picture, shown, before)
         return save(root.store, samples.dataset, samples.partition, html)
@@ -241,7 +241,7 @@ def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any
     }
 
 
-def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
+def _is_aborted(root: loader.Root, samples: StageRecord) -> bool:
     txn = samples.body["txn"]
     return root.state.txns[txn].status == "aborted"
 
@@ -258,9 +258,9 @@ def _still_holds(
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
     # Do not read given-up parts: they may be collected.
-    if _is_given_up(root, samples):
+    if _is_aborted(root, samples):
         return True
-    if verdict.body["broken"] or _passed_despite_failure(verdict):
+    if verdict.body["broken"] or _is_stale_pass(verdict):
         return False
     is_unchanged = verdict.body.get("publishes") == samples_digest(samples)
     if not is_unchanged:  # a takedown rewrote the record
@@ -268,17 +268,17 @@ def _still_holds(
     if once:
         return True
     against: object = verdict.body.get("against")
-    return against == compared_with(root, verdict.dataset, gate)
+    return against == compared_versions(root, verdict.dataset, gate)
 
 
-def _passed_despite_failure(verdict: StageRecord) -> bool:
+def _is_stale_pass(verdict: StageRecord) -> bool:
     """Return whether a check stops a batch that passed without approval: older releases stored no severities."""
     if verdict.body.get("approval"):
         return False
     return any(stops(check) for check in verdict.body["checks"])
 
 
-def compared_with(
+def compared_versions(
     root: loader.Root,
     dataset: str,
     gate: Gate,

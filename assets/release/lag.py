@@ -45,7 +45,7 @@ class Lag:
     """Longest time."""
 
 
-def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
+def freshness_policy(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
     """Return the freshness policy of the dataset's versions, if any."""
     if spec is None or spec.upkeep.fresh_within is None:
         return None
@@ -89,7 +89,7 @@ def _quantile(times: Sequence[int], percent: int) -> int:
     return times[position]
 
 
-def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
+def version_lag(root: loader.Root, record: VersionRecord) -> Lag | None:
     """Return the lag of a version; None if it has no batch. Raises: Corrupt; StoreError."""
     try:
         manifest = read_manifest(root.store, record.manifest, record.sha256)
@@ -100,7 +100,7 @@ def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
     if not arrivals_us:
         return None
     batch = str(producer.get("batch", ""))
-    at_us = _committed_us(root.store, record)
+    at_us = _commit_us(root.store, record)
     return _lag(record, batch, arrivals_us, at_us)
 
 
@@ -110,7 +110,7 @@ def _lag(
     arrivals_us: Mapping[str, int],
     at_us: int,
 ) -> Lag:
-    def since(name: str) -> float:
+    def seconds(name: str) -> float:
         elapsed_us = at_us - arrivals_us[name]
         return max(0, elapsed_us) / 1e6  # the two clocks may differ by more than the lag
 
@@ -118,14 +118,14 @@ def _lag(
         version=record.name,
         batch=batch,
         n=arrivals_us["n"],
-        min_s=since("last"),
-        median_s=since("median"),
-        p95_s=since("p05"),
-        max_s=since("first"),
+        min_s=seconds("last"),
+        median_s=seconds("median"),
+        p95_s=seconds("p05"),
+        max_s=seconds("first"),
     )
 
 
-def _committed_us(store: Store, record: VersionRecord) -> int:
+def _commit_us(store: Store, record: VersionRecord) -> int:
     path = f"log/{record.n:012d}.json"
     try:
         data = store.get(path).data
@@ -147,7 +147,7 @@ def lags(
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     history = list[Lag]()
     for record in living[-newest:]:
-        lag = lag_of(root, record)
+        lag = version_lag(root, record)
         if lag is not None:
             history.append(lag)
     return history

@@ -20,7 +20,7 @@ from ..pipeline.stages import SAMPLES, VERSION, request_recut, require_published
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
 from .gate_run import Audit, audit_batch, overtaken
-from .lag import PRODUCER, arrivals, freshness_of
+from .lag import PRODUCER, arrivals, freshness_policy
 from .release import Release
 from .settled_batches import is_published, unsettled_records
 from .version_page import card_metadata, check_events, publication_observation, release_metadata
@@ -126,7 +126,7 @@ class Publisher:
             if record.verdict != "published":
                 failed.add(name)
         if failed and not any(audit.passed for audit in audits):
-            raise StageNotPublished(_failed_reason(root, dataset, min(failed)))
+            raise StageNotPublished(_failure_reason(root, dataset, min(failed)))
 
         unfit: dict[str, str] = {}  # batch -> reason
         versions: dict[str, loader.Version] = {}  # batch -> its version
@@ -177,7 +177,7 @@ class Publisher:
                 version = _publish(root, record, audit.record, self.run_id)
             except Conflict:
                 # Another release published first: compare again. Any other conflict would come back.
-                was_overtaken = samples_stage.outdated(root, record) or overtaken(
+                was_overtaken = samples_stage.is_outdated(root, record) or overtaken(
                     root, record, audit.record, self.gate
                 )
                 if attempt == ATTEMPTS or not was_overtaken:
@@ -205,7 +205,7 @@ class Publisher:
             return _BatchRelease(audit=audit, reason=reason)
 
         # Near-duplicates are compared with the newest version: again, if that is another one by now.
-        if samples_stage.outdated(root, record):
+        if samples_stage.is_outdated(root, record):
             if self.spec is None:
                 return _BatchRelease(audit=audit, reason=_not_compared(record))
             record, _ = samples_stage.samples_stage(
@@ -302,7 +302,7 @@ def _recut_reason(record: StageRecord, verdict: StageRecord) -> str:
     )
 
 
-def _failed_reason(root: loader.Root, dataset: str, partition: str) -> str:
+def _failure_reason(root: loader.Root, dataset: str, partition: str) -> str:
     """Return why a release without a passed batch publishes nothing. partition: a failed batch."""
     try:
         require_published(root.store, dataset, SAMPLES, partition)
@@ -389,7 +389,7 @@ def version_asset(
     samples_key = dg.AssetKey([dataset, SAMPLES])
     check_specs = list[dg.AssetCheckSpec]()
     for name in gate.names:
-        description = f"{gate.text_of(name)} {_CHECK_NOTE}"
+        description = f"{gate.check_text(name)} {_CHECK_NOTE}"
         check_spec = dg.AssetCheckSpec(name, asset=key, blocking=True, description=description)
         check_specs.append(check_spec)
 
@@ -397,7 +397,7 @@ def version_asset(
         key=key,
         deps=[samples_key],
         kinds={"webdataset", "parquet"},
-        freshness_policy=freshness_of(spec),
+        freshness_policy=freshness_policy(spec),
         check_specs=check_specs,
         description="An immutable version of the dataset, from batches that passed their checks.",
     )

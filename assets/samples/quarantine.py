@@ -178,13 +178,13 @@ def quarantine_stage(
     units = _unit_ids(
         version, [key for key, judgement in judgements.items() if judgement.verdict == "corrupt"]
     )
-    rows = tuple(_judged(row, judgements.get(row["key"]), version, units, run_id) for row in lines)
+    rows = tuple(_judge_row(row, judgements.get(row["key"]), version, units, run_id) for row in lines)
     record = _written(root, spec, rows, version, run_id)
     if record is None:
         return Quarantined(record=None)
     if record.verdict != "published":
         return Quarantined(record=record, rows=rows, judged=version)
-    excluded, version_without = _publish_without(root, spec, record, run_id)
+    excluded, version_without = _publish_exclusions(root, spec, record, run_id)
     return Quarantined(record=record, rows=rows, excluded=excluded, version=version_without, judged=version)
 
 
@@ -203,7 +203,7 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
     for number, line in enumerate(bytes(root.store.get(path).data).splitlines() or [b""]):
         row: Row = {"ledger": path, "line": number, "key": "", "verdict": ""}
         try:
-            row |= _row_of(parse_json_object(line))
+            row |= _ledger_row(parse_json_object(line))
             dataset, _ = root.state.ids.get(row["version_id"], ("", 0))
             row["verdict"] = "" if dataset == spec.name else "elsewhere"
         except DAMAGED as error:
@@ -212,7 +212,7 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
     return rows
 
 
-def _row_of(body: Mapping[str, Any]) -> Row:
+def _ledger_row(body: Mapping[str, Any]) -> Row:
     row = {name: body[name] for name in ("version_id", "key", "source", "error")}
     if not all(isinstance(value, str) for value in row.values()):
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
@@ -225,7 +225,7 @@ def _row_of(body: Mapping[str, Any]) -> Row:
     return row | {"error": row["error"][:500], "step": step, "fields": fields}
 
 
-def _judged(
+def _judge_row(
     row: Row, judgement: Judgement | None, version: loader.Version, units: Mapping[str, str], run_id: str
 ) -> Row:
     stamped = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
@@ -316,7 +316,7 @@ def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
 
 
-def _publish_without(
+def _publish_exclusions(
     root: loader.Root, spec: DatasetSpec, record: StageRecord, run_id: str
 ) -> tuple[tuple[str, ...], loader.Version | None]:
     rows = _rows(root.store, record)

@@ -127,11 +127,11 @@ def judge(
             if outcome.value is not None:
                 judgements[key] = outcome.value
             elif last:
-                judgements[key] = _died(at, outcome)
+                judgements[key] = _crash_judgement(at, outcome)
     return judgements
 
 
-def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
+def _crash_judgement(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
         summary = "no result"

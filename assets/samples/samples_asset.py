@@ -14,7 +14,7 @@ from loader.storage import Store
 from penstock.stages import StageRecord, fingerprint
 from resources.storage import RootResource
 
-from ..dedup.near_duplicates import NONE, BatchCopies, copies_among
+from ..dedup.near_duplicates import NONE, BatchCopies, find_copies
 from ..dedup.policy import NearDuplicates
 from ..ingest.limits import limit_texts
 from ..media.unit import OUTCOMES
@@ -70,7 +70,7 @@ def samples_stage(
     newest = stage.current()
     committed = _is_committed(root, units)
     if newest is not None and (
-        (newest.fingerprint == data_version and not outdated(root, newest))
+        (newest.fingerprint == data_version and not is_outdated(root, newest))
         or (committed and newest.verdict == "published")
     ):
         return newest, read_table(store, newest.files["objects"])
@@ -86,7 +86,7 @@ def samples_stage(
         find_copies=partial(_find_copies, root, units, _policy(spec, features), raws),
         left_out=bad,
     )
-    replaced = _replaced(units, assembled)
+    replaced = _replacements(units, assembled)
     reason = audit(spec, assembled)
     if committed:
         nothing_new = ""
@@ -137,7 +137,7 @@ def _body(
     }
 
 
-def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
+def _replacements(units: StageRecord, assembled: Assembled) -> dict[str, str]:
     return {
         old: f"its raw object has {new} now"
         for new, before in units.body.get("replaces", {}).items()
@@ -145,7 +145,7 @@ def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
     }
 
 
-def outdated(root: loader.Root, record: StageRecord) -> bool:
+def is_outdated(root: loader.Root, record: StageRecord) -> bool:
     """Return whether a batch waits for a version and was compared with one that is not the newest."""
     compared_with: str | None = record.body.get("compared_with")
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
@@ -194,7 +194,7 @@ def _find_copies(
     if policy is None:
         return NONE
     replaced = {old for before in units.body.get("replaces", {}).values() for old in before}
-    return copies_among(root, units.dataset, policy, samples, parts, landed, replaced)
+    return find_copies(root, units.dataset, policy, samples, parts, landed, replaced)
 
 
 def lineage(
@@ -217,8 +217,8 @@ def lineage(
     rows = [_step("stage", SAMPLES, "stage", record.stage) | own for record in upstream]
     for record in upstream:
         read = [item.stage for item in record.upstream] or ["manifest"]
-        rows += [_step("stage", record.stage, "stage", name) | _made_by(record) for name in read]
-    cut = _made_by(units)
+        rows += [_step("stage", record.stage, "stage", name) | _producer(record) for name in read]
+    cut = _producer(units)
     for sample in assembled.samples:
         rows.append(_step("sample", sample["key"], "unit", sample["unit_id"]) | own)
         rows.append(_step("unit", sample["unit_id"], "raw_object", sample["raw_sha256"]) | cut)
@@ -229,7 +229,7 @@ def _step(out_kind: str, out_id: str, in_kind: str, in_id: str) -> Row:
     return {"out_kind": out_kind, "out_id": out_id, "in_kind": in_kind, "in_id": in_id}
 
 
-def _made_by(record: StageRecord) -> Row:
+def _producer(record: StageRecord) -> Row:
     return {
         "run_id": record.run_id,
         "asset_key": f"{record.dataset}/{record.stage}",

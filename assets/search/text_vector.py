@@ -12,7 +12,7 @@ from loader.errors import PenstockError
 from loader.json_text import parse_json_object
 
 from ..featurizers.models.embedding import Embedding
-from ..featurizers.models.model import pinned
+from ..featurizers.models.model import pin_featurizer
 from ..media.unit import Unusable
 
 _FIELD = "query.txt"
@@ -28,7 +28,7 @@ def text_vector(text: str, weights: str, network: str) -> dict[str, Any]:
         text=_FIELD,
         device="cpu",
     )
-    featurizer = pinned(featurizer)
+    featurizer = pin_featurizer(featurizer)
     (features,) = featurizer.features("text", [{_FIELD: text.encode()}])
     if isinstance(features, Unusable):
         raise ValueError(str(features))

@@ -27,7 +27,7 @@ import pytest
 from PIL import Image
 
 from loader.dataset.publishing.commit import check_facts
-from loader.modalities import decoder_for, encode
+from loader.modalities import encode, find_decoder
 from loader.modalities.video.packet_table import index_packets
 from loader.testing.modalities import damaged
 
@@ -174,14 +174,14 @@ class FeaturizerConformance:
     def test_it_says_what_it_is(self, featurizer: Featurizer) -> None:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", featurizer.name)
         assert re.fullmatch(r"[0-9]+-[0-9a-f]{8}", featurizer.version)
-        assert featurizer.version == pickled(featurizer).version
+        assert featurizer.version == pickle_copy(featurizer).version
         assert featurizer.kinds
         assert featurizer.kinds <= KINDS
         for declared in (featurizer.inputs, featurizer.outputs, featurizer.columns):
             assert set(declared) == featurizer.kinds
         for fields in featurizer.inputs.values():
             assert fields
-            assert all(decoder_for(field.removeprefix("*.")) for field in fields)
+            assert all(find_decoder(field.removeprefix("*.")) for field in fields)
 
     def test_all_samples_of_a_kind_get_the_same_names(self, featurizer: Featurizer, samples: Samples) -> None:
         for kind in featurizer.kinds:
@@ -193,13 +193,13 @@ class FeaturizerConformance:
             assert shape == (tuple(sorted(featurizer.outputs[kind])), tuple(sorted(featurizer.columns[kind])))
             for features in results:
                 for name, value in features.fields.items():
-                    back = decoder_for(name)(encode(name, value), None)
+                    back = find_decoder(name)(encode(name, value), None)
                     np.testing.assert_array_equal(back, value)
 
     def test_facts_are_those_of_its_fields(self, featurizer: Featurizer, samples: Samples) -> None:
         facts_of_fields = check_facts(featurizer.facts)
         assert facts_of_fields.keys() <= {field for fields in featurizer.outputs.values() for field in fields}
-        assert facts_of_fields == check_facts(pickled(featurizer).facts)
+        assert facts_of_fields == check_facts(pickle_copy(featurizer).facts)
         for kind in featurizer.kinds:
             values = featurizer(kind, samples[kind][0]).fields
             for field, facts in facts_of_fields.items():
@@ -207,7 +207,7 @@ class FeaturizerConformance:
                     assert np.ndim(values[field]) == len(facts["dims"])
 
     def test_same_bytes_give_the_same_features(self, featurizer: Featurizer, samples: Samples) -> None:
-        copy = pickled(featurizer)
+        copy = pickle_copy(featurizer)
         for kind in featurizer.kinds:
             for sample in samples[kind]:
                 first = featurizer(kind, sample)
@@ -289,7 +289,7 @@ def same(first: Features, other: Features) -> bool:
     return stored[0] == stored[1] and dict(first.columns) == dict(other.columns)
 
 
-def pickled(featurizer: Featurizer) -> Featurizer:
+def pickle_copy(featurizer: Featurizer) -> Featurizer:
     copy: Featurizer = pickle.loads(pickle.dumps(featurizer))  # noqa: S301 - our own bytes
     return copy
 

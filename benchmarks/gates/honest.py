@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from assets.drift.captions import texts_of
+from assets.drift.captions import object_texts
 from assets.drift.compare import BatchFacts
 from assets.drift.yields import Outcomes
 
@@ -88,7 +88,7 @@ class Deliveries:
                 used=int(self._used[chosen].sum()),
                 rejected=int(self._rejected[chosen].sum()),
             ),
-            texts=texts_of(raws, durations),
+            texts=object_texts(raws, durations),
             features=self._features,
             features_now=self._features,
         )

@@ -23,7 +23,7 @@ import polars as pl
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.drift.compare import BatchFacts, facts_of
+from assets.drift.compare import BatchFacts, batch_facts
 from assets.features.feature_asset import feature_stage
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
@@ -85,7 +85,7 @@ def _derived(family: str, media: Path, work: Path) -> Pool:
     for feature in spec.features:
         feature_stage(root, compute, feature.build(), dataset=name, timeout_s=600, **told)
     record, _ = samples_stage(root, spec, **told)
-    facts = facts_of(root.store, record, candidate(root, record))
+    facts = batch_facts(root.store, record, candidate(root, record))
     return Pool(facts=facts, objects=[dict(row) for row in raws])
 
 

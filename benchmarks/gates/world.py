@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from assets.drift.captions import texts_of
+from assets.drift.captions import object_texts
 from assets.drift.compare import BatchFacts
 from assets.drift.yields import Outcomes
 
@@ -44,7 +44,7 @@ class Feed:
             samples=samples,
             media=pl.DataFrame(media, infer_schema_length=None),
             outcomes=Outcomes(landed=landed, used=used, rejected=self.rejected),
-            texts=texts_of(self.objects, durations),
+            texts=object_texts(self.objects, durations),
             features=self.features,
             features_now=self.features,
         )

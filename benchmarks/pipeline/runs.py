@@ -20,7 +20,7 @@ from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.progress import progress
@@ -62,7 +62,7 @@ def batches(folder: Path, n: int, postgres_url: str) -> Batches:
     ):
         root.create()
         keys = discover(root.store, open_store(str(place)), DATASET, BatchLimits(max_objects=PHOTOS))
-        instance.add_dynamic_partitions(str(batches_of(SPEC).name), keys)
+        instance.add_dynamic_partitions(str(batch_partitions(SPEC).name), keys)
         run, alone = _run(folder, instance), _alone(root, place)
         for number, key in enumerate(progress(keys, "batches")):
             wall, cpu = time.perf_counter(), time.process_time()

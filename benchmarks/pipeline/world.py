@@ -20,7 +20,7 @@ from assets.arrivals.make_batches import discover
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature, Upkeep
 from benchmarks.scale import publish
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from loader.storage import open_store
 from penstock.stages import StageRecord, Upstream, append_record, fingerprint
 from resources.alerts import AlertsResource
@@ -104,7 +104,7 @@ class World:
         for number in range(len(self.keys), to):
             (self.landing / f"{number:06d}.jpg").write_bytes(b"%d" % number)
         made = discover(self.root.store, open_store(str(self.landing)), DATASET, SPEC.batch)
-        self.instance.add_dynamic_partitions(str(batches_of(SPEC).name), made)
+        self.instance.add_dynamic_partitions(str(batch_partitions(SPEC).name), made)
         for key in made:
             run_id = str(uuid.uuid4())
             self._records(key, run_id, publish(self.root, len(self.keys), 1))

@@ -19,7 +19,7 @@ SENSORS: dict[str, Make] = {
 }
 
 
-def sensors_of(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> list[dg.SensorDefinition]:
+def dataset_sensors(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> list[dg.SensorDefinition]:
     """Return every sensor of a dataset."""
     sensors = (make(spec, batches) for make in SENSORS.values())
     return [sensor for sensor in sensors if sensor is not None]

@@ -69,7 +69,7 @@ def alarms(
         landed_s=max(landed, default=None),
         published_s=published_s,
     )
-    return [_alarm_of(raised) for raised in dataset_conditions(facts, now_s, limits)]
+    return [_build_alarm(raised) for raised in dataset_conditions(facts, now_s, limits)]
 
 
 def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
@@ -78,7 +78,7 @@ def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[l
         at_s = time.time()
     else:
         at_s = now_s
-    before = _sent_before(state)
+    before = _sent_alerts(state)
     lasting: dict[str, list[object]] = {}
     alerts = []
     for alarm in now:
@@ -94,14 +94,14 @@ def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[l
     return alerts, json.dumps(lasting, sort_keys=True)
 
 
-def _sent_before(text: str) -> dict[str, tuple[float, str]]:
+def _sent_alerts(text: str) -> dict[str, tuple[float, str]]:
     try:
         return {key: (float(at), str(dataset)) for key, (at, dataset) in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
-def _alarm_of(raised: RaisedCondition) -> Alarm:
+def _build_alarm(raised: RaisedCondition) -> Alarm:
     alert = Alert(
         name=raised.condition.name,
         severity=raised.condition.severity,

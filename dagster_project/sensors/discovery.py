@@ -7,14 +7,14 @@ from itertools import islice
 import dagster as dg
 
 from assets.arrivals.batch_manifests import Book, batch_number, manifests, opener
-from assets.arrivals.make_batches import begun_batches, pending_numbers
+from assets.arrivals.make_batches import pending_numbers, stage_batches
 from assets.arrivals.progress import TickDataset, TickResult
 from assets.arrivals.tick import tick
 from assets.pages.report import dagster_name
 from assets.pipeline.stages import recut_requests
 from assets.spec import DatasetSpec
 from dagster_project.jobs import job_name
-from dagster_project.runs import LAUNCHED, code_location_of, tags_of
+from dagster_project.runs import LAUNCHED, location_tags, sensor_location
 from dagster_project.sensors.recovery import again
 from loader.storage import Store
 from resources.storage import LandingResource, RootResource
@@ -64,9 +64,9 @@ def discovery_sensor(
             book = books[dataset] = Book(opened.store, dataset, books.get(dataset))
             steps = tick(work, spec.sources, opener(landing), book=book)
             known = context.instance.get_dynamic_partitions(str(batches.name))
-            through = begun_batches(opened.store, dataset, "samples")
+            through = stage_batches(opened.store, dataset, "samples")
             waiting = pending_numbers(opened.store, dataset, through)
-            here = code_location_of(context)
+            here = sensor_location(context)
             label = ""
             if here:
                 label = here.label
@@ -136,6 +136,6 @@ def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) 
     """Retries, or a person, repeat failed runs."""
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         chunk = keys[start : start + _KEYS_PER_QUERY]
-        launched = dg.RunsFilter(tags={_RUN_KEY: list(chunk), **tags_of(label)}, statuses=LAUNCHED)
+        launched = dg.RunsFilter(tags={_RUN_KEY: list(chunk), **location_tags(label)}, statuses=LAUNCHED)
         started = {run.tags[_RUN_KEY] for run in instance.get_runs(launched)}
         yield from (key for key in chunk if key not in started)

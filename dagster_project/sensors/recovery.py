@@ -16,7 +16,14 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_project.runs import PARTITION, CodeLocation, code_location_of, is_last, is_server_here, tags_of
+from dagster_project.runs import (
+    PARTITION,
+    CodeLocation,
+    is_last,
+    is_server_here,
+    location_tags,
+    sensor_location,
+)
 from loader.errors import Throttled, Transient
 from resources.compute import WAITS
 
@@ -56,7 +63,7 @@ def recovery_sensor() -> dg.SensorDefinition:
         description="Mark runs without a process as failed, so that they are repeated.",
     )
     def recovery(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        ended = end_orphans(context.instance, time.time(), code_location_of(context))
+        ended = end_orphans(context.instance, time.time(), sensor_location(context))
         return dg.SkipReason(f"{len(ended)} runs had no process: {', '.join(ended) or 'none'}")
 
     return recovery
@@ -68,18 +75,21 @@ def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.Ru
         dg.RunRequest(
             run_key=f"again-{run.run_id}",
             partition_key=run.tags.get(PARTITION),
-            tags={AGAIN_OF: run.run_id, ATTEMPT: str(attempt_of(run) + (0 if waited(instance, run) else 1))},
+            tags={
+                AGAIN_OF: run.run_id,
+                ATTEMPT: str(run_attempt(run) + (0 if is_after_wait(instance, run) else 1)),
+            },
         )
-        for run in lost(instance, job, time.time(), label)
+        for run in lost_runs(instance, job, time.time(), label)
     ]
 
 
-def attempt_of(run: dg.DagsterRun) -> int:
+def run_attempt(run: dg.DagsterRun) -> int:
     """Return the number of a run's attempt; Dagster's own retries all count as 1."""
     return int(run.tags.get(ATTEMPT, "1"))
 
 
-def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+def is_after_wait(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether a run ended during a long wait for a cluster job; its next run finds the job."""
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
@@ -91,7 +101,7 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether Dagster or a sensor will repeat a failed run."""
     return run.tags.get(WILL_RETRY) == "true" or (
         run.job_name.endswith(_REPEATED)
-        and attempt_of(run) <= len(PAUSES_S)
+        and run_attempt(run) <= len(PAUSES_S)
         and is_no_fault_of_the_run(instance, run)
     )
 
@@ -118,13 +128,13 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
     if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
         return []  # the monitor checks other launchers' workers
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    started = dg.RunsFilter(statuses=statuses, tags=tags_of(here.label))
+    started = dg.RunsFilter(statuses=statuses, tags=location_tags(here.label))
     ended = []
     for record in instance.get_run_records(started, limit=_MAX_RUNS):
         run = record.dagster_run
         if not is_server_here(run, here):
             continue
-        process = _process_of(instance, run.run_id)
+        process = _run_process(instance, run.run_id)
         if process is None or now_s - process[1] < _GRACE_S or is_alive(*process):
             continue
         if (now := instance.get_run_by_id(run.run_id)) is None or now.is_finished:
@@ -134,21 +144,21 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
     return ended
 
 
-def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
+def lost_runs(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
     """Return the last day's lost runs that are the newest of their job and partition, and due for a repetition.
 
     label: the code location's; "" for all.
     """
     since = dg.RunsFilter(
         job_name=job,
-        tags=tags_of(label),
+        tags=location_tags(label),
         statuses=[dg.DagsterRunStatus.FAILURE],
         updated_after=datetime.fromtimestamp(now_s - _LOOK_BACK_S, tz=UTC),
     )
     runs = []
     for record in instance.get_run_records(since, limit=_MAX_RUNS):
         run = record.dagster_run
-        attempt = attempt_of(record.dagster_run)
+        attempt = run_attempt(record.dagster_run)
         if attempt > len(PAUSES_S):
             continue
         ended_s = record.end_time or record.update_timestamp.timestamp()
@@ -201,7 +211,7 @@ def _answers(pid: int) -> bool:
     return True
 
 
-def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
+def _run_process(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
         if event.event_log_entry.step_key is not None:

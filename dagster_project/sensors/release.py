@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.pages.report import dagster_name
 from assets.pipeline.stages import SAMPLES
-from dagster_project.runs import LAUNCHED, code_location_of, tags_of
+from dagster_project.runs import LAUNCHED, location_tags, sensor_location
 from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
@@ -43,8 +43,10 @@ def release_sensor(dataset: str) -> dg.SensorDefinition:
         if newest > event:
             context.update_cursor(json.dumps({"event": newest, "attempt": 1}))
             return _request(dataset, newest, 1)
-        here = code_location_of(context)
-        failed = _failed(context.instance, job, _key(dataset, event, attempt), here.label if here else "")
+        here = sensor_location(context)
+        failed = _failure_time(
+            context.instance, job, _key(dataset, event, attempt), here.label if here else ""
+        )
         if failed is None:
             return dg.SkipReason(f"a release of every passed batch of {dataset} was requested")
         left_s = failed + PAUSES_S[min(attempt, len(PAUSES_S)) - 1] - time.time()
@@ -73,9 +75,9 @@ def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
     return dg.RunRequest(run_key=_key(dataset, event, attempt), tags=tags)
 
 
-def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
+def _failure_time(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
     """Return when the release failed, in Unix seconds; None if it may still succeed or is superseded."""
-    tags = tags_of(label)
+    tags = location_tags(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
     of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)
     asked = instance.get_run_records(of_key, limit=1)

@@ -7,7 +7,7 @@ from itertools import islice
 import dagster as dg
 
 from assets.pages.report import dagster_name
-from assets.pages.training_asset import is_known, problem_of, training_event, training_runs
+from assets.pages.training_asset import is_known, report_problem, training_event, training_runs
 from assets.samples.quarantine import MAX_LEDGERS, unjudged_ledgers
 from assets.spec import DatasetSpec
 from dagster_project.jobs import job_name
@@ -40,7 +40,7 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
         with root.opened() as opened:
             for number, report in new_reports(opened, dataset, cursor):
                 if isinstance(report, Report):
-                    problem = problem_of(opened, report)
+                    problem = report_problem(opened, report)
                 else:
                     problem = str(report)
                 if problem or not isinstance(report, Report):

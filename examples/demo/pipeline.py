@@ -15,7 +15,7 @@ from assets.arrivals.make_batches import discover
 from assets.pipeline.stages import SAMPLES
 from assets.spec import DatasetSpec
 from dagster_project.datasets.demo import SPEC
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from dagster_project.sensors.alerting import why_failed
 from loader.storage import open_store
 from penstock.stages import StageRecord, current_record
@@ -80,7 +80,7 @@ class Pipeline:
 
     def ingest(self, batch: str) -> Run:
         """raw_objects to samples of a batch."""
-        self._instance.add_dynamic_partitions(str(batches_of(self.places.spec).name), [batch])
+        self._instance.add_dynamic_partitions(str(batch_partitions(self.places.spec).name), [batch])
         return self._run(f"{DATASET}_ingest", partition_key=batch)
 
     def release(self) -> Run:

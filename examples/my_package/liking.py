@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from assets.featurizers import Features
-from assets.featurizers.decoding import field_of, photo
-from assets.featurizers.models import ModelFeaturizer, cropped
+from assets.featurizers.decoding import kind_field, photo
+from assets.featurizers.models import ModelFeaturizer, crop_centre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Liking(ModelFeaturizer):
         return model.to(place, dtype).eval()
 
     def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
-        pixels = cropped(photo(sample, field_of(self.inputs, kind)), self.size_px)
+        pixels = crop_centre(photo(sample, kind_field(self.inputs, kind)), self.size_px)
         return [{"pixels": pixels}]  # uint8 [size_px, size_px, 3]
 
     def run(self, model: Any, batch: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from assets.featurizers import Features, Featurizer
-from assets.featurizers.decoding import field_of, photo
+from assets.featurizers.decoding import kind_field, photo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,6 @@ class MeanColour(Featurizer):
     output_columns: ClassVar[tuple[str, ...]] = ("warmth_ratio",)
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        mean = photo(sample, field_of(self.inputs, kind)).mean(axis=(0, 1)) / 255
+        mean = photo(sample, kind_field(self.inputs, kind)).mean(axis=(0, 1)) / 255
         columns = {"warmth_ratio": float(mean[0] - mean[2])}
         return Features(fields={"mean_colour.npy": mean}, columns=columns)

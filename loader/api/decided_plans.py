@@ -95,7 +95,7 @@ class DecidedPlans:
 
     def all(self) -> list[DecisionRecord]:
         """Return every decision, by step. Reads 32 records at once."""
-        unsorted = _decided_steps(self._store, self._records, MOST_STEP)
+        unsorted = _decision_steps(self._store, self._records, MOST_STEP)
         steps = sorted(unsorted)
         records: list[DecisionRecord | None] = []
         threads = DaemonPool(AT_ONCE, "penstock-decisions")
@@ -122,7 +122,7 @@ class DecidedPlans:
         return record
 
 
-def _decided_steps(store: Store, records: RunRecords, end: int) -> Iterator[int]:
+def _decision_steps(store: Store, records: RunRecords, end: int) -> Iterator[int]:
     """Yield the first steps of a run's decisions before `end`, the repeated ones included."""
     folder = f"follows/{records.run}/"
     for info in store.list(folder):
@@ -137,4 +137,4 @@ def _decided_steps(store: Store, records: RunRecords, end: int) -> Iterator[int]
     if like is not None:
         original = RunRecords(store, like.like)
         first_own_step = min(end, like.until)
-        yield from _decided_steps(store, original, first_own_step)
+        yield from _decision_steps(store, original, first_own_step)

@@ -103,7 +103,7 @@ class Decisions:
         if stored is not None and until is None:
             until = stored.until  # the end of that run when this one began
         original = RunRecords(primary_of(self._root.store), like)
-        boundary = self._checked_until(original, until)
+        boundary = self._check_original(original, until)
         self._records.create_like(LikeRecord(run=self._run, like=like, until=boundary))
 
     def at(self, step: int, policy: int, before: DecisionRecord | None) -> OpenDecision | None:
@@ -113,7 +113,7 @@ class Decisions:
         """
         stored = self._records.at(step)
         if stored is None:
-            stored = self._missed_record(step)
+            stored = self._find_record(step)
         if stored is not None:
             return self.open(stored)
         if before is not None and policy < before.policy:
@@ -123,7 +123,7 @@ class Decisions:
             )
         return self._decide(step, policy, before)
 
-    def _missed_record(self, step: int) -> DecisionRecord | None:
+    def _find_record(self, step: int) -> DecisionRecord | None:
         """Return the record of a step that another process has created since, or None if the run has decided no more.
 
         Lists the records once per process: a decision behind a lost record would train groups again.
@@ -149,7 +149,7 @@ class Decisions:
         """Return the last decision that begins at a step or before it."""
         return self._records.covering(step)
 
-    def begun_at(self, step: int, plan_hash: str) -> DecisionRecord | None:
+    def matching_decision(self, step: int, plan_hash: str) -> DecisionRecord | None:
         """Return the decision that begins at a step, if it has this plan, or had it before a takedown; else None."""
         record = self._records.at(step)
         while record is not None and record.plan != plan_hash:
@@ -163,7 +163,7 @@ class Decisions:
         """
         self._check_arguments(record)
         while record.plan:
-            opened = self._opened_plan(record)
+            opened = self._open_plan(record)
             if opened is not None:
                 self._check_world(opened.global_batch, record, is_stored=True)
                 return OpenDecision(record=record, plan=opened)
@@ -175,9 +175,9 @@ class Decisions:
 
         Raises: VersionRetired if that version's data is deleted; Denied.
         """
-        before = self._cursor_before(record)
-        version = self._version_of(record)
-        rows = self._decided_rows(version, before, record)
+        before = self._previous_cursor(record)
+        version = self._record_version(record)
+        rows = self._select_rows(version, before, record)
         choice = choose_all(rows, record.rule, record.policy)
         names = []
         for number in choice.verdicts.tolist():
@@ -186,7 +186,7 @@ class Decisions:
         column = pa.array(names, pa.string())
         return rows.append_column("verdict", column)
 
-    def _version_of(self, record: DecisionRecord) -> Version:
+    def _record_version(self, record: DecisionRecord) -> Version:
         """Return the version that a decision's plan reads: after a takedown a later one than the decision read."""
         if not record.plan:
             return self._root.open(self._arguments.ref)
@@ -199,7 +199,7 @@ class Decisions:
             )
         return view.version
 
-    def _checked_until(self, original: RunRecords, until: int | None) -> int:
+    def _check_original(self, original: RunRecords, until: int | None) -> int:
         """Return the step from which this run decides: `until`, or the end of the original run's decisions."""
         last = original.last()
         if last is None:
@@ -249,11 +249,11 @@ class Decisions:
             if choice is not None:
                 after = next_cursor(version, cursor, rows, n_read, choice)
                 self._warn_of_parts(after.parts - cursor.parts)
-                return self._stored(version, rows, choice, after, step, policy, before)
+                return self._store_decision(version, rows, choice, after, step, policy, before)
         self._insufficient = (version.id, policy, step)
         return None
 
-    def _stored(
+    def _store_decision(
         self,
         version: Version,
         rows: pa.Table,
@@ -328,7 +328,7 @@ class Decisions:
         )
         return new_plan, n_sequences
 
-    def _opened_plan(self, record: DecisionRecord) -> Plan | None:
+    def _open_plan(self, record: DecisionRecord) -> Plan | None:
         """Return a stored decision's plan, also over a retired version; None if a takedown deleted it."""
         try:
             return open_plan(self._root, record.plan, retired=True)
@@ -352,7 +352,7 @@ class Decisions:
                 f"and their plan {record.plan} is gone. Pass until={record.step}, and decide anew from there"
             )
         version = self._root.open(self._arguments.ref)
-        rows = self._decided_rows(version, self._cursor_before(record), record)
+        rows = self._select_rows(version, self._previous_cursor(record), record)
         choice = choose_all(rows, record.rule, record.policy)
         plan_hash = ""
         n_sequences = 0
@@ -370,7 +370,7 @@ class Decisions:
         )
         return owner.replace(record, new)
 
-    def _decided_rows(self, version: Version, before: Cursor, record: DecisionRecord) -> pa.Table:
+    def _select_rows(self, version: Version, before: Cursor, record: DecisionRecord) -> pa.Table:
         """Return the live rows of a version that a decision decided."""
         for rows, n_read in read_undecided(version, before):
             if n_read >= record.cursor.parts:
@@ -380,7 +380,7 @@ class Decisions:
             f"restore {record.key} from a mirror"
         )
 
-    def _cursor_before(self, record: DecisionRecord) -> Cursor:
+    def _previous_cursor(self, record: DecisionRecord) -> Cursor:
         if record.step == 0:
             return START
         before = self._records.covering(record.step - 1)

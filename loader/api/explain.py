@@ -15,9 +15,9 @@ from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..order.slots import Slots, rank_slice
-from ..order.sources.items_view import ItemsView, shown_text, unsupported
+from ..order.sources.items_view import ItemsView, escape_text, unsupported
 from ..order.sources.packing import PackedView
-from ..order.sources.window_view import stored_ordinals
+from ..order.sources.window_view import view_ordinals
 from ..run.recipe.document_pieces import find_pieces, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World
@@ -67,12 +67,12 @@ class ExplainedDataset:
         item = f"{address.key!r} = ordinal {address.ordinal} of {self.length}"
         if not self.is_open:
             item += " (by its ordinal: names of items are the dataset's, which the plan does not hold)"
-        fingerprint = shown_text(self.fingerprint)
+        fingerprint = escape_text(self.fingerprint)
         if not self.fingerprint:
             fingerprint = "none: changed content of the same length goes unnoticed"
         return [
             f"  item        {item}",
-            f"  dataset     '{shown_text(self.name)}'",
+            f"  dataset     '{escape_text(self.name)}'",
             f"  fingerprint {fingerprint}",
             "  raw object and Dagster run are not known: penstock stores no bytes of a dataset",
         ]
@@ -196,7 +196,7 @@ def explain_slots(
         if not len(of_source):
             continue
         if isinstance(source.view, ItemsView):
-            items = _explained_items(plan, step, slots, of_source, first_slot, source.view)
+            items = _explain_items(plan, step, slots, of_source, first_slot, source.view)
             out.update(zip(of_source.tolist(), items, strict=True))
             continue
         view = stored_view(source.view)
@@ -209,7 +209,7 @@ def explain_slots(
             rows: list[dict[str, str]] = [{} for _ in addresses]
             pieces = _pieces(plan, step, slots, of_source, view)
         else:
-            addresses = _addresses(view, stored_ordinals(source.view, slots.ordinal[of_source]))
+            addresses = _addresses(view, view_ordinals(source.view, slots.ordinal[of_source]))
             rows = provenance(version, addresses)
         for row, address, row_values in zip(of_source.tolist(), addresses, rows, strict=True):
             out[row] = Explanation(
@@ -227,7 +227,7 @@ def explain_slots(
     return [out[row] for row in asked_rows.tolist()]
 
 
-def _explained_items(
+def _explain_items(
     plan: Plan,
     step: int,
     slots: Slots,
@@ -289,7 +289,7 @@ def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[
     return out
 
 
-def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str]:
+def _registration(placed: PlacedStore, address: SampleAddress) -> dict[str, str]:
     for at in address.fields.values():
         if is_foreign(at.path):
             return {"raw_uri": placed.place(at.path, at.offset)[0]}
@@ -305,5 +305,5 @@ def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[st
     for i, row in sample_rows(version, addresses, "keys", SOURCE_COLUMNS):
         out[i] = {name: value for name, value in row.items() if value is not None}
         if version.placed is not None and "raw_uri" not in out[i]:
-            out[i] |= _registered_at(version.placed, addresses[i])
+            out[i] |= _registration(version.placed, addresses[i])
     return out

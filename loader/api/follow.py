@@ -85,14 +85,14 @@ class Following(SuccessiveLoaders):
         self._refs = refs
         self._bucket_by = bucket_by
         plan.save(root)
-        self._switch_to(plan, 0)
+        self._switch_plan(plan, 0)
         self._decided: int | None = None
 
     def __next__(self) -> Batch:
         step = self.loader.step
         at_end = self.loader.end is not None and step >= self.loader.end
         if step and step % self._every == 0 and step != self._decided and not at_end:
-            self._go_over(self._plan_from(step))
+            self._adopt_plan(self._grown_plan(step))
             self._decided = step
         return next(self.loader)
 
@@ -110,19 +110,19 @@ class Following(SuccessiveLoaders):
         if isinstance(state, Mapping):
             followed = state.get("follow")
         if followed is not None and followed["plan"] != self.plan.hash:
-            self._go_over(open_plan(self._root, followed["plan"]))
+            self._adopt_plan(open_plan(self._root, followed["plan"]))
         self.loader.load_state_dict(state)
         self._decided = None
 
-    def _go_over(self, plan: Plan) -> None:
+    def _adopt_plan(self, plan: Plan) -> None:
         if plan.hash != self.plan.hash:
-            self._switch_to(plan, self.loader.step)
+            self._switch_plan(plan, self.loader.step)
 
-    def _plan_from(self, step: int) -> Plan:
+    def _grown_plan(self, step: int) -> Plan:
         key = f"follows/{self._run}/{step:019d}.json"
         stored = self._read(key)
         if stored is None:
-            grown = self._grown(step)
+            grown = self._grow(step)
             body = {"format": _FORMAT, "run": self._run, "step": step, "before": self.plan.hash}
             body_json = json.dumps({**body, "plan": grown.hash}, sort_keys=True).encode()
             try:
@@ -151,7 +151,7 @@ class Following(SuccessiveLoaders):
                 f"{self._root.url}/{key} is no record of a followed run ({error}); restore it from a mirror"
             ) from error
 
-    def _grown(self, step: int) -> Plan:
+    def _grow(self, step: int) -> Plan:
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import EmptyView, InvalidPlan, PlanMismatch
 from ..order.random.lanes import MAX_SAMPLES
 from ..order.sources.items_source import Dataset, ItemKeys, ItemsSource
-from ..order.sources.items_view import ItemsView, checked_keys, fingerprint_of_keys, shown_text
+from ..order.sources.items_view import ItemsView, check_keys, escape_text, fingerprint_of_keys
 
 ACCEPTED = (
     "a dataset with __len__ and __getitem__(int), or a function without arguments that returns one, is needed"
@@ -47,15 +47,15 @@ def items(
 
     Raises: InvalidPlan for anything that is no dataset, with the way out; EmptyView for one without items.
     """
-    is_factory = _checked(dataset)
+    is_factory = _is_opener(dataset)
     opened: Any = dataset
     if is_factory and length is None:
         opened = opened()
-    if is_factory and length is None and _checked(opened):
-        raise InvalidPlan(f"the function {_shown(dataset)} returns another function; {ACCEPTED}")
-    n = _length_of(opened, length)
-    names = checked_keys(keys, n)
-    known_fingerprint = _fingerprint_of(opened, _checked_text("fingerprint", fingerprint), names)
+    if is_factory and length is None and _is_opener(opened):
+        raise InvalidPlan(f"the function {_describe(dataset)} returns another function; {ACCEPTED}")
+    n = _dataset_length(opened, length)
+    names = check_keys(keys, n)
+    known_fingerprint = _keys_fingerprint(opened, _check_text("fingerprint", fingerprint), names)
     if opened is not dataset:
         # Each process opens its own; this one was opened for its length.
         close = getattr(opened, "close", None)
@@ -64,13 +64,13 @@ def items(
     source = ItemsSource(
         dataset=dataset,
         is_factory=is_factory,
-        fields=_checked_fields(fields),
+        fields=_check_fields(fields),
         keys=names,
-        seeded=_checked_seeded(seeded),
-        collate=_checked_collate(collate),
+        seeded=_check_seeded(seeded),
+        collate=_check_collate(collate),
     )
     return ItemsView(
-        _checked_text("name", name),
+        _check_text("name", name),
         n,
         known_fingerprint,
         source,
@@ -89,8 +89,8 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
     is_number = isinstance(length, int) and not isinstance(length, bool)
     if not is_text or not is_number or not 1 <= length <= MAX_SAMPLES:
         raise InvalidPlan(
-            f"the plan's JSON is damaged: a view of items is '{shown_text(repr(dict(spec)))}'; a name, a length from 1 "
-            f"to {MAX_SAMPLES} and a fingerprint are needed"
+            f"the plan's JSON is damaged: a view of items is '{escape_text(repr(dict(spec)))}'; a name, a length from "
+            f"1 to {MAX_SAMPLES} and a fingerprint are needed"
         )
     planned = ItemsView(name, length, fingerprint, None)
     if name not in datasets:
@@ -102,23 +102,23 @@ def items_again(spec: Mapping[str, Any], datasets: Mapping[str, Any]) -> ItemsVi
         view = items(dataset)
     if view.name not in ("", name):
         raise PlanMismatch(
-            f"items['{shown_text(name)}'] is named {view.name!r}: it is not the dataset that was planned; pass the one "
-            "with the plan's name"
+            f"items['{escape_text(name)}'] is named {view.name!r}: it is not the dataset that was planned; pass the "
+            "one with the plan's name"
         )
     if len(view) != length or view.fingerprint != fingerprint:
         raise PlanMismatch(
-            f"items['{shown_text(name)}'] has {len(view)} items and the fingerprint {view.fingerprint!r}, the plan "
-            f"{length} and '{shown_text(fingerprint)}': it is not the dataset that was planned. Usual causes are added "
-            "files, an unsorted os.listdir and a shuffle() without a seed, and with Hugging Face's datasets files at "
-            "another path and a transform that holds a generator; pass the same dataset, or make a new plan"
+            f"items['{escape_text(name)}'] has {len(view)} items and the fingerprint {view.fingerprint!r}, the "
+            f"plan {length} and '{escape_text(fingerprint)}': it is not the dataset that was planned. Usual causes are "
+            "added files, an unsorted os.listdir and a shuffle() without a seed, and with Hugging Face's datasets "
+            "files at another path and a transform that holds a generator; pass the same dataset, or make a new plan"
         )
     assert view.source is not None
     return planned.over(view.source)
 
 
-def _checked(dataset: Any) -> bool:
+def _is_opener(dataset: Any) -> bool:
     """Return whether a dataset is a function that opens one. Raises: InvalidPlan for what cannot be a source."""
-    shown = _shown(dataset)
+    shown = _describe(dataset)
     if isinstance(dataset, str | bytes | bytearray):
         raise InvalidPlan(
             f"a source is {dataset!r}, which is text and no dataset; open a version with root.open(...), or pass the "
@@ -126,9 +126,9 @@ def _checked(dataset: Any) -> bool:
         )
     if isinstance(dataset, Mapping):
         raise _mapping_refusal(dataset)
-    if _is_of("torch.utils.data", "DataLoader", dataset):
+    if _is_instance("torch.utils.data", "DataLoader", dataset):
         raise InvalidPlan(f"{shown} is a DataLoader, which has an order of its own; pass its .dataset")
-    if _is_of("torch.utils.data", "IterableDataset", dataset):
+    if _is_instance("torch.utils.data", "IterableDataset", dataset):
         raise InvalidPlan(
             f"{shown} is an IterableDataset, which has no item by number; pass a map-style dataset, or import the "
             "stream into a version (penstock import)"
@@ -155,7 +155,7 @@ def _checked(dataset: Any) -> bool:
 
 def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
     """Return the error for a mapping, such as the splits of a Hugging Face dataset."""
-    shown = _shown(mapping)
+    shown = _describe(mapping)
     for name, value in mapping.items():
         if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str | bytes):
             return InvalidPlan(
@@ -164,20 +164,20 @@ def _mapping_refusal(mapping: Mapping[Any, Any]) -> InvalidPlan:
     return InvalidPlan(f"{shown} is a mapping, whose items have no order; pass list(...) of its values")
 
 
-def _is_of(module: str, name: str, value: object) -> bool:
+def _is_instance(module: str, name: str, value: object) -> bool:
     """Return whether a value is of a class whose module is imported; nothing is imported to find out."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(value, kind)
 
 
-def _length_of(dataset: Any, length: int | None) -> int:
+def _dataset_length(dataset: Any, length: int | None) -> int:
     n = length
     if n is None:
         try:
             n = len(dataset)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidPlan(
-                f"{_shown(dataset)} has no length ({error}); state it with loader.items(length=)"
+                f"{_describe(dataset)} has no length ({error}); state it with loader.items(length=)"
             ) from None
     if isinstance(n, bool) or not hasattr(n, "__index__") or not 0 <= n <= MAX_SAMPLES:
         raise InvalidPlan(
@@ -185,11 +185,11 @@ def _length_of(dataset: Any, length: int | None) -> int:
             "end before its repeat()"
         )
     if n == 0:
-        raise EmptyView(f"{_shown(dataset)} has no items; at least 1 is needed")
+        raise EmptyView(f"{_describe(dataset)} has no items; at least 1 is needed")
     return int(n)
 
 
-def _fingerprint_of(dataset: Any, text: str, keys: ItemKeys | None) -> str:
+def _keys_fingerprint(dataset: Any, text: str, keys: ItemKeys | None) -> str:
     if text:
         return text
     own = getattr(dataset, "_fingerprint", None)  # of Hugging Face's datasets: changes with each transform
@@ -200,7 +200,7 @@ def _fingerprint_of(dataset: Any, text: str, keys: ItemKeys | None) -> str:
     return ""
 
 
-def _checked_text(option: str, value: str | None) -> str:
+def _check_text(option: str, value: str | None) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not value:
@@ -208,7 +208,7 @@ def _checked_text(option: str, value: str | None) -> str:
     return value
 
 
-def _checked_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
+def _check_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
     if fields is None:
         return None
     names = tuple(fields)
@@ -221,13 +221,13 @@ def _checked_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def _checked_seeded(seeded: Any) -> Any:
+def _check_seeded(seeded: Any) -> Any:
     if isinstance(seeded, bool) or callable(seeded):
         return seeded
     raise InvalidPlan(f"seeded = {seeded!r}; accepted: True, False, or a function (dataset, rng)")
 
 
-def _checked_collate(collate: Any) -> Any:
+def _check_collate(collate: Any) -> Any:
     if collate is None or callable(collate):
         return collate
     raise InvalidPlan(
@@ -236,6 +236,6 @@ def _checked_collate(collate: Any) -> Any:
     )
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     kind = type(value)
     return f"the {kind.__module__}.{kind.__qualname__}"

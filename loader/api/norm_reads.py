@@ -53,14 +53,14 @@ def add_windows(
     if by is None:
         groups = None
     else:
-        groups = groups_of(windows, by)
+        groups = episode_groups(windows, by)
     waiting = 0
     for batch in _windows(windows, read):
         own = totals.setdefault("" if groups is None else groups[batch.number], {})
         if transform is None:
             each = batch.with_blocks(partial(_rows_of_fields, batch, fields))
         else:
-            each = _transformed(batch, read, transform, fields)
+            each = _transform_windows(batch, read, transform, fields)
         for field, (values, weights) in each.items():
             shape = tuple(values.shape[1:])
             total = own.setdefault(field, FieldTotals(shape))
@@ -74,7 +74,7 @@ def add_windows(
             waiting = 0
             for of_field in totals.values():
                 for total in of_field.values():
-                    total.add_up()
+                    total.flush()
 
 
 def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> None:
@@ -83,7 +83,7 @@ def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> Non
         own.setdefault(field, FieldTotals(norm.shape)).add_norm(norm)
 
 
-def groups_of(windows: WindowView, by: str) -> list[str]:
+def episode_groups(windows: WindowView, by: str) -> list[str]:
     """Return the column's value of each episode, as text. Raises: InvalidPlan for a null."""
     assert isinstance(windows.episodes, View)
     view = windows.episodes
@@ -199,10 +199,10 @@ def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
 
 
 def _rows_of_fields(windows: _Windows, fields: Sequence[str]) -> dict[str, Values]:
-    return {field: _rows_of(windows, field) for field in fields}
+    return {field: _field_rows(windows, field) for field in fields}
 
 
-def _rows_of(windows: _Windows, field: str) -> Values:
+def _field_rows(windows: _Windows, field: str) -> Values:
     picked = windows.pick(field)
     stream = windows.episode.streams[field]
     if picked.share is not None:
@@ -216,16 +216,16 @@ def _rows_of(windows: _Windows, field: str) -> Values:
     return stream[first + rows_read], often[rows_read]
 
 
-def _transformed(
+def _transform_windows(
     windows: _Windows, read: Sequence[str], transform: Transform, fields: Sequence[str]
 ) -> dict[str, Values]:
     values: dict[str, list[NDArray[Any]]] = {field: [] for field in fields}
 
-    def picked() -> dict[str, tuple[Picked, NDArray[Any]]]:
+    def read_windows() -> dict[str, tuple[Picked, NDArray[Any]]]:
         picks = {field: windows.pick(field) for field in read}
         return {field: (picked, windows.values(field, picked)) for field, picked in picks.items()}
 
-    of_fields = windows.with_blocks(picked)
+    of_fields = windows.with_blocks(read_windows)
     for window in range(len(windows.rows)):
         sample: dict[str, Any] = {field: value[window] for field, (_, value) in of_fields.items()}
         sample |= {f"{field}.{IS_PAD}": own.is_pad[window] for field, (own, _) in of_fields.items()}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..dataset.statistics.norm import GroupedNorm, Norm, norm_bytes, parse_norm
 from ..dataset.versions.earlier import earlier_versions
 from ..dataset.versions.view import View
-from ..dataset.versions.windows import stored_windows
+from ..dataset.versions.windows import find_stored_windows
 from ..errors import (
     AlreadyExists,
     FieldMismatch,
@@ -24,7 +24,7 @@ from ..errors import (
 from ..modalities.array import is_array
 from ..order.random.plan_hash import content_hash
 from ..order.sources.window_view import WindowView
-from .norm_reads import Totals, Transform, add_norms, add_windows, groups_of
+from .norm_reads import Totals, Transform, add_norms, add_windows, episode_groups
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def norm(
     question = _Question(tuple(dict.fromkeys(fields)), transform, _transform_name(transform), by)
     stored = question.stored(windows)
     if stored is None:
-        stored = _computed(windows, question)
+        stored = _compute_norm(windows, question)
         store = windows.episodes.version.store
         try:
             store.put_if_absent(stored.path, norm_bytes(stored))
@@ -136,7 +136,7 @@ class _Question(NamedTuple):
             return None
 
 
-def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
+def _compute_norm(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
     fields = question.fields
     totals = Totals()
     new: WindowView | None = windows
@@ -177,8 +177,8 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
 
 def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
     """Return whether the episodes of both views have equal values: labels may have been corrected since."""
-    old = groups_of(before, by)
-    return groups_of(windows, by)[: len(old)] == old
+    old = episode_groups(before, by)
+    return episode_groups(windows, by)[: len(old)] == old
 
 
 def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowView, Norm | GroupedNorm]]:
@@ -186,7 +186,7 @@ def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowV
     view = windows.episodes
     for version in earlier_versions(view.version, "norms/"):
         try:
-            before = stored_windows(view.of_version(version), windows.layout)
+            before = find_stored_windows(view.of_version(version), windows.layout)
             if before is None:
                 norm_before = None
             else:
@@ -247,7 +247,7 @@ class Normaliser:
                 raise FieldMismatch(
                     f"normalise: the sample has no {field!r}, which the norm {self.norm.path} has"
                 )
-            out[field] = self._scaled(norm, field, out[field], _normalised)
+            out[field] = self._scale(norm, field, out[field], _normalise)
         return out
 
     def inverse(self, field: str, values: NDArray[Any], value: object = None) -> NDArray[np.float32]:
@@ -259,9 +259,9 @@ class Normaliser:
             norm = self.norm[value]
         else:
             norm = self.norm
-        return self._scaled(norm, field, values, _restored)
+        return self._scale(norm, field, values, _restore)
 
-    def _scaled(
+    def _scale(
         self, norm: Norm, field: str, values: Any, how: Callable[..., NDArray[np.float64]]
     ) -> NDArray[np.float32]:
         own = norm[field]
@@ -275,12 +275,12 @@ class Normaliser:
         return how(array.astype(np.float64), offset, factor).astype(np.float32)
 
 
-def _normalised(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[np.float64]:
+def _normalise(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[np.float64]:
     scaled: NDArray[np.float64] = (values - offset) * factor
     return scaled
 
 
-def _restored(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[np.float64]:
+def _restore(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[np.float64]:
     restored: NDArray[np.float64] = np.where(
         factor == 0, offset, values / np.where(factor == 0, 1, factor) + offset
     )

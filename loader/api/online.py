@@ -21,7 +21,7 @@ from ..run.recipe.recipe import stored_views, whole_number
 from ..run.recipe.world import World
 from ..storage.mirror import primary_of
 from .decisions import Decisions, OpenDecision
-from .online_arguments import OnlineArguments, checked_arguments
+from .online_arguments import OnlineArguments, check_arguments
 from .report import check_run
 from .successive_loaders import SuccessiveLoaders
 
@@ -92,7 +92,7 @@ def online(
     Raises: InvalidRuntime; InvalidName; PlanMismatch if the run began with other arguments. `next` also raises
     InvalidPlan, InvalidSample, and Denied for a step of `like` that a takedown removed.
     """
-    arguments = checked_arguments(
+    arguments = check_arguments(
         ref=ref,
         seed=seed,
         pack=pack,
@@ -241,7 +241,7 @@ class OnlineBatches(SuccessiveLoaders):
         while self._loader is None or self._loader.step >= self._plan_end:
             if self._end is not None and self._boundary >= self._end:
                 raise StopIteration
-            decision = self._awaited_decision(self._boundary)
+            decision = self._await_decision(self._boundary)
             if decision is None:
                 raise StopIteration  # the job stops
             self._adopt(decision, decision.record.step)
@@ -284,7 +284,7 @@ class OnlineBatches(SuccessiveLoaders):
         n_decided = 0 if record is None else record.end
         if step > n_decided:
             raise InvalidRuntime(f"seek({step}): run {self._run!r} has decided the steps before {n_decided}")
-        self._continue_at(step, record)
+        self._continue_from_record(step, record)
 
     def batch_at(self, step: int) -> Batch:
         """Return this rank's part of a step of the current decision. Raises: InvalidRuntime for other steps."""
@@ -321,16 +321,16 @@ class OnlineBatches(SuccessiveLoaders):
                 f"not a state of loader.online ({error!r}): pass what state_dict() returned, unchanged"
             ) from None
         if first < 0:
-            self._continue_at(step, None)
+            self._continue_from_record(step, None)
             return
-        record = self._first(partial(self._decisions.begun_at, first, plan_hash))
+        record = self._first(partial(self._decisions.matching_decision, first, plan_hash))
         if record is None or not record.step <= step <= record.end:
             raise PlanMismatch(
                 f"the state was saved at step {step} under the plan {plan_hash}, and run {self._run!r} has decided "
                 f"step {first} otherwise, or its record is missing (penstock verify). To go on from a checkpoint of "
                 f"run {followed.get('run')!r} under another name, pass like= and until="
             )
-        self._continue_at(step, record)
+        self._continue_from_record(step, record)
         if self._loader is not None and self.plan.hash == plan_hash:
             self._loader.load_state_dict(state)
 
@@ -341,7 +341,7 @@ class OnlineBatches(SuccessiveLoaders):
             return self._next_step
         return self._record.end
 
-    def _continue_at(self, step: int, record: DecisionRecord | None) -> None:
+    def _continue_from_record(self, step: int, record: DecisionRecord | None) -> None:
         """Continue at a step of a decision, or after it. record: None for a run that has decided nothing."""
         self.close()
         self._loader = None
@@ -369,9 +369,9 @@ class OnlineBatches(SuccessiveLoaders):
         self._plan_end = decision.end
         # With its end the loader does not read ahead into the plan's second epoch.
         end = self._plan_end if self._end is None else min(self._plan_end, self._end)
-        self._switch_to(decision.plan, step, steps=end)
+        self._switch_plan(decision.plan, step, steps=end)
 
-    def _awaited_decision(self, step: int) -> OpenDecision | None:
+    def _await_decision(self, step: int) -> OpenDecision | None:
         """Return the decision of a step, once there are enough groups; None if the job stops before."""
         policy = step if self._policy is None else self._policy
         find = partial(self._find_decision, step, policy)

@@ -8,7 +8,7 @@ from ..errors import InvalidRuntime
 from ..json_text import parse_json_object
 from ..order.sources.packing import PackBy
 from ..rollouts.decide import DecisionRule
-from ..run.recipe.recipe import one_of, whole_number
+from ..run.recipe.recipe import check_word, whole_number
 
 LIKE_ARGUMENTS = ("seed", "groups", "pack", "updates", "multiple", "source")
 """Arguments that a run shares with the run that it repeats."""
@@ -42,7 +42,7 @@ class OnlineArguments:
         return plain
 
 
-def checked_arguments(
+def check_arguments(
     *,
     ref: str,
     seed: int,
@@ -58,7 +58,7 @@ def checked_arguments(
     """Return the arguments. Raises: InvalidRuntime."""
     if not isinstance(pack, PackBy):
         raise InvalidRuntime(f"pack = {pack!r}: loader.pack('tokens.npy', length=8192, ...) is needed")
-    one_of("stale", stale, ("sequence", "group"))
+    check_word("stale", stale, ("sequence", "group"))
     rule = DecisionRule(
         groups=whole_number("groups", groups, 1),
         max_lag=whole_number("max_lag", max_lag, 0),

@@ -19,7 +19,7 @@ from ..storage.mirror import primary_of
 from ..storage.threads import Together
 from .decided_plans import DecidedPlans, has_decisions
 from .plans import open_plan
-from .report import reports_of
+from .report import run_reports
 
 _RUN = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,128}")
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
@@ -57,10 +57,10 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     if _PLAN.fullmatch(run):
         return open_plan(root, run, retired=True)
     plans: list[str] = []
-    for plans_of in (_trailed, _followed, _reported, _checkpointed):
+    for plans_of in (_run_log_plans, _followed_plans, _reported_plans, _checkpoint_plans):
         stretches = list(plans_of(root, run, step))
         plans += dict.fromkeys(one.plan for one in stretches)
-        if (plan := _chosen(stretches, step)) is not None:
+        if (plan := _choose_plan(stretches, step)) is not None:
             return open_plan(root, plan, retired=True)
     if not plans:
         runs = ", ".join(trail_runs(primary_of(root.store))) or "none"
@@ -95,7 +95,7 @@ def newest_plan(root: Root, run: str) -> str:
     return newest
 
 
-def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
+def _choose_plan(stretches: list[_Stretch], step: int | None) -> str | None:
     if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan
     if step is None:
@@ -110,7 +110,7 @@ def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
     return None
 
 
-def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+def _run_log_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each start of the run; if the plans differ, first those in the step's rows."""
     starts = [one for one in read_starts(primary_of(root.store), run) if one.plan]
     if len({one.plan for one in starts}) < 2 or step is None:
@@ -124,10 +124,10 @@ def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
 
 
-def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+def _followed_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     store = primary_of(root.store)
     if has_decisions(store, run):
-        yield from _decided(root, run, step)
+        yield from _decided_plans(root, run, step)
         return
     entries = _objects(store, f"follows/{run}/", "before", "plan", "step")
     for number, (before, plan, first) in enumerate(entries):
@@ -136,7 +136,7 @@ def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
         yield _Stretch(plan=plan, first=first, order=first)
 
 
-def _decided(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+def _decided_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the decision that has a step; without a step the first and the last one."""
     decided = DecidedPlans(root, run)
     if step is not None:
@@ -159,12 +159,12 @@ def _decided(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
         )
 
 
-def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    for report in reports_of(root, run):
+def _reported_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    for report in run_reports(root, run):
         yield _Stretch(plan=report.plan, first=report.first_step, last=report.last_step, order=report.at_us)
 
 
-def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+def _checkpoint_plans(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each checkpoint that names one. The earliest checkpoint after a step takes priority."""
     for plan, done in _objects(primary_of(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
         if plan is not None:

@@ -73,7 +73,7 @@ def plan(
             "part of the order"
         )
     return make_plan(
-        {name: _viewed(name, choice) for name, choice in sources.items()},
+        {name: _build_view(name, choice) for name, choice in sources.items()},
         seed=seed,
         global_batch=global_batch,
         bucket_by=bucket_by,
@@ -90,7 +90,7 @@ def source(
     view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None
 ) -> MixtureSource:
     """Return a view with its weight in a mixture and, optionally, its chunk (samples) and lanes."""
-    viewed = _viewed("source", view)
+    viewed = _build_view("source", view)
     if isinstance(viewed, MixtureSource):
         raise InvalidPlan("source(source(...)): pass a view or a version")
     return _source(viewed, weight, chunk, lanes)
@@ -111,7 +111,7 @@ def by_score(
     """
     from ..order.by_score import by_score as _by_score
 
-    return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
+    return _by_score(name, _build_view(name, view), by, weights, edges=edges, share=share)
 
 
 def open_plan(
@@ -131,7 +131,7 @@ def open_plan(
     """
     open_version: Callable[[str], Version] = root.open
     if retired:
-        open_version = partial(opened_anyway, root)
+        open_version = partial(open_retired, root)
     from ..dataset.versions.planned_versions import ahead_of_plan  # only for saved plans
 
     with ahead_of_plan(root, plan_hash) as open_planned:
@@ -144,17 +144,17 @@ def open_plan(
             return open_version(ref)
         return version
 
-    return _plan_over(root, plan_hash, body, open_early, items or {})
+    return _build_plan(root, plan_hash, body, open_early, items or {})
 
 
-def plan_over(
+def open_saved_plan(
     root: Root,
     plan_hash: str,
     open_version: Callable[[str], Version],
     items: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plan:
     """Return a saved plan over the versions that a function opens. Raises: as `open_plan`; the function's errors."""
-    return _plan_over(root, plan_hash, _plan_body(root, plan_hash), open_version, items)
+    return _build_plan(root, plan_hash, _plan_body(root, plan_hash), open_version, items)
 
 
 def _plan_body(root: Root, plan_hash: str) -> Any:
@@ -170,7 +170,7 @@ def _plan_body(root: Root, plan_hash: str) -> Any:
         ) from error
 
 
-def _plan_over(
+def _build_plan(
     root: Root,
     plan_hash: str,
     body: Any,
@@ -181,14 +181,14 @@ def _plan_over(
 
     open_once = cache(open_version)  # for all buckets and views
 
-    def reopened(spec: dict[str, Any]) -> OrderView:
+    def reopen_view(spec: dict[str, Any]) -> OrderView:
         if spec.get("kind") == "items":
             from .items import items_again  # only for a dataset
 
             return items_again(spec, items)
-        return _reopened(open_once, spec)
+        return _reopen_view(open_once, spec)
 
-    opened = plan_from_json(body, reopened)
+    opened = plan_from_json(body, reopen_view)
     if opened.hash != plan_hash:
         raise PlanMismatch(
             f"{root.url}/plans/{plan_hash}.json holds the plan {opened.hash}: it was edited or renamed; restore it, "
@@ -197,7 +197,7 @@ def _plan_over(
     return opened
 
 
-def opened_anyway(root: Root, ref: str) -> Version:
+def open_retired(root: Root, ref: str) -> Version:
     # Nearly every version is not retired, and opens without a request more.
     with suppress(VersionRetired):
         return root.open(ref)
@@ -222,7 +222,7 @@ def opened_anyway(root: Root, ref: str) -> Version:
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
-    return _reopened(root.open, spec)
+    return _reopen_view(root.open, spec)
 
 
 _VIEW_JSON: Mapping[str, Mapping[str, type | UnionType]] = MappingProxyType(
@@ -254,14 +254,14 @@ def _check_view_json(spec: object) -> None:
             )
 
 
-def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -> OrderView:
+def _reopen_view(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -> OrderView:
     _check_view_json(spec)
     if spec.get("kind") == "synthetic":
         return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
         from ..order.sources.pack_request import pack  # only for packed plans
 
-        documents = _reopened(open_version, spec["documents"])
+        documents = _reopen_view(open_version, spec["documents"])
         view = documents
         if isinstance(documents, ListedView):
             view = documents.listed
@@ -286,16 +286,16 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             return view.packed(asked, documents)
         return view.packed(asked)
     if spec.get("kind") == "listed":
-        from ..dataset.versions.stored_list import listed_again
+        from ..dataset.versions.stored_list import reopen_list
 
-        samples = _reopened(open_version, spec["view"])
+        samples = _reopen_view(open_version, spec["view"])
         if not isinstance(samples, View):
             raise InvalidPlan(f"a plan lists samples of a {type(samples).__name__}; only versions have lists")
-        return listed_again(samples, spec["list"])
+        return reopen_list(samples, spec["list"])
     if spec.get("kind") == "windows":
         from ..order.sources.window_layout import WindowLayout
 
-        episodes = _reopened(open_version, spec["episodes"])
+        episodes = _reopen_view(open_version, spec["episodes"])
         if not isinstance(episodes, View):
             raise InvalidPlan(
                 f"a plan's windows are of a {type(episodes).__name__}; only versions have episodes"
@@ -345,7 +345,7 @@ def write_part(
         return _write_part(root.store, txn, samples, group, groups=groups, name=name)
 
 
-def _viewed(name: str, choice: Any) -> Any:
+def _build_view(name: str, choice: Any) -> Any:
     if isinstance(choice, Version):
         return choice.select()
     if hasattr(choice, "version_ordinals") or isinstance(choice, MixtureSource):

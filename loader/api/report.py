@@ -290,7 +290,7 @@ def _append(store: Store, appended: Report) -> None:
         return
 
 
-def reports_of(root: Root, run: str) -> list[Report]:
+def run_reports(root: Root, run: str) -> list[Report]:
     store = primary_of(root.store)
     return [
         _read(store, dataset, info.key)

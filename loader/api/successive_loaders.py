@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from ..dataset.root import Root, root_over
+from ..dataset.root import Root, root_in_store
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..run.batch.batch import Batch, SlowSample
 from ..run.loader import Loader
-from ..run.metrics import Metrics, shown
+from ..run.metrics import Metrics, show_progress
 from ..run.recipe.recipe import steps_of_run, stored_views
 from ..run.recipe.world import World
 
@@ -49,7 +49,7 @@ class SuccessiveLoaders:
         if root is None:
             self._own_root = None
         else:
-            self._own_root = root_over(root.store, root.verify)
+            self._own_root = root_in_store(root.store, root.verify)
         self._versions_in_use: set[str] = set()  # ids of the versions that the last two plans read
         self._options = dict(options)
         self._recorder: RunRecorder | None = None
@@ -150,7 +150,7 @@ class SuccessiveLoaders:
         return self._loader.status_line()
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
-        return shown(self, self.status_line, stream)
+        return show_progress(self, self.status_line, stream)
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
         self.loader.note(per_sample=per_sample, **values)
@@ -189,7 +189,7 @@ class SuccessiveLoaders:
         if self._own_root is not None:
             self._own_root.keep_leases(())
 
-    def _switch_to(self, plan: Plan, step: int, **bounds: Any) -> None:
+    def _switch_plan(self, plan: Plan, step: int, **bounds: Any) -> None:
         """Continue at a step under a plan, with what was counted so far. bounds: arguments of `Loader` for it."""
         earlier = self._loader
         successor = Loader(plan, **{**self._options, **bounds})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidRuntime, MissingDependency
 from ..order.plan import Plan
 from ..run.batch.batch import Batch
-from ..run.device.stage import DeviceStage, backend_of
+from ..run.device.stage import DeviceStage, device_backend
 from ..run.recipe.world import World
 from ..storage.threads import LEAVE_S
 
@@ -42,7 +42,7 @@ class BatchesOnDevice:
 
     def __init__(self, batches: Iterable[Batch], device: Any) -> None:
         self.batches = batches
-        self._backend = backend_of(device, "torch")
+        self._backend = device_backend(device, "torch")
 
     def __len__(self) -> int:
         """Return the number of batches. Raises: TypeError if the batches have no length."""

@@ -19,7 +19,7 @@ from ..order.sources.window_layout import (
     Offsets,
     Places,
     Time,
-    layout_of,
+    build_layout,
 )
 from ..order.sources.window_view import WindowView
 from ..run.recipe.episode_clocks import check_steps
@@ -78,7 +78,7 @@ def windows(
         view = episodes
     if not isinstance(view, View):
         raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
-    layout = layout_of(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
+    layout = build_layout(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
     if clock_field(anchor, view.version.fields, view.version.facts) is None:
         check_steps(layout)
     return view.windowed(layout, watch)

@@ -20,7 +20,7 @@ from .claims import CLAIM_S, ClaimFile, Claims
 from .fixed_share import FixedShare, page_rank
 from .object_sets import ObjectEpochs, ObjectSet, ObjectSets, StoredSet, pages_bytes
 from .pages import HEADER_BYTES, BadPage, Identity, Pages, make_place
-from .room import FolderRoom, held_bytes
+from .room import FolderRoom, folder_bytes
 from .running_loaders import BEAT_S, RunningLoader, RunningLoaders
 from .spec import NodeCache
 
@@ -87,11 +87,11 @@ class OpenCache:
         try:
             make_place(folder, shared=shared)
         except OSError as error:
-            self._failed("open", error)
+            self._log_failure("open", error)
         if self.limit_bytes is None:
-            with self._contained("open"):
+            with self._contain_errors("open"):
                 self.limit_bytes = _half_of_free(folder)
-        with self._contained("open"):
+        with self._contain_errors("open"):
             self._loaders.write(self.limit_bytes or 0, ())
             self._look_at_folder()
             self._room.trim(self._capacity_bytes)
@@ -141,21 +141,21 @@ class OpenCache:
             return False
         claim, reserved_bytes = reserved
         nbytes = 0
-        with self._contained("write"):
+        with self._contain_errors("write"):
             if self._claims.is_current(name, claim):  # else another reader has it by now, and writes the page
                 self._pages.write(name, data)
                 nbytes = HEADER_BYTES + len(data)
                 self.count("cache_written_bytes", nbytes)
-        self._give_up(name, claim, reserved_bytes - nbytes)
+        self._release_claim(name, claim, reserved_bytes - nbytes)
         return nbytes > 0
 
     def release(self, name: str, nonce: Hashable) -> None:
         reserved = self._end(name, nonce)
         if reserved is not None:
-            self._give_up(name, *reserved)
+            self._release_claim(name, *reserved)
 
     def discard(self, name: str) -> None:
-        with self._contained("discard"):
+        with self._contain_errors("discard"):
             self._room.change(-self._pages.discard(name))
 
     def beat(self) -> None:
@@ -165,7 +165,7 @@ class OpenCache:
             return
         try:
             self._next_beat_s = now_s + BEAT_S
-            with self._contained("beat"):
+            with self._contain_errors("beat"):
                 self._loaders.beat()
                 self._look_at_folder()
         finally:
@@ -175,18 +175,18 @@ class OpenCache:
         """Note that the order begins again: from here on each page costs the same, read or refused."""
         self.share.begin_epoch()
         self._room.outdate()
-        with self._contained("beat"):
+        with self._contain_errors("beat"):
             self._loaders.begin_epoch()
 
     def room_bytes(self) -> int:
         """Return the bytes of the disk that pages may still take."""
         room_bytes = 0
-        with self._contained("open"):
+        with self._contain_errors("open"):
             room_bytes = (self.limit_bytes or 0) - self._room.held_bytes()
         return max(0, room_bytes)
 
     def close(self) -> None:
-        with self._contained("beat"):
+        with self._contain_errors("beat"):
             self._loaders.withdraw()
 
     def _read_page(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
@@ -201,7 +201,7 @@ class OpenCache:
             self._report_bad(name, error)
             return None
         except OSError as error:
-            self._failed("read", error)
+            self._log_failure("read", error)
             return None
         if page is None:
             return None
@@ -228,7 +228,7 @@ class OpenCache:
         try:
             return self._claims.is_taken(name)
         except OSError as error:
-            self._failed("claim", error)
+            self._log_failure("claim", error)
             return False
 
     def _claim(self, name: str, cuts: Sequence[slice], nbytes: int | None) -> Answer:
@@ -242,7 +242,7 @@ class OpenCache:
         if not self.share.takes(rank):
             return Absence.NOT_KEPT
         file_bytes = HEADER_BYTES + nbytes
-        with self._contained("claim"):
+        with self._contain_errors("claim"):
             claim = self._claims.take(name)
             if claim is None:
                 return Absence.COMING
@@ -273,19 +273,19 @@ class OpenCache:
                 return None
             return self._granted.pop(name)
 
-    def _give_up(self, name: str, claim: ClaimFile, unused_bytes: int) -> None:
+    def _release_claim(self, name: str, claim: ClaimFile, unused_bytes: int) -> None:
         """Release a claim, and the room that it did not need."""
-        with self._contained("claim"):
+        with self._contain_errors("claim"):
             self._claims.release(name, claim)
         if unused_bytes:
-            with self._contained("claim"):
+            with self._contain_errors("claim"):
                 self._room.change(-unused_bytes)
 
     def _declare(self) -> None:
         """Tell the others which objects this loader reads."""
         with self._beating:
             if not self._is_declared:
-                with self._contained("declare"):
+                with self._contain_errors("declare"):
                     self._write_sets()
                 self.share.begin_epoch()
             self._is_declared = True
@@ -295,7 +295,7 @@ class OpenCache:
         with self._beating:
             if not self._is_declared:
                 return
-            with self._contained("declare"):
+            with self._contain_errors("declare"):
                 self._write_sets()
 
     def _write_sets(self) -> None:
@@ -359,13 +359,13 @@ class OpenCache:
         return time.monotonic() < self._paused_until_s
 
     @contextmanager
-    def _contained(self, what: str) -> Iterator[None]:
+    def _contain_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except (OSError, PenstockError) as error:  # PenstockError: from loading the sets
-            self._failed(what, error)
+            self._log_failure(what, error)
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _log_failure(self, what: str, error: Exception) -> None:
         self.count("cache_failed", 1)
         if what in ("open", "write", "claim"):
             self._paused_until_s = time.monotonic() + PAUSE_S
@@ -388,4 +388,4 @@ class OpenCache:
 
 def _half_of_free(folder: str) -> int:
     disk = os.statvfs(folder)
-    return (disk.f_bavail * disk.f_frsize + held_bytes(folder)) // 2
+    return (disk.f_bavail * disk.f_frsize + folder_bytes(folder)) // 2

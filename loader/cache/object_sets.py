@@ -306,10 +306,10 @@ def _row_number(
     """Return the number of the first row whose prefix is not below a key."""
     n_rows = len(body) // _ROW.size
 
-    def key_at(row: int) -> bytes:
+    def row_key(row: int) -> bytes:
         return _key(body, row)
 
-    return bisect_left(range(n_rows), key, key=key_at)
+    return bisect_left(range(n_rows), key, key=row_key)
 
 
 def _key(

@@ -220,7 +220,7 @@ class Pages:
             if identity == verified:
                 pieces = [_pread(descriptor, cut.start, cut.stop) for cut in cuts]
             else:
-                data = _checked(name, os.pread(descriptor, status.st_size, 0))
+                data = _check_page(name, os.pread(descriptor, status.st_size, 0))
                 pieces = [bytes(data[cut]) for cut in cuts]
             touch(descriptor, status)
         finally:
@@ -242,7 +242,7 @@ class Pages:
         try:
             identity = self._own_identity(name, status)
             if identity != verified:
-                _checked(name, os.pread(descriptor, status.st_size, 0))
+                _check_page(name, os.pread(descriptor, status.st_size, 0))
             touch(descriptor, status)
         except BaseException:
             os.close(descriptor)
@@ -341,7 +341,7 @@ def page_checksum(name: str, data: bytes | memoryview) -> int:
     return crc32c(name.encode() + struct.pack("<I", crc32c(data)))
 
 
-def _checked(name: str, file: bytes) -> memoryview:
+def _check_page(name: str, file: bytes) -> memoryview:
     data = memoryview(file)[HEADER_BYTES:]
     checksum = page_checksum(name, data)
     if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), checksum):

@@ -53,7 +53,7 @@ class PageFile(NamedTuple):
     """Time of the last change, in ns since 1970."""
 
 
-def held_bytes(folder: str) -> int:
+def folder_bytes(folder: str) -> int:
     """Return the total bytes of a cache's pages, codes and unfinished files. O(pages)."""
     total = _writing_bytes(folder)
     for page in scan(folder):

@@ -86,7 +86,7 @@ class Root:
         finalizer.atexit = False  # `leases` closes all of them at exit
 
     def __reduce__(self) -> Any:
-        return root_over, (self.store, self.verify)
+        return root_in_store, (self.store, self.verify)
 
     def __repr__(self) -> str:
         return f"Root({self.store.url!r})"
@@ -105,7 +105,7 @@ class Root:
     def alone(self) -> "Root":
         """The root at `url` without its mirrors; the root itself if it has none."""
         store = primary_of(self.store)
-        return self if store is self.store else root_over(store, self.verify)
+        return self if store is self.store else root_in_store(store, self.verify)
 
     @property
     def log(self) -> Log:
@@ -443,7 +443,7 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=was)
 
 
-def root_over(store: Store, verify: Verify = "crc32c", like: Root | None = None) -> Root:
+def root_in_store(store: Store, verify: Verify = "crc32c", like: Root | None = None) -> Root:
     """Return the root in an open store. like: the same root, opened earlier, whose marker is valid."""
     root = Root.__new__(Root)
     root._use(store, verify, like)

@@ -328,7 +328,7 @@ def _ordinals(version: Version, name: str, samples: Any) -> Int64s:
     """Return int64 [n]: live ordinals of the samples, ascending and distinct."""
     if isinstance(samples, str):
         return np.flatnonzero(live_where(version, samples))
-    ordinals = _listed_ordinals(version, samples)
+    ordinals = _sample_ordinals(version, samples)
     if not len(ordinals):
         raise EmptyView(f"the slice {name!r} of {version.name} has no samples; a list needs one at least")
     if len(ordinals) > MAX_SLICE_SAMPLES:
@@ -339,7 +339,7 @@ def _ordinals(version: Version, name: str, samples: Any) -> Int64s:
     return ordinals
 
 
-def _listed_ordinals(version: Version, samples: Any) -> Int64s:
+def _sample_ordinals(version: Version, samples: Any) -> Int64s:
     if isinstance(samples, View):
         if samples.version.id != version.id:
             raise InvalidPlan(

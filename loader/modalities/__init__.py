@@ -20,10 +20,10 @@ __all__ = [
     "Buffer",
     "Decoder",
     "check_field",
-    "decoder_for",
+    "decoder_extensions",
     "draws",
     "encode",
-    "known_extensions",
+    "find_decoder",
     "placing",
 ]
 
@@ -75,12 +75,12 @@ ENCODERS = {
 }
 
 
-def known_extensions() -> tuple[str, ...]:
+def decoder_extensions() -> tuple[str, ...]:
     """Return the last words that have a decoder, sorted. Fields with other words decode to bytes."""
     return tuple(sorted(DECODERS))
 
 
-def decoder_for(field: str, bits: Literal[8] | None = None) -> Decoder:
+def find_decoder(field: str, bits: Literal[8] | None = None) -> Decoder:
     """Return the decoder for a field, selected by the last word of its name.
 
     Decoders return, by word:
@@ -116,7 +116,7 @@ def placing(decoder: Decoder) -> bool:
 
 
 def encode(field: str, value: object) -> Buffer:
-    """Return the bytes to store for `value` in `field`, which `decoder_for(field)` reads back.
+    """Return the bytes to store for `value` in `field`, which `find_decoder(field)` reads back.
 
     bytes, bytearray, memoryview and mmap are returned without a copy. Equal values give equal bytes.
 

@@ -47,7 +47,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
     Raises: DecodeFailed if the bytes are not npy, have an object dtype, or are too few or too many.
     """
     view = memoryview(data)
-    layout = layout_of(view)
+    layout = npy_layout(view)
     try:
         if len(view) - len(layout.head) != layout.nbytes:
             raise ValueError(
@@ -65,14 +65,14 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
         out[...] = array
         return out
     except _MALFORMED as error:
-        raise _refused(error, view) from error
+        raise _refusal(error, view) from error
 
 
 def _flat(word: str) -> Callable[..., np.ndarray]:
     def decode_flat(
         data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere
     ) -> np.ndarray:
-        layout = layout_in(word, data)
+        layout = field_layout(word, data)
         out = place(layout.shape, layout.dtype)
         if out is None:
             out = np.empty(layout.shape, layout.dtype)
@@ -106,17 +106,17 @@ def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping
     return None
 
 
-def layout_in(field: str, data: Buffer) -> NpyLayout:
+def field_layout(field: str, data: Buffer) -> NpyLayout:
     word = last_word(field)
     if word not in FLAT:
-        return layout_of(data)
+        return npy_layout(data)
     count, rest = divmod(len(data), FLAT[word].itemsize)
     if rest:
         raise DecodeFailed(f"{word}: {len(data)} bytes are no whole values of {FLAT[word].itemsize} bytes")
     return NpyLayout(b"", (count,), False, FLAT[word], len(data))
 
 
-def layout_of(data: Buffer) -> NpyLayout:
+def npy_layout(data: Buffer) -> NpyLayout:
     view = memoryview(data)
     try:
         if bytes(view[:6]) != npy_format.MAGIC_PREFIX:
@@ -127,11 +127,11 @@ def layout_of(data: Buffer) -> NpyLayout:
             raise ValueError(f"a header of {start - prefix} bytes")
         return _layout(bytes(view[:start]), prefix)
     except _MALFORMED as error:
-        raise _refused(error, view) from error
+        raise _refusal(error, view) from error
 
 
 @lru_cache(maxsize=256)
-def numbered_head(field: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NpyHead:
+def rows_head(field: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NpyHead:
     """Return the header that `encode` writes for arrays [n, *shape], for any n; none for a field without headers."""
     if last_word(field) in FLAT:
         return b"", b"", 0
@@ -147,7 +147,7 @@ def numbered_head(field: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ())
     return before + number[:1], after.rstrip(), len(head)
 
 
-def _refused(error: Exception, view: memoryview) -> DecodeFailed:
+def _refusal(error: Exception, view: memoryview) -> DecodeFailed:
     return DecodeFailed(f"npy: {type(error).__name__}: {error} ({len(view)} bytes)")
 
 

@@ -130,7 +130,7 @@ MOST_BYTES = 2**44
 _STATED_SIZE = re.compile(r"size (\d+) failed")
 
 
-def stated_bytes(error: MemoryError) -> int:
+def requested_bytes(error: MemoryError) -> int:
     """Return the bytes that Arrow tried to allocate, 0 for other errors."""
     stated = _STATED_SIZE.search(str(error))
     if stated is None:
@@ -145,7 +145,7 @@ def is_of_the_machine(error: BaseException) -> bool:
     of `penstock.compute.pool` also reads files: its rule is `is_fault`.
     """
     kind = type(error)
-    if isinstance(error, MemoryError) and stated_bytes(error) > MOST_BYTES:
+    if isinstance(error, MemoryError) and requested_bytes(error) > MOST_BYTES:
         return False
     if kind.__module__.partition(".")[0] == "av":
         if isinstance(error, MemoryError):

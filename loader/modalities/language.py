@@ -80,7 +80,7 @@ def _is_time(value: object) -> bool:
     return type(value) is int and abs(value) <= _MAX_NS
 
 
-def timed_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[LanguageLine, int]]:
+def time_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[LanguageLine, int]]:
     """Return (line, its end in ns) of one style, by start. end_ns: end of an open line without a later one."""
     ordered = sorted(lines, key=lambda line: line.start_ns)
     starts = sorted({line.start_ns for line in ordered})
@@ -101,7 +101,7 @@ class ActiveText:
     """The texts of one style over time: of several at once, the one that began last, then the first line."""
 
     def __init__(self, lines: Iterable[LanguageLine]) -> None:
-        timed = timed_lines(lines, _MAX_NS + 1)
+        timed = time_lines(lines, _MAX_NS + 1)
         starts = {line.start_ns for line, _ in timed}
         ends = {end_ns for _, end_ns in timed}
         self._times = sorted(starts | ends)
@@ -138,7 +138,7 @@ def active_texts(data: bytes, styles: Sequence[str]) -> list[ActiveText]:
     return out
 
 
-def text_at(texts: Iterable[ActiveText], time_ns: int) -> str:
+def active_text(texts: Iterable[ActiveText], time_ns: int) -> str:
     """Return the text of the first style that has one at a time; "" if none has."""
     for style in texts:
         text = style.at(time_ns)

@@ -49,7 +49,7 @@ def moving_rows(
         idle_until = clock + idle_ms * _NS_PER_MS
         last = np.searchsorted(clock, idle_until)
     starts = np.flatnonzero(last < n)
-    is_idle = _within(rows, starts, last[starts], still)
+    is_idle = _is_inside(rows, starts, last[starts], still)
     idle_starts = starts[is_idle]
     idle_ends = last[idle_starts]
     # Each idle time begins and ends an interval; a row is idle inside at least one.
@@ -69,7 +69,7 @@ def _check_clock(clock: Array, n: int) -> None:
         )
 
 
-def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
+def _is_inside(rows: Array, starts: Array, stops: Array, share: float) -> Array:
     """Return bool [starts]: whether rows [start, stop] of each interval stay within the share.
 
     Extents of 2^k rows come from extents of 2^(k-1): O(rows * log of the longest).

@@ -14,7 +14,7 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from ..errors import DecodeFailed
-from .array import NpyLayout, layout_of
+from .array import NpyLayout, npy_layout
 from .fields import MAX_FIELD_BYTES, ROWS_SUFFIX, Buffer, last_word
 
 SUFFIX = ROWS_SUFFIX
@@ -49,18 +49,18 @@ class RowBlocks:
     def nbytes(self) -> int:
         return len(self.layout.head) + self.layout.nbytes
 
-    def rows_of(self, block: int) -> range:
+    def block_range(self, block: int) -> range:
         first = block * self.block_rows
         return range(first, min(first + self.block_rows, len(self)))
 
     def part(self, block: int) -> tuple[int, int, int]:
-        rows = self.rows_of(block)
+        rows = self.block_range(block)
         width = self.layout.nbytes // len(self)
         return len(self.layout.head) + rows.start * width, len(rows) * width, int(self.crcs[block])
 
     def array(self, block: int, data: Buffer) -> np.ndarray:
         """Return a block's rows from its bytes, read-only. Raises: DecodeFailed for a clock that does not ascend."""
-        rows = self.rows_of(block)
+        rows = self.block_range(block)
         array = np.frombuffer(bytes(data), self.layout.dtype).reshape(len(rows), *self.layout.shape[1:])
         if self.times is not None and (
             array[0] != self.times[block] or (rows.stop == len(self) and array[-1] != self.times[-1])
@@ -117,7 +117,7 @@ def index_rows(data: Buffer) -> bytes:
     Raises: DecodeFailed.
     """
     view = memoryview(data)
-    layout = layout_of(view)
+    layout = npy_layout(view)
     if len(view) != len(layout.head) + layout.nbytes:
         raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
     if not has_rows(layout):
@@ -139,7 +139,7 @@ def read_rows(data: Buffer) -> RowBlocks:
         raise DecodeFailed(
             f"row blocks: begin with {bytes(view[: len(MAGIC)])!r}, not {MAGIC!r}: damaged, or of a later penstock"
         )
-    layout = layout_of(view[len(MAGIC) :])
+    layout = npy_layout(view[len(MAGIC) :])
     if not has_rows(layout):
         raise DecodeFailed(
             f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
@@ -156,7 +156,7 @@ def read_rows(data: Buffer) -> RowBlocks:
     if _is_clock(layout):
         times = np.frombuffer(rest[sums:], "<i8")
     blocks = RowBlocks(layout, int(crcs[0]), crcs[1:], times)
-    if _crc_of(blocks) != blocks.crc32c:
+    if _blocks_crc(blocks) != blocks.crc32c:
         raise DecodeFailed("row blocks: header and blocks belong to another array; recompute them")
     return blocks
 
@@ -175,9 +175,9 @@ def has_row_blocks(field: str, nbytes: int) -> bool:
     return is_named and nbytes > MIN_BYTES
 
 
-def _crc_of(blocks: RowBlocks) -> int:
+def _blocks_crc(blocks: RowBlocks) -> int:
     crcs = np.append(np.uint32(crc32c(blocks.layout.head)), blocks.crcs[:-1])
-    shift = _moved_by(blocks.part(0)[1])
+    shift = _shift_factor(blocks.part(0)[1])
     while len(crcs) > 1:  # in pairs; zeros in front change nothing
         crcs = np.append(np.zeros(len(crcs) % 2, np.uint32), crcs)
         crcs = _times(shift, crcs[::2]) ^ crcs[1::2]
@@ -188,7 +188,7 @@ def _crc_of(blocks: RowBlocks) -> int:
 
 def crc_appended(crc: int, part_crc: int, nbytes: int) -> int:
     """Return the CRC-32C of bytes with a part of `nbytes` appended, from both CRCs."""
-    crc = _times(_moved_by(nbytes), crc)
+    crc = _times(_shift_factor(nbytes), crc)
     return crc ^ part_crc
 
 
@@ -204,7 +204,7 @@ def _times(factor: int, values: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _moved_by(nbytes: int) -> int:
+def _shift_factor(nbytes: int) -> int:
     """Return x ** (8 * nbytes): the factor for a CRC followed by that many bytes."""
     # As polynomials: 1 and x ** 8.
     factor = 1 << 31

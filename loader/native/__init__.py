@@ -17,7 +17,7 @@ from .python import NpyHead as NpyHead
 from .python import OpenFile as OpenFile
 
 
-def _chosen() -> ModuleType:
+def _choose_module() -> ModuleType:
     if os.environ.get("PENSTOCK_NATIVE") == "0":
         return python
     try:
@@ -27,7 +27,7 @@ def _chosen() -> ModuleType:
     return _native
 
 
-_verbs = _chosen()
+_verbs = _choose_module()
 KIND = "Python" if _verbs is python else f"C, checksums by {_verbs.instructions()}"
 crc32c, gather = _verbs.crc32c, _verbs.gather
 # By hashlib if the processor has no SHA instructions.

@@ -7,9 +7,9 @@ import numpy as np
 
 from ..errors import InvalidPlan
 from .content import PlanContent
-from .random.plan_hash import checked_int
+from .random.plan_hash import check_int
 from .sources.growth import Growth, origins
-from .sources.quarantine import ListedSamples, Quarantine, QuarantineList, listed_samples
+from .sources.quarantine import ListedSamples, Quarantine, QuarantineList, list_samples
 from .sources.views import OrderView
 
 
@@ -22,21 +22,21 @@ def add_quarantine(
 
     lists: source name -> keys.
     """
-    step = checked_int("quarantined: step", step, 0, 2**53)
+    step = check_int("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
     source_names = {planned.source for planned in plan.sources.values()}
     views: dict[str, OrderView] = {}
     for name in source_names:
         # Any bucket will do: all come from one version, which has the keys of all.
-        buckets = plan.views_at(name, step)
+        buckets = plan.current_views(name, step)
         largest = max(buckets, key=lambda source: source.shape.n)
         views[name] = largest.view
 
     more: list[QuarantineList] = []
     for name, keys in lists.items():
-        samples = listed_samples(name, [keys], views)  # by ordinal in the version in force
-        growths = plan.growths_of(name)
+        samples = list_samples(name, [keys], views)  # by ordinal in the version in force
+        growths = plan.source_growths(name)
         growth_in_force = sum(growth.step <= step for growth in growths)
         more += _lists_by_origin(name, step, samples, growths, growth_in_force)
     return plan.quarantine.with_more(more)

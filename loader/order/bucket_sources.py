@@ -14,7 +14,7 @@ from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth
 from .sources.items_view import unsupported
 from .sources.views import OrderView
-from .weights import cut_at, in_force
+from .weights import in_force, split_schedule
 
 
 def split_sources(
@@ -109,7 +109,7 @@ def interleave_parts(
     )
 
 
-def bucketed_segments(
+def bucket_segments(
     weight_schedule: WeightSchedule,
     slot_schedule: Sequence[tuple[int, int]],
 ) -> tuple[MixtureSegment, ...]:
@@ -137,7 +137,7 @@ SizeSchedule = Sequence[tuple[int, Mapping[str, int]]]
 """(start step, label -> slots of its batches), from step 0 on."""
 
 
-def grown_turns(
+def grow_turns(
     plan: PlanContent,
     sources: Mapping[str, PlannedSource],
     grown: Sequence[Growth],
@@ -179,12 +179,12 @@ def grown_turns(
     # A segment begins wherever a schedule changes or a source grows.
     growth_steps = [growth.step for growth in grown]
     size_steps = [start for start, _ in size_schedule]
-    weight_schedule = cut_at(weight_schedule, (*size_steps, *growth_steps))
+    weight_schedule = split_schedule(weight_schedule, (*size_steps, *growth_steps))
     segment_steps = [start for start, _ in weight_schedule]
-    slot_schedule = cut_at(slot_schedule, segment_steps)
+    slot_schedule = split_schedule(slot_schedule, segment_steps)
     batches = [in_force(size_schedule, start) for start in segment_steps]
     return {
-        "segments": bucketed_segments(weight_schedule, slot_schedule),
+        "segments": bucket_segments(weight_schedule, slot_schedule),
         "buckets": interleave_parts(
             buckets.by,
             buckets.edges,
@@ -242,7 +242,7 @@ def _add_requested_sizes(
     # Before its step a growth changes nothing, so no entry begins there, and earlier entries get the step's sizes.
     later_steps = [start for start, _ in requested_schedule if start > step]
     out: list[tuple[int, Mapping[str, int]]] = []
-    for start, planned_sizes in cut_at(size_schedule, later_steps):
+    for start, planned_sizes in split_schedule(size_schedule, later_steps):
         requested = in_force(requested_schedule, max(start, step))
         new_sizes = {label: requested[label] for label in new_labels}
         out.append((start, {**planned_sizes, **new_sizes}))
@@ -255,7 +255,7 @@ def _check_sizes_unchanged(
 ) -> None:
     """Raise InvalidPlan if bucket_by requests another batch size for a bucket of the plan."""
     requested_steps = [start for start, _ in requested_schedule]
-    for start, planned_sizes in cut_at(size_schedule, requested_steps):
+    for start, planned_sizes in split_schedule(size_schedule, requested_steps):
         requested = in_force(requested_schedule, start)
         for label, size in planned_sizes.items():
             new_size = requested[label]

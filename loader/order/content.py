@@ -8,8 +8,8 @@ from ..errors import BatchTooLarge, InvalidPlan, InvalidRuntime
 from .interleave import Interleaving, Turn
 from .mixture import FILL, MASK, MixtureSegment, Stream, check_boundary, epoch_steps
 from .planned_source import PlannedSource
-from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int, content_hash
-from .sources.growth import GrownStream, Growth, Stage, grown_streams
+from .random.plan_hash import MAX_GLOBAL_BATCH, check_int, content_hash
+from .sources.growth import GrownStream, Growth, Stage, grow_streams
 from .sources.packing import PackedView, Packing
 from .sources.quarantine import Quarantine
 from .sources.views import ListedView
@@ -64,11 +64,11 @@ class PlanContent:
     """Content hash of the plan, "p-" and sha256 hex."""
 
     def __post_init__(self) -> None:
-        checked_int("seed", self.seed, 0, 2**64 - 1)
-        checked_int("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
+        check_int("seed", self.seed, 0, 2**64 - 1)
+        check_int("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
-        checked_int("first_step", self.first_step, 0, MAX_FIRST_STEP)
+        check_int("first_step", self.first_step, 0, MAX_FIRST_STEP)
         if self.first_step and self.boundary != MASK:
             raise InvalidPlan(
                 f'first_step = {self.first_step} with boundary = {self.boundary!r}: it needs boundary="mask", whose '
@@ -95,7 +95,7 @@ class PlanContent:
             sizes[view] = source.shape.n
             own_streams = streams.setdefault(source.source, {})
             own_streams[source.stream] = None  # the views of a source that grows share it
-        grown = grown_streams(
+        grown = grow_streams(
             self.grown,
             streams,
             sizes,
@@ -117,7 +117,7 @@ class PlanContent:
         largest: dict[str, int] = {}
         for mixture in self.streams.values():
             for segment in mixture.segments:
-                batch = mixture.batch_in(segment)
+                batch = mixture.segment_batch(segment)
                 for stream in segment.weights:
                     former = largest.get(stream, 0)
                     largest[stream] = max(batch, former)
@@ -180,7 +180,7 @@ class PlanContent:
         own_step = max(0, step - self.first_step)
         return self.streams[None].used_before(own_step)
 
-    def stream_of(self, stream: str) -> GrownStream:
+    def stream_stages(self, stream: str) -> GrownStream:
         """Return the stages of a stream (`PlannedSource.stream`); a single one if its source never grows."""
         if stream in self.grown_streams:
             return self.grown_streams[stream]
@@ -193,13 +193,13 @@ class PlanContent:
         )
         return GrownStream((only_stage,))
 
-    def growths_of(self, source: str) -> list[Growth]:
+    def source_growths(self, source: str) -> list[Growth]:
         return [growth for growth in self.grown if growth.source == source]
 
-    def views_at(self, source: str, step: int) -> list[PlannedSource]:
+    def current_views(self, source: str, step: int) -> list[PlannedSource]:
         """Return a source's whole view in force at a step; with buckets, one view per non-empty bucket."""
         number = 0  # growths count from 1; 0 is the first version
-        for growth in self.growths_of(source):
+        for growth in self.source_growths(source):
             if growth.step <= step:
                 number += 1
         views = []
@@ -294,12 +294,12 @@ class PlanContent:
         if self.pack is not None:
             out["pack"] = self.pack.to_json()
         if self.grown:
-            out["grown"] = self.grown_json(self.grown)
+            out["grown"] = self.growths_json(self.grown)
         if self.first_step:
             out["first_step"] = self.first_step
         return out
 
-    def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
+    def growths_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
         """Return the JSON of growths, each with the stream position at which it takes effect."""
         out: list[dict[str, Any]] = []
         for growth in growths:
@@ -314,7 +314,7 @@ class PlanContent:
             out.append(entry)
         return out
 
-    def checked_step(self, step: int) -> int:
+    def check_step(self, step: int) -> int:
         """Return step as an int.
 
         Raises InvalidRuntime if it is not a whole number, before the plan's first step, or positions exceed int64.

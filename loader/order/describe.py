@@ -48,7 +48,7 @@ def _source_line(
     pack = facts["pack"]
     samples = f"{n} samples"
     if pack is not None:
-        samples = _packed(n, pack)
+        samples = _describe_packing(n, pack)
 
     chunk = facts["chunk"]
     lanes = facts["lanes"]
@@ -79,7 +79,7 @@ def _source_line(
     return f"source {name!r}: {samples} of {view}; {reading}{live}; {exhausted}"
 
 
-def _packed(n: int, facts: Mapping[str, Any]) -> str:
+def _describe_packing(n: int, facts: Mapping[str, Any]) -> str:
     efficiency = 100 * facts["efficiency"]
     return (
         f"{n} sequences of {facts['length']} tokens, "

@@ -62,12 +62,12 @@ def delivered_digest(
     crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
     """
     steps = np.full(len(slot_numbers), step, np.uint64)
-    hashes = delivered_hashes(steps, slot_numbers, identities, crcs)
+    hashes = slot_hashes(steps, slot_numbers, identities, crcs)
     total = hashes.sum(dtype=np.uint64)  # a sum, so that the ranks' digests add up in any order
     return int(total)
 
 
-def delivered_hashes(
+def slot_hashes(
     steps: U64,
     slot_numbers: I64,
     identities: U64,

@@ -5,19 +5,19 @@ from types import UnionType
 from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
-from .bucket_sources import bucketed_segments, interleave_parts
+from .bucket_sources import bucket_segments, interleave_parts
 from .content import ORDER_VERSION, PLAN_FORMAT
 from .grow import restore_growths
 from .mixture import chain_segments
 from .plan import Plan, integer_schedule
 from .planned_source import PlannedSource
 from .random.lanes import MAX_SAMPLES, LaneShape
-from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int, content_hash
+from .random.plan_hash import MAX_GLOBAL_BATCH, check_int, content_hash
 from .sources.growth import Growth
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine, QuarantineList
 from .sources.views import OrderView
-from .weights import cut_at, in_force
+from .weights import in_force, split_schedule
 
 _DAMAGED = "the plan's JSON is damaged"
 _MAX_STEP = 2**53  # JSON readers with floats have whole numbers up to here
@@ -43,7 +43,7 @@ def plan_from_json(
     for name, entry in sorted(d["sources"].items()):
         sources[name] = _reopen_source(name, entry, reopen)
     schedule = [(entry["start_step"], entry["weights"]) for entry in d["segments"]]
-    checked_int("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
+    check_int("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
     names = [source.source for source in sources.values()]
     no_weights = dict.fromkeys(names, 0)  # refused, if the JSON has no segment from step 0 on
     weight_schedule = integer_schedule(no_weights, schedule)
@@ -63,7 +63,7 @@ def plan_from_json(
     content["grown"] = _growths(d.get("grown", []), sources)
     bucket_by = d.get("bucket_by")
     if isinstance(bucket_by, dict):
-        plan = _bucketed_plan(d, bucket_by, sources, weight_schedule, content)
+        plan = _parse_buckets(d, bucket_by, sources, weight_schedule, content)
     else:
         plan = _plan_without_buckets(d, sources, weight_schedule, content)
 
@@ -116,7 +116,7 @@ def _plan_without_buckets(
     )
 
 
-def _bucketed_plan(
+def _parse_buckets(
     d: Mapping[str, Any],
     bucket_by: Mapping[str, Any],
     sources: Mapping[str, PlannedSource],
@@ -131,9 +131,9 @@ def _bucketed_plan(
     # A segment begins wherever the weights or a bucket's batch size change, or a source grows.
     size_steps = [start for start, _ in size_schedule]
     growth_steps = [growth.step for growth in growths]
-    weight_schedule = cut_at(weight_schedule, (*size_steps, *growth_steps))
+    weight_schedule = split_schedule(weight_schedule, (*size_steps, *growth_steps))
     segment_steps = [start for start, _ in weight_schedule]
-    segment_slots = cut_at(slot_schedule, segment_steps)
+    segment_slots = split_schedule(slot_schedule, segment_steps)
     segment_sizes = [in_force(size_schedule, start) for start in segment_steps]
 
     edges = None
@@ -147,7 +147,7 @@ def _bucketed_plan(
         segment_sizes,
         growths,
     )
-    segments = bucketed_segments(weight_schedule, segment_slots)
+    segments = bucket_segments(weight_schedule, segment_slots)
     return Plan(
         sources=sources,
         segments=segments,
@@ -254,7 +254,7 @@ def _growths(
     for number, entry in enumerate(entries):
         name = f"grown[{number}]"
         _check_entry(name, entry, {"step": int, "source": str})
-        step = checked_int(f"{name}: step", entry["step"], 0, _MAX_STEP)
+        step = check_int(f"{name}: step", entry["step"], 0, _MAX_STEP)
         steps.append((step, entry["source"]))
     return restore_growths(sources, steps)
 
@@ -266,7 +266,7 @@ def _slot_schedule(
     """Return (start step, slots of a batch) of each segment. global_batch: slots of segments without an entry."""
     slots: list[tuple[int, int]] = []
     for number, entry in enumerate(segments):
-        batch = checked_int(
+        batch = check_int(
             f"segments[{number}]: batch",
             entry.get("batch", global_batch),
             1,
@@ -289,8 +289,8 @@ def _size_schedule(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, in
         _check_entry("bucket_by.ramp", entry, {"start_step": int, "batch": dict})
         sizes = dict(sizes)  # a copy: `out` has the former one
         for label, slots in entry["batch"].items():
-            sizes[label] = checked_int(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
-        start = checked_int(
+            sizes[label] = check_int(f"batch of {label!r}", slots, 1, MAX_GLOBAL_BATCH)
+        start = check_int(
             "bucket_by.ramp: start_step",
             entry["start_step"],
             first_allowed,
@@ -329,13 +329,13 @@ def _quarantine_list(
     samples: list[tuple[int, str]] = []
     try:
         for ordinal, key in entry["samples"]:
-            sample = (checked_int("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
+            sample = (check_int("ordinal", ordinal, 0, MAX_SAMPLES), str(key))
             samples.append(sample)
     except (TypeError, ValueError):
         raise InvalidPlan(f"{_DAMAGED}: {name} has samples that are no [ordinal, key]") from None
 
     source = entry["source"]
-    growth = checked_int(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
+    growth = check_int(f"{name}: growth", entry.get("growth", 0), 0, 2**31)
     if (source, growth) not in growths:
         version = ""
         if growth:
@@ -378,7 +378,7 @@ def _reopen_source(
         view_id=view.id,
         shape=shape,
         bucket=entry.get("bucket"),
-        growth=checked_int(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
+        growth=check_int(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
         delta=entry.get("delta") is True,
         begins=entry.get("begins") is True,
     )

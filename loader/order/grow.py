@@ -5,25 +5,25 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EmptyView, InvalidPlan
-from .bucket_sources import grown_turns, split_view
+from .bucket_sources import grow_turns, split_view
 from .content import PlanContent
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source
-from .random.plan_hash import checked_int
+from .random.plan_hash import check_int
 from .sources.growth import Growth, delta_name, whole_view_name
 from .sources.items_view import ItemsView
-from .sources.views import Delta, OrderView, delta_since
+from .sources.views import Delta, OrderView, view_growth
 
 
-def grown_content(
+def grow_content(
     plan: PlanContent,
     views: Mapping[str, Any],
     step: int,
     bucket_by: object,
 ) -> dict[str, Any]:
     """Return the plan's changed fields: `sources`, `grown` and, with buckets, `segments` and `buckets`."""
-    step = checked_int("grow: step", step, 0, 2**53)
+    step = check_int("grow: step", step, 0, 2**53)
     _check_growth(plan, views, step)
     sources = dict(plan.sources)
     growths = list(plan.grown)
@@ -50,7 +50,7 @@ def grown_content(
         "sources": sources,
         "grown": tuple(growths),
     }
-    changes |= grown_turns(
+    changes |= grow_turns(
         plan,
         sources,
         growths,
@@ -95,7 +95,7 @@ def _next_growth(
     names = {source.source for source in plan.sources.values()}
     if name not in names:
         raise InvalidPlan(f"grow names the source {name!r}; the sources are {sorted(names)}")
-    growths = plan.growths_of(name)
+    growths = plan.source_growths(name)
     if growths:
         last_step = growths[-1].step
         if step <= last_step:
@@ -147,12 +147,12 @@ def _grow_source(
             view = new[bucket]
         else:
             view = _empty_view(stream, old_view, any_new)
-        delta = delta_since(stream, view, old_view)
+        delta = view_growth(stream, view, old_view)
         deltas.append(delta)
 
         # The rest of an epoch that has begun is mixed with the new samples.
         start = used.get(stream, 0)
-        stage = plan.stream_of(stream).stages[-1]
+        stage = plan.stream_stages(stream).stages[-1]
         if delta.view is not None and stage.is_mid_epoch(start):
             full_name = delta_name(stream, number)
             delta_source = replace(source, view=delta.view)
@@ -305,7 +305,7 @@ def restore_growths(
         deltas = []
         for new_view, old_view in pairs:
             # The plan compared the versions when it grew.
-            delta = delta_since(name, new_view, old_view, compare=False)
+            delta = view_growth(name, new_view, old_view, compare=False)
             deltas.append(delta)
         growth = _growth(
             step,

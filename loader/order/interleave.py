@@ -48,7 +48,7 @@ class Interleaving:
     """Label, ascending -> mixture of its sources (`bucket_source`)."""
 
     def turn(self, step: int) -> Turn:
-        segment = self.turns.segment_at(step)
+        segment = self.turns.current_segment(step)
         # In the turns, a step is a batch of one slot: its source is a bucket, its position one of the bucket's steps.
         # int64 [1] each
         label_index, own_step = stream_slots(
@@ -79,10 +79,10 @@ class Interleaving:
         return {
             "by": self.by,
             "edges": edges,
-            **self.dealt_json(self.streams),
+            **self.turns_json(self.streams),
         }
 
-    def dealt_json(
+    def turns_json(
         self,
         labels: Collection[str],
         before: int | None = None,

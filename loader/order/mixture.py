@@ -50,7 +50,7 @@ def epoch_steps(n: int, batch: int) -> int:
     return -(-n // batch)
 
 
-def padded_positions(
+def mask_positions(
     n: int,
     batch: int,
     step: int,
@@ -177,7 +177,7 @@ def stream_slots(
     return source, position
 
 
-def used_before(
+def segment_usage(
     segment: MixtureSegment,
     names: Sequence[str],
     step: int,
@@ -200,7 +200,7 @@ def used_before(
     return used
 
 
-def step_of(
+def position_step(
     segment: MixtureSegment,
     names: Sequence[str],
     name: str,
@@ -238,7 +238,7 @@ class Stream:
     segments: tuple[MixtureSegment, ...]
     """One or more segments, the first from step 0."""
 
-    def segment_at(self, step: int) -> MixtureSegment:
+    def current_segment(self, step: int) -> MixtureSegment:
         """Return the segment in force at a step; the last one if several begin there."""
         begun = bisect_right(
             self.segments,
@@ -247,7 +247,7 @@ class Stream:
         )
         return self.segments[begun - 1]
 
-    def batch_in(self, segment: MixtureSegment) -> int:
+    def segment_batch(self, segment: MixtureSegment) -> int:
         if segment.batch is None:
             return self.batch
         return segment.batch
@@ -255,19 +255,19 @@ class Stream:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Slots per step, for each segment."""
-        sizes = [self.batch_in(segment) for segment in self.segments]
+        sizes = [self.segment_batch(segment) for segment in self.segments]
         return tuple(sizes)
 
     def used_before(self, step: int) -> dict[str, int]:
-        segment = self.segment_at(step)
-        batch = self.batch_in(segment)
-        return used_before(segment, self.names, step, batch)
+        segment = self.current_segment(step)
+        batch = self.segment_batch(segment)
+        return segment_usage(segment, self.names, step, batch)
 
     def step_of(self, name: str, position: int) -> int | None:
         """Return the step that uses a source's position; None if no step does."""
         for segment in reversed(self.segments):
-            batch = self.batch_in(segment)
-            step = step_of(
+            batch = self.segment_batch(segment)
+            step = position_step(
                 segment,
                 self.names,
                 name,
@@ -275,7 +275,7 @@ class Stream:
                 batch,
             )
             # A later segment may begin before this step, and use other positions there.
-            if step is not None and self.segment_at(step) is segment:
+            if step is not None and self.current_segment(step) is segment:
                 return step
         return None
 
@@ -304,7 +304,7 @@ def chain_segments(
     for start, weights in weight_schedule[1:]:
         before = segments[-1]
         batch_before = before.batch or global_batch
-        base = used_before(before, names, start, batch_before)
+        base = segment_usage(before, names, start, batch_before)
         segment = MixtureSegment(
             start_step=start,
             weights=weights,

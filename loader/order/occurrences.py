@@ -16,7 +16,7 @@ from .slots import find_slot
 from .sources.growth import earlier_ordinals
 from .sources.items_view import ItemsView
 from .sources.packing import PackedView
-from .sources.window_view import WindowView, stored_ordinals
+from .sources.window_view import WindowView, view_ordinals
 from .substitutes import MAX_ATTEMPTS, exclusion_mask, substitute, substitutes
 
 
@@ -100,7 +100,7 @@ def occurrences(
     substitutes for a quarantined or removed sample add a tenth.
     """
     views = _source_views(plan, source)
-    before = plan.checked_step(before)
+    before = plan.check_step(before)
     ordinals_by_view: dict[str, list[int] | None] = {}  # None: the view has no such sample
     for view in views:
         ordinals_by_view[view.name] = _view_ordinals(view, key, ordinal)
@@ -155,21 +155,21 @@ def _view_ordinals(
     likely_ordinal: the sample's ordinal in some version; None searches for the key.
     """
     if isinstance(source.view, WindowView):
-        return source.view.windows_at(key)
+        return source.view.key_windows(key)
 
-    if likely_ordinal is not None and _has_key_at(source, likely_ordinal, key):
+    if likely_ordinal is not None and _has_key(source, likely_ordinal, key):
         ordinal = likely_ordinal
     else:
         (ordinal,) = source.view.ordinals([key]).tolist()
     if ordinal < 0:
         return None
     if isinstance(source.view, PackedView):
-        return source.view.table.sequences_of(ordinal)
+        return source.view.table.document_sequences(ordinal)
     entries = _entries(source, ordinal)
     return list(entries) or None  # none if the version has the sample and the view does not
 
 
-def _has_key_at(
+def _has_key(
     source: PlannedSource,
     ordinal: int,
     key: str,
@@ -204,7 +204,7 @@ def _entries(source: PlannedSource, ordinal: int) -> range:
 
 def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
     ordinals = source.view.version_ordinals(np.array([view_ordinal], np.int64))
-    stored = stored_ordinals(source.view, ordinals)
+    stored = view_ordinals(source.view, ordinals)
     return int(stored[0])
 
 
@@ -293,7 +293,7 @@ def _draws_any(
 
 def _ever_excluded(plan: PlanContent, source: PlannedSource) -> I64:
     """Return the version ordinals, ascending, of a view's samples that some step excludes."""
-    growths = plan.growths_of(source.source)
+    growths = plan.source_growths(source.source)
     parts = [np.empty(0, np.int64)]
 
     # Removed by a later growth. It lists ordinals of the version before it: find those in the view's version.
@@ -329,7 +329,7 @@ def _sample_positions(
     ordinals = np.array(view_ordinals, np.int64)
     used_by_stream = plan.used_before(before)
     n_used = used_by_stream.get(source.stream, 0)
-    stream = plan.stream_of(source.stream)
+    stream = plan.stream_stages(source.stream)
     stage = stream.stages[source.growth]
     epochs: Iterable[int] = count(stage.epoch)
     if source.delta:  # mixed into one epoch, the one before the stage's first whole epoch

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InvalidPlan
-from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, split_sources
+from .bucket_sources import bucket_labels, bucket_segments, interleave_parts, split_sources
 from .content import PlanContent
 from .mixture import FILL, chain_segments
 from .planned_source import MixtureSource, PlannedSource, mixture_source, plan_source, source
-from .random.plan_hash import checked_int, plan_json
+from .random.plan_hash import check_int, plan_json
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.items_view import unsupported
 from .sources.packing import PackBy, PackedView, Packing
-from .sources.quarantine import QuarantineKeys, quarantine_of
+from .sources.quarantine import QuarantineKeys, build_quarantine
 from .sources.views import OrderView, synthetic
-from .state import check_state, state_at
-from .substitutes import planned_slots, planned_stack
-from .weights import GlobalBatch, Weight, cut_at, in_force, integer_weights, ramp_of
+from .state import check_state, step_state
+from .substitutes import plan_slots, plan_stack
+from .weights import GlobalBatch, Weight, in_force, integer_weights, parse_ramp, split_schedule
 
 if TYPE_CHECKING:
     from .occurrences import Occurrence, Substituted
@@ -82,7 +82,7 @@ class Plan(PlanContent):
 
         Raises InvalidRuntime for an invalid step; InvalidPlan if all substitutes of a slot are quarantined.
         """
-        return planned_slots(self, step)
+        return plan_slots(self, step)
 
     def stack(
         self,
@@ -94,7 +94,7 @@ class Plan(PlanContent):
 
         Raises: as `slots`; InvalidRuntime if there are more ranks than slots.
         """
-        return planned_stack(self, steps, rank, world_size)
+        return plan_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
         """Return (source name, sample key) of each slot, in canonical order; ("", "") at padding."""
@@ -136,7 +136,7 @@ class Plan(PlanContent):
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state to save once batch step - 1 was delivered: a few hundred bytes of JSON."""
-        return state_at(self, step)
+        return step_state(self, step)
 
     def check_state(self, state: object) -> int:
         """Return the step to continue from. Raises PlanMismatch, naming the fields of the past that differ."""
@@ -160,14 +160,14 @@ class Plan(PlanContent):
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        step = self.checked_step(step)
+        step = self.check_step(step)
         turn = self.turn(step)
-        segment = turn.stream.segment_at(turn.step)
-        return turn.stream.batch_in(segment)
+        segment = turn.stream.current_segment(turn.step)
+        return turn.stream.segment_batch(segment)
 
     def bucket(self, step: int) -> str | None:
         """Return the bucket label of a step's batch; None in a plan without buckets."""
-        step = self.checked_step(step)
+        step = self.check_step(step)
         return self.turn(step).bucket
 
     def grow(
@@ -192,13 +192,13 @@ class Plan(PlanContent):
         Raises InvalidPlan if a version does not continue the previous one, or the plan has packing or padding;
         EmptyView; BatchTooLarge.
         """
-        from .grow import grown_content  # not needed to start a training run, like those below
+        from .grow import grow_content  # not needed to start a training run, like those below
 
-        changes = grown_content(
+        changes = grow_content(
             self,
             views,
             step,
-            bucket_by_of(bucket_by),
+            parse_bucket_by(bucket_by),
         )
         return replace(self, **changes)
 
@@ -267,7 +267,7 @@ def make_plan(
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
-    ramp = ramp_of(global_batch)
+    ramp = parse_ramp(global_batch)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
     packing = None
@@ -285,17 +285,17 @@ def make_plan(
     planned_views = {name: source.view for name, source in sources.items()}
     # Everything but the sources and their mixture, which depend on buckets.
     content: dict[str, Any] = {
-        "seed": checked_int("seed", seed, 0, 2**64 - 1),
+        "seed": check_int("seed", seed, 0, 2**64 - 1),
         "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,
         "first_step": first_step,
         "pack": packing,
-        "quarantine": quarantine_of(quarantine, planned_views),
+        "quarantine": build_quarantine(quarantine, planned_views),
     }
     if bucket_by is None:
         return _plan_without_buckets(sources, weight_schedule, ramp, content)
-    by = bucket_by_of(bucket_by)
+    by = parse_bucket_by(bucket_by)
     if not isinstance(by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
     return _plan_with_buckets(views, by, weight_schedule, ramp, content)
@@ -312,9 +312,9 @@ def _plan_without_buckets(
     weight_schedule: (start step, weights). ramp: (start step, batch size). content: the plan's other fields.
     """
     ramp_steps = [start for start, _ in ramp]
-    segment_weights = cut_at(weight_schedule, ramp_steps)
+    segment_weights = split_schedule(weight_schedule, ramp_steps)
     segment_steps = [start for start, _ in segment_weights]
-    segment_slots = cut_at(ramp, segment_steps)
+    segment_slots = split_schedule(ramp, segment_steps)
     segments = chain_segments(
         segment_weights,
         list(sources),
@@ -343,9 +343,9 @@ def _plan_with_buckets(
     # A segment begins where weights, the batch, or the size of any bucket's batches change.
     ramp_steps = [start for start, _ in ramp]
     size_steps = [start for start, _ in size_schedule]
-    segment_weights = cut_at(weight_schedule, (*ramp_steps, *size_steps))
+    segment_weights = split_schedule(weight_schedule, (*ramp_steps, *size_steps))
     segment_steps = [start for start, _ in segment_weights]
-    segment_slots = cut_at(ramp, segment_steps)
+    segment_slots = split_schedule(ramp, segment_steps)
     segment_sizes = [in_force(size_schedule, start) for start in segment_steps]
     buckets = interleave_parts(
         by.by,
@@ -356,13 +356,13 @@ def _plan_with_buckets(
     )
     return Plan(
         sources=parts,
-        segments=bucketed_segments(segment_weights, segment_slots),
+        segments=bucket_segments(segment_weights, segment_slots),
         buckets=buckets,
         **content,
     )
 
 
-def bucket_by_of(bucket_by: BucketBy | str | None) -> BucketBy | None:
+def parse_bucket_by(bucket_by: BucketBy | str | None) -> BucketBy | None:
     """Return the buckets, by an SQL expression if there is only that."""
     if isinstance(bucket_by, str):
         return bucket(bucket_by)
@@ -389,7 +389,7 @@ def integer_schedule(
         first_allowed = 0
         if weight_schedule:
             first_allowed = weight_schedule[-1][0] + 1
-        start = checked_int(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
+        start = check_int(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
         if unknown:
             raise InvalidPlan(f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}")
         weight_schedule.append((start, integer_weights(mixture)))

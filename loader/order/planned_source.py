@@ -172,7 +172,7 @@ def plan_source(
         shape = choose_shape(
             n,
             view.mean_sample_bytes,
-            _chunk_of(requested),
+            _requested_chunk(requested),
             requested.lanes,
             getattr(view, "decoded_chunk", None),
         )
@@ -187,7 +187,7 @@ def plan_source(
     )
 
 
-def _chunk_of(requested: MixtureSource) -> int | None:
+def _requested_chunk(requested: MixtureSource) -> int | None:
     """Return the chunk that a source asks for; None lets the plan choose by the samples' bytes."""
     if requested.chunk is None and requested.lanes is None:
         return getattr(requested.view, "default_chunk", None)

@@ -1,4 +1,4 @@
-"""L3, L4: compute the slots of one or several steps, in canonical order. Start reading at `stacked_slots`.
+"""L3, L4: compute the slots of one or several steps, in canonical order. Start reading at `stack_slots`.
 
 The mixture (L2) lists the slots of a step in stream order, each with a source and a position in its stream. A slot's
 lane is d = (position in the epoch) mod D. A batch is sorted by bit-reversed lane (L3), and each rank reads one stretch
@@ -64,17 +64,17 @@ class Stacked:
     """Size of each step's global batch."""
 
 
-def slots_at(plan: PlanContent, step: int) -> Slots:
+def step_slots(plan: PlanContent, step: int) -> Slots:
     """Return all slots of a step, each with its own sample.
 
     Raises InvalidRuntime if the step is negative, not a whole number, or beyond int64 positions.
     """
-    step = plan.checked_step(step)
-    stacked = stacked_slots(plan, (step,))
+    step = plan.check_step(step)
+    stacked = stack_slots(plan, (step,))
     return stacked.slots
 
 
-def stacked_slots(
+def stack_slots(
     plan: PlanContent,
     steps: Sequence[int],
     rank: int = 0,
@@ -83,7 +83,7 @@ def stacked_slots(
     """Return one rank's slots in ascending steps, each with its own sample.
 
     Costs O(B) arithmetic per step, and permutations, which cost most, for B / world_size slots. Raises InvalidRuntime:
-    as `slots_at`; if world_size exceeds a batch.
+    as `step_slots`; if world_size exceeds a batch.
     """
     planned = list(plan.sources.values())
     # L2, L3: the whole batches. Which slots are the rank's depends on all of them.

@@ -20,7 +20,7 @@ from .planned_source import PlannedSource
 from .random.plan_hash import content_hash
 from .sources.growth import Growth
 from .sources.items_view import ItemsView
-from .substitutes import planned_slots
+from .substitutes import plan_slots
 
 STATE_FORMAT = 1
 _KINDS: dict[str, type] = {
@@ -35,12 +35,12 @@ _SOURCE_FIELDS = ("view", "n", "chunk", "lanes", "h")
 _SHORT_ID = 18  # 'w-' + 64 bits: enough to name what differs; the hash `plan` covers the whole id
 
 
-def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
+def step_state(plan: PlanContent, step: int) -> dict[str, Any]:
     """Return the state before batch `step` is delivered. Raises InvalidRuntime for an invalid step.
 
     It lists only sources with a weight in a segment that began before `step`: others have decided nothing yet.
     """
-    step = plan.checked_step(step)
+    step = plan.check_step(step)
     digest = ""
     if step > plan.first_step:
         digest = _digest_of_step(plan, step - 1)
@@ -56,7 +56,7 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     """Return the state's "plan", "segments" and "past": what decided the steps before this one."""
     n_steps = step - plan.first_step  # that the plan has decided
     segments = [segment for segment in plan.segments if segment.start_step < n_steps]
-    names = _weighted_sources(segments)
+    names = _source_names(segments)
     # Only growths that decided something: their source has had a weight.
     grown = [growth for growth in plan.grown if growth.step < step and growth.source in names]
     sources = _views_read(plan, names, grown)
@@ -71,11 +71,11 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         past["first_step"] = plan.first_step
     if plan.buckets is not None:
         labels = {source.bucket for source in sources if source.bucket is not None}
-        past["bucket_by"] = plan.buckets.dealt_json(labels, step)
+        past["bucket_by"] = plan.buckets.turns_json(labels, step)
     if plan.pack is not None:
         past["pack"] = plan.pack.to_json()
     if grown:
-        past["grown"] = _grown_json(plan, grown, sources)
+        past["grown"] = _growth_entries(plan, grown, sources)
     source_names = [source.source for source in sources]
     lists = plan.quarantine.to_json(step, source_names)
     if lists:
@@ -103,7 +103,7 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     }
 
 
-def _weighted_sources(segments: Sequence[MixtureSegment]) -> set[str]:
+def _source_names(segments: Sequence[MixtureSegment]) -> set[str]:
     names: set[str] = set()
     for segment in segments:
         names.update(segment.weights)
@@ -127,12 +127,12 @@ def _views_read(
     return views
 
 
-def _grown_json(
+def _growth_entries(
     plan: PlanContent,
     grown: Sequence[Growth],
     sources: Sequence[PlannedSource],
 ) -> list[dict[str, Any]]:
-    entries = plan.grown_json(grown)
+    entries = plan.growths_json(grown)
     if plan.buckets is None:
         return entries
     for entry, growth in zip(entries, grown, strict=True):
@@ -162,7 +162,7 @@ def _short_hash(prefix: str, content: dict[str, Any]) -> str:
 
 
 def _digest_of_step(plan: PlanContent, step: int) -> str:
-    slots = planned_slots(plan, step)
+    slots = plan_slots(plan, step)
     return planned_digest(step, slots, plan)
 
 
@@ -173,7 +173,7 @@ def check_state(plan: PlanContent, state: object) -> int:
     FormatTooNew if a newer package saved it; InvalidRuntime if its step is invalid.
     """
     saved = _well_formed(state)
-    step = plan.checked_step(saved["step"])
+    step = plan.check_step(saved["step"])
     own = _past(plan, step)
     differences = _differences(saved["past"], own["past"])
     differences += _segment_differences(saved["segments"], own["segments"])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .content import PlanContent
-from .mixture import MASK, MixtureSegment, Stream, padded_positions, stream_slots
+from .mixture import MASK, MixtureSegment, Stream, mask_positions, stream_slots
 from .planned_source import PlannedSource
 from .random.keyed_permutation import I64
 
@@ -40,7 +40,7 @@ class SegmentSteps(NamedTuple):
 
     @property
     def batch(self) -> int:
-        return self.stream.batch_in(self.segment)
+        return self.stream.segment_batch(self.segment)
 
 
 def slots_in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlots:
@@ -50,15 +50,15 @@ def slots_in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlot
     for stretch in stretches:
         batches += [stretch.batch] * stretch.n_steps
     if plan.boundary == MASK:
-        return _padded_epochs(plan, steps, batches)
+        return _pad_epochs(plan, steps, batches)
 
     if len(stretches) == 1:  # the usual case, without a copy
-        stream, position = _mixed_slots(plan, stretches[0])
+        stream, position = _mix_slots(plan, stretches[0])
     else:
         streams = []
         positions = []
         for stretch in stretches:
-            part_stream, part_position = _mixed_slots(plan, stretch)
+            part_stream, part_position = _mix_slots(plan, stretch)
             streams.append(part_stream)
             positions.append(part_position)
         stream = np.concatenate(streams)
@@ -81,12 +81,12 @@ def _segment_steps(
     """Return the steps as stretches, in order: consecutive steps in one segment of one stream."""
     first_step = steps[0]
     last_step = steps[-1]
-    plan.checked_step(first_step)  # raises; the steps ascend, so those between need no check
-    plan.checked_step(last_step)
+    plan.check_step(first_step)  # raises; the steps ascend, so those between need no check
+    plan.check_step(last_step)
     if plan.buckets is None:
         stream = plan.turn(first_step).stream
-        segment = stream.segment_at(first_step)
-        is_one_segment = segment is stream.segment_at(last_step)
+        segment = stream.current_segment(first_step)
+        is_one_segment = segment is stream.current_segment(last_step)
         n_steps = last_step - first_step + 1
         is_gapless = n_steps == len(steps)
         if is_one_segment and is_gapless:  # the usual case, without a loop over the steps
@@ -99,7 +99,7 @@ def _segment_steps(
 
     stretches: list[SegmentSteps] = []
     for stream, step in stream_steps:
-        segment = stream.segment_at(step)
+        segment = stream.current_segment(step)
         if stretches:
             last = stretches[-1]
             is_same_segment = last.stream is stream and last.segment is segment
@@ -118,7 +118,7 @@ def _segment_steps(
     return stretches
 
 
-def _mixed_slots(plan: PlanContent, stretch: SegmentSteps) -> tuple[I64, I64]:
+def _mix_slots(plan: PlanContent, stretch: SegmentSteps) -> tuple[I64, I64]:
     """Return (source as index into `plan.source_names`, i_k) of each slot of these steps, int64 [m] each."""
     stream_names = stretch.stream.names
     source, position = stream_slots(
@@ -138,7 +138,7 @@ def _mixed_slots(plan: PlanContent, stretch: SegmentSteps) -> tuple[I64, I64]:
     return source_in_plan, position
 
 
-def _padded_epochs(
+def _pad_epochs(
     plan: PlanContent,
     steps: Sequence[int],
     batches: list[int],
@@ -150,7 +150,7 @@ def _padded_epochs(
     positions_in_epoch = []
     for batch, step in zip(batches, steps, strict=True):
         own_step = step - plan.first_step
-        step_epoch, step_positions = padded_positions(n, batch, own_step)
+        step_epoch, step_positions = mask_positions(n, batch, own_step)
         epochs.append(np.full(batch, step_epoch, np.int64))
         positions_in_epoch.append(step_positions)
     epoch = np.concatenate(epochs)

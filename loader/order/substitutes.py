@@ -8,32 +8,32 @@ from numpy.typing import NDArray
 from ..errors import InvalidPlan
 from .content import PlanContent
 from .random.keyed_permutation import I64
-from .slots import Slots, Stacked, locate_samples, stacked_slots
-from .sources.growth import earlier_ordinals, removed_since
-from .sources.window_view import stored_ordinals
+from .slots import Slots, Stacked, locate_samples, stack_slots
+from .sources.growth import earlier_ordinals, find_removals
+from .sources.window_view import view_ordinals
 from .stream_order import epoch_positions
 
 MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are no accident
 
 
-def planned_slots(plan: PlanContent, step: int) -> Slots:
+def plan_slots(plan: PlanContent, step: int) -> Slots:
     """Return a step's slots, with substitutes for quarantined samples.
 
     Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
     InvalidPlan if all substitutes of a slot are quarantined.
     """
-    step = plan.checked_step(step)
-    return planned_stack(plan, (step,)).slots
+    step = plan.check_step(step)
+    return plan_stack(plan, (step,)).slots
 
 
-def planned_stack(
+def plan_stack(
     plan: PlanContent,
     steps: Sequence[int],
     rank: int = 0,
     world_size: int = 1,
 ) -> Stacked:
-    """Return one rank's slots as `stacked_slots` does, with substitutes as in `planned_slots`."""
-    stacked = stacked_slots(plan, steps, rank, world_size)
+    """Return one rank's slots as `stack_slots` does, with substitutes as in `plan_slots`."""
+    stacked = stack_slots(plan, steps, rank, world_size)
     removes_samples = any(len(growth.removed) for growth in plan.grown)
     excludes_samples = removes_samples or bool(plan.quarantine.lists)
     # Packed sequences keep their slots: their quarantined documents are masked.
@@ -157,10 +157,10 @@ def exclusion_mask(
     """
     name = plan.source_names[source]
     planned = plan.sources[name]
-    growths = plan.growths_of(planned.source)
+    growths = plan.source_growths(planned.source)
     # Growths and lists name episodes, not windows.
-    ordinals = stored_ordinals(planned.view, ordinals)
-    is_excluded = removed_since(growths, planned.growth, step, ordinals)
+    ordinals = view_ordinals(planned.view, ordinals)
+    is_excluded = find_removals(growths, planned.growth, step, ordinals)
     # A quarantine list holds ordinals of the version in force when it was added. So look the samples up in each earlier
     # version, too.
     versions = earlier_ordinals(growths, planned.growth, ordinals)

@@ -7,7 +7,7 @@ from math import gcd, lcm
 from typing import Any, TypeVar
 
 from ..errors import InvalidPlan
-from .random.plan_hash import MAX_GLOBAL_BATCH, checked_int
+from .random.plan_hash import MAX_GLOBAL_BATCH, check_int
 
 MAX_TOTAL_WEIGHT = 2**16
 
@@ -112,13 +112,13 @@ def _first_weights(weights: Mapping[str, int]) -> str:
     return "{" + text + "}"
 
 
-def ramp_of(value: object) -> list[tuple[int, int]]:
+def parse_ramp(value: object) -> list[tuple[int, int]]:
     """Return (start step, slots) pairs of a global batch, from step 0 on."""
 
-    def checked_batch(name: str, slots: Any) -> int:
-        return checked_int(name, slots, 1, MAX_GLOBAL_BATCH)
+    def check_batch(name: str, slots: Any) -> int:
+        return check_int(name, slots, 1, MAX_GLOBAL_BATCH)
 
-    return steps_of("global_batch", value, checked_batch)
+    return steps_of("global_batch", value, check_batch)
 
 
 def steps_of(
@@ -144,7 +144,7 @@ def steps_of(
         except (TypeError, ValueError):
             raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
         start_name = f"{name} entry {number}: step"
-        start = checked_int(start_name, start, low, high)
+        start = check_int(start_name, start, low, high)
         value_name = f"{name} from step {start}"
         value = checked(value_name, value)
         low = start + 1
@@ -173,7 +173,7 @@ def in_force(
     return value
 
 
-def cut_at(
+def split_schedule(
     schedule: Sequence[tuple[int, T]],
     starts: Iterable[int],
 ) -> list[tuple[int, T]]:

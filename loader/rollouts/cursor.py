@@ -35,7 +35,7 @@ class Cursor:
     def to_json(self) -> dict[str, Any]:
         undecided = []
         for part, ranges in sorted(self.ranges.items()):
-            undecided.append([part, _stored_ranges(ranges)])
+            undecided.append([part, _parse_ranges(ranges)])
         return {
             "version": self.version,
             "parts": self.parts,
@@ -55,7 +55,7 @@ class Cursor:
             if number <= before:
                 raise ValueError(f"part {number} of `left` comes after part {before}")
             before = number
-            ranges[number] = _checked_ranges(stored)
+            ranges[number] = _check_ranges(stored)
         return Cursor(
             version=text(body["version"]),
             parts=n_parts,
@@ -84,7 +84,7 @@ def row_ranges(rows: Int64s) -> Int64s:
     )
 
 
-def rows_in(ranges: Int64s) -> Int64s:
+def range_rows(ranges: Int64s) -> Int64s:
     """Return int64 [rows], ascending: the rows of ranges. Check the ranges' bounds first: they may be damaged."""
     firsts = ranges[:, 0]
     stops = ranges[:, 1]
@@ -118,19 +118,19 @@ def by_part(parts: Int64s, rows: Int64s) -> dict[int, Int64s]:
     return ranges
 
 
-def _stored_ranges(ranges: Int64s) -> list[list[int]] | str:
+def _parse_ranges(ranges: Int64s) -> list[list[int]] | str:
     if len(ranges) <= MOST_RANGES:
         pairs: list[list[int]] = ranges.tolist()
         return pairs
     n_rows = int(ranges[-1, 1])  # up to the last undecided one
     is_undecided = np.zeros(n_rows, bool)
-    undecided = rows_in(ranges)
+    undecided = range_rows(ranges)
     is_undecided[undecided] = True
     bitmap = pack(is_undecided)
     return base64.b64encode(bitmap).decode()
 
 
-def _checked_ranges(stored: object) -> Int64s:
+def _check_ranges(stored: object) -> Int64s:
     if isinstance(stored, str):
         ranges = _ranges_in_bitmap(stored)
     else:
@@ -157,14 +157,14 @@ def _ranges_in_bitmap(stored: str) -> Int64s:
 
 def _ranges_in_pairs(stored: object) -> Int64s:
     bounds: list[int] = []
-    for first, stop in checked_list(stored):
+    for first, stop in check_list(stored):
         bounds.append(whole_number(first, MOST_ROWS))
         bounds.append(whole_number(stop, MOST_ROWS))
     pairs = np.array(bounds, np.int64)
     return pairs.reshape(-1, 2)
 
 
-def checked_list(value: object) -> Iterable[Any]:
+def check_list(value: object) -> Iterable[Any]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r:.80} is no list")
     return value

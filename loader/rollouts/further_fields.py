@@ -32,7 +32,7 @@ def further_fields(
         array = token_arrays.any_array(where, value)
         rule = FIELD_RULES.get(field)
         if rule is not None:
-            array = _checked(
+            array = _check_array(
                 where,
                 array,
                 rule,
@@ -44,13 +44,13 @@ def further_fields(
     return arrays
 
 
-def _checked(
+def _check_array(
     where: str,
     array: NDArray[Any],
     rule: FieldRule,
     n_tokens: int,
 ) -> NDArray[Any]:
-    converted = _converted(where, array, rule)
+    converted = _convert_array(where, array, rule)
     if rule.row_count is RowCount.PER_TOKEN:
         token_arrays.check_length(where, converted, n_tokens)
     if rule.is_finite:
@@ -73,7 +73,7 @@ def _check_kept(
         raise InvalidSample(f"rollout {key!r}: {KEPT} has {n_values} values, the sum of {KEPT_N} is {n_kept}")
 
 
-def _converted(
+def _convert_array(
     where: str,
     array: NDArray[Any],
     rule: FieldRule,

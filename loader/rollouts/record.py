@@ -15,7 +15,7 @@ from ..dataset.log.entries import DAMAGED
 from ..errors import AlreadyExists, Corrupt, Forbidden, FormatTooNew, ObjectNotFound, PlanMismatch
 from ..json_text import parse_json_object
 from ..storage import Store
-from .cursor import Cursor, checked_list, text, whole_number
+from .cursor import Cursor, check_list, text, whole_number
 from .decide import DecisionRule
 
 FORMAT = 2
@@ -156,7 +156,7 @@ def record_body(name: str, data: bytes) -> dict[str, Any]:
     return body
 
 
-def decision_in(body: Mapping[str, Any], run: str, step: int) -> DecisionRecord:
+def parse_decision(body: Mapping[str, Any], run: str, step: int) -> DecisionRecord:
     """Return the decision in a record's JSON. Raises: one of `DAMAGED` unless it is of this run and step."""
     record = DecisionRecord.from_json(body)
     if (record.run, record.step) != (run, step):
@@ -164,7 +164,7 @@ def decision_in(body: Mapping[str, Any], run: str, step: int) -> DecisionRecord:
     return record
 
 
-def like_in(body: Mapping[str, Any], key: str) -> LikeRecord:
+def parse_like(body: Mapping[str, Any], key: str) -> LikeRecord:
     """Return the run that a run repeats, from a record's JSON. Raises: one of `DAMAGED` unless it is named `key`."""
     record = LikeRecord(
         run=text(body["run"]),
@@ -210,7 +210,7 @@ def _counts(value: Any) -> dict[str, Any]:
     for name in _COUNTED:
         counts[name] = whole_number(value[name], MOST_COUNT)
     entries = []
-    for env, quartile, trained, withheld in checked_list(value["by"]):
+    for env, quartile, trained, withheld in check_list(value["by"]):
         entry = [
             text(env),
             whole_number(quartile, 3),
@@ -341,9 +341,9 @@ class RunRecords:
                 "the run of loader.online a name of its own"
             )
         try:
-            return decision_in(body, self.run, step)
+            return parse_decision(body, self.run, step)
         except DAMAGED as error:
-            raise self._damaged(key, error) from error
+            raise self._damage_error(key, error) from error
 
     def _read_like(self) -> LikeRecord | None:
         keys = [info.key for info in self._store.list(like_folder(self.run))]
@@ -359,9 +359,9 @@ class RunRecords:
         try:
             if body is None:
                 raise ValueError("it was deleted")
-            return like_in(body, keys[0])
+            return parse_like(body, keys[0])
         except DAMAGED as error:
-            raise self._damaged(keys[0], error) from error
+            raise self._damage_error(keys[0], error) from error
 
     def _read_body(self, key: str) -> dict[str, Any] | None:
         try:
@@ -373,9 +373,9 @@ class RunRecords:
         except FormatTooNew:
             raise
         except DAMAGED as error:
-            raise self._damaged(key, error) from error
+            raise self._damage_error(key, error) from error
 
-    def _damaged(self, key: str, error: Exception) -> Corrupt:
+    def _damage_error(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(
             f"{self._store.url}/{key} is no record of a decision ({error}): it was damaged. Restore it from a mirror, "
             "or give the run another name and pass like= and until= to repeat its steps before this one"

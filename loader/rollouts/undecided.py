@@ -12,7 +12,7 @@ from ..dataset.tables.parquet import integers, take_rows
 from ..dataset.versions.sample_rows import columns_of_rows
 from ..dataset.versions.version import Version
 from ..errors import Corrupt, InvalidSample, PlanMismatch
-from .cursor import Cursor, by_part, rows_in
+from .cursor import Cursor, by_part, range_rows
 from .decide import GroupChoice, Verdict
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -72,7 +72,7 @@ def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list
     transaction = None
     new_parts = range(cursor.parts, len(parts))
     for position in [*sorted(cursor.ranges), *new_parts]:
-        own = transaction_of(parts, position)
+        own = part_transaction(parts, position)
         if n_rows >= block_rows and own != transaction:
             yield block
             block = []
@@ -85,7 +85,7 @@ def _blocks(parts: PartsTable, cursor: Cursor, block_rows: int) -> Iterator[list
         yield block
 
 
-def transaction_of(parts: PartsTable, position: int) -> str:
+def part_transaction(parts: PartsTable, position: int) -> str:
     part = parts.id(position)
     transaction, _, _ = part.rpartition("-")  # a part is named <transaction>-<name>
     return transaction
@@ -105,11 +105,11 @@ def _rows_of_parts(
     first_position = -1  # of the transaction's first part in the block
     transaction = None
     for position in positions:
-        own = transaction_of(parts, position)
+        own = part_transaction(parts, position)
         if own != transaction:
             transaction = own
             first_position = position
-        rows, ordinals = _undecided_rows(version, cursor, position)
+        rows, ordinals = _open_rows(version, cursor, position)
         n_rows = len(rows)
         part = np.full(n_rows, position)
         first = np.full(n_rows, first_position)
@@ -123,7 +123,7 @@ def _rows_of_parts(
     return _with_columns(version, joined)
 
 
-def _undecided_rows(
+def _open_rows(
     version: Version,
     cursor: Cursor,
     position: int,
@@ -140,7 +140,7 @@ def _undecided_rows(
                 f"part {parts.id(position)} of {version.name} has {n_rows} rows; the record of a decision counts "
                 f"{stop}: it was damaged. Restore follows/ from a mirror"
             )
-        rows = rows_in(ranges)
+        rows = range_rows(ranges)
     first_ordinal = int(parts.first_ordinal[position])
     if position not in parts.live_rows:
         return rows, first_ordinal + rows
@@ -270,7 +270,7 @@ def rows_of_decision(rows: pa.Table, after: Cursor) -> pa.Table:
     for part, ranges in after.ranges.items():
         bounds = np.searchsorted(parts, [part, part + 1])
         own = slice(*bounds.tolist())  # the rows of the part
-        undecided = rows_in(ranges)
+        undecided = range_rows(ranges)
         is_undecided = np.isin(part_rows[own], undecided)
         is_decided[own] &= ~is_undecided
     numbers = np.flatnonzero(is_decided)

@@ -31,7 +31,7 @@ from .maker_text import TRAINING_THREAD, describe_ahead, describe_trials, maker_
 from .making.assemble import Assembler
 from .making.prefetch import BatchMaker, Bound, InlineExecutor, Prefetch, making
 from .metrics import Metrics
-from .recipe.recipe import one_of, whole_number
+from .recipe.recipe import check_word, whole_number
 from .run_delay import process_delay_s
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Execution:
 
         For processes, start the server that forks them, and set `_sent_bytes`, which `_count` needs.
         """
-        one_of("executor", executor, EXECUTORS)
+        check_word("executor", executor, EXECUTORS)
         if executor == "processes":
             if self._workers_option == 0:
                 raise InvalidRuntime(
@@ -303,7 +303,7 @@ class Execution:
         from .workers.pool import WorkerPool  # 15 ms, not needed for threads
         from .workers.startup_message import StartupMessage
 
-        cache = self._cache.shared_by(workers)
+        cache = self._cache.per_process(workers)
         message = StartupMessage.of(self._assembler.recipe, cache, values)
         return WorkerPool(message, workers, self._bound.least, self._metrics)
 

@@ -8,7 +8,7 @@ from .contention import Contention, Measurement
 from .executor import EXECUTORS, Execution
 from .items.first_maker import first_maker, processes_instead
 from .maker_text import TRAINING_THREAD
-from .recipe.recipe import one_of
+from .recipe.recipe import check_word
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
@@ -53,7 +53,7 @@ class ItemExecution(Execution):
         self._move("processes", workers, why)
 
     def _prepare_first_maker(self, executor: object, *, has_copy_thread: bool) -> tuple[str, str]:
-        one_of("executor", executor, EXECUTORS)
+        check_word("executor", executor, EXECUTORS)
         if executor == "processes":
             return super()._prepare_first_maker(executor, has_copy_thread=has_copy_thread)
         name, why = first_maker(executor, self._workers_option, has_copy_thread)

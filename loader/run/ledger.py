@@ -175,7 +175,7 @@ def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
     store = primary_of(root.store)
     for info in store.list(prefix):
         for line in store.get(info.key).data.splitlines():
-            entry = _parsed(line, f"{root.url}/{info.key}")
+            entry = _parse_line(line, f"{root.url}/{info.key}")
             entries.setdefault(entry.identity, entry)
     return sorted(
         entries.values(),
@@ -187,7 +187,7 @@ def _folder(plan_hash: str) -> str:
     return f"ledgers/{plan_hash}/"
 
 
-def _parsed(line: bytes, name: str) -> Substitution:
+def _parse_line(line: bytes, name: str) -> Substitution:
     try:
         body = parse_json_object(line)
         if body["format"] > LEDGER_FORMAT:

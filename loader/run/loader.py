@@ -20,10 +20,10 @@ from .executor import Execution, Executor, Workers
 from .ledger import Budget, open_ledger
 from .making.assemble import Assembler
 from .making.prefetch import prefetch_bound
-from .metrics import Metrics, Status, StepTiming, shown
+from .metrics import Metrics, Status, StepTiming, show_progress
 from .recipe.decode import ByBucket, Decode, Transform
-from .recipe.recipe import Recipe, bounds, one_of, steps_of_run
-from .recipe.world import World, checked_micro_batch, micro_count, micros_before
+from .recipe.recipe import Recipe, bounds, check_word, steps_of_run
+from .recipe.world import World, check_micro_batch, count_micros, micro_count
 
 if TYPE_CHECKING:
     from .device.stage import Delivery
@@ -115,8 +115,8 @@ class Loader:
         ledger: Root | None = None,
         trail: "Trail | RunRecorder | None" = None,
     ) -> None:
-        one_of("framework", framework, FRAMEWORKS)
-        one_of("on_corrupt", on_corrupt, ON_CORRUPT)
+        check_word("framework", framework, FRAMEWORKS)
+        check_word("on_corrupt", on_corrupt, ON_CORRUPT)
         self._budget = Budget(corrupt_budget)
         self.plan = plan
         self._end, position_limit = bounds(plan, epochs, steps)
@@ -158,7 +158,7 @@ class Loader:
         self._next_lock = Lock()
         self._micro_batch: int | None = None
         if micro_batch is not None:
-            self._micro_batch = checked_micro_batch(plan, self.world, micro_batch)
+            self._micro_batch = check_micro_batch(plan, self.world, micro_batch)
         self._remaining_micros: list[Batch] = []  # micro batches that the current step still has
         self._trail = trail
         if trail is None:
@@ -263,7 +263,7 @@ class Loader:
         end = steps_of_run(self._end)
         if self._micro_batch is None:
             return end
-        return micros_before(self.plan, end, self.world.world_size, self._micro_batch)
+        return count_micros(self.plan, end, self.world.world_size, self._micro_batch)
 
     @property
     def workers(self) -> int:
@@ -293,7 +293,7 @@ class Loader:
         epoch.
         """
         self._check_usable()
-        batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
+        batch = self._assembler.batch(self.plan.check_step(step), alone=True)
         self._record_substitutions(batch)
         if self._delivery is None:
             return batch
@@ -301,7 +301,7 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""
-        self._step = self.plan.checked_step(step)
+        self._step = self.plan.check_step(step)
         self._remaining_micros = []
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
@@ -362,7 +362,7 @@ class Loader:
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
         """Return the batches. If `stream` (stderr) is a terminal, write the status line to it twice a second."""
-        return shown(self, self.status_line, stream)
+        return show_progress(self, self.status_line, stream)
 
     def close(self) -> None:
         """Store the ledger, and end the loader's threads and processes; stores stay open. Raises: StoreError."""
@@ -396,9 +396,9 @@ class Loader:
     def _open_recorder(
         self, trail: "Trail | RunRecorder", recipe: Recipe, epochs: int | None
     ) -> "Recorder | None":
-        from .trail.recorder import recorder_of  # only for runs with a run log
+        from .trail.recorder import begin_recorder  # only for runs with a run log
 
-        recorder = recorder_of(trail, recipe, epochs)
+        recorder = begin_recorder(trail, recipe, epochs)
         if recorder is not None:
             weakref.finalize(self, recorder.loader_dropped)
         return recorder
@@ -407,9 +407,9 @@ class Loader:
         # Such a loader's batches are numpy's, so on(None) then means JAX's default device.
         if device is None and not self._began_on_jax_device:
             return None
-        from .device.stage import Delivery, backend_of
+        from .device.stage import Delivery, device_backend
 
-        backend = backend_of(device, self._framework, default=self._began_on_jax_device)
+        backend = device_backend(device, self._framework, default=self._began_on_jax_device)
         if backend is None:
             return None
         self._execution.begin_copy_thread()

@@ -37,7 +37,7 @@ def describe_ahead(bound: Bound, prefetch: Prefetch | None) -> str:
     """Return how many bytes of batches are made ahead, and why. prefetch: None before the first batch."""
     most_bytes = bound.least
     if prefetch is not None:
-        most_bytes = prefetch.bound_bytes
+        most_bytes = prefetch.max_bytes
     ahead = f"up to {_mib(most_bytes)} are made ahead"
     if prefetch is not None and prefetch.batch_bytes is not None:
         batch_mib = _mib(prefetch.batch_bytes)

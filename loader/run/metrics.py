@@ -278,7 +278,7 @@ LIMITS = {
 """Stage -> name of the bottleneck."""
 
 
-def limited_by(
+def find_bottleneck(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
 ) -> str | None:
     """Return the bottleneck: a value of LIMITS, "consumer", "copying" or "peers"; None without measurements.
@@ -360,12 +360,12 @@ class Status:
             f"{rate('fetched_bytes_total') / 1e6:,.1f} MB/s",
             f"training waits {spent['consumer'] / elapsed_s:.0%}",
             f"{who}: {shares}" if shares else "",
-            f"limited by: {limit}" if (limit := limited_by(metrics, before, ahead=ahead)) else "",
+            f"limited by: {limit}" if (limit := find_bottleneck(metrics, before, ahead=ahead)) else "",
         ]
         return "  ".join(part for part in parts if part).replace("%", " %")
 
 
-def shown(
+def show_progress(
     batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
 ) -> Iterator[Batch]:
     """Yield the batches; if `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`."""

@@ -17,7 +17,7 @@ from ..order.random.generators import sample_generator
 from ..order.slots import Slots, rank_slice
 from ..order.sources.items_view import ItemsView, missing_text
 from ..order.sources.packing import PackedView
-from ..order.sources.window_view import stored_ordinals
+from ..order.sources.window_view import view_ordinals
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.substitution import Substitution
@@ -30,7 +30,7 @@ from .recipe.rank_slots import real_slots
 from .recipe.recipe import Recipe, RecordedSubstitutions, SlotEntries, bounds, stored_view
 from .recipe.world import World
 from .trail.slot_columns import array_bytes
-from .trail.trail import CodeFacts, decoders_of, library_versions, transforms_of
+from .trail.trail import CodeFacts, decoder_facts, library_versions, transform_facts
 
 Sample = dict[str, Any]
 MAX_DRAWS = 32
@@ -72,7 +72,7 @@ class SlotReplay:
         return f"step {self.step} slot {self.slot}: {self.address.describe()}{how}"
 
 
-def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
+def slot_address(plan: Plan, slots: Slots, row: int) -> SampleAddress:
     view, ordinal = list(plan.sources.values())[int(slots.source[row])].view, int(slots.ordinal[row])
     if isinstance(view, PackedView):
         return sequence_address(view, ordinal)
@@ -82,7 +82,7 @@ def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
         return item_address(view, ordinal)
     stored = stored_view(view)
     assert stored is not None  # the only views that `Recipe` accepts
-    ordinals = stored_ordinals(view, np.array([ordinal], np.int64))
+    ordinals = view_ordinals(view, np.array([ordinal], np.int64))
     (address,) = stored.version.address(ordinals, stored.fields)
     return address
 
@@ -96,8 +96,8 @@ def seen(
     transform: Transform | None,
 ) -> SlotReplay:
     """Return one slot's replay. slots: only that slot. decoded: the sample, or its error."""
-    key = generators.position_of(plan, slots, 0)
-    address = address_of(plan, slots, 0)
+    key = generators.slot_position(plan, slots, 0)
+    address = slot_address(plan, slots, 0)
 
     def transformed(sample: Sample, rng: np.random.Generator | None = None) -> Sample:
         if transform is None:
@@ -144,7 +144,7 @@ class _Recording(np.random.Generator):
         ):
             return attribute
 
-        def drawn(*args: Any, **named: Any) -> Any:
+        def record_draw(*args: Any, **named: Any) -> Any:
             value = attribute(*args, **named)
             self.n_draws += 1
             if len(self.draws) < MAX_DRAWS:
@@ -152,7 +152,7 @@ class _Recording(np.random.Generator):
                 self.draws.append(f"{name}({_short(', '.join(words))}) = {_short(str(value))}")
             return value
 
-        return drawn
+        return record_draw
 
     def listed(self) -> tuple[str, ...]:
         more = self.n_draws - len(self.draws)
@@ -231,7 +231,7 @@ class Replay:
         self._limit = bounds(plan, epochs, None)[1]
         self._pool, self._run = range_threads(plan)
         self._world = World.of(0, 1)
-        self._assembler = self._assembler_of(self._world)
+        self._assembler = self._world_assembler(self._world)
         self._closed = False
 
     @property
@@ -260,7 +260,7 @@ class Replay:
         indexes, but makes the items of datasets.
         """
         self._check_open()
-        n = self.plan.batch_size(self.plan.checked_step(step))
+        n = self.plan.batch_size(self.plan.check_step(step))
         chosen: dict[int, SlotEntries] = {}
         answers: list[bool | None] = []
         answer: bool | None
@@ -273,7 +273,7 @@ class Replay:
             elif self.missing_datasets:
                 answer, laid = None, {}
             elif options:
-                answer, laid = self._settled(step, world, digest, options)
+                answer, laid = self._settle_step(step, world, digest, options)
             else:
                 answer, laid = False, {}
             answers.append(answer)
@@ -282,7 +282,7 @@ class Replay:
             self._choose(step, chosen)
         return None if None in answers else all(answers)
 
-    def _settled(
+    def _settle_step(
         self, step: int, world: World, digest: int, options: Mapping[int, Sequence[SlotEntries]]
     ) -> tuple[bool | None, dict[int, SlotEntries]]:
         self._choose(step, {})
@@ -310,10 +310,12 @@ class Replay:
 
     def _choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
         self._recorded.choose(step, chosen)
-        self._of(self._world.rank, self._world.world_size, anew=True)  # the old one may have planned the step
+        self._rank_assembler(
+            self._world.rank, self._world.world_size, anew=True
+        )  # the old one may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
-        slots, _ = real_slots(self._of(rank, world_size).recipe, self.plan.checked_step(step))
+        slots, _ = real_slots(self._rank_assembler(rank, world_size).recipe, self.plan.check_step(step))
         return slots
 
     def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
@@ -322,7 +324,7 @@ class Replay:
         Reads only indexes, but makes the items of datasets. Raises: InvalidRuntime, also if a sample's dataset is
         missing; errors of reading indexes; Corrupt for an item that is damaged now.
         """
-        return self._of(rank, world_size).digest(self.plan.checked_step(step))
+        return self._rank_assembler(rank, world_size).digest(self.plan.check_step(step))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
         """Return a rank's part of a step.
@@ -330,7 +332,7 @@ class Replay:
         Raises: InvalidRuntime; Corrupt if none of its samples is readable; TransformFailed; errors of a store that does
         not respond.
         """
-        return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
+        return self._rank_assembler(rank, world_size).batch(self.plan.check_step(step), alone=True)
 
     def each(
         self,
@@ -350,8 +352,8 @@ class Replay:
 
         Raises: as `batch`; errors of `take`.
         """
-        assembler = self._of(rank, world_size)
-        return assembler.each(self.plan.checked_step(step), take, skip_missing=skip_missing)
+        assembler = self._rank_assembler(rank, world_size)
+        return assembler.each(self.plan.check_step(step), take, skip_missing=skip_missing)
 
     def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the transform's random draws.
@@ -360,7 +362,7 @@ class Replay:
         InvalidRuntime if the slot is padding or not in the step; errors of a store that does not respond.
         """
         self._check_open()
-        n = self.plan.batch_size(self.plan.checked_step(step))
+        n = self.plan.batch_size(self.plan.check_step(step))
         if not 0 <= slot < n:
             raise InvalidRuntime(f"slot = {slot}; step {step} has slots 0 to {n - 1}")
         captured: list[dict[str, Any]] = []
@@ -373,7 +375,7 @@ class Replay:
         slots, rows = real_slots(recipe, step)
         if not len(rows):
             raise InvalidRuntime(f"slot {slot} of step {step} is padding")
-        transform = self._recipe(recipe.world).transform_of(int(slots.source[0]))
+        transform = self._recipe(recipe.world).source_transform(int(slots.source[0]))
         decoded: dict[str, Any] | PenstockError
         missing = self.missing_datasets.get(self.plan.source_names[int(slots.source[0])])
         if missing is not None:
@@ -399,7 +401,7 @@ class Replay:
 
     def functions(self) -> Functions:
         recipe = self._recipe(self._world)
-        return Functions(transforms_of(recipe), decoders_of(recipe), library_versions())
+        return Functions(transform_facts(recipe), decoder_facts(recipe), library_versions())
 
     def close(self) -> None:
         self._closed = True
@@ -419,11 +421,11 @@ class Replay:
         if self._closed:
             raise InvalidRuntime("this Replay is closed; make a new one")
 
-    def _of(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
+    def _rank_assembler(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
         self._check_open()
         world = World.of(rank, world_size)
         if anew or world != self._world:
-            assembler = self._assembler_of(world)
+            assembler = self._world_assembler(world)
             self._assembler.close()
             self._assembler, self._world = assembler, world
         return self._assembler
@@ -438,6 +440,6 @@ class Replay:
             **self._how,  # type: ignore[arg-type]
         )
 
-    def _assembler_of(self, world: World) -> Assembler:
+    def _world_assembler(self, world: World) -> Assembler:
         # (keeps no memory for a next batch, which rarely comes)
         return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run, kept=0)

@@ -10,7 +10,7 @@ import numpy as np
 
 import loader
 from loader.errors import DecodeFailed, MissingDependency
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.fields import last_word, load
 from loader.modalities.video.container_checks import check_tables
 from loader.modalities.video.packet_table import read_packets
@@ -141,7 +141,7 @@ def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) ->
 
 
 def _decoded(field: str, data: bytes) -> object:
-    return decoder_for(field, bits=8)(data, None)
+    return find_decoder(field, bits=8)(data, None)
 
 
 def _flat(pixels: Any) -> "Image":

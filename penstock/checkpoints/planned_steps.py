@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loader import Root
 from loader.api.decided_plans import DecidedPlans
-from loader.api.report import reports_of
+from loader.api.report import run_reports
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.tables.parquet import parse_table
 from loader.errors import Corrupt, InvalidRuntime
@@ -109,7 +109,7 @@ def _other_sources(root: Root, saved: Store, run: str, markers: Sequence[int]) -
         if plan:
             yield PlannedSteps(plan=plan, first=first, end=step)
             first = step
-    for report in reports_of(root, run):
+    for report in run_reports(root, run):
         yield PlannedSteps(plan=report.plan, first=report.first_step, end=report.last_step + 1)
     yield from _recorded_starts(primary_of(root.store), run)
 

@@ -7,7 +7,7 @@ from typing import Any
 from loader import Root
 from loader.dataset.log.state import Deny
 from loader.dataset.publishing.apply_denies import DenyEntries
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import TakedownNotFound
 
 from ..compute.attach import outcomes_anew
@@ -72,7 +72,7 @@ def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
 
 def _looked(unit: KeysUnit, node: Node) -> KeysResult:
     store = node.open(unit.root)
-    denies = [one for one in root_over(store).state.denies if one.n <= unit.newest]
+    denies = [one for one in root_in_store(store).state.denies if one.n <= unit.newest]
     deny = next((one for one in denies if one.n == unit.n), None)
     if deny is None:
         raise TakedownNotFound(f"{store.url} has no takedown {unit.n}")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.columnar.column_names import field_name, metadata_name
-from loader.dataset.columnar.plain_values import OutOfRange, reader_of
+from loader.dataset.columnar.plain_values import OutOfRange, value_reader
 from loader.dataset.columnar.record_batches import first_head, record_batches
 from loader.errors import InvalidSample, InvalidStore, NotSupported
 from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
@@ -402,7 +402,7 @@ def _compressed(window: ObjectWindow) -> InvalidStore:
 
 def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | None]:
     """Return each value as JSON, or None for a null."""
-    value_of = reader_of(array, as_text=True)
+    value_of = value_reader(array, as_text=True)
     out: list[str | None] = []
     for row in range(len(array)):
         try:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.log.state import VersionRecord, newest_live
-from loader.dataset.tables.manifest import manifest_of
+from loader.dataset.tables.manifest import read_record_manifest
 from loader.dataset.tables.slice_record import FOLDER as SLICES
 from loader.dataset.tables.slice_record import MAX_RECORD_BYTES, parse_slice, path_parts
 from loader.errors import Corrupt, PenstockError
@@ -194,7 +194,7 @@ class RootReader:
         record: VersionRecord,
     ) -> None:
         try:
-            manifest = manifest_of(
+            manifest = read_record_manifest(
                 self._root.store,
                 record,
             )

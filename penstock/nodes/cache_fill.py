@@ -15,7 +15,7 @@ from loader.cache.peers.peer_cache import PeerCache
 from loader.dataset.reading.places import Lookup
 from loader.dataset.reading.sample_places import Int64s
 from loader.dataset.shards.index import IndexPlace
-from loader.run.ahead.next_reads import Extents, pages_of
+from loader.run.ahead.next_reads import Extents, extent_pages
 from loader.run.ahead.remote_reads import ShardContents
 from loader.storage import ByteRange, RangeReader
 from loader.storage.threads import DaemonPool
@@ -212,7 +212,7 @@ def _numbers_by_path(lookup: Lookup, ordinals: Int64s, page_bytes: int) -> dict[
                     field.nbytes[rows],
                 )
                 of_shard = numbers.setdefault(shard.path, set())
-                of_shard.update(pages_of(extents, page_bytes))
+                of_shard.update(extent_pages(extents, page_bytes))
     return numbers
 
 

@@ -22,7 +22,7 @@ import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
 from loader.errors import Corrupt, EngineUnreachable
-from loader.run.trail.compared_notes import compared_notes
+from loader.run.trail.compared_notes import compare_notes
 from loader.run.trail.step_range_reads import notes_in_parts
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
@@ -396,7 +396,7 @@ def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
     if origin is None:
         return []
     for first, second in notes_in_parts(root, origin, run):
-        notes = compared_notes(first, second)
+        notes = compare_notes(first, second)
         if not notes.differing:
             continue
         difference = notes.differing[0]

@@ -9,7 +9,7 @@ import loader
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import ROW_GROUP_ROWS
 from loader.dataset.shards.shard import crc32c
-from loader.dataset.tables.manifest import manifest_of
+from loader.dataset.tables.manifest import read_record_manifest
 from loader.errors import PenstockError
 from loader.storage.mirror import primary_of
 
@@ -31,7 +31,7 @@ def version_crcs(root: loader.Root, ranges: Iterable[ObjectRange]) -> dict[Objec
     crcs: dict[ObjectRange, str] = {}
     try:
         for version in _versions(root):
-            for address in [key for key in by_address if version.parts.shard_at(key) is not None]:
+            for address in [key for key in by_address if version.parts.find_shard(key) is not None]:
                 for a_range in by_address.pop(address):
                     if (crc := _crc(version, a_range)) is not None:
                         crcs[a_range] = f"{crc:08x}"
@@ -50,7 +50,7 @@ def _versions(root: loader.Root) -> Iterator[loader.Version]:
     others.sort(key=lambda record: -record.n)
     store = primary_of(root.store)
     for record in [*newest.values(), *others][:VERSIONS]:
-        manifest = manifest_of(store, record)
+        manifest = read_record_manifest(store, record)
         yield loader.Version(
             store,
             dataset=record.dataset,
@@ -77,7 +77,7 @@ def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
 
 def _index_crc(version: loader.Version, a_range: ObjectRange) -> int | None:
     """Return the CRC-32C of a field that has exactly this range; None if there is none."""
-    shard = version.parts.shard_at(a_range.address)
+    shard = version.parts.find_shard(a_range.address)
     assert shard is not None
     part = version.parts.position(shard["part"])
     for number in range(-(-int(version.parts.n_rows[part]) // ROW_GROUP_ROWS)):

@@ -16,7 +16,7 @@ import numpy as np
 from loader import Root, Version, View
 from loader.dataset.names import check_dataset_name
 from loader.dataset.publishing.apply_denies import DenyEntries, find_parent_denied
-from loader.dataset.publishing.publish import abort_after, publish_registered, publish_without
+from loader.dataset.publishing.publish import abort_failed, publish_registered, publish_without
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.exclude import RowsToExclude
@@ -231,7 +231,7 @@ class _Packing:
                     more_checks=[self._check_denies(denied)],
                 )
         except Denied as error:
-            abort_after(self._root, txn, error)
+            abort_failed(self._root, txn, error)
             _delete_files(self._root, txn)  # its parts have the denied document
             raise
 

@@ -18,7 +18,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample
 from loader.errors import DecodeFailed, InvalidPlan
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.array import FLAT
 from loader.modalities.fields import last_word
 from loader.order.random.keyed_permutation import I64
@@ -137,7 +137,7 @@ class Sequences:
         parts_table = self._version.parts
         positions, rows = parts_table.locate(documents)
         distinct, index = np.unique(positions, return_inverse=True)
-        ids = parts_table.ids_at(distinct.tolist())
+        ids = parts_table.part_ids(distinct.tolist())
         parts = [ids[number] for number in index.tolist()]
         return parts, rows.tolist()
 
@@ -291,7 +291,7 @@ def _decode(
     shape: tuple[int, ...],
 ) -> np.ndarray:
     """Return a document's field. Raises: DecodeFailed; InvalidPlan unless it is an array of this dtype and shape."""
-    decode = decoder_for(field)
+    decode = find_decoder(field)
     assert decode is not None  # packed fields are arrays
     try:
         values = decode(data, None)

@@ -23,7 +23,7 @@ from loader.dataset.search.segments import (
     VersionPart,
 )
 from loader.dataset.search.text_reads import TextReader, text_kind
-from loader.dataset.search.vectors import UnitVectors, VectorReader, ordinals_with
+from loader.dataset.search.vectors import UnitVectors, VectorReader, field_ordinals
 from loader.dataset.tables.arrow_values import booleans
 from loader.dataset.versions.sample_search import forget_searches
 from loader.errors import AlreadyExists, FieldMismatch, FieldNotFound
@@ -183,7 +183,7 @@ def stored_how(version: Version, field: str) -> How | None:
 
 
 def _width(version: Version, reader: VectorReader, field: str) -> int:
-    ordinals = ordinals_with(version, field)
+    ordinals = field_ordinals(version, field)
     for _ in reader.blocks(ordinals):
         if reader.width:
             break
@@ -207,7 +207,7 @@ def _index_embeddings(version: Version, field: str) -> FieldIndex:
 
 def _embedding_how(version: Version, reader: VectorReader, field: str) -> How:
     """Return the stored record of a field, or store one. Raises: FieldMismatch."""
-    ordinals = ordinals_with(version, field)
+    ordinals = field_ordinals(version, field)
     numbers = _width(version, reader, field)
     if not numbers:
         raise FieldMismatch(
@@ -320,7 +320,7 @@ def _index(version: Version, how: How, kind: SegmentKind, values: PartValues) ->
     return FieldIndex(
         field=how.field,
         folder=how.folder,
-        n_samples=len(ordinals_with(version, how.field)),
+        n_samples=len(field_ordinals(version, how.field)),
         n_new=n_new,
         n_segments=len(covered.segments),
         nbytes=nbytes,

@@ -13,9 +13,9 @@ import pyarrow as pa
 from loader import Version
 from loader.dataset.search.segment_reads import (
     SegmentCoverage,
-    checked_coverage,
+    check_coverage,
     coverage,
-    merged_segments,
+    merge_segments,
     read_segment,
 )
 from loader.dataset.search.segments import (
@@ -51,7 +51,7 @@ def put_missing(
     Reads all segments of the version: a part whose segment is damaged is missing too.
     """
     parts = version_parts(version, field)
-    covered = checked_coverage(
+    covered = check_coverage(
         version.store,
         folder,
         kind,
@@ -153,7 +153,7 @@ def _merge_small(
         for path in sorted(small):
             with suppress(Corrupt, FormatTooNew, ObjectNotFound):  # damaged since it was checked
                 segments.append(read_segment(store, path, kind))
-        for path, data in merged_segments(segments, folder, kind):
+        for path, data in merge_segments(segments, folder, kind):
             with suppress(AlreadyExists):
                 store.put_if_absent(path, data)
         covered = coverage(

@@ -4,7 +4,7 @@ import numpy as np
 
 from loader import Version
 from loader.dataset.search.similarity import MOST_COMPARED
-from loader.dataset.search.vectors import VectorReader, ordinals_with
+from loader.dataset.search.vectors import VectorReader, field_ordinals
 from loader.dataset.versions.sample_search import search_samples
 
 N_QUERIES = 20
@@ -16,7 +16,7 @@ def measured_recall(version: Version, field: str) -> float:
 
     Compares at most 100,000 embeddings, evenly spread; the index searches the same samples.
     """
-    ordinals = ordinals_with(version, field)
+    ordinals = field_ordinals(version, field)
     step = -(-len(ordinals) // MOST_COMPARED)
     ordinals = ordinals[:: max(1, step)]
     reader = VectorReader(version, field)

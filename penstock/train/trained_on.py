@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from loader import Plan, Root, Version
-from loader.api.plans import plan_over
+from loader.api.plans import open_saved_plan
 from loader.dataset.versions.version import open_record
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, VersionRetired
 from loader.run.ledger import read_ledger
@@ -126,7 +126,7 @@ def _opened(root: Root, plan: str) -> Plan:
             ) from error
         return version
 
-    return plan_over(root, plan, open_version)
+    return open_saved_plan(root, plan, open_version)
 
 
 def _steps(plan: Plan, source: str, key: str, before: int, ledger: Any) -> set[int]:

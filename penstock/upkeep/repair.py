@@ -19,7 +19,7 @@ from loader.dataset.log.entries import (
     Entry,
     Link,
     canonical,
-    checksum_of,
+    entry_checksum,
     entry_key,
     entry_number,
     link_key,
@@ -96,7 +96,9 @@ def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
             "sha256": hashlib.sha256(step.data).hexdigest(),
         }
         name = hashlib.sha256(step.damaged + step.data).hexdigest()[:16]
-        store.put(f"{REPAIRS}{step.n:012d}-{name}.json", canonical({**value, "checksum": checksum_of(value)}))
+        store.put(
+            f"{REPAIRS}{step.n:012d}-{name}.json", canonical({**value, "checksum": entry_checksum(value)})
+        )
         store.put(step.key, step.data)
     return Log(store).verify()
 

@@ -133,7 +133,7 @@ def liked(
 
     Raises: InvalidRuntime; FieldMismatch.
     """
-    from loader.dataset.versions.sample_search import named_keys
+    from loader.dataset.versions.sample_search import parse_keys
 
     if not arguments.like:
         if arguments.slot is not None:
@@ -146,7 +146,7 @@ def liked(
     n_steps = 0
     names: list[str] = []
     for like in likes:
-        names += named_keys(version, like)
+        names += parse_keys(version, like)
     for like in names:
         step = _run_and_step(root, like)
         if step is None:

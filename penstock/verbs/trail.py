@@ -260,7 +260,7 @@ def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
 )
 def against(arguments: Namespace) -> Answer:
     """Find the first differing step of two runs. Exit status 1 if there is one, or no step was compared."""
-    from loader.run.trail.compared_notes import compared_notes
+    from loader.run.trail.compared_notes import compare_notes
 
     from ..train.replay_run import origin_of
     from ..view.inspect.run_comparison import run_comparison
@@ -271,7 +271,7 @@ def against(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     trails = [loader.read_trail(root, run) for run in (arguments.run, arguments.other)]
     comparison = run_comparison(root, *trails)
-    notes = compared_notes(*trails)
+    notes = compare_notes(*trails)
     text: list[str | Table] = ["\n".join([*comparison.lines, *_note_lines(root, arguments, notes)])]
     if comparison.slots:
         rows = []

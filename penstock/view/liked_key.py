@@ -1,7 +1,7 @@
 """The samples that a version's page ranks by, and the address of such a page."""
 
 import loader
-from loader.dataset.versions.sample_search import named_keys
+from loader.dataset.versions.sample_search import parse_keys
 
 from .maps.map_record import has_vectors
 from .open_data import OpenData
@@ -18,7 +18,7 @@ def liked_keys(opened: OpenData, version: "loader.Version", like: str) -> tuple[
     """
     # Without an index by key, it costs a scan of all keys whether a text with a comma is one.
     cached_as = ("named", version.id, like)
-    names: list[str] = opened.cached(opened.media, cached_as, lambda: named_keys(version, like))
+    names: list[str] = opened.cached(opened.media, cached_as, lambda: parse_keys(version, like))
     return tuple(_liked_key(opened, version.dataset, name) for name in names)
 
 

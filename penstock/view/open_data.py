@@ -11,12 +11,12 @@ from threading import Event, Thread
 from typing import Any, Generic, TypeVar
 
 import loader
-from loader.api.plans import opened_anyway
-from loader.dataset.root import root_over
+from loader.api.plans import open_retired
+from loader.dataset.root import root_in_store
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.slots import rank_slice
-from loader.run.trail.trail_outline import listed_runs
+from loader.run.trail.trail_outline import list_runs
 from loader.storage.mirror import primary_of
 from loader.storage.requests import tried_once
 
@@ -194,11 +194,11 @@ class OpenData:
 
         def open_version() -> OpenVersion:
             # A separate Root on the same store, so that its lease ends with the last reference to the version.
-            own_root = root_over(self.root.store, self.root.verify, self.root)
+            own_root = root_in_store(self.root.store, self.root.verify, self.root)
             known = self.root.log.known
             if known is not None:
                 own_root.log.resume(known)  # then it reads new entries only
-            return OpenVersion(opened_anyway(own_root, ref))
+            return OpenVersion(open_retired(own_root, ref))
 
         entry = self._versions.get(ref, lambda: self.outage.ask(open_version))
         if entry.is_due() and self._is_retired(ref):
@@ -254,7 +254,7 @@ class OpenData:
         # Listing all run logs may be slow.
         at_s, runs = self._listed_runs
         if time.monotonic() - at_s > RUNS_S:
-            listed = self._primary.ask(lambda: listed_runs(primary_of(self.root.store)))
+            listed = self._primary.ask(lambda: list_runs(primary_of(self.root.store)))
             runs = tuple(run.run for run in listed)
             self._listed_runs = time.monotonic(), runs
         return runs

@@ -13,7 +13,7 @@ import numpy as np
 import loader
 from loader.dataset.shards.address import FieldAddress, crc_text
 from loader.order.sources.items_view import ItemsView
-from loader.order.sources.window_view import stored_ordinals
+from loader.order.sources.window_view import view_ordinals
 from loader.run.recipe.recipe import stored_view
 
 from ..class_names import class_names_of
@@ -120,7 +120,7 @@ def sample_names(plan: "loader.Plan", source: str, ordinals: Ordinals) -> Iterat
     version = version_of(plan, source)
     name = "" if version is None else version.name
     keys = view.keys(ordinals) if len(ordinals) else []
-    for key, ordinal in zip(keys, stored_ordinals(view, ordinals).tolist(), strict=True):
+    for key, ordinal in zip(keys, view_ordinals(view, ordinals).tolist(), strict=True):
         yield {"key": key, "version": name, "ordinal": ordinal}
 
 

@@ -82,7 +82,7 @@ def test_run_decides_anew_from_until_on(root: loader.Root) -> None:
         own = digests(batches, batches.step + 1)
         assert (
             batches.decision.record.before
-            == batches._decisions.begun_at(boundaries(root)[1], batches.decision.record.before).plan
+            == batches._decisions.matching_decision(boundaries(root)[1], batches.decision.record.before).plan
         )  # type: ignore[union-attr]
         own |= digests(batches, batches.decision.record.end)
         assert loader.backlog(root, REF, "fork") == n_groups - 3

@@ -39,7 +39,7 @@ class Stepwise(SuccessiveLoaders):
         self.n_leased.append(most_leased(self._own_root))
         newest = loader.listed(version, range(8 * step, 8 * step + 8))
         plan = loader.plan({"p": newest}, seed=5, global_batch=8, boundary="mask", first_step=step)
-        self._switch_to(plan, step, steps=step + 1)
+        self._switch_plan(plan, step, steps=step + 1)
         return next(self.loader)
 
 

@@ -16,7 +16,7 @@ from assets.arrivals.make_batches import discover
 from assets.gate_settings import Gate
 from assets.release.gate_run import audit_batch
 from assets.spec import DatasetSpec
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from loader.storage import open_store
 from penstock.stages import StageRecord
 from resources.compute import ComputeResource
@@ -167,7 +167,7 @@ def run(tmp_path: Path, landing: Path, instance: dg.DagsterInstance) -> Run:
     def go(
         what: str | list[str], spec: DatasetSpec, batch: str | None = None, place: Path | None = None
     ) -> dg.ExecuteInProcessResult:
-        instance.add_dynamic_partitions(str(batches_of(spec).name), [batch] if batch else [])
+        instance.add_dynamic_partitions(str(batch_partitions(spec).name), [batch] if batch else [])
         defs = build_defs(
             {
                 "root": RootResource(url=str(tmp_path / "root")),

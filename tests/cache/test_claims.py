@@ -10,7 +10,7 @@ from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
 from loader.cache.node_cache import OpenCache
 from loader.cache.pages import page_name
-from loader.cache.room import held_bytes
+from loader.cache.room import folder_bytes
 from loader.cache.spec import NodeCache, PageMemory
 from loader.errors import PenstockError, Transient
 from loader.run.ahead.next_reads import ObjectPage, PagesAhead
@@ -114,4 +114,4 @@ def test_no_claim_outlives_the_call_that_took_it(where, script, limit, make_orig
         assert not cache._granted
         assert list((folder / "claims").iterdir()) == []
         count, _ = struct.unpack("<qq", (folder / "held").read_bytes())
-        assert count == held_bytes(str(folder))
+        assert count == folder_bytes(str(folder))

@@ -9,7 +9,7 @@ import pytest
 from assets.gate_settings import Gate
 from assets.spec import DatasetSpec, Feature, Upkeep, stage_name
 from dagster_project.datasets.demo import SPEC, speech_rate
-from dagster_project.definitions import batches_of, build_defs, defs
+from dagster_project.definitions import batch_partitions, build_defs, defs
 from resources.storage import RootResource
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -98,7 +98,7 @@ def test_datasets_stand_side_by_side() -> None:
     jobs = {job.name for job in made.resolve_all_job_defs() if not job.name.startswith("__")}
     assert {"demo_ingest", "demo_release"} < jobs
     assert len(jobs) == 2 * 6 + 2  # penstock_tidy and penstock_collect are one for all
-    assert len({str(batches_of(spec).name) for spec in (SPEC, other)}) == 2
+    assert len({str(batch_partitions(spec).name) for spec in (SPEC, other)}) == 2
     assert len(made.resolve_asset_graph().get_all_asset_keys()) == 14 + 10
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import loader
 from assets.arrivals.make_batches import discover
-from dagster_project.definitions import batches_of
+from dagster_project.definitions import batch_partitions
 from loader.storage import open_store
 from penstock.compute.job import JobFolder, job_ids
 from penstock.stages import current_record
@@ -38,7 +38,7 @@ class World:
             root.create()
             (self.batch,) = discover(root.store, open_store(str(folder / "landing")), "demo")
         with waiting_run.instance_of(folder) as instance:
-            instance.add_dynamic_partitions(str(batches_of(waiting_run.SPEC).name), [self.batch])
+            instance.add_dynamic_partitions(str(batch_partitions(waiting_run.SPEC).name), [self.batch])
         self.store = open_store(str(folder / "root"))
 
     def run(self) -> "tuple[str, subprocess.Popen[bytes]]":

@@ -49,7 +49,7 @@ def shard_of(samples, memory_bytes=2**20):
     data = store.get(shard.path).data
     assert hashlib.sha256(data).hexdigest() == shard.sha256
     assert len(data) == shard.nbytes
-    rows = [index.read_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
+    rows = [index.read_group(g) for g in range(index.row_group_number(index.n_rows - 1) + 1)]
     return data, rows
 
 

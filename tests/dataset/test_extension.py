@@ -11,7 +11,7 @@ import pytest
 import loader
 from loader.dataset.labels.annotate import AnnotationOptions
 from loader.dataset.log.denies import Target
-from loader.dataset.publishing.extension import Extension, publish_extension, published_part
+from loader.dataset.publishing.extension import Extension, open_published_part, publish_extension
 from loader.dataset.writing.part_extension import add_part_group, read_part
 from loader.errors import Conflict, FieldMismatch, SampleNotFound
 from penstock.upkeep.verify.version import verify
@@ -30,7 +30,7 @@ def made(root: loader.Root) -> loader.Root:
 def extension_of(root: loader.Root, version: loader.Version, txn: str, **more: Any) -> Extension:
     """A group `twice` for every part, other values of `w` for k1 to k3, and k5 left out."""
     shards = []
-    for part in (published_part(version, one) for one in version.parts.ids.to_pylist()):
+    for part in (open_published_part(version, one) for one in version.parts.ids.to_pylist()):
         values = [
             {"twice.npy": np.array([2 * int(fields["cls"])])}
             for _, fields in read_part(root.store, part, ["cls"])

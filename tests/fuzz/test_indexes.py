@@ -52,6 +52,6 @@ class BodyDamage(IndexCase):
 def test_damage_that_no_maker_mends_is_told(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = BodyDamage(number=0, seed=7, folder=folder)
     assert run_index_case(case).broken == []
-    monkeypatch.setattr(missing_parts, "checked_coverage", coverage)
+    monkeypatch.setattr(missing_parts, "check_coverage", coverage)
     (broken,) = run_index_case(case).broken
     assert broken.startswith("still damaged after it was made again")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from loader.errors import DecodeFailed, InvalidField
-from loader.modalities import decoder_for, encode
+from loader.modalities import encode, find_decoder
 from loader.modalities.array import FLAT
 
 DTYPES = (
@@ -27,7 +27,7 @@ DTYPES = (
 ARRAYS = DTYPES.flatmap(
     lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
 )
-decode = decoder_for("latent.npy")
+decode = find_decoder("latent.npy")
 
 
 def saved(array, **options):
@@ -138,7 +138,7 @@ def test_dtype_that_the_file_would_forget_is_refused(dtype):
 @given(hnp.arrays(st.sampled_from([f"<{word}" for word in FLAT]), st.integers(0, 9)))
 def test_flat_values_are_the_bytes_as_they_lie(array):
     word = array.dtype.str[1:]
-    found = decoder_for(f"tokens.{word}")(array.tobytes(), None)
+    found = find_decoder(f"tokens.{word}")(array.tobytes(), None)
     assert found.dtype == array.dtype
     assert found.tobytes() == array.tobytes()
     assert found.flags.writeable
@@ -146,4 +146,4 @@ def test_flat_values_are_the_bytes_as_they_lie(array):
 
 def test_part_of_a_flat_value_is_refused():
     with pytest.raises(DecodeFailed, match="u4: 7 bytes are no whole values of 4 bytes"):
-        decoder_for("tokens.u4")(bytes(7), None)
+        find_decoder("tokens.u4")(bytes(7), None)

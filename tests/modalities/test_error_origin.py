@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from loader.errors import DecodeFailed
-from loader.modalities import array, decoder_for, fields
+from loader.modalities import array, fields, find_decoder
 from loader.modalities.audio import decode as audio
 from loader.modalities.image import decode as image
 from loader.modalities.video import demux
@@ -33,13 +33,13 @@ def stored(pillow_format: str) -> bytes:
 def test_jpeg_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image.simplejpeg, "decode_jpeg", full)
     with pytest.raises(MemoryError, match="no memory left"):
-        decoder_for("jpg")(stored("JPEG"), None)
+        find_decoder("jpg")(stored("JPEG"), None)
 
 
 def test_png_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", full)
     with pytest.raises(MemoryError, match="no memory left"):
-        decoder_for("png")(stored("PNG"), None)
+        find_decoder("png")(stored("PNG"), None)
 
 
 def test_array_that_finds_no_memory_is_no_damaged_one() -> None:
@@ -56,7 +56,7 @@ def test_sound_and_video_that_find_no_memory_are_no_damaged_ones(
     for module in (audio, demux):
         monkeypatch.setattr(module.av, "open", full)
     with pytest.raises(MemoryError, match="no memory left"):
-        decoder_for(field)(b"\0\0\0\x18ftypisom" + bytes(100), None)
+        find_decoder(field)(b"\0\0\0\x18ftypisom" + bytes(100), None)
 
 
 @pytest.mark.parametrize(("trial_bytes", "error"), [(1, DecodeFailed), (2**62, MemoryError)])
@@ -67,7 +67,7 @@ def test_header_that_asks_for_more_than_any_machine_has_is_damage(
     monkeypatch.setattr(audio.av, "open", ffmpeg_full)
     monkeypatch.setattr(fields, "_TRIAL_BYTES", trial_bytes)
     with pytest.raises(error):
-        decoder_for("wav")(bytes(100), None)
+        find_decoder("wav")(bytes(100), None)
 
 
 def test_error_is_ours_where_our_code_raised_it() -> None:

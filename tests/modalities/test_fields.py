@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidField
-from loader.modalities import check_field, decoder_for, encode, known_extensions
+from loader.modalities import check_field, decoder_extensions, encode, find_decoder
 from loader.modalities.fields import without_row_blocks
 from tests.servers.processes import python
 
@@ -50,7 +50,7 @@ def test_what_is_not_a_name_is_refused(name):
 
 @pytest.mark.parametrize("name", ["pkl", "a.pickle", "model.pth", "x.PT", "m.joblib", "a.pyd", "a.dill"])
 def test_pickles_are_refused_everywhere(name):
-    for refuses in (check_field, decoder_for, lambda n: encode(n, b"")):
+    for refuses in (check_field, find_decoder, lambda n: encode(n, b"")):
         with pytest.raises(InvalidField, match="never unpickled"):
             refuses(name)
 
@@ -60,14 +60,14 @@ def test_name_of_80_bytes_is_the_longest():
 
 
 def test_every_known_extension_loads_and_pickles():
-    for word in known_extensions():
-        decoder = decoder_for(f"some.field.{word.upper()}")
+    for word in decoder_extensions():
+        decoder = find_decoder(f"some.field.{word.upper()}")
         assert pickle.loads(pickle.dumps(decoder)) == decoder  # noqa: S301
 
 
 def test_unknown_last_word_gives_the_bytes():
-    assert decoder_for("jpg.packets")(memoryview(b"abc"), None) == b"abc"
-    assert decoder_for("noword")(b"", None) == b""
+    assert find_decoder("jpg.packets")(memoryview(b"abc"), None) == b"abc"
+    assert find_decoder("noword")(b"", None) == b""
 
 
 def test_bytes_like_values_pass_without_a_copy(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fuzz.seeds import ordinary_priority
-from loader.modalities import DECODERS, ENCODERS, decoder_for, encode, known_extensions
+from loader.modalities import DECODERS, ENCODERS, decoder_extensions, encode, find_decoder
 from loader.modalities.array import FLAT
 from loader.modalities.fields import load
 from loader.testing.modalities import Modality, ModalityConformance
@@ -84,12 +84,12 @@ def samples(videos, media):
 
 
 class TestModalities(ModalityConformance):
-    @pytest.fixture(params=known_extensions())
+    @pytest.fixture(params=decoder_extensions())
     def modality(self, request, samples):
         word = request.param
         encoder = load(ENCODERS[word][0]) if word in ENCODERS else None
         return Modality(
-            decode=decoder_for(f"field.{word}"),
+            decode=find_decoder(f"field.{word}"),
             samples=[samples[word]],
             **({"garbage": None} if word in ("u1", "i1") else {}),
             encode=encoder,

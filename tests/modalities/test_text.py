@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for, encode
+from loader.modalities import encode, find_decoder
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
 JSON = st.recursive(
@@ -26,7 +26,7 @@ JSON = st.recursive(
 
 
 def read(field, data):
-    return decoder_for(field)(data, None)
+    return find_decoder(field)(data, None)
 
 
 @FEW

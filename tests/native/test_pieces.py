@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader.native
-from loader.modalities.array import encode, numbered_head
+from loader.modalities.array import encode, rows_head
 from loader.native import RIGHT, WRONG, python
 
 VERBS = [python]
@@ -52,7 +52,7 @@ def copies(draw):
     at = (np.cumsum([0, *length.tolist()])[:-1]).astype(np.int64)
     columns = {"begin": begin, "nbytes": int64(*sizes), "rows": int64(*rows), "first": first}
     columns |= {"length": length, "at": at}
-    head = numbered_head(field, dtype, shape)
+    head = rows_head(field, dtype, shape)
 
     for _ in range(draw(st.integers(0, 3))):  # damaged bytes, most of them in a header
         if rows:
@@ -119,7 +119,7 @@ def test_piece_is_copied_to_its_place(verbs):
     memory = np.frombuffer(b"..." + file, np.uint8)
     into = np.full((2, 4), -1, "<i4")
     status = np.full(1, 9, np.uint8)
-    head = numbered_head("tokens.npy", values.dtype)
+    head = rows_head("tokens.npy", values.dtype)
     columns = [int64(number) for number in (3, len(file), 1200, 1100, 3, 5)]
     verbs.copy_pieces(memory, *columns, head, 4, into, status)
     assert status.tolist() == [RIGHT]
@@ -142,7 +142,7 @@ def test_document_with_another_header_is_not_copied(verbs, other):
     file = encode("tokens.npy", other)
     into = np.full(12, -1, "<i4")
     status = np.full(1, 9, np.uint8)
-    head = numbered_head("tokens.npy", np.dtype("<i4"))
+    head = rows_head("tokens.npy", np.dtype("<i4"))
     columns = [int64(number) for number in (0, len(file), 12, 0, 12, 0)]
     verbs.copy_pieces(np.frombuffer(file, np.uint8), *columns, head, 4, into, status)
     assert status.tolist() == [WRONG]

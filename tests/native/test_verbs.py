@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import loader.native
 from loader.errors import PenstockError
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, UNREAD, WRONG, python
-from loader.order.random.keyed_permutation import framed
+from loader.order.random.keyed_permutation import encode_field
 from penstock.formats.archives import tar_headers
 
 VERBS = [python]
@@ -284,7 +284,7 @@ def test_interpreter_is_free_while_large_bytes_are_copied(verbs):
 def test_hashes_of_numbers_are_the_keys_of_the_order(verbs, head, numbers, tail):
     into = np.full(len(numbers), -1, np.int64).view(np.uint64)
     verbs.hash_numbers(head, int64(*numbers), tail, into)
-    texts = [head + framed(number) + tail for number in numbers]
+    texts = [head + encode_field(number) + tail for number in numbers]
     digests = [hashlib.blake2b(text, digest_size=8).digest() for text in texts]
     assert into.tolist() == [int.from_bytes(digest, "little") for digest in digests]
 

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
@@ -40,7 +40,7 @@ def leaves(tree, front=""):
 
 
 def same(data, array):
-    mine = decoder_for("x.npy")(data, None)
+    mine = find_decoder("x.npy")(data, None)
     assert (mine.dtype, mine.shape, mine.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
@@ -61,7 +61,7 @@ def test_every_value_of_an_episode_is_imported(tmp_path, peer):
         own = dict(one["own"])
         fields, row = mine[bytes.fromhex(own.pop("file_path")).decode()]
         assert (row["split"], row["n_steps"]) == (one["split"], len(one["steps"]))
-        picture = decoder_for("x.png")(fields.pop("episode_metadata.cover.png"), None)
+        picture = find_decoder("x.png")(fields.pop("episode_metadata.cover.png"), None)
         assert np.array_equal(picture, array_of(own.pop("cover")))
         same(fields.pop("episode_metadata.home.npy"), array_of(own.pop("home")))
         assert {name: row[f"episode_metadata_{name}"] for name in own} == {

@@ -12,7 +12,7 @@ from loader.errors import InvalidPlan, PlanMismatch
 from loader.order import mixture, plan
 from loader.order import slots as places
 from loader.order.random import keyed_permutation, lanes
-from loader.order.slots import slots_at
+from loader.order.slots import step_slots
 from loader.order.sources import pack_table, packing, views
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
@@ -377,7 +377,7 @@ def slots_hold_what_is_left(made, grown, lists, steps):
     gone += lists.items()
     substituted = 0
     for step in range(steps):
-        taken, own = made.slots(step), slots_at(made, step)
+        taken, own = made.slots(step), step_slots(made, step)
         held = set().union(*(keys for start, keys in gone if start <= step))
         for slot, (k, position) in enumerate(
             zip(taken.source.tolist(), taken.position.tolist(), strict=True)
@@ -512,7 +512,7 @@ def grown_buckets_are_the_reference(reference, made, steps):
     sizes = [sizes_in_force(made, start) for start, _ in segments]
     wanted = reference.grown_buckets(made.seed, batches, shapes, wholes, segments, sizes, grown, steps)
     for step, (label, rows) in enumerate(wanted):
-        own = slots_at(made, step)
+        own = step_slots(made, step)
         columns = (own.source, own.position, own.epoch, own.view_ordinal)
         got = [
             (made.source_names[k], *rest) for k, *rest in zip(*(one.tolist() for one in columns), strict=True)

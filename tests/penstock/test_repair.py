@@ -7,7 +7,7 @@ from base64 import b64decode
 import pytest
 
 import loader
-from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse, seal
+from loader.dataset.log.entries import canonical, entry_checksum, entry_key, parse, seal
 from loader.dataset.log.log import Log
 from loader.errors import Conflict, Corrupt
 from penstock.upkeep.repair import apply_repair, plan_repair
@@ -139,7 +139,7 @@ def test_damaged_entry_is_restored_without_a_mirror(root, cli, of_old_release):
     (record,) = (info.key for info in root.store.list("log/repair-"))
     value = json.loads(root.store.get(record).data)
     assert b64decode(value["damaged"]) == damaged
-    assert value["checksum"] == checksum_of(value)
+    assert value["checksum"] == entry_checksum(value)
     assert verify_root(again(root)).problems == []
 
 
@@ -197,7 +197,7 @@ def test_edit_by_hand_is_not_blessed(root, cli, tmp_path):
     """More than one byte, with a right checksum: only a copy of the root tells what was there."""
     good = root.store.get(entry_key(3)).data
     value = {**json.loads(good), "at_us": 1}
-    root.store.put(entry_key(3), canonical({**value, "checksum": checksum_of(value)}))
+    root.store.put(entry_key(3), canonical({**value, "checksum": entry_checksum(value)}))
     refused = cli("repair", "--by", "ann", root=root.url)
     assert refused.code == 1
     assert "no --mirror was given" in refused.err

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.rollouts.cursor import START, Cursor, by_part, rows_in
+from loader.rollouts.cursor import START, Cursor, by_part, range_rows
 from loader.rollouts.decide import (
     MOST_ENVS,
     OTHER_ENVS,
@@ -105,7 +105,7 @@ def test_cursor_comes_back_from_json_however_its_rows_lie() -> None:
         assert (again.version, again.parts, again.last) == ("v-1", 9, "t-w0")
         restored = np.zeros_like(is_undecided)
         for part, ranges in again.ranges.items():
-            restored[part, rows_in(ranges)] = True
+            restored[part, range_rows(ranges)] = True
         assert (restored == is_undecided).all()
     assert not Cursor.from_json(START.to_json()).ranges
 

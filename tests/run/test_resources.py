@@ -267,7 +267,7 @@ def test_prefetch_by_need_is_batches_per_worker(local, workers, memory, ahead, m
             next(batches)
         prefetch = batches._execution.prefetch()
         assert len(prefetch._pending) == ahead
-        assert prefetch.bound_bytes == max(4, min(3 * workers, memory // 240)) * 240
+        assert prefetch.max_bytes == max(4, min(3 * workers, memory // 240)) * 240
         assert f"1/{PREFETCH_SHARE} of this rank's memory" in batches.describe()
     with loader.Loader(local, 0, 1, workers=workers, executor="threads", prefetch=2**20) as batches:
         next(batches)

@@ -10,8 +10,8 @@ import soundfile
 from PIL import Image
 
 import loader
-from loader.modalities import DECODERS, decode_bytes, decoder_for
-from loader.run.trail.trail import CodeFacts, facts_of, parse_start
+from loader.modalities import DECODERS, decode_bytes, find_decoder
+from loader.run.trail.trail import CodeFacts, code_facts, parse_start
 from penstock.view.replays import replays
 from penstock.view.replays.recorded_decoders import rebuilt_decoder
 from penstock.view.replays.replays import Replayers, Replays
@@ -65,7 +65,7 @@ def test_decoders_by_bucket_are_proved_without_a_recipe(root):
             writer.add(str(number), {"png": photo(*size)}, metadata={"bucket": bucket})
     view = root.open("sizes").select("png")
     plan = loader.plan({"sizes": view}, seed=1, global_batch=2, bucket_by="bucket")
-    decode = {"png": loader.by_bucket({"w16h16": loader.image(size="w16h16"), "w32h16": decoder_for("png")})}
+    decode = {"png": loader.by_bucket({"w16h16": loader.image(size="w16h16"), "w32h16": find_decoder("png")})}
     trained_with(root, plan, {"decode": decode})
     with Viewed(root, "one", None) as viewed:
         for step in (0, 1):
@@ -140,13 +140,13 @@ def test_long_audio_of_a_recorded_decoder_is_cut(root, monkeypatch):
         ("other.mp4", loader.video(at="mp4")),
         ("wav", loader.audio(seconds=1.5, rate_hz=16000, channels="mono", pad=True)),
         ("jpg", decode_bytes),
-        *((f"x.{word}", decoder_for(f"x.{word}")) for word in (*DECODERS, "run", "bin")),
+        *((f"x.{word}", find_decoder(f"x.{word}")) for word in (*DECODERS, "run", "bin")),
     ],
 )
 def test_rebuilt_decoder_is_the_recorded_one(field, decoder):
-    facts = facts_of(decoder)
+    facts = code_facts(decoder)
     assert rebuilt_decoder(field, facts) == decoder
-    assert facts_of(rebuilt_decoder(field, facts)) == facts
+    assert code_facts(rebuilt_decoder(field, facts)) == facts
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_rebuilt_decoder_is_the_recorded_one(field, decoder):
     ],
 )
 def test_options_that_are_no_decoder_are_not_built(options):
-    facts = CodeFacts(name=facts_of(loader.image()).name, options=options)
+    facts = CodeFacts(name=code_facts(loader.image()).name, options=options)
     assert rebuilt_decoder("jpg", facts) is None
 
 
@@ -179,11 +179,11 @@ def test_options_that_are_no_decoder_are_not_built(options):
     ],
 )
 def test_clip_that_is_too_large_for_a_viewer_is_not_built(options):
-    facts = CodeFacts(name=facts_of(loader.video()).name, options=options)
+    facts = CodeFacts(name=code_facts(loader.video()).name, options=options)
     assert rebuilt_decoder("mp4", facts) is None
 
 
 def test_fraction_of_a_text_is_not_built():
     options = "VideoDecoder(at=Fraction('1e9999'))"  # 1e999999999 would take hours
-    facts = CodeFacts(name=facts_of(loader.video()).name, options=options)
+    facts = CodeFacts(name=code_facts(loader.video()).name, options=options)
     assert rebuilt_decoder("mp4", facts) is None

@@ -18,7 +18,7 @@ from loader.storage.threads import DaemonPool
 from ...media.unit import Unusable, rejected
 from ..decoding import STAGE
 from ..featurizer import Features
-from .devices import free_memory, is_out_of_memory, measured_bytes
+from .devices import free_memory, is_out_of_memory, measure_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ Shape = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every array of a row."""
 
 
-def shape_of(row: Row) -> Shape:
+def row_shape(row: Row) -> Shape:
     return tuple(sorted((name, value.shape, value.dtype.str) for name, value in row.items()))
 
 
@@ -99,7 +99,7 @@ class ModelBatches:
         """Return each row's result, with floats as float32. Raises: ModelFailed."""
         if not rows:
             return []
-        shape = shape_of(rows[0])
+        shape = row_shape(rows[0])
         done: list[Row] = []
         if shape not in self.fits:
             done += self._first(shape, rows[: self._least])
@@ -110,7 +110,7 @@ class ModelBatches:
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
         ceiling = self._most
         if ceiling > self._least:
-            results, nbytes = measured_bytes(self._place, lambda: self._smallest(rows))
+            results, nbytes = measure_bytes(self._place, lambda: self._smallest(rows))
         else:
             results = self._smallest(rows)
             nbytes = 0
@@ -132,15 +132,15 @@ class ModelBatches:
         """Return results for the first rows, or [] if a batch was too large."""
         size = fit.size(len(rows))
         if size not in fit.same:
-            return self._compared(fit, rows[:size])
-        return self._known(fit, rows[:size]) or []
+            return self._compare(fit, rows[:size])
+        return self._run_known(fit, rows[:size]) or []
 
-    def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
+    def _compare(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
         results: list[Row] = []
         while len(results) < len(rows):
             rest = rows[len(results) :]
-            results += self._known(fit, rest[: fit.known(len(rest))]) or []
-        at_once = self._tried(rows)
+            results += self._run_known(fit, rest[: fit.known(len(rest))]) or []
+        at_once = self._try_batch(rows)
         if at_once is None:
             fit.ceiling = min(fit.ceiling, len(rows) // 2)
         elif all(map(_same, at_once, results)):
@@ -149,27 +149,27 @@ class ModelBatches:
             fit.other.add(len(rows))
         return results
 
-    def _known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
+    def _run_known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
         """Return results for a known batch size; None if memory ran out."""
         if len(rows) <= self._least:
             return self._smallest(rows)
-        results = self._tried(rows)
+        results = self._try_batch(rows)
         if results is None:
             fit.ceiling = len(rows) // 2
         return results
 
     def _smallest(self, rows: Sequence[Row]) -> list[Row]:
         filled = [*rows, *[rows[-1]] * (self._least - len(rows))]
-        results = self._tried(filled)
+        results = self._try_batch(filled)
         if results is None:
-            inputs = ", ".join(f"{name} {shape}" for name, shape, _ in shape_of(rows[0]))
+            inputs = ", ".join(f"{name} {shape}" for name, shape, _ in row_shape(rows[0]))
             raise ModelFailed(
                 f"a batch of {self._least} rows of {inputs} does not fit into the memory of {self._place}; set a "
                 "smaller batch_size (the bits change, so all features are computed again), or smaller inputs"
             )
         return results[: len(rows)]
 
-    def _tried(self, rows: Sequence[Row]) -> list[Row] | None:
+    def _try_batch(self, rows: Sequence[Row]) -> list[Row] | None:
         """Return the results of one batch; None if memory ran out."""
         try:
             return self._forward(rows)
@@ -227,33 +227,33 @@ WAITING_BYTES = 256 << 20
 """Above these bytes of waiting rows, the shape that takes up most is computed."""
 
 
-def gathered(
+def gather_features(
     samples: Iterable[Sample], prepare: Prepare, batches: ModelBatches, finish: Finish, readers: int
 ) -> list[Features | Unusable]:
     """Return each sample's features or refusal, in order. Raises: ModelFailed."""
     work = _Gathering(batches=batches, finish=finish)
-    for prepared in _prepared(samples, prepare, readers):
+    for prepared in _prepare_samples(samples, prepare, readers):
         work.take(prepared)
     work.compute_all()
     return work.features
 
 
-def _prepared(
+def _prepare_samples(
     samples: Iterable[Sample], prepare: Prepare, readers: int
 ) -> Iterator[Sequence[Row] | Unusable]:
-    def rows_of(sample: Sample) -> Sequence[Row] | Unusable:
+    def prepare_rows(sample: Sample) -> Sequence[Row] | Unusable:
         try:
             return prepare(sample)
         except Unusable as unusable:
             return unusable
 
     if readers == 1:
-        yield from map(rows_of, samples)
+        yield from map(prepare_rows, samples)
         return
     rest = iter(samples)
     with DaemonPool(readers, "prepare") as pool:
         while group := list(islice(rest, 2 * readers)):
-            yield from pool.map(rows_of, group)
+            yield from pool.map(prepare_rows, group)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,7 +275,7 @@ class _Gathering:
             return
         self.parts[number], self.n_rows[number] = {}, len(prepared)
         for place, row in enumerate(prepared):
-            shape = shape_of(row)
+            shape = row_shape(row)
             alike = self.waiting.setdefault(shape, [])
             alike.append((number, place, row))
             self.waiting_bytes += _nbytes(row)
@@ -283,7 +283,7 @@ class _Gathering:
                 self._compute(shape)
             elif self.waiting_bytes > WAITING_BYTES:
                 self._compute(
-                    max(self.waiting, key=lambda other: len(self.waiting[other]) * _nbytes_of(other))
+                    max(self.waiting, key=lambda other: len(self.waiting[other]) * _shape_nbytes(other))
                 )
         self._finish(number)
 
@@ -324,5 +324,5 @@ def _nbytes(row: Row) -> int:
     return sum(value.nbytes for value in row.values())
 
 
-def _nbytes_of(shape: Shape) -> int:
+def _shape_nbytes(shape: Shape) -> int:
     return sum(int(np.prod(size, dtype=np.int64)) * np.dtype(dtype).itemsize for _, size, dtype in shape)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from ..decoding import cropped, field_of, images_of
+from ..decoding import crop_centre, kind_field, sample_images
 from ..featurizer import Features
 from .batching import Array, Row
 from .model import CAPTIONERS, ModelFeaturizer, check_network, network_loader
@@ -70,9 +70,9 @@ class Caption(ModelFeaturizer):
         return model
 
     def prepare(self, model: CaptionModel, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        field = field_of(self.inputs, kind)
-        images = images_of(kind, sample, field, lambda n_frames: [n_frames // 2])
-        return [{"pixels": cropped(image, model.size_px)} for image in images]
+        field = kind_field(self.inputs, kind)
+        images = sample_images(kind, sample, field, lambda n_frames: [n_frames // 2])
+        return [{"pixels": crop_centre(image, model.size_px)} for image in images]
 
     def run(self, model: CaptionModel, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
         return model.generate(batch["pixels"], self.max_tokens)

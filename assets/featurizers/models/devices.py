@@ -26,7 +26,7 @@ def check_device_name(device: str) -> None:
         raise ValueError(f"device={device!r}; accepted: 'auto', 'cpu', 'cuda', 'cuda:<number>'")
 
 
-def device_at(device: str, place: str) -> str:
+def process_device(device: str, place: str) -> str:
     """Return where a model with this `device` setting runs in this process: "cpu" or "cuda:<number>".
 
     place: a worker's torch device; "" if none is assigned.
@@ -47,7 +47,7 @@ def device_at(device: str, place: str) -> str:
     return place or (device if ":" in device else "cuda:0")
 
 
-def gpus_for(device: str) -> tuple[str, ...]:
+def device_gpus(device: str) -> tuple[str, ...]:
     """Return this machine's GPUs for a model with this `device` setting, as in CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return ()
@@ -109,7 +109,7 @@ def repeatable() -> Iterator[None]:
             torch.set_float32_matmul_precision(before[3])
 
 
-def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
+def measure_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
     """Return (result of `work`, peak bytes that it added; 0 if not measurable)."""
     import torch
 

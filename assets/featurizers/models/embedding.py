@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..decoding import cropped, decoded, field_of, images_of, three_of
+from ..decoding import crop_centre, decoded, kind_field, sample_images, three_frames
 from ..featurizer import Column, Features
 from .batching import Array, Row
 from .model import EMBEDDERS, ModelFeaturizer, check_network, network_loader
@@ -99,11 +99,12 @@ class Embedding(ModelFeaturizer):
         return model
 
     def prepare(self, model: Embedder, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind == "text":
             return [model.tokens(decoded(sample, field))]
         rows: list[Row] = [
-            {"pixels": cropped(image, model.size_px)} for image in images_of(kind, sample, field, three_of)
+            {"pixels": crop_centre(image, model.size_px)}
+            for image in sample_images(kind, sample, field, three_frames)
         ]
         if self.caption and sample.get(self.caption):
             rows.append(model.tokens(decoded(sample, self.caption)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from ...media.unit import rejected
-from ..decoding import STAGE, cropped, field_of, images_of, spread, whole_blocks
+from ..decoding import STAGE, crop_centre, kind_field, sample_images, spread, whole_blocks
 from ..featurizer import Features
 from .batching import Array, Row
 from .model import CODERS, ModelFeaturizer, check_network, network_loader
@@ -89,14 +89,14 @@ class Latent(ModelFeaturizer):
         return model
 
     def prepare(self, model: Coder, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        images = images_of(
-            kind, sample, field_of(self.inputs, kind), lambda n_frames: spread(n_frames, self.frames)
+        images = sample_images(
+            kind, sample, kind_field(self.inputs, kind), lambda n_frames: spread(n_frames, self.frames)
         )
         return [{"pixels": self._pixels(image, model.block_px)} for image in images]
 
     def _pixels(self, image: Array, block_px: int) -> Array:
         if self.size_px:
-            return cropped(image, self.size_px)
+            return crop_centre(image, self.size_px)
         height, width = image.shape[:2]
         if min(height, width) < block_px:
             raise rejected(STAGE, "too_small", f"{width} x {height} px; at least {block_px} x {block_px} px")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.compute.pool.environment import place_here
 
 from ...media.unit import Unusable
-from ..decoding import field_of
+from ..decoding import kind_field
 from ..featurizer import Features, Featurizer, version_of
-from .batching import ModelBatches, Row, gathered
-from .devices import DTYPES, budget_bytes, check_device, check_device_name, device_at, repeatable
+from .batching import ModelBatches, Row, gather_features
+from .devices import DTYPES, budget_bytes, check_device, check_device_name, process_device, repeatable
 from .weights import local_weights, weights_sha256
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class ModelFeaturizer(Featurizer):
     @property
     def version(self) -> str:
         """See `Featurizer`. Reads the weights if no sha256 is stated. Raises: InvalidWeights; StoreError."""
-        return version_of(self.code, self._stated(), self.sha256 or weights_sha256(self.weights))
+        return version_of(self.code, self._identity_parameters(), self.sha256 or weights_sha256(self.weights))
 
     @property
     def declared_version(self) -> str:
         """Version computed without reading the weights; features with a different declared version are stale."""
-        return version_of(self.code, self._stated(), self.sha256 or "not stated")
+        return version_of(self.code, self._identity_parameters(), self.sha256 or "not stated")
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
@@ -133,25 +133,25 @@ class ModelFeaturizer(Featurizer):
     ) -> list[Features | Unusable]:
         """Return each sample's features or refusal, bit for bit as if computed on its own.
 
-        place: torch device, see `device_at`. Raises: InvalidWeights; ModelFailed; StoreError.
+        place: torch device, see `process_device`. Raises: InvalidWeights; ModelFailed; StoreError.
         """
-        field_of(self.inputs, kind)  # raises for a kind that it does not accept
-        settled = at_place(pinned(self), place)
+        kind_field(self.inputs, kind)  # raises for a kind that it does not accept
+        settled = at_place(pin_featurizer(self), place)
         with repeatable():
-            model, batches = _loaded(settled)
+            model, batches = _load_model(settled)
             readers = self.readers or (1 if settled.device == "cpu" else 8)
             prepare = partial(self.prepare, model, kind)
             finish = partial(self.finish, model, kind)
-            return gathered(samples, prepare, batches, finish, readers)
+            return gather_features(samples, prepare, batches, finish, readers)
 
-    def _stated(self) -> dict[str, Any]:
+    def _identity_parameters(self) -> dict[str, Any]:
         parameters = {
             item.name: getattr(self, item.name) for item in fields(self) if item.name not in _ONLY_SPEED
         }
         return {**parameters, "device": self.device.partition(":")[0]}
 
 
-def pinned(featurizer: M) -> M:
+def pin_featurizer(featurizer: M) -> M:
     """Return the featurizer with `sha256` set to its current weights' hash. Raises: InvalidWeights; StoreError."""
     if featurizer.sha256:
         return featurizer
@@ -160,7 +160,7 @@ def pinned(featurizer: M) -> M:
 
 def at_place(featurizer: M, place: str) -> M:
     """Return the featurizer with its device and batch sizes resolved for `place`. Raises: ModelFailed."""
-    return replace(featurizer, device=device_at(featurizer.device, place))
+    return replace(featurizer, device=process_device(featurizer.device, place))
 
 
 def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
@@ -172,7 +172,7 @@ def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str
 
     settled = at_place(featurizer, place or place_here())
     with repeatable():
-        _loaded(settled)
+        _load_model(settled)
     kind = settled.device.partition(":")[0]
     if kind == "cuda":
         processor = torch.cuda.get_device_name(settled.device)
@@ -187,7 +187,7 @@ def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str
 
 
 @lru_cache(maxsize=2)
-def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, ModelBatches]:
+def _load_model(featurizer: ModelFeaturizer) -> tuple[Any, ModelBatches]:
     import torch
 
     place = featurizer.device

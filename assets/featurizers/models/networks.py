@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from ..decoding import normalised
+from ..decoding import normalise_pixels
 from .weights import error_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -50,7 +50,7 @@ class ClipEmbedder:
 
     def images(self, pixels: Tensor) -> Tensor:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
-        vision = self.model.vision_model(pixel_values=normalised(pixels, mean, std, self.model.dtype))
+        vision = self.model.vision_model(pixel_values=normalise_pixels(pixels, mean, std, self.model.dtype))
         out: Tensor = self.model.visual_projection(vision.pooler_output)
         return out
 
@@ -75,7 +75,7 @@ def load_clip(path: Path, dtype: torch.dtype, place: str) -> ClipEmbedder:
     """Load a CLIPModel and its tokenizer. Raises: InvalidWeights; MissingDependency."""
     _check_type(path, {"clip": "CLIPModel"})
     library = transformers()
-    model = _loaded(library.CLIPModel, path, dtype, place)
+    model = _load_network(library.CLIPModel, path, dtype, place)
     return ClipEmbedder(model, _tokenizer(library, path), path)
 
 
@@ -98,7 +98,7 @@ class TransformersCaptioner:
     def generate(self, pixels: Tensor, max_tokens: int) -> Mapping[str, Tensor]:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
         written = self.model.generate(
-            pixel_values=normalised(pixels, mean, std, self.model.dtype),
+            pixel_values=normalise_pixels(pixels, mean, std, self.model.dtype),
             do_sample=False,
             num_beams=1,
             max_new_tokens=max_tokens,
@@ -135,7 +135,7 @@ def load_captioner(path: Path, dtype: torch.dtype, place: str) -> TransformersCa
     tokenizer = _tokenizer(library, path)
     if tokenizer is None:
         raise InvalidWeights(f"{path.name} has no tokenizer.json, so its captions cannot be decoded")
-    return TransformersCaptioner(_loaded(getattr(library, kind), path, dtype, place), tokenizer, path)
+    return TransformersCaptioner(_load_network(getattr(library, kind), path, dtype, place), tokenizer, path)
 
 
 def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
@@ -152,7 +152,7 @@ def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
     return accepted[model_type]
 
 
-def _loaded(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
+def _load_network(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
     try:
         model, info = kind.from_pretrained(
             path, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
@@ -197,7 +197,7 @@ class TimmEmbedder:
     def images(self, pixels: Tensor) -> Tensor:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
         dtype = next(self.model.parameters()).dtype
-        out: Tensor = self.model(normalised(pixels, mean, std, dtype))
+        out: Tensor = self.model(normalise_pixels(pixels, mean, std, dtype))
         return out
 
     def texts(self, **tokens: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class DiffusersCoder:
 
     def encode(self, pixels: Tensor) -> Tensor:
         half = pixels.new_full((3,), 0.5, dtype=torch.float32)
-        posterior = self.model.encode(normalised(pixels, half, half, self.model.dtype)).latent_dist
+        posterior = self.model.encode(normalise_pixels(pixels, half, half, self.model.dtype)).latent_dist
         out: Tensor = (posterior.mode() - self.shift_factor) * self.scaling_factor
         return out
 

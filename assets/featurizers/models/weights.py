@@ -29,7 +29,7 @@ def weights_sha256(url: str) -> str:
     """
     store, files, single = _files(url)
     sums = {file.key: _file_sha256(store, file) for file in files}
-    return _joined(sums, single)
+    return _join_sums(sums, single)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
             digest = hashlib.sha256()
             download(store, file.key, Path(folder, file.key), info=file, seen=digest.update)
             sums[file.key] = digest.hexdigest()
-        _check_sum(url, sha256, _joined(sums, single))
+        _check_sum(url, sha256, _join_sums(sums, single))
         yield Path(folder, files[0].key) if single else Path(folder)
 
 
@@ -102,7 +102,7 @@ def _digest(source: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _joined(sums: Mapping[str, str], single: bool) -> str:
+def _join_sums(sums: Mapping[str, str], single: bool) -> str:
     if single:
         return next(iter(sums.values()))
     lines = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))

@@ -89,7 +89,7 @@ def tokenize_chat(
     _check_texts(chat, tokenizer)
     try:
         if template.has_marks:
-            text, spans = _marked_spans(chat, template)
+            text, spans = _parse_marks(chat, template)
         else:
             text, spans = _prefix_spans(chat, template, tokenizer)
         _check_contents(chat, text)
@@ -191,7 +191,7 @@ def _check_contents(chat: Chat, text: str) -> None:
         position = place
 
 
-def _marked_spans(
+def _parse_marks(
     chat: Chat,
     template: ChatTemplate,
 ) -> tuple[str, Spans]:

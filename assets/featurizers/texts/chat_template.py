@@ -89,7 +89,7 @@ def read_template(tokenizer: Path, template: str | None) -> ChatTemplate:
     template_file = tokenizer.parent / "chat_template.jinja"
     source: Any = settings.get("chat_template")
     if isinstance(source, list):
-        source = _named_template(source, "default")
+        source = _select_template(source, "default")
     if template is not None:
         source = _read_text(Path(template))
     elif template_file.exists():
@@ -112,7 +112,7 @@ def read_template(tokenizer: Path, template: str | None) -> ChatTemplate:
     return chat_template
 
 
-def _named_template(entries: list[Any], name: str) -> Any:
+def _select_template(entries: list[Any], name: str) -> Any:
     """Return a template of a list of {"name", "template"}; None if it has none of this name."""
     for entry in entries:
         if isinstance(entry, dict) and entry.get("name") == name:

@@ -18,7 +18,7 @@ from loader.errors import MissingDependency
 from penstock.words import word_blocks
 
 from ...media.unit import rejected
-from ..decoding import STAGE, bytes_of, decoded, field_of
+from ..decoding import STAGE, bytes_of, decoded, kind_field
 from ..featurizer import Features, Featurizer, version_of
 from .shingles import shingle_blocks
 
@@ -71,15 +71,15 @@ class MinHash(Featurizer):
         return {"minhash.npy": {"dims": ["hash"], "unit": "32-bit minhash", "shingle_words": SHINGLE_WORDS}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         n_bytes = len(bytes_of(sample, field))
         if n_bytes > self.max_bytes:
             raise rejected(STAGE, "too_large", f"{n_bytes} bytes of text; at most {self.max_bytes}")
-        signature = signature_of(decoded(sample, field))
+        signature = text_signature(decoded(sample, field))
         return Features(fields={"minhash.npy": signature}, columns={})
 
 
-def signature_of(text: str) -> NDArray[np.uint32]:
+def text_signature(text: str) -> NDArray[np.uint32]:
     """Return uint32 [112]. Raises: MissingDependency without rensa."""
     minhash = _rensa().RMinHash(N_VALUES, _SEED)
     for block in shingle_blocks(word_blocks(text), SHINGLE_WORDS):
@@ -90,7 +90,7 @@ def signature_of(text: str) -> NDArray[np.uint32]:
 @cache
 def golden_hash() -> str:
     """Return a hash of the signature of a fixed text, which shows a rensa that computes another one."""
-    return hashlib.sha256(signature_of(_GOLDEN_TEXT).tobytes()).hexdigest()
+    return hashlib.sha256(text_signature(_GOLDEN_TEXT).tobytes()).hexdigest()
 
 
 def rensa_version() -> str:

@@ -13,7 +13,7 @@ from penstock.search.overlap.protected_texts import protected_texts
 from penstock.search.overlap.sample_texts import TEXT_EXTENSIONS, field_texts, is_text
 
 from ...media.unit import rejected
-from ..decoding import STAGE, bytes_of, field_of
+from ..decoding import STAGE, bytes_of, kind_field
 from ..featurizer import Column, Features, Featurizer, version_of
 
 MAX_TEXT_BYTES = 2**30
@@ -82,7 +82,7 @@ class TextOverlap(Featurizer):
         return version_of(self.code, parameters)
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind != "text" and field not in sample:
             return _features(None, None)
         data = sample.get(field, b"")

@@ -168,7 +168,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
-        return _paid(tree)
+        return _paying_tree(tree)
 
     def pay_for_text(self, value: Any) -> Any:
         """Pay for a value that is written as text, and return it."""
@@ -217,7 +217,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self._budget.spend(len(text) + n_found * len(new))
         return text.replace(old, new, n_replaced)
 
-    def _joined(self, separator: str, texts: Any) -> str:
+    def _join(self, separator: str, texts: Any) -> str:
         pieces = list(texts)
         self._budget.spend(len(separator) * len(pieces))
         self._budget.spend_size(pieces)
@@ -230,7 +230,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             if name == "replace":
                 return self._replaced(owner, *arguments, **named)
             if name == "join":
-                return self._joined(owner, *arguments)
+                return self._join(owner, *arguments)
             self._budget.spend(len(owner))
         return super().call(context, function, *arguments, **named)
 
@@ -310,11 +310,11 @@ def _paying(pay: Callable[[Any], None], function: Callable[..., Any]) -> Callabl
     value_position = int(hasattr(function, "jinja_pass_arg"))
 
     @wraps(function)
-    def paid(*arguments: Any, **named: Any) -> Any:
+    def pay_call(*arguments: Any, **named: Any) -> Any:
         pay(arguments[value_position])
         return function(*arguments, **named)
 
-    return paid
+    return pay_call
 
 
 class _Generation(Extension):
@@ -353,7 +353,7 @@ class _Paying(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
         self.generic_visit(node)
-        return _filtered(_CONCATENATION, node.nodes)
+        return _filter_node(_CONCATENATION, node.nodes)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
         self.generic_visit(node)
@@ -363,21 +363,21 @@ class _Paying(NodeTransformer):
             is_search = operand.op in ("in", "notin")
             # A comparison with a constant of the template ends at its length.
             if is_search or not has_constant:
-                operand.expr = _filtered(_SEARCH, [operand.expr])
+                operand.expr = _filter_node(_SEARCH, [operand.expr])
         return node
 
 
 def _payment(node: nodes.Node) -> nodes.Filter:
     n_characters = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
-    return _filtered(_PASS, [nodes.Const(n_characters)])
+    return _filter_node(_PASS, [nodes.Const(n_characters)])
 
 
-def _filtered(name: str, values: list[nodes.Expr]) -> nodes.Filter:
+def _filter_node(name: str, values: list[nodes.Expr]) -> nodes.Filter:
     first, *others = values
     return nodes.Filter(first, name, others, [], None, None)
 
 
-def _paid(tree: nodes.Template) -> nodes.Template:
+def _paying_tree(tree: nodes.Template) -> nodes.Template:
     changed: nodes.Template = _Paying().visit(tree)
     return changed
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...media.unit import rejected
-from ..decoding import STAGE, decoded, field_of, inputs_of
+from ..decoding import STAGE, decoded, kind_field, kind_inputs
 from ..featurizer import Column, Features, Featurizer, version_of
 from . import tekken
 
@@ -114,7 +114,7 @@ class Tokens(Featurizer):
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         """Kind -> the field to read."""
-        return inputs_of(
+        return kind_inputs(
             text=self.chat or self.text,
             image=self.image,
             video=self.video,
@@ -171,7 +171,7 @@ class Tokens(Featurizer):
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Facts of the token field: tokenizer, its SHA-256, number of ids, fields of the texts."""
-        text_fields = {field_of(self.inputs, kind) for kind in self.kinds}
+        text_fields = {kind_field(self.inputs, kind) for kind in self.kinds}
         facts: dict[str, Any] = {
             "tokenizer": tekken.VOCABULARY,
             "tokenizer_sha256": tekken.SHA256,
@@ -187,7 +187,7 @@ class Tokens(Featurizer):
         return {self.field: facts}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        field = field_of(self.inputs, kind)
+        field = kind_field(self.inputs, kind)
         if kind != "text" and not sample.get(field):
             n_tokens = None
             if field in sample:

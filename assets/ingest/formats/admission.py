@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 import loader
-from loader.dataset.shards.shard import Payload, loaded
+from loader.dataset.shards.shard import Payload, load_payload
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.writing.spill import Sample
 from loader.storage import Store
@@ -110,7 +110,7 @@ class Admission:
             total.replaces.update(unit.replaces)
             total.objects.update(unit.objects)
             for key, n_known in unit.known.items():
-                total._leave_out(key, n_known)
+                total._skip_object(key, n_known)
         return total
 
     def admit(
@@ -128,7 +128,7 @@ class Admission:
         before = earlier.history(source_key)
         content = content_hash(sample.fields, sample.metadata)
         if before.has_content(content):
-            self._leave_out(raw_key)
+            self._skip_object(raw_key)
             return None
 
         self.contents[sample.key] = content
@@ -158,7 +158,7 @@ class Admission:
         before = earlier.history(source_key)
         # Its content is not read, so a removed sample stays removed whatever the object has now.
         if before.removed and not before.live:
-            self._leave_out(raw_key)
+            self._skip_object(raw_key)
             return False
         self.objects.add(raw_key)
         if before.live:
@@ -212,7 +212,7 @@ class Admission:
             n_known=sum(self.known.values()),
         )
 
-    def _leave_out(self, raw_key: str, n_known: int = 1) -> None:
+    def _skip_object(self, raw_key: str, n_known: int = 1) -> None:
         before = self.known.get(raw_key, 0)
         self.known[raw_key] = before + n_known
 
@@ -224,7 +224,7 @@ def content_hash(
     """Return a hash of a sample's fields and metadata, 32 hex digits: SHA-256 per field, columns as JSON."""
     hashes: dict[str, str] = {}
     for name, data in fields.items():
-        digest = hashlib.sha256(loaded(data))
+        digest = hashlib.sha256(load_payload(data))
         hashes[name] = digest.hexdigest()
     # A missing value hashes as a missing column: whether a batch has the column depends on its other samples.
     known = {name: value for name, value in metadata.items() if value is not None}
@@ -316,7 +316,7 @@ def _earlier_samples(
     return earlier
 
 
-def published_since(
+def version_conflict(
     version: loader.Version,
     rows: Sequence[Row],
     body: Mapping[str, Any],

@@ -18,7 +18,7 @@ from penstock.formats.registration.shard_rows import COMMON, Rows
 from .admission import Admission, ObjectHistory
 from .sample_facts import Row, unit_row
 from .sample_work import SampleTask, limit_s, task_nbytes, without_run
-from .walked_objects import KnownSample, landed_info, walked_place, walked_samples
+from .walked_objects import KnownSample, object_info, sample_facts, walked_place
 
 _BYTES_PER_S = 50e6
 """Rough rate, for the estimates by which work is divided."""
@@ -57,7 +57,7 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     raws: dict[str, Row] = {}
     for raw in task.raws:
         raws[raw["key"]] = raw
-    known_samples = list(walked_samples(task.rules, shard, rows, raws))
+    known_samples = list(sample_facts(task.rules, shard, rows, raws))
     keys = [known.key for known in known_samples]
     (run,) = samples_in([(shard, rows)], [keys])
     copied = _CopiedSamples(task)
@@ -91,7 +91,7 @@ def _walk(task: CopyTask, landing: Store) -> tuple[ForeignShard, Rows]:
     """Return the task's run, with the batch's types for its columns from JSON documents."""
     rules = task.rules
     place = walked_place(task.txn, landing, rules.format, rules.options)
-    infos = [landed_info(landing, raw) for raw in task.raws]
+    infos = [object_info(landing, raw) for raw in task.raws]
     (shard,) = shards_of(infos, len(infos))
     # The submitter walked the same objects: the run has the same number there.
     rows = place.rows(shard)[task.run]

@@ -28,7 +28,7 @@ from penstock.formats.registration.shard_rows import Rows, groups_of
 
 from ...media.objects import refusal_row
 from ...media.unit import rejected
-from ...pipeline.stages import BatchSamples, OpenBatch, written_part
+from ...pipeline.stages import BatchSamples, OpenBatch, parse_written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version
 from .sample_facts import (
     OWN_COLUMNS,
@@ -97,7 +97,7 @@ def _collect_parts(
     rows = list[Row]()
     for result in results:
         for body in result.parts:
-            part = written_part(body, batch.txn)
+            part = parse_written_part(body, batch.txn)
             fields = set[str]()
             for shard in part.shards:
                 fields.update(shard.field_nbytes)
@@ -238,7 +238,7 @@ class _BatchReader:
                     unit = self._accept(task, outcome.value)
                     units_read.append(unit)
             pending = halves
-        return _sorted_by_name(units_read)
+        return _sort_units(units_read)
 
     def _accept(self, task: ReadTask, result: ReadParts) -> ReadUnits:
         """Collect the unit's refusals; return it without the refused objects."""
@@ -312,7 +312,7 @@ class _BatchReader:
                 # Its parts contain samples of the refused objects.
                 again.append(_with_raws(task, "l", fitting))
         accepted += self.read(again)
-        return agreement.names, _sorted_by_name(accepted)
+        return agreement.names, _sort_units(accepted)
 
     def agree_on_groups(self, units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
         """Return the samples with each field in one group of the batch.
@@ -342,7 +342,7 @@ class _BatchReader:
                 task = _with_raws(task, "s", task.raws)
                 again.append(replace(task, groups=groups))
         accepted += self.read(again)
-        return _sorted_by_name(accepted)
+        return _sort_units(accepted)
 
     def _discard_jobs(self) -> None:
         # Otherwise the next run would find the same results, and fail in the same way.
@@ -425,9 +425,9 @@ def _has_groups(result: ReadParts, group_of: Mapping[str, str]) -> bool:
     return True
 
 
-def _sorted_by_name(units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
-    def name_of(unit: ReadUnits) -> str:
+def _sort_units(units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
+    def unit_name(unit: ReadUnits) -> str:
         task, _ = unit
         return task.name
 
-    return sorted(units_read, key=name_of)
+    return sorted(units_read, key=unit_name)

@@ -40,9 +40,9 @@ from .sample_facts import (
 )
 from .walked_objects import (
     WalkedPlace,
-    cached_per_pass,
-    landed_info,
-    refused_where_unreadable,
+    cache_sources,
+    object_info,
+    refuse_unreadable,
     walked_place,
     wrong_format,
 )
@@ -156,7 +156,7 @@ class ReadPlace:
             yield sample
 
 
-read_place = cached_per_pass(ReadPlace)
+read_place = cache_sources(ReadPlace)
 
 
 def audit_samples(
@@ -175,10 +175,10 @@ def audit_samples(
     open_source: Callable[..., ReadPlace | WalkedPlace] = walked_place
     if format in read_formats():
         open_source = read_place
-    with refused_where_unreadable("probe"):
+    with refuse_unreadable("probe"):
         options = ColumnarOptions.from_json(dict(choices))
         source = open_source(audit_id, landing, format, options)
-        info = landed_info(source.landing, raw)
+        info = object_info(source.landing, raw)
         if not source.has_samples(info):
             raise dropped("probe", "no_samples", "it holds no sample")
     facts = {
@@ -322,8 +322,8 @@ def _samples(
     partitions: Partitions,
 ) -> Iterator[Sample]:
     """Yield an object's samples, and add its facts to `result`, all of them only after the last sample."""
-    with refused_where_unreadable("cut"):
-        info = landed_info(place.landing, raw)
+    with refuse_unreadable("cut"):
+        info = object_info(place.landing, raw)
         readable = place.readable(info)
         for name, facts in readable.facts.items():
             result.facts[name] = dict(facts)

@@ -21,11 +21,11 @@ from penstock.formats.reading.sample import ForeignShard, shards_of
 from penstock.formats.registration.parts import objects_of, put_parts
 from penstock.formats.registration.shard_rows import Rows, agree, groups_of
 
-from ...pipeline.stages import BatchSamples, OpenBatch, written_part
+from ...pipeline.stages import BatchSamples, OpenBatch, parse_written_part
 from .admission import Admission, NewestVersion, ObjectHistory, newest_version
 from .copy_work import COPY, CopiedPart, CopyTask
 from .sample_facts import IngestRules, Row, missing_result_error, unit_outcomes, unit_row, units_job
-from .walked_objects import KnownSample, WalkedPlace, fresh_objects, walked_samples
+from .walked_objects import KnownSample, WalkedPlace, fresh_objects, sample_facts
 
 _AT_ONCE = 8
 """Most objects walked at the same time."""
@@ -200,7 +200,7 @@ def _collect_copies(
         if copied.part is None:  # the dataset has all of its samples
             continue
         kind = copied.rows[0]["kind"]
-        part = written_part(copied.part, task.txn)
+        part = parse_written_part(copied.part, task.txn)
         parts.append((kind, part))
         rows += copied.rows
     return parts, rows, Admission.of_all(admissions)
@@ -246,7 +246,7 @@ def _admit_in_place(plan: _WalkedBatch) -> tuple[list[_AdmittedRun], Admission]:
     for shard, rows in plan.walked:
         positions = list[int]()  # of the admitted rows
         samples = list[KnownSample]()
-        known_samples = walked_samples(plan.rules, shard, rows, plan.raws)
+        known_samples = sample_facts(plan.rules, shard, rows, plan.raws)
         for position, sample in enumerate(known_samples):
             raw_key = sample.source["raw_key"]
             history = earlier.get(raw_key, ObjectHistory())

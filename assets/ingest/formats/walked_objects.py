@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Place = TypeVar("Place")
 
 
-def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
+def object_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     """Return the store's facts about a landed object. Raises: Unusable if replaced; StoreError."""
     key = row["key"]
     try:
@@ -41,7 +41,7 @@ def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     if info.nbytes != row["nbytes"] or info.etag != row["etag"]:
         why = "the object is not the one that landed; it lands again"
         if isinstance(landing, JoinedObjects):
-            newest_file = landing.written_last(key)
+            newest_file = landing.newest_file(key)
             why += f"; its newest file is {newest_file}"
         raise dropped("fetch", Changed.__name__, why)
     return info
@@ -57,7 +57,7 @@ def fresh_objects(batch: "OpenBatch") -> tuple[list[ObjectInfo], list[Row]]:
         try:
             if sha256 in batch.published:
                 raise dropped("dedup", DUPLICATE, f"the same bytes as {batch.published[sha256]}")
-            info = landed_info(batch.landing, batch.raws[key])
+            info = object_info(batch.landing, batch.raws[key])
             infos.append(info)
         except Unusable as unusable:
             refusals.append(refusal_row(key, sha256, unusable))
@@ -66,7 +66,7 @@ def fresh_objects(batch: "OpenBatch") -> tuple[list[ObjectInfo], list[Row]]:
 
 
 @contextmanager
-def refused_where_unreadable(stage: str) -> Iterator[None]:
+def refuse_unreadable(stage: str) -> Iterator[None]:
     """Turn an object's error into its refusal by this stage: damaged, not supported, or replaced.
 
     Raises: Unusable; errors of code, machine or store (`is_fault`).
@@ -153,7 +153,7 @@ class WalkedPlace:
         return rows_of(shard, samples_of_objects, self._options.without)
 
 
-def cached_per_pass(
+def cache_sources(
     open_source: Callable[[Store, str, ColumnarOptions], Place],
 ) -> Callable[[str, Store, str, ColumnarOptions], Place]:
     """Return `open_source` with a first argument `pass_id`, whose latest source each process caches.
@@ -177,7 +177,7 @@ def cached_per_pass(
     return open_cached
 
 
-walked_place = cached_per_pass(WalkedPlace)
+walked_place = cache_sources(WalkedPlace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class KnownSample:
     """True if its format names the split."""
 
 
-def walked_samples(
+def sample_facts(
     rules: IngestRules,
     shard: ForeignShard,
     rows: Rows,

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
+from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, channel_mix
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 
-from ..container import audio_facts, check_duration, check_machine, container_facts, opened, required_audio
+from ..container import (
+    audio_facts,
+    check_duration,
+    check_machine,
+    container_facts,
+    open_container,
+    require_audio,
+)
 from ..media_table import Row
 from ..unit import Unusable, rejected
 from .decode import (
@@ -22,8 +29,8 @@ from .decode import (
     check_length,
     check_overlaps,
     decoded,
-    ends_in,
     prepare,
+    stream_ends,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ WINDOW_S = 0.02
 
 
 class AudioStatistics:
-    """Statistics of decoded frames, in order. ends: the end that the file states (`decode.ends_in`)."""
+    """Statistics of decoded frames, in order. ends: the end that the file states (`decode.stream_ends`)."""
 
     def __init__(self, ends: Ends | None = None) -> None:
         self.heard = Heard(ends or Ends())
@@ -67,14 +74,14 @@ class AudioStatistics:
     def _take(self, blocks: Iterator[Floats]) -> None:
         for block in blocks:
             if not self._n_values:
-                self._meter = self._meter_of()
+                self._meter = self._loudness_meter()
             self._count(block)
             if self._meter is not None:
                 self._meter.add(block)
             if len(block) == 2:
                 self._mono_sum.add(block)
 
-    def _meter_of(self) -> LoudnessMeter | None:
+    def _loudness_meter(self) -> LoudnessMeter | None:
         try:
             return LoudnessMeter(self.heard.rate_hz, self.heard.channels, self.heard.layout)
         except Unmeasurable:
@@ -131,9 +138,9 @@ class AudioStatistics:
 
 def audit_audio(path: str) -> Row:
     """Return the media columns of an audio file. Raises: Unusable."""
-    with opened(path) as container:
-        stream = required_audio(container)
-        statistics = AudioStatistics(ends_in(container, stream))
+    with open_container(path) as container:
+        stream = require_audio(container)
+        statistics = AudioStatistics(stream_ends(container, stream))
         try:
             for frame in decoded(container, stream):
                 statistics.add(frame)
@@ -165,7 +172,7 @@ class TrackAudit:
     def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
         self._container = container
         self._stream = stream
-        self._statistics = AudioStatistics(ends_in(container, stream))
+        self._statistics = AudioStatistics(stream_ends(container, stream))
         self._error = ""
         prepare(stream)
 
@@ -190,14 +197,14 @@ class TrackAudit:
         measured: Row = {}
         if not self._error:
             try:
-                measured = self._measured(video_start_s)
+                measured = self._measurements(video_start_s)
             except Unusable as unusable:
                 self._error = f"{unusable.code}: {unusable.reason}"
         if self._error:
             return {**header, "audio_error": self._error}
         return {**header, **measured}
 
-    def _measured(self, video_start_s: Fraction) -> Row:
+    def _measurements(self, video_start_s: Fraction) -> Row:
         if not self._statistics.n_samples:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
         measured = self._statistics.facts(video_start_s)
@@ -208,7 +215,7 @@ class TrackAudit:
                 "decode", "channels", f"{heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
             )
         try:
-            mix_for(heard.channels, heard.layout, "mono")
+            channel_mix(heard.channels, heard.layout, "mono")
         except UnknownLayout as error:
             raise rejected("decode", "unknown_layout", error) from error
         return measured

@@ -15,13 +15,13 @@ import numpy as np
 
 from loader.modalities.audio.timeline import Floats
 
-from ..container import TAIL_S, check_duration, opened, required_audio
+from ..container import TAIL_S, check_duration, open_container, require_audio
 from ..cutters import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
 from ..segments import Segment
 from ..unit import CAPTION_FIELD, MetadataValue, Unit, at, dropped, rejected
 from .decode import AudioTimeline, check_gaps
-from .flac import db_of, safe_gain, write_flac
+from .flac import decibels, safe_gain, write_flac
 
 Levels = np.ndarray[Any, np.dtype[np.float32]]
 Span = tuple[int, int]
@@ -87,18 +87,18 @@ class SegmentLimits:
     """Shortest piece of a split stretch."""
 
 
-def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
+def audible_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
     """Return the audible stretches, [start, end) in frames, in order."""
     on, off = thresholds(levels)
     padded = []
-    for start, end in _bridged(_stretches(levels, on, off), limits.pause):
+    for start, end in _bridge(_stretches(levels, on, off), limits.pause):
         if end - start < limits.shortest:
             continue
         padded_start = max(0, start - limits.padding)
         padded_end = min(len(levels), end + limits.padding)
         padded.append((padded_start, padded_end))
     parts = []
-    for span in union_of(padded):
+    for span in union(padded):
         parts += split_span(levels, span, limits)
     return parts
 
@@ -142,7 +142,7 @@ def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
     return [(start, end) for start, end in spans if n_loud[end] > n_loud[start]]
 
 
-def _bridged(spans: list[Span], pause: int) -> list[Span]:
+def _bridge(spans: list[Span], pause: int) -> list[Span]:
     bridged: list[Span] = []
     for start, end in spans:
         if bridged and start - bridged[-1][1] < max(1, pause):
@@ -152,9 +152,9 @@ def _bridged(spans: list[Span], pause: int) -> list[Span]:
     return bridged
 
 
-def union_of(spans: list[Span]) -> list[Span]:
+def union(spans: list[Span]) -> list[Span]:
     """Return the union of spans that are sorted by start."""
-    return _bridged(spans, 0)
+    return _bridge(spans, 0)
 
 
 def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
@@ -198,8 +198,8 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     Raises: Unusable if the audio cannot be fully decoded, has no samples, lacks the policy's channels or a given
     segment; StoreError.
     """
-    with opened(path) as container:
-        stream = required_audio(container)
+    with open_container(path) as container:
+        stream = require_audio(container)
         raw = {
             "codec": stream.codec_context.name,
             "rate_hz": stream.rate,
@@ -271,7 +271,7 @@ def _units(
         "n_padding": heard.n_padding,
         "segments": policy.segments,
         "bits": policy.bits,
-        "gain_db": db_of(gain),
+        "gain_db": decibels(gain),
         "downmix": downmix,
     }
     metadata: dict[str, MetadataValue] = {
@@ -279,9 +279,9 @@ def _units(
         "n_channels": spooled.n_channels,
         "downmix": mix.name,
         "mono_cancels": mono_cancels,
-        "gain_db": db_of(gain),
+        "gain_db": decibels(gain),
     }
-    left_out = _left_out([piece.span for piece in pieces], spooled.n_samples)
+    left_out = _remaining_spans([piece.span for piece in pieces], spooled.n_samples)
     units = []
     for piece, spans in zip(pieces, left_out, strict=True):
         unit_facts = {**facts, "left_out": spans}
@@ -299,18 +299,18 @@ def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Segme
     if policy.segments == "given":
         plans = []
         for number, segment in enumerate(known.segments):
-            span = _span_of(segment, spooled, policy)
+            span = _segment_span(segment, spooled, policy)
             plans.append(_SegmentPlan(span, number, segment))
         if not plans:
             raise dropped("cut", "no_segments", "no row of the _segments table names it")
         return plans
-    spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
+    spans = audible_segments(spooled.levels, spooled.frame, spooled.n_samples, policy)
     if not spans:
         raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
     return [_SegmentPlan(span, number, None) for number, span in enumerate(spans)]
 
 
-def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
+def _segment_span(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
     start_s, end_s = segment.span_s()
     start = round(start_s * policy.sample_rate_hz)
     end = round(end_s * policy.sample_rate_hz)
@@ -326,9 +326,9 @@ def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
     return start, max(start + 1, min(end, spooled.n_samples))
 
 
-def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
+def _remaining_spans(spans: list[Span], n_samples: int) -> list[list[Span]]:
     parts: list[list[Span]] = [[] for _ in spans]
-    for gap in complement(union_of(spans), n_samples):
+    for gap in complement(union(spans), n_samples):
         _, end = gap
         following = [n for n, span in enumerate(spans) if span[0] >= end]
         if following:
@@ -374,10 +374,10 @@ def _unit(
     )
 
 
-def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
+def audible_segments(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
     """Return each segment's [start, end) in samples. levels: dBFS per `frame` samples."""
     if policy.segments == "fixed":
-        return _fixed(n_samples, policy)
+        return _fixed_spans(n_samples, policy)
     rate_hz = policy.sample_rate_hz
     limits = SegmentLimits(
         longest=int(policy.segment_s * rate_hz / frame),
@@ -386,11 +386,11 @@ def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy)
         shortest=round(policy.min_sound_s * rate_hz / frame),
         tail=round(min(MIN_TAIL_S, policy.segment_s / 4) * rate_hz / frame),
     )
-    spans = heard_spans(levels, limits)
+    spans = audible_spans(levels, limits)
     return [(start * frame, min(end * frame, n_samples)) for start, end in spans]
 
 
-def _fixed(n_samples: int, policy: AudioPolicy) -> list[Span]:
+def _fixed_spans(n_samples: int, policy: AudioPolicy) -> list[Span]:
     length = round(policy.segment_s * policy.sample_rate_hz)
     tail = round(MIN_TAIL_S * policy.sample_rate_hz)
     starts = list(range(0, max(1, n_samples - tail + 1), length))

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from loader.errors import DecodeFailed
-from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
-from loader.modalities.audio.padding import announced, check_lengths, ends_of
+from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, channel_mix
+from loader.modalities.audio.padding import announced_length, audio_ends, check_lengths
 from loader.modalities.audio.resample import Resampler, StrangeRate
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from loader.modalities.video.container_checks import check_complete
 
-from ..container import ffmpeg_refusal, packets_of
+from ..container import demux_packets, ffmpeg_refusal
 from ..unit import dropped, rejected
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class LoudnessMeter:
         self._layout = layout
         self._n_seen = 0
         self._peak = 0.0
-        self._ebur128 = self._graph_of()
+        self._ebur128 = self._build_graph()
         if rate_hz <= 48_000:
             factor = 4
         elif rate_hz <= 96_000:
@@ -128,7 +128,7 @@ class LoudnessMeter:
         if self.loudness_lufs is not None and self.loudness_lufs <= _GATE_LUFS:
             self.loudness_lufs = self.range_lu = None
 
-    def _graph_of(self) -> Any:
+    def _build_graph(self) -> Any:
         import av
         import av.filter
 
@@ -179,7 +179,7 @@ class AudioTimeline:
     def __init__(
         self, container: "InputContainer", stream: "AudioStream", rate_hz: int, channels: Channels = "mono"
     ) -> None:
-        self.heard = Heard(ends_in(container, stream))
+        self.heard = Heard(stream_ends(container, stream))
         self.mix: Mix | None = None
         self.mono_sum = MonoSum()
         self._container = container
@@ -192,7 +192,7 @@ class AudioTimeline:
         resampler: Resampler | None = None
         for piece in source_blocks(self._container, self._stream, self.heard):
             if resampler is None:
-                self.mix = self._mixed()
+                self.mix = self._mix()
                 if self.mix.matrix is None:
                     n_out = self.heard.n_channels
                 else:
@@ -211,13 +211,13 @@ class AudioTimeline:
         except StrangeRate as error:
             raise rejected("decode", "sample_rate", error) from error
 
-    def _mixed(self) -> Mix:
+    def _mix(self) -> Mix:
         if self.heard.n_channels > MAX_CHANNELS:
             raise dropped(
                 "cut", "channels", f"{self.heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
             )
         try:
-            return mix_for(self.heard.channels, self.heard.layout, self._channels)
+            return channel_mix(self.heard.channels, self.heard.layout, self._channels)
         except UnknownLayout as error:
             raise dropped("cut", "unknown_layout", error) from error
 
@@ -243,7 +243,7 @@ def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["Aud
     prepare(stream)
     n_frames = 0
     try:
-        for packet in packets_of(container, stream):
+        for packet in demux_packets(container, stream):
             for frame in cast("list[AudioFrame]", packet.decode()):
                 n_frames += 1
                 yield frame
@@ -265,17 +265,17 @@ def prepare(stream: "AudioStream") -> None:
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
 
 
-def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
+def stream_ends(container: "InputContainer", stream: "AudioStream") -> Ends:
     """Return where the audio ends according to its file."""
-    with _mapped(container.name) as data:
-        return ends_of(container, stream, data)
+    with _map_file(container.name) as data:
+        return audio_ends(container, stream, data)
 
 
 def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
     """Check that a FLAC, WAV, MP3 or MP4 has the samples that its header announces. Raises: Unusable."""
     name = container.format.name
-    with _mapped(container.name) as data:
-        promise = announced(name, data)
+    with _map_file(container.name) as data:
+        promise = announced_length(name, data)
         if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
             raise rejected(
                 "decode",
@@ -291,7 +291,7 @@ def check_length(container: "InputContainer", stream: "AudioStream", heard: Hear
 
 
 @contextmanager
-def _mapped(path: str) -> Iterator[mmap.mmap]:
+def _map_file(path: str) -> Iterator[mmap.mmap]:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         yield data
 
@@ -320,7 +320,7 @@ def check_gaps(heard: Heard) -> None:
         raise rejected("decode", "gaps", reason)
 
 
-def pieces_at(
+def read_pieces(
     timeline: AudioTimeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
 ) -> Iterator[tuple[Floats, int]]:
     """Yield (samples, number of decoded ones) for each span, [start, end) in seconds on the container's clock.

@@ -74,7 +74,7 @@ def write_flac(
     except av.error.FFmpegError as error:
         check_machine(error, str(path))
         raise rejected("cut", "unwritable", error.strerror) from error
-    return db_of(gain)
+    return decibels(gain)
 
 
 def _interleaved(whole: Integers, bits: int) -> np.ndarray[Any, Any]:
@@ -102,5 +102,5 @@ def safe_gain(peak: float) -> float:
     return min(1.0, 1 / max(peak, 1e-9))
 
 
-def db_of(gain: float) -> float:
+def decibels(gain: float) -> float:
     return round(20 * math.log10(gain), 4)

@@ -15,12 +15,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..container import PacketIndex, check_scratch, first_video, opened
+from ..container import PacketIndex, check_scratch, first_video, open_container
 from ..policy import VideoPolicy
 from ..unit import rejected
 from ..video.colour import Rendering
 from ..video.frame_filter import FrameFilter
-from ..video.spans import CannotSeek, Clip, ClipSpan, PacketTables, frames_of, prepare
+from ..video.spans import CannotSeek, Clip, ClipSpan, PacketTables, prepare, span_frames
 from ..video.timestamps import TimedFrame
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class ClipEncoder:
 
     def _write(self, packets: "Iterable[Packet[VideoStream]]") -> None:
         for packet in packets:
-            self._errors.append(_squared_error(packet.get_sidedata("quality_stats")))
+            self._errors.append(_sum_errors(packet.get_sidedata("quality_stats")))
             if self._held is not None:
                 self._output.mux(self._held)
             self._held = packet
@@ -163,7 +163,7 @@ def psnr_db(squared_error: float, n_samples: int) -> float:
     return min(_BEST_DB, 10 * math.log10(255**2 * n_samples / squared_error))
 
 
-def _squared_error(stats: "PacketSideData") -> int:
+def _sum_errors(stats: "PacketSideData") -> int:
     # AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n=3, u16, n u64 errors, one per plane.
     return sum(_ERRORS.unpack_from(memoryview(stats)))
 
@@ -194,27 +194,27 @@ def canonical_clips(
     seeks = bool(audit)
     for quality in QUALITIES:
         try:
-            clips = _encoded(order, audit, quality, seeks)
+            clips = _encode_clips(order, audit, quality, seeks)
         except CannotSeek:
             seeks = False
-            clips = _encoded(order, audit, quality, seeks)
+            clips = _encode_clips(order, audit, quality, seeks)
         if is_good_enough(clips):
             return clips
     raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
 
 
-def _encoded(
+def _encode_clips(
     order: _Order, audit: Mapping[str, Any], quality: Mapping[str, str], seeks: bool
 ) -> list[Clip | None]:
     import av
 
-    with opened(order.path) as container:
+    with open_container(order.path) as container:
         stream = first_video(container)
         assert stream is not None  # the same file had one before
         prepare(stream, audit)
         maker = ClipMaker(order.spans, order.index, order.scratch, order.policy, stream, quality)
         try:
-            for timed in frames_of(container, stream, order.spans, audit, seeks=seeks):
+            for timed in span_frames(container, stream, order.spans, audit, seeks=seeks):
                 maker.add(timed)
             return maker.finish()
         except av.error.FFmpegError as error:
@@ -277,7 +277,7 @@ class ClipMaker:
 
     def _encode(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
         for timed, was_interlaced in ready:
-            self._turn_to(timed.pts)
+            self._advance(timed.pts)
             if not self._open:
                 continue
             timed.frame.pts = timed.pts
@@ -287,7 +287,7 @@ class ClipMaker:
                 encoder.add(small, timed.pts, self._shrink.rendering)
                 self._n_deinterlaced[place] += was_interlaced
 
-    def _turn_to(self, pts: int) -> None:
+    def _advance(self, pts: int) -> None:
         for place in [place for place in self._open if pts >= self._spans[place].end]:
             self._finish(place)
         while self._waiting and pts >= self._spans[self._waiting[-1]].start:

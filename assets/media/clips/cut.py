@@ -6,14 +6,23 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ..audio.decode import AudioTimeline, pieces_at
+from ..audio.decode import AudioTimeline, read_pieces
 from ..audio.flac import write_flac
-from ..container import PacketIndex, first_audio, first_video, index_packets, opened
+from ..container import PacketIndex, first_audio, first_video, index_packets, open_container
 from ..cutters import NOTHING, Known
-from ..policy import CutPolicy, VideoPolicy, bucket_of
+from ..policy import CutPolicy, VideoPolicy, image_bucket
 from ..unit import CAPTION_FIELD, MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
-from ..video.spans import PACKETS_FIELD, PACKETS_GROUP, Clip, ClipSpan, cuts_of, given_spans, shots, windows
+from ..video.spans import (
+    PACKETS_FIELD,
+    PACKETS_GROUP,
+    Clip,
+    ClipSpan,
+    audit_cuts,
+    segment_spans,
+    shots,
+    windows,
+)
 from .canonical import canonical_clips
 from .early_clips import get_clips
 from .reference import reference_clips
@@ -33,13 +42,13 @@ def write_clip_audio(
     Raises: Unusable; StoreError if the disk is full.
     """
     rows: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_audio(container)
         if stream is None:
             return rows
         order = sorted(range(len(spans)), key=lambda place: spans[place][0])
         timeline = AudioTimeline(container, stream, rate_hz)
-        pieces = pieces_at(timeline, [spans[place] for place in order], rate_hz)
+        pieces = read_pieces(timeline, [spans[place] for place in order], rate_hz)
         for place, (samples, n_real) in zip(order, pieces, strict=True):
             if n_real:
                 gain_db = write_flac(targets[place], samples, rate_hz)
@@ -71,7 +80,7 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
         known = replace(known, audit=audit_video(path, policy.video))
     index = _index(path, known.audit)
-    video = _planned(index, policy.video, known)
+    video = _plan_clips(index, policy.video, known)
     clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
     sounds = _sounds(path, clips, index, policy.video, known)
     return [_unit(clip, video, sound, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
@@ -86,7 +95,7 @@ def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
             time_base=(audit["time_base_num"], audit["time_base_den"]),
             max_gop_frames=audit["max_gop_frames"],
         )
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         if stream is None:
             raise rejected("probe", "no_streams", "the container has no video stream")
@@ -104,13 +113,13 @@ def _sounds(
     return write_clip_audio(path, spans, targets, policy.sound_rate_hz)
 
 
-def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
+def _plan_clips(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
     facts: dict[str, Any] = {"time_base": list(index.time_base), "max_gop_frames": index.max_gop_frames}
     if policy.units == "windows":
         return _Video(index=index, spans=windows(index, policy), facts={**facts, "clip_s": policy.clip_s})
     if policy.units == "segments":
-        return _Video(index=index, spans=given_spans(index, known.segments), facts=facts)
-    by_shot = shots(index, policy, cuts_of(known.audit))
+        return _Video(index=index, spans=segment_spans(index, known.segments), facts=facts)
+    by_shot = shots(index, policy, audit_cuts(known.audit))
     counts = {"clip_s": policy.clip_s, "n_shots": by_shot.n_shots, "n_short_shots": by_shot.n_short}
     return _Video(index=index, spans=by_shot.spans, facts={**facts, **counts})
 
@@ -162,7 +171,7 @@ def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Uni
         "width_px": clip.size_px[0],
         "height_px": clip.size_px[1],
         "aspect_ratio": round(clip.size_px[0] / clip.size_px[1], 6),
-        "bucket": bucket_of(policy.buckets, *clip.size_px, clip.requested[1]),
+        "bucket": image_bucket(policy.buckets, *clip.size_px, clip.requested[1]),
         "n_frames": len(clip.pts),
         "start_s": float(start * base),
         "duration_s": float((clip.end - start) * base),

@@ -25,7 +25,7 @@ from ..unit import Unusable
 from ..video.audit import SettledCuts
 from ..video.colour import Rendering
 from ..video.frame_filter import FrameFilter
-from ..video.spans import Clip, ClipSpan, PacketTables, given_spans, shots, windows
+from ..video.spans import Clip, ClipSpan, PacketTables, segment_spans, shots, windows
 from ..video.timestamps import TimedFrame
 from .canonical import QUALITIES, ClipEncoder, ClipMaker, Deinterlacer, finish_clip, is_good_enough
 
@@ -93,7 +93,7 @@ class ShotMaker:
         if self._n % _ASK_EVERY == 0:
             cuts, front = self._settled()
             if front is not None:
-                self._encode_until(front - self._shortest, cuts, None)
+                self._encode_frames(front - self._shortest, cuts, None)
 
     def finish(self, cuts: Sequence[int], spans: Sequence[ClipSpan]) -> list[Clip | None] | None:
         """Return a clip per span, None for a span without a frame; None if the clips do not match the spans.
@@ -102,7 +102,7 @@ class ShotMaker:
         """
         self._hold(self._whole.rest())
         end = self._index.end_pts
-        self._encode_until(None, cuts, end)
+        self._encode_frames(None, cuts, end)
         self._close(self._stop([cut for cut in cuts if self._index.start_pts < cut < end], end))
         if set(self._clips) - set(spans):
             return None
@@ -122,19 +122,19 @@ class ShotMaker:
             if len(self._held) * small.width * small.height * 3 // 2 > MAX_HELD_BYTES:
                 raise TooLargeToBuffer
 
-    def _encode_until(self, limit: int | None, cuts: Sequence[int], end: int | None) -> None:
+    def _encode_frames(self, limit: int | None, cuts: Sequence[int], end: int | None) -> None:
         """Encode the frames before `limit` (None: all). end: the video's end, if known."""
         inside = [cut for cut in cuts if self._index.start_pts < cut < self._index.end_pts]
         while self._held and (limit is None or self._held[0].pts < limit):
             waiting = self._held.popleft()
-            self._turn_to(waiting.pts, inside, end)
+            self._advance_cuts(waiting.pts, inside, end)
             if self._begin == end:
                 break
             if self._encoder is not None:
                 self._encoder.add(waiting.frame, waiting.pts, waiting.rendering)
                 self._n_deinterlaced += waiting.was_interlaced
 
-    def _turn_to(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
+    def _advance_cuts(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
         # If the end is unknown, it is at least `min_clip_s` away, because `add` waits for that.
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
@@ -238,7 +238,7 @@ class EarlyClips:
             if self._policy.units == "windows":
                 return windows(index, self._policy)
             if self._policy.units == "segments":
-                return given_spans(index, self._segments)
+                return segment_spans(index, self._segments)
             return shots(index, self._policy, cuts).spans
         except Unusable:
             return []
@@ -253,14 +253,14 @@ def put_clips(
     """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
-        facts = [None if clip is None else _packed(clip, out) for clip in clips]
+        facts = [None if clip is None else _pack_clip(clip, out) for clip in clips]
     staging.store.put_file(f"{staging.key}/{_PACK}", str(pack))
     pack.unlink()
     body = {"extent": list(extent), "clips": facts}
     staging.store.put(f"{staging.key}/{_FACTS}", json.dumps(body).encode())
 
 
-def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
+def _pack_clip(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
     offset = out.tell()
     files = [clip.path, clip.packets]
     bodies = [file.read_bytes() for file in files]

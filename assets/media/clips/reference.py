@@ -15,12 +15,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..container import PacketIndex, check_scratch, first_video, opened
+from ..container import PacketIndex, check_scratch, first_video, open_container
 from ..policy import VideoPolicy
 from ..unit import Unusable, rejected
-from ..video.colour import display_matrix, rendering_of
-from ..video.frame_filter import turns_of
-from ..video.spans import CannotSeek, Clip, ClipSpan, PacketTables, frames_of
+from ..video.colour import display_matrix, frame_rendering
+from ..video.frame_filter import matrix_filters
+from ..video.spans import CannotSeek, Clip, ClipSpan, PacketTables, span_frames
 from ..video.timestamps import frame_crc, has_display_times
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Gops:
         if span.shot is not None:
             gops = self._inside(span)
         else:
-            gops = self._around(self._clean, low, high)
+            gops = self._gop_cut(self._clean, low, high)
         if gops is None:
             if len(self._all.numbers) > len(self._clean.numbers):
                 return "open_gop"
@@ -104,13 +104,13 @@ class Gops:
             return "edit_list"
         most = policy.max_overhead_ratio * (high - low)
         if span.shot is None and gops.stop - gops.first > most:
-            least = self._around(self._all, low, high)
+            least = self._gop_cut(self._all, low, high)
             if least is not None and least.stop - least.first <= most:
                 return "open_gop"
             return "long_gop"
         return gops
 
-    def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
+    def _gop_cut(self, points: "_Points", low: int, high: int) -> GopCut | None:
         first = bisect_right(points.pts, self._shown[low]) - 1
         if high < len(self._shown):
             stop = bisect_left(points.pts, self._shown[high])
@@ -161,7 +161,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]
     writing: list[_Mp4Writer] = []
     if any(len(set(packets.pts[cut.first : cut.stop])) < cut.stop - cut.first for cut, _ in cuts):
         raise NotForMp4("no_timestamps")  # two frames have the same time
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # it existed when the packets were indexed
         try:
@@ -271,7 +271,7 @@ def reference_clips(
 
     Demuxes the file twice, decodes spans and clips. Raises: Unusable; StoreError if the disk is full.
     """
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = _stream(container)
         packets = None
         if has_display_times(container):
@@ -316,7 +316,7 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
     """Return the frames' shape, or why packets cannot be copied."""
     import av
 
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = _stream(container)
         try:
             frame = next(container.decode(stream), None)
@@ -324,14 +324,14 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
             raise rejected("decode", "undecodable", error.strerror) from error
         if frame is None:
             raise rejected("decode", "no_frames", "its packets give no frame")
-        rendering = rendering_of(frame, policy)
+        rendering = frame_rendering(frame, policy)
         if rendering.treatment:
             return f"colour_{rendering.treatment}"
         if (stream.sample_aspect_ratio or 1) != 1:
             return "pixel_aspect"
         if frame.interlaced_frame or audit.get("interlaced_ratio"):
             return "interlaced"
-        _, sideways = turns_of(display_matrix(frame))
+        _, sideways = matrix_filters(display_matrix(frame))
         if sideways:
             size_px = (frame.height, frame.width)
         else:
@@ -350,21 +350,21 @@ def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any])
     if not spans:
         return {}
     try:
-        return _decoded_crcs(path, spans, audit, seeks=bool(audit))
+        return _decode_crcs(path, spans, audit, seeks=bool(audit))
     except CannotSeek:
-        return _decoded_crcs(path, spans, audit, seeks=False)
+        return _decode_crcs(path, spans, audit, seeks=False)
 
 
-def _decoded_crcs(
+def _decode_crcs(
     path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
     import av
 
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = _stream(container)
         crcs: dict[int, int] = {}
         try:
-            for timed in frames_of(container, stream, spans, audit, seeks=seeks):
+            for timed in span_frames(container, stream, spans, audit, seeks=seeks):
                 crcs[timed.pts] = frame_crc(timed.frame)
         except av.error.FFmpegError as error:
             if seeks:  # after a failed seek, decoding in order may work
@@ -378,7 +378,7 @@ def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[in
 
     source = [((at - pts[0]) * base, expected.get(at)) for at in pts]
     try:
-        with opened(str(target)) as container:
+        with open_container(str(target)) as container:
             stream = _stream(container)
             ticks = stream.time_base or Fraction(0)
             shown = [((frame.pts or 0) * ticks, frame_crc(frame)) for frame in container.decode(stream)]

@@ -15,7 +15,7 @@ import numpy as np
 from loader.modalities.audio.timeline import floats
 
 from ..audio.audit import FULL_SCALE
-from ..container import first_audio, opened
+from ..container import first_audio, open_container
 from ..unit import Unit, Unusable
 from . import findings
 from .findings import finding
@@ -60,7 +60,7 @@ def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
 
 def _check_length(unit: Unit, field: str) -> None:
     samples, rate_hz = decoded(unit.fields[field])
-    start, end = span_of(unit)
+    start, end = unit_span(unit)
     expected = round((end - start) * rate_hz)
     if abs(samples.shape[1] - expected) > 1:
         raise finding(
@@ -71,7 +71,7 @@ def _check_length(unit: Unit, field: str) -> None:
 
 def _check_sound(path: str, unit: Unit, field: str) -> None:
     stored, rate_hz = decoded(unit.fields[field])
-    start, end = span_of(unit)
+    start, end = unit_span(unit)
     source = SourceAudio(path, start, end - start, from_first="mp4" not in unit.fields)
     if not source.rate_hz:
         return
@@ -92,7 +92,7 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
         # If timestamps jitter, `source` overlaps frames; players and the cutter lay them end to end.
         if unusable.code == findings.CHANNEL_LOST or not source.is_uneven:
             raise
-        stretches = laid_end_to_end(source.stretches, source.rate_hz, rate_hz, source.is_heard)
+        stretches = lay_frames(source.stretches, source.rate_hz, rate_hz, source.is_heard)
         if not is_heard_in_place(mixed, rate_hz, start, stretches):
             raise
 
@@ -117,7 +117,7 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
         raise finding(findings.SOUND_DIFFERS, "what is stored is silent, its source is not")
     loud_channels = channels[is_loud]
     candidates = [loud_channels.sum(axis=0), *loud_channels]
-    fits = [_lagged(mixed, candidate) for candidate in candidates]
+    fits = [_best_lag(mixed, candidate) for candidate in candidates]
     lag, at_best, in_place = max(fits, key=lambda fit: fit[1])
     slack = max(1, round(MAX_OFFSET_S * rate_hz))
     is_away = abs(lag - margin) > slack
@@ -156,7 +156,7 @@ def _weights(mixed: Samples, channels: Samples) -> Samples:
     return weights
 
 
-def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
+def _best_lag(mixed: Samples, source: Samples) -> tuple[int, float, float]:
     """Return (best position in `source`, normalised correlation there, normalised correlation at the middle)."""
     # A power of two that holds both: otherwise the circular correlation of the FFT would wrap around.
     size = 1 << (len(source) + len(mixed) - 1).bit_length()
@@ -181,7 +181,7 @@ def _window_energies(samples: Samples, length: int) -> Samples:
     return windows
 
 
-def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
+def unit_span(unit: Unit) -> tuple[Fraction, Fraction]:
     """Return the unit's start and end in seconds on the source's clock."""
     return _seconds(unit.start), _seconds(unit.end)
 
@@ -193,7 +193,7 @@ def _seconds(place: str) -> Fraction:
 
 def decoded(file: Path) -> tuple[Samples, int]:
     """Return (samples of stored audio, float64 [channels, samples]; sample rate in Hz)."""
-    with opened(str(file)) as container:
+    with open_container(str(file)) as container:
         stream = container.streams.audio[0]
         pieces = [floats(frame) for frame in container.decode(stream)]
         return np.concatenate(pieces, axis=1).astype(np.float64), stream.rate
@@ -208,7 +208,7 @@ class _AudioClock:
         self._shift_s = self._jump_s = Fraction(0)
         self._jumped_to_s = start_s
 
-    def jumps_to(self, tagged_s: Fraction) -> bool:
+    def advance(self, tagged_s: Fraction) -> bool:
         """Move to a timestamp, and return whether it differs from the previous frame's end."""
         at_s = tagged_s + self._shift_s
         if self._restarts and self.position_s - at_s > RESTART_S:
@@ -246,7 +246,7 @@ class SourceAudio:
         self._read(path)
 
     def _read(self, path: str) -> None:
-        with opened(path) as container:
+        with open_container(path) as container:
             stream = first_audio(container)
             assert stream is not None  # it was cut
             restarts = container.format.name == "ogg"
@@ -263,7 +263,7 @@ class SourceAudio:
                     if self._from_first:
                         zero = clock.position_s
                     self._open(frame)
-                elif tagged is not None and clock.jumps_to(tagged):
+                elif tagged is not None and clock.advance(tagged):
                     self.is_uneven = True
                 if clock.position_s - zero >= self._stop_s:
                     break
@@ -355,7 +355,7 @@ class FrameSequence(NamedTuple):
     """Int [frames + 1]: where each frame starts in `sound`, in samples, and the end."""
 
 
-def laid_end_to_end(
+def lay_frames(
     stretches: Sequence[PlacedFrame], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
 ) -> FrameSequence:
     """Lay frames end to end at `rate_hz`, using only the channels that `is_heard` selects."""
@@ -385,7 +385,7 @@ def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence:
         n_pieces += 1
         at_s = float(start_s) + begin / rate_hz
         until_s = at_s + size / rate_hz
-        low, high = _around(sequence, rate_hz, at_s - slack_s, until_s + slack_s)
+        low, high = _sample_range(sequence, rate_hz, at_s - slack_s, until_s + slack_s)
         correlations = [_best(piece, sound[low:high]) for sound in sequence.sound]
         n_matched += np.array(correlations) >= PIECE_CORRELATION
     if n_pieces == 0:
@@ -403,7 +403,7 @@ def _jitter_s(sequence: FrameSequence, rate_hz: int) -> float:
     return min(AROUND_S, float(np.abs(late - median).max()))
 
 
-def _around(sequence: FrameSequence, rate_hz: int, at_s: float, until_s: float) -> tuple[int, int]:
+def _sample_range(sequence: FrameSequence, rate_hz: int, at_s: float, until_s: float) -> tuple[int, int]:
     """Return the samples [low, high) of the sequence whose timestamps are within [at_s, until_s)."""
     lengths = np.diff(sequence.edges)
     ends_s = sequence.times_s + lengths / rate_hz

@@ -14,13 +14,13 @@ from google_crc32c import value as crc32c
 import loader
 from loader.modalities.video.packet_table import read_packets
 
-from ..container import first_video, opened
+from ..container import first_video, open_container
 from ..unit import Unit, Unusable
 from ..video.colour import display_matrix, is_hdr
 from ..video.spans import PACKETS_FIELD
-from ..video.timestamps import has_display_times, timed_frames
+from ..video.timestamps import has_display_times, time_frames
 from . import findings
-from .findings import Grid, Misreading, compare, finding, grid_of, planes_of, turned
+from .findings import Grid, Misreading, compare, finding, frame_planes, pixel_grid, turned
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -49,7 +49,7 @@ class SourceFrame(NamedTuple):
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
     """Audit all clips of one video. n_frames_decoded: count from its audit. Raises: Unusable, named after the fault."""
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut
         timed = has_display_times(container)
@@ -119,7 +119,7 @@ def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
     data = mp4.read_bytes()
     if (table.facts.nbytes, table.facts.crc32c) == (len(data), crc32c(data)):
         return np.sort(table.pts[~table.discard]).tolist(), table.facts.time_base
-    with opened(str(mp4)) as container:
+    with open_container(str(mp4)) as container:
         stream = container.streams.video[0]
         return _packet_times(container, stream), Fraction(stream.time_base or 1)
 
@@ -140,7 +140,9 @@ def _check_frames(path: str, unit: Unit) -> None:
     numbers = sorted({0, len(times) // 2})
     stored = {times[number]: loader.video(frames=1, start=number, bits=8)(mp4)[0] for number in numbers}
     height, width = stored[times[0]].shape[:2]
-    looks = [(frames, size_px) for frames in (_sought, _decoded) for size_px in (None, (width, height))]
+    looks = [
+        (frames, size_px) for frames in (_seek_frames, _decode_frames) for size_px in (None, (width, height))
+    ]
     for frames, size_px in looks:
         source = frames(path, sorted(stored), size_px)
         try:
@@ -161,7 +163,7 @@ def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, whe
     height, width = pixels.shape[:2]
     shape = (float(frame.width * source.aspect), float(frame.height))
     check_aspect((width, height), shape[::-1] if is_sideways(turn) else shape, where)
-    actual = grid_of(pixels)
+    actual = pixel_grid(pixels)
     stored = _colours(frame, source.size_px)
     expected = upright(stored, turn)
     if is_hdr(frame):
@@ -174,17 +176,17 @@ def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, whe
         for mirrored in (False, True)
         if turns or mirrored
     ]
-    planes = planes_of(frame, _own_size(frame, source.size_px))
+    planes = frame_planes(frame, _own_size(frame, source.size_px))
     if planes is not None:
         readings += [
             Misreading(findings.COLOUR_RANGE, upright(planes.with_other_range().rgb(), turn)),
             Misreading(findings.COLOUR_MATRIX, upright(planes.with_other_matrix().rgb(), turn)),
-            Misreading(findings.COLOUR_RANGE, upright(_squeezed(planes.rgb()), turn)),
+            Misreading(findings.COLOUR_RANGE, upright(_squeeze(planes.rgb()), turn)),
         ]
     compare(actual, expected, readings, where)
 
 
-def _squeezed(grid: Grid) -> Grid:
+def _squeeze(grid: Grid) -> Grid:
     """Return full-range values as if misread as limited range."""
     return np.clip((grid - 16) * 255 / 219, 0, 255)
 
@@ -217,9 +219,9 @@ def check_structure(actual: Grid, expected: Grid, where: str) -> None:
 
 
 def _colours(frame: "VideoFrame", size_px: tuple[int, int] | None) -> Grid:
-    planes = planes_of(frame, _own_size(frame, size_px))
+    planes = frame_planes(frame, _own_size(frame, size_px))
     if planes is None:
-        return grid_of(frame.to_ndarray(format="rgb24", threads=1))
+        return pixel_grid(frame.to_ndarray(format="rgb24", threads=1))
     return planes.rgb()
 
 
@@ -246,10 +248,10 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
     return out
 
 
-def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
+def _seek_frames(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
     import av
 
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         if stream is None or not has_display_times(container):
             return {}
@@ -262,12 +264,14 @@ def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) ->
             return {}  # not seekable: the caller then decodes from the start
 
 
-def _decoded(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
-    with opened(path) as container:
+def _decode_frames(
+    path: str, times: Sequence[int], size_px: tuple[int, int] | None
+) -> dict[int, SourceFrame]:
+    with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut
         stream.thread_count = 1
-        frames = timed_frames(container, container.decode(stream))
+        frames = time_frames(container, container.decode(stream))
         return _find(((timed.frame, timed.pts) for timed in frames), times, stream, size_px)
 
 

@@ -1,7 +1,7 @@
 """Compare images by grids, and name the faults of units.
 
 A grid holds 16 x 16 mean colours, independent of resolution, aspect ratio and coding noise. Only means are converted,
-which commute with linear operations; where colours clip, `planes_of` averages to a given size first. Matrices: ITU-T
+which commute with linear operations; where colours clip, `frame_planes` averages to a given size first. Matrices: ITU-T
 H.273, equations 39 to 58.
 """
 
@@ -63,7 +63,7 @@ class Planes:
         colours: Grid = np.clip(np.stack([r, g, b], axis=-1), 0, 255)
         if colours.shape[:2] == (CELLS, CELLS):
             return colours
-        return grid_of(colours)
+        return pixel_grid(colours)
 
     def with_other_range(self) -> "Planes":
         return replace(self, full_range=not self.full_range)
@@ -72,7 +72,7 @@ class Planes:
         return replace(self, matrix=BT601 if self.matrix == BT709 else BT709)
 
 
-def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
+def frame_planes(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
     """Return a decoded frame's means; None unless it is planar YCbCr with a linear matrix.
 
     size_px: (width, height) of the averaged image; None for cells. Untagged frames are limited-range BT.601.
@@ -102,7 +102,7 @@ def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: 
     return small.repeat(2, axis=0).repeat(2, axis=1)[:height, :width]
 
 
-def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
+def pixel_grid(pixels: np.ndarray[Any, Any]) -> Grid:
     """Return the grid of RGB pixels [H, W, 3], 0 to 255."""
     return np.stack([cell_means(pixels[..., channel]) for channel in range(3)], axis=-1)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from loader.modalities.image.crop import EXIF_TURNS, UPRIGHT, PixelTurn, turn_of
+from loader.modalities.image.crop import EXIF_TURNS, UPRIGHT, PixelTurn, metadata_turn
 
-from ..container import opened
+from ..container import open_container
 from ..image.open import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
 from ..video.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
-from .findings import CELLS, Grid, Misreading, compare, distance, finding, grid_of, planes_of
+from .findings import CELLS, Grid, Misreading, compare, distance, finding, frame_planes, pixel_grid
 from .findings import turned as turned_grid
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Original(NamedTuple):
 def audit_photo(path: str, unit: Unit) -> None:
     """Compare a stored photo with its file. Raises: Unusable, named after the fault."""
     ground = _ground(unit)
-    stored = _stored(unit, ground)
+    stored = _stored_pixels(unit, ground)
     original = _original(path)
     width, height = original.size_px
     if original.turn.transpose:
@@ -76,7 +76,7 @@ def audit_photo(path: str, unit: Unit) -> None:
         frame = _by_ffmpeg(path)
     if frame is None or (frame.width, frame.height) != original.size_px:
         return
-    actual = grid_of(stored)
+    actual = pixel_grid(stored)
     expected = _upright(_colours(frame, ground), original.turn)
     try:
         _check_colours(actual, expected, frame, original, ground)
@@ -113,7 +113,7 @@ def _by_pillow(path: str, ground: tuple[float, float, float]) -> Grid | None:
             return None
         pixels = np.asarray(image.convert("RGBA")).astype(np.float64)
     share = pixels[..., 3:] / 255
-    return grid_of(pixels[..., :3] * share + np.array(ground) * (1 - share))
+    return pixel_grid(pixels[..., :3] * share + np.array(ground) * (1 - share))
 
 
 def _check_colours(
@@ -139,7 +139,7 @@ def _check_colours(
         )
     if bit_depth(frame) > 8:
         readings.append(Misreading(findings.SATURATED, np.minimum(expected * 257, 255)))
-    planes = planes_of(frame)
+    planes = frame_planes(frame)
     if planes is not None:
         readings.append(
             Misreading(findings.COLOUR_RANGE, _upright(planes.with_other_range().rgb(), original.turn))
@@ -152,11 +152,11 @@ def _ground(unit: Unit) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    from loader.modalities import decoder_for
+def _stored_pixels(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
+    from loader.modalities import find_decoder
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
-    pixels: Any = decoder_for("jpg", bits=8)(path.read_bytes(), None)
+    pixels: Any = find_decoder("jpg", bits=8)(path.read_bytes(), None)
     if pixels.shape[2] == 4:
         share = pixels[..., 3:] / 255
         pixels = np.rint(pixels[..., :3] * share + np.array(ground) * (1 - share)).astype(np.uint8)
@@ -171,7 +171,7 @@ def _original(path: str) -> Original:
         image = opened_photo.image
         exif = image.info.get("exif")
         xmp = image.info.get("xmp")
-        turn = turn_of(exif, xmp.encode() if isinstance(xmp, str) else xmp)
+        turn = metadata_turn(exif, xmp.encode() if isinstance(xmp, str) else xmp)
         size_px = image.size
         if image.format == "TIFF":  # Pillow has already turned it
             turn = _tiff_turn(path)
@@ -205,7 +205,7 @@ def _by_ffmpeg(path: str) -> "VideoFrame | None":
     import av
 
     try:
-        with opened(path) as container:
+        with open_container(path) as container:
             return next(container.decode(video=0), None)
     except (Unusable, av.error.FFmpegError, IndexError):
         return None  # a format that only Pillow reads
@@ -224,7 +224,7 @@ def _upright(grid: Grid, turn: PixelTurn) -> Grid:
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
-    planes = planes_of(frame)
+    planes = frame_planes(frame)
     if planes is not None:
         return planes.rgb()
     if bit_depth(frame) > 8:
@@ -232,4 +232,4 @@ def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
     else:
         deep = frame.to_ndarray(format="rgba").astype(np.float64)
     share = deep[..., 3:] / 255
-    return grid_of(deep[..., :3] * share + np.array(ground) * (1 - share))
+    return pixel_grid(deep[..., :3] * share + np.array(ground) * (1 - share))

@@ -16,7 +16,7 @@ import numpy as np
 from loader.errors import DecodeFailed
 
 from ..container import check_scratch
-from ..policy import CutPolicy, ImagePolicy, bucket_of, ground_of
+from ..policy import CutPolicy, ImagePolicy, alpha_ground, image_bucket
 from ..unit import Unit, dropped, rejected
 from .file_parts import (
     PNG_START,
@@ -49,7 +49,7 @@ _WEBP_ALPHA, _WEBP_EXIF = 0x10, 0x08  # flags of VP8X
 _ORIENTATION = 0x0112
 
 
-def stripped(data: bytes, kind: str, orientation: int) -> bytes:
+def strip_metadata(data: bytes, kind: str, orientation: int) -> bytes:
     """Return a single-frame file without its metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP'.
 
     orientation: EXIF number to keep, 1 to 8. Raises: BrokenParts.
@@ -61,7 +61,7 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
     return _jpeg(data, orientation)
 
 
-def exif_of(orientation: int) -> bytes:
+def orientation_exif(orientation: int) -> bytes:
     """Return the smallest EXIF block with an orientation (TIFF 6.0, section 2)."""
     entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
@@ -75,7 +75,7 @@ def _jpeg(data: bytes, orientation: int) -> bytes:
             continue
         is_jfif = part.name == "e0" and part.body.startswith(_JFIF)
         if not has_exif and not is_jfif:  # JFIF must come first
-            out.append(_segment(0xE1, b"Exif\0\0" + exif_of(orientation)))
+            out.append(_segment(0xE1, b"Exif\0\0" + orientation_exif(orientation)))
             has_exif = True
         if is_jfif:
             out.append(_segment(0xE0, part.body[: _JFIF_BYTES - 2] + bytes(2)))
@@ -95,7 +95,7 @@ def _png(data: bytes, orientation: int) -> bytes:
         if part.name == "acTL":
             raise BrokenParts("an animation")
         if part.name == "IDAT" and not has_exif:
-            out.append(_chunk(b"eXIf", exif_of(orientation)))
+            out.append(_chunk(b"eXIf", orientation_exif(orientation)))
             has_exif = True
         if part.name in _PNG_KEPT:
             out.append(part.whole)
@@ -113,7 +113,7 @@ def _webp(data: bytes, orientation: int) -> bytes:
     needed = [part for part in parts if part.name in _WEBP_KEPT]
     exif = b""
     if orientation != 1:
-        exif = exif_of(orientation)
+        exif = orientation_exif(orientation)
     if exif and needed[0].name != "VP8X":
         raise BrokenParts("an orientation in a WebP without VP8X")
     body = b"".join(_without_flags(part, bool(exif)) for part in needed)
@@ -151,7 +151,7 @@ def reference_bytes(
         bare = data
         pixels = original_pixels
         if strip:
-            bare = stripped(data, kind, opened.orientation.number)
+            bare = strip_metadata(data, kind, opened.orientation.number)
             pixels = _read(bare)
     except (BrokenParts, DecodeFailed) as error:
         return b"", f"the loader would refuse it: {error}"
@@ -176,9 +176,9 @@ def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
 
 
 def _read(data: bytes) -> "np.ndarray[Any, Any]":
-    from loader.modalities import decoder_for
+    from loader.modalities import find_decoder
 
-    pixels: Any = decoder_for("img", bits=8)(data, None)
+    pixels: Any = find_decoder("img", bits=8)(data, None)
     return np.asarray(pixels)
 
 
@@ -218,7 +218,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         stored_photo = _reference(data, opened, colours, rules)
     else:
         small, alpha = apply_alpha(_shrink(colours, rules.short_side_px), rules.alpha)
-        stored_photo = _encoded(upright(small, opened.orientation.pending), alpha, rules)
+        stored_photo = _encode_photo(upright(small, opened.orientation.pending), alpha, rules)
     if loses_bits and stored_photo.mode != "reference" and rules.deep == "drop":
         reason = f"gray of {bits} bits, which may be depth; deep='reduce' scales it to 8, mode='reference' keeps a PNG"
         raise dropped("cut", "bit_depth", reason)
@@ -236,7 +236,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         "width_px": stored_photo.width_px,
         "height_px": stored_photo.height_px,
         "aspect_ratio": round(stored_photo.width_px / stored_photo.height_px, 6),
-        "bucket": bucket_of(rules.buckets, stored_photo.width_px, stored_photo.height_px),
+        "bucket": image_bucket(rules.buckets, stored_photo.width_px, stored_photo.height_px),
         "photo_mode": stored_photo.mode,
         "raw_mode": opened.mode,
         "colour": opened.colour.by,
@@ -265,7 +265,7 @@ def _stored_facts(photo: _StoredPhoto, rules: ImagePolicy) -> dict[str, Any]:
     if photo.because:
         stored["because"] = photo.because
     if photo.alpha == "flattened":
-        stored["ground"] = ground_of(rules.alpha)
+        stored["ground"] = alpha_ground(rules.alpha)
     return stored
 
 
@@ -274,11 +274,11 @@ def _reference(data: bytes, opened: Photo, colours: "Image", rules: ImagePolicy)
     upright_image = upright(flat, opened.orientation.pending)
     same, because = reference_bytes(data, opened, upright_image, alpha, rules.strip_gps)
     if because:
-        return _encoded(upright_image, alpha, rules, because)
+        return _encode_photo(upright_image, alpha, rules, because)
     return _StoredPhoto(opened.kind, same, "reference", *upright_image.size, alpha)
 
 
-def _encoded(image: "Image", alpha: Alpha, rules: ImagePolicy, because: str = "") -> _StoredPhoto:
+def _encode_photo(image: "Image", alpha: Alpha, rules: ImagePolicy, because: str = "") -> _StoredPhoto:
     sink = io.BytesIO()
     if max(image.size) > MAX_JPEG_PX and not because and alpha != "kept":
         raise dropped(

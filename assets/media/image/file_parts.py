@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from loader.limits import MAX_JPEG_SCANS, beyond
+from loader.limits import MAX_JPEG_SCANS, limit_message
 from loader.modalities.image.crop import exif_orientation, xmp_orientation
 
 from ..unit import rejected
@@ -170,7 +170,7 @@ def check_jpeg(data: bytes) -> str | None:
     with suppress(BrokenParts):  # libjpeg reports it below
         n_scans = sum(part.name == f"{SOS:02x}" for part in jpeg_parts(data))
     if n_scans > MAX_JPEG_SCANS:
-        raise rejected("probe", "too_many_scans", beyond("jpg", n_scans, "scans", MAX_JPEG_SCANS))
+        raise rejected("probe", "too_many_scans", limit_message("jpg", n_scans, "scans", MAX_JPEG_SCANS))
     try:
         space = simplejpeg.decode_jpeg_header(data)[2]
         simplejpeg.decode_jpeg(
@@ -243,7 +243,7 @@ class Orientation(NamedTuple):
     """Turn that the pixels still need, as EXIF's number; 1 is upright."""
 
 
-def orientation_of(image: "Image") -> Orientation:
+def image_orientation(image: "Image") -> Orientation:
     """Return an opened image's orientation. Call it before loading: Pillow turns TIFFs on load."""
     kind = image.format
     if kind == "HEIF":  # libheif has turned it; pi_heif saved EXIF's number

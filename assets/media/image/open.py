@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loader.errors import MissingDependency
-from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
+from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, limit_message
 
 from ..container import check_machine
 from ..unit import dropped, rejected
-from .file_parts import SIDEWAYS, Orientation, check_jpeg, orientation_of, png_parts
-from .to_srgb import Colour, code_points_of, colour_of
+from .file_parts import SIDEWAYS, Orientation, check_jpeg, image_orientation, png_parts
+from .to_srgb import Colour, image_code_points, image_colour
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -86,7 +86,7 @@ def photo(path: str) -> Iterator[Photo]:
             warnings.simplefilter("ignore")  # about odd metadata, which is not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=formats) as source:
-                yield _loaded(source, path)
+                yield _load_photo(source, path)
     except UnidentifiedImageError as error:
         raise rejected("probe", "unreadable", "no decoder recognises it as a picture") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -98,14 +98,14 @@ def photo(path: str) -> Iterator[Photo]:
         ImageFile.LOAD_TRUNCATED_IMAGES = tolerant
 
 
-def _loaded(source: "Image", path: str) -> Photo:
+def _load_photo(source: "Image", path: str) -> Photo:
     _check_size(source)
     warning = _check_parts(source, path)
     is_animated = _has_more(source)
-    colour = colour_of(source, code_points_of(source, path))
+    colour = image_colour(source, image_code_points(source, path))
     if colour.hdr:
         raise dropped("probe", "hdr", "high dynamic range (PQ or HLG), which is not squeezed into sRGB")
-    orientation = orientation_of(source)
+    orientation = image_orientation(source)
     source.load()
     width_px, height_px = source.size
     turned = (height_px, width_px)
@@ -127,7 +127,9 @@ def _loaded(source: "Image", path: str) -> Photo:
 def _check_size(image: "Image") -> None:
     if image.width * image.height > MAX_RAW_IMAGE_PX:
         what = f"an image of {image.width} x {image.height} px"
-        raise rejected("probe", "too_large", beyond(what, image.width * image.height, "px", MAX_RAW_IMAGE_PX))
+        raise rejected(
+            "probe", "too_large", limit_message(what, image.width * image.height, "px", MAX_RAW_IMAGE_PX)
+        )
 
 
 def _check_parts(image: "Image", path: str) -> str | None:

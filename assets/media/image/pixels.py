@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..policy import ground_of
+from ..policy import alpha_ground
 from ..unit import dropped
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def apply_alpha(image: "Image", rule: str) -> tuple["Image", Alpha]:
         return image.convert("RGB"), "opaque"
     if rule == "keep":
         return image, "kept"
-    ground = ground_of(rule)
+    ground = alpha_ground(rule)
     if ground is None:
         raise dropped("cut", "transparent", "parts of it are transparent, and alpha='drop'")
     # Like web browsers, on 8-bit sRGB values, not in linear light.

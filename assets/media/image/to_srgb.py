@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from loader.modalities.video.container_checks import check_tables_of
+from loader.modalities.video.container_checks import check_file_tables
 
 from .file_parts import png_parts
 from .pixels import eight_bits
@@ -89,15 +89,15 @@ def is_plausible(space: RgbSpace) -> bool:
         return False
     if not all(low <= part <= high for part, (low, high) in zip(space.white, _WHITES, strict=True)):
         return False
-    columns = np.array([_xyz_of(point) for point in points[:3]]).T
+    columns = np.array([_point_xyz(point) for point in points[:3]]).T
     try:
-        shares = np.linalg.solve(columns, _xyz_of(space.white))
+        shares = np.linalg.solve(columns, _point_xyz(space.white))
     except np.linalg.LinAlgError:
         return False
     return bool((shares > 0.005).all())
 
 
-def profile_of(space: RgbSpace) -> bytes:
+def display_profile(space: RgbSpace) -> bytes:
     """Return a matrix/TRC display profile (ICC.1:2001-04, version 2) of `space`."""
     columns = _to_d50(space)
     curve = _curve(space.gamma)
@@ -128,7 +128,7 @@ def colour_model(profile: bytes) -> str:
     return ""
 
 
-def transfer_of(profile: bytes) -> int | None:
+def profile_transfer(profile: bytes) -> int | None:
     """Return the transfer in a profile's `cicp` tag (ICC.1:2022, 9.2.17) or None."""
     try:
         (count,) = struct.unpack_from(">I", profile, 128)
@@ -143,8 +143,8 @@ def transfer_of(profile: bytes) -> int | None:
 
 def _to_d50(space: RgbSpace) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     """Return [3, 3] whose columns are the XYZ of linear R, G and B, relative to D50."""
-    columns = np.array([_xyz_of(point) for point in (space.red, space.green, space.blue)]).T
-    white = _xyz_of(space.white)
+    columns = np.array([_point_xyz(point) for point in (space.red, space.green, space.blue)]).T
+    white = _point_xyz(space.white)
     columns = columns * np.linalg.solve(columns, white)
     gain = np.diag((_BRADFORD @ _D50_XYZ) / (_BRADFORD @ white))
     adapted: np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -152,7 +152,7 @@ def _to_d50(space: RgbSpace) -> "np.ndarray[tuple[int, int], np.dtype[np.float64
     return adapted
 
 
-def _xyz_of(point: Point) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _point_xyz(point: Point) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     x, y = point
     return np.array([x / y, 1.0, (1 - x - y) / y])
 
@@ -192,7 +192,7 @@ class Colour(NamedTuple):
     """True for HDR, which no profile converts to sRGB."""
 
 
-def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
+def image_colour(image: "Image", code_points: tuple[int, int] | None) -> Colour:
     """Return an opened image's colour space. code_points: (primaries, transfer) of ITU-T H.273; None without."""
     if code_points is not None and image.format == "PNG":  # PNG, third edition, 4.3: cICP takes precedence
         return _of_code_points(*code_points)
@@ -206,7 +206,7 @@ def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
     if image.format == "PNG":
         return _of_png(image.info)
     if _is_adobe_rgb(image):
-        return Colour("exif", profile_of(ADOBE_RGB))
+        return Colour("exif", display_profile(ADOBE_RGB))
     return Colour("assumed")
 
 
@@ -313,7 +313,7 @@ def from_lab(image: "Image") -> "Image":
 def _of_profile(image: "Image", profile: bytes) -> Colour:
     from PIL import ImageCms
 
-    if transfer_of(profile) in (PQ, HLG):
+    if profile_transfer(profile) in (PQ, HLG):
         return Colour("icc", hdr=True)
     if image.mode == "LAB":
         return Colour("lab")
@@ -339,7 +339,7 @@ def _of_code_points(primaries: int, transfer: int) -> Colour:
     if transfer in (PQ, HLG):
         return Colour("code_points", hdr=True)
     space = space_of_code_points(primaries, transfer)
-    return Colour("code_points", None if space is None else profile_of(space))
+    return Colour("code_points", None if space is None else display_profile(space))
 
 
 def _of_png(info: Mapping[Any, Any]) -> Colour:
@@ -357,7 +357,7 @@ def _of_png(info: Mapping[Any, Any]) -> Colour:
         space = RgbSpace(red=red, green=green, blue=blue, white=white, gamma=curve)
     if space == SRGB or not is_plausible(space):
         return Colour("assumed")
-    return Colour("gamma", profile_of(space))
+    return Colour("gamma", display_profile(space))
 
 
 def _is_near_srgb(points: tuple[float, ...]) -> bool:
@@ -381,26 +381,26 @@ def _is_adobe_rgb(image: "Image") -> bool:
 _UNSPECIFIED = 2
 
 
-def code_points_of(image: "Image", path: str) -> tuple[int, int] | None:
+def image_code_points(image: "Image", path: str) -> tuple[int, int] | None:
     """Return the ITU-T H.273 (primaries, transfer) of a PNG, HEIC or AVIF, or None.
 
     Raises: BrokenParts for a damaged PNG.
     """
     points: tuple[int, int] | None = None
     if image.format == "PNG":
-        points = _cicp_of(path)
+        points = _png_cicp(path)
     elif image.format == "HEIF":
         profile = image.info.get("nclx_profile")
         if isinstance(profile, dict):
             points = (int(profile["color_primaries"]), int(profile["transfer_characteristics"]))
     elif image.format == "AVIF":
-        points = _nclx_of(path)
+        points = _container_nclx(path)
     if points == (_UNSPECIFIED, _UNSPECIFIED):
         return None
     return points
 
 
-def _cicp_of(path: str) -> tuple[int, int] | None:
+def _png_cicp(path: str) -> tuple[int, int] | None:
     with open(path, "rb") as file:
         data = file.read()
     for part in png_parts(data):
@@ -411,14 +411,14 @@ def _cicp_of(path: str) -> tuple[int, int] | None:
     return None
 
 
-def _nclx_of(path: str) -> tuple[int, int] | None:
+def _container_nclx(path: str) -> tuple[int, int] | None:
     """Read by FFmpeg from the container or AV1 stream; Pillow does not expose them."""
     import av
     from av.error import FFmpegError
 
     try:
         with open(path, "rb") as file:
-            check_tables_of(file)
+            check_file_tables(file)
         with av.open(path, format="mov", options={"protocol_whitelist": "file"}) as container:
             codec = container.streams.video[0].codec_context
             return int(codec.color_primaries), int(codec.color_trc)

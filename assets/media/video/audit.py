@@ -11,17 +11,17 @@ from ..audio.audit import TrackAudit
 from ..container import (
     PacketIndex,
     container_facts,
+    demux_packets,
     ffmpeg_refusal,
     first_audio,
     first_video,
     index_packets,
-    opened,
-    packets_of,
+    open_container,
 )
 from ..media_table import Row
 from ..policy import VideoPolicy
 from ..unit import rejected
-from .colour import rendering_of
+from .colour import frame_rendering
 from .frame_levels import Floats, Frames
 from .shots import SMALL_PX, ShotDetector
 from .stream_facts import frame_facts, packet_facts
@@ -236,14 +236,14 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 
     Raises: Unusable if the file cannot be fully decoded, or the policy excludes its HDR or deep colour.
     """
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         if stream is None:
             raise rejected("probe", "no_streams", "the container has no video stream")
         facts: Row = {**container_facts(container)}
         index = index_packets(container, stream)
         facts |= packet_facts(index)
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # the same file had one before
         frames = _FrameAudit(stream, index, policy, watcher)
@@ -271,7 +271,7 @@ def _decode(
         streams.append(audio)
         track = TrackAudit(container, audio)
     try:
-        for packet in packets_of(container, *streams):
+        for packet in demux_packets(container, *streams):
             number = packet.stream.index  # `stream_index` of an empty, final packet is always 0
             if track is not None and audio is not None and number == audio.index:
                 track.add(packet)
@@ -330,7 +330,7 @@ class _FrameAudit:
     def add(self, timed: TimedFrame) -> None:
         frame = timed.frame
         if not self.n:
-            rendering_of(frame, self._policy)
+            frame_rendering(frame, self._policy)
             if self._stream.codec_context.name in BLIND and not frame.key_frame:
                 text = "it begins between two keyframes; its first frames lack what they build on"
                 raise rejected("decode", "no_keyframe", text, at_frame=0)
@@ -339,7 +339,7 @@ class _FrameAudit:
         gap = self._timing.add(timed)
         if self.n in self._sampled:
             self._hashes[timed.tagged] = frame_crc(frame)
-        self._seek_behind(gap, timed)
+        self._hash_behind_gap(gap, timed)
         self._statistics.add(frame, timed.pts)
         if frame.is_corrupt:
             if self._first_corrupt is None:
@@ -358,7 +358,7 @@ class _FrameAudit:
             text = f"the resolution changes within the stream at frame {self.n} {sizes}; cut it there, or scale it"
             raise rejected("decode", "resolution_changes", text, at_frame=self.n)
 
-    def _seek_behind(self, gap: int, timed: TimedFrame) -> None:
+    def _hash_behind_gap(self, gap: int, timed: TimedFrame) -> None:
         """Hash the frame after a gap that is over 1.5 times the longest before."""
         if not self._known_gap:
             self._known_gap = gap

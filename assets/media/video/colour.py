@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.display_matrix import matrix_of, side_data_of
+from loader.modalities.video.display_matrix import frame_matrix, frame_side_data
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected
@@ -216,18 +216,18 @@ def _gain_table(peak_cd: float) -> Floats:
 
 def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
     """Return FFmpeg name -> side data. Raises: Unusable for unknown data."""
-    with _refused():
-        return side_data_of(frame)
+    with _refuse_errors():
+        return frame_side_data(frame)
 
 
 def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
     """Return the display matrix (a b u c d v x y w), or None. Raises: Unusable."""
-    with _refused():
-        return matrix_of(frame)
+    with _refuse_errors():
+        return frame_matrix(frame)
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
+def _refuse_errors() -> Iterator[None]:
     try:
         yield
     except DecodeFailed as error:
@@ -296,7 +296,7 @@ def is_hdr(frame: "VideoFrame") -> bool:
     return _has_hdr_metadata(frame) and bit_depth(frame) > 8
 
 
-def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
+def frame_rendering(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     """Return the rendering of a frame.
 
     Raises: Unusable (dropped) for unclear tags or colours that the policy excludes.

@@ -19,8 +19,8 @@ from .colour import (
     VideoSignal,
     bit_depth,
     display_matrix,
+    frame_rendering,
     is_full_range,
-    rendering_of,
     to_sdr,
 )
 
@@ -60,7 +60,7 @@ class FrameFilter:
 
     def begin(self, frame: "VideoFrame") -> None:
         """Read the video's first frame, whose metadata determines an HDR curve. Raises: Unusable."""
-        signal = rendering_of(frame, self._policy).signal
+        signal = frame_rendering(frame, self._policy).signal
         if signal is None:
             self._peak_cd = None
         else:
@@ -71,7 +71,7 @@ class FrameFilter:
 
         The shorter side is at most the policy's; sides are even. Raises: Unusable.
         """
-        now = _form_of(frame)
+        now = _frame_form(frame)
         if self._small is None or self._form != now:
             self.rendering = self._rendering(frame)
             self._small = self._make(frame, self.rendering.signal)
@@ -82,18 +82,18 @@ class FrameFilter:
         if self.rendering:
             signal = self.rendering.signal
         if signal is not None:
-            return self._mapped(small, signal)
+            return self._map_colour(small, signal)
         if self._step is None:
             return small
         return to_bt601(small, self._step)
 
     def _rendering(self, frame: "VideoFrame") -> Rendering:
-        rendering = rendering_of(frame, self._policy)
+        rendering = frame_rendering(frame, self._policy)
         if rendering.signal is None or self._peak_cd is None:
             return rendering
         return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
 
-    def _mapped(self, frame: "VideoFrame", signal: VideoSignal) -> "VideoFrame":
+    def _map_colour(self, frame: "VideoFrame", signal: VideoSignal) -> "VideoFrame":
         import av
 
         samples = np.asarray(frame.to_ndarray(), np.uint16)
@@ -107,7 +107,7 @@ class FrameFilter:
         return self._encode.apply(rgb)
 
     def _make(self, frame: "VideoFrame", signal: VideoSignal | None) -> "_Chain":
-        turns, swapped = turns_of(display_matrix(frame))
+        turns, swapped = matrix_filters(display_matrix(frame))
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:
             raise rejected("cut", "pixel_aspect", f"pixels of {aspect.numerator}:{aspect.denominator}")
@@ -173,7 +173,7 @@ class _Chain:
         return cast("VideoFrame", self._last.pull())
 
 
-def _form_of(frame: "VideoFrame") -> _FrameForm:
+def _frame_form(frame: "VideoFrame") -> _FrameForm:
     tags = (frame.color_range, frame.colorspace, frame.color_primaries, frame.color_trc)
     return _FrameForm(frame.width, frame.height, frame.format.name, tags)
 
@@ -184,7 +184,7 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
     return max(2, 2 * round(width_px * scale / 2)), max(2, 2 * round(height_px * scale / 2))
 
 
-def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
+def matrix_filters(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
     """Return FFmpeg filters for a display matrix (a b u c d v x y w), and whether width and height swap.
 
     x' = a x + c y, y' = b x + d y, y down. Raises: Unusable unless it is a quarter turn or mirror, at any uniform
@@ -252,14 +252,14 @@ def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
     """Return a yuv420p frame in limited BT.601. step: result of `step_to_bt601`."""
     import av
 
-    samples = converted(np.asarray(frame.to_ndarray()), frame.height, step)
+    samples = convert_layout(np.asarray(frame.to_ndarray()), frame.height, step)
     converted_frame = av.VideoFrame.from_ndarray(samples, format="yuv420p")
     converted_frame.pts = frame.pts
     converted_frame.time_base = frame.time_base
     return converted_frame
 
 
-def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
+def convert_layout(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
     """Convert uint8 [3/2 height, width] in PyAV's yuv420p layout."""
     width = samples.shape[1]
     luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)

@@ -64,7 +64,7 @@ def _is_cut(
     frames_before = frames[begin_before : position - 1]
     frames_after = frames[position + 1 : position + _FLASH]
     # In a flash, the old scene returns, or the new one was there shortly before.
-    is_flash = _is_among(last, frames_after) or _is_among(first, frames_before)
+    is_flash = _matches_any(last, frames_after) or _matches_any(first, frames_before)
     return not is_flash
 
 
@@ -102,7 +102,7 @@ def _histogram(frame: Frames) -> Whole:
     return np.bincount(bins.ravel(), minlength=n_bins)
 
 
-def _is_among(frame: Frames, others: Frames) -> bool:
+def _matches_any(frame: Frames, others: Frames) -> bool:
     """Return whether one of `others` shows the same scene as the frame."""
     if not len(others):
         return False

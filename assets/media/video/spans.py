@@ -20,7 +20,7 @@ from ..policy import VideoPolicy
 from ..segments import Segment
 from ..unit import MetadataValue, dropped, rejected
 from .audit import prepare_strict
-from .timestamps import TimedFrame, has_display_times, timed_frames
+from .timestamps import TimedFrame, has_display_times, time_frames
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -86,7 +86,7 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
     return Shots(spans=spans, n_shots=len(inside) + 1, n_short=n_short)
 
 
-def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipSpan]:
+def segment_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipSpan]:
     """Return the spans of given segments. Raises: Unusable if there are none, or one lies outside the video."""
     if not segments:
         raise dropped("cut", "no_segments", "no row of the _segments table names it")
@@ -107,7 +107,7 @@ def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipSpa
     return spans
 
 
-def cuts_of(audit: Mapping[str, Any]) -> list[int]:
+def audit_cuts(audit: Mapping[str, Any]) -> list[int]:
     """Return the pts of the audit's scene cuts."""
     return [int(pts) for pts in audit["scene_cuts"] or ()]
 
@@ -190,7 +190,7 @@ class Times:
     """Time of every keyframe."""
 
 
-def times_of(container: "InputContainer", stream: "VideoStream") -> Times:
+def stream_times(container: "InputContainer", stream: "VideoStream") -> Times:
     """Return a stream's times, reading all packets once."""
     shown_at = []
     keys = []
@@ -218,7 +218,7 @@ def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
         prepare_strict(stream)
 
 
-def frames_of(
+def span_frames(
     container: "InputContainer",
     stream: "VideoStream",
     spans: Sequence[ClipSpan],
@@ -231,7 +231,7 @@ def frames_of(
     Every frame is decoded if `audit` is empty. Raises: Unusable; CannotSeek; av.error.FFmpegError.
     """
     if seeks and may_seek(container, audit):
-        return frames_sought(container, stream, spans, times_of(container, stream))
+        return frames_sought(container, stream, spans, stream_times(container, stream))
     return frames_in_order(container, stream, max(span.end for span in spans) if audit else None)
 
 
@@ -239,7 +239,7 @@ def frames_in_order(
     container: "InputContainer", stream: "VideoStream", stop: int | None = None
 ) -> Iterator[TimedFrame]:
     """Yield every frame, or every frame before `stop`. Raises: Unusable for a damaged frame."""
-    for number, timed in enumerate(timed_frames(container, container.decode(stream))):
+    for number, timed in enumerate(time_frames(container, container.decode(stream))):
         if timed.frame.is_corrupt:
             raise rejected("decode", "corrupt", f"frame {number} is damaged")
         if stop is not None and timed.pts >= stop:
@@ -263,7 +263,7 @@ def frames_sought(
         key = times.keys[n_keys - 1]
         if position is None or position < key:
             container.seek(key, stream=stream, backward=True)
-            frames = _from_key(timed_frames(container, container.decode(stream)), key)
+            frames = _from_key(time_frames(container, container.decode(stream)), key)
         for pts in expected:
             timed = next((frame for frame in frames if frame.pts >= pts or frame.frame.is_corrupt), None)
             if timed is None or timed.frame.is_corrupt or timed.pts != pts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..container import MAX_GAP_S, PacketIndex, first_video, opened, packets_of
+from ..container import MAX_GAP_S, PacketIndex, demux_packets, first_video, open_container
 from ..unit import rejected
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class FrameClock:
         return TimedFrame(frame, tagged, heapq.heappop(self._times))
 
 
-def timed_frames(container: "InputContainer", frames: Iterator["VideoFrame"]) -> Iterator[TimedFrame]:
+def time_frames(container: "InputContainer", frames: Iterator["VideoFrame"]) -> Iterator[TimedFrame]:
     """Yield all frames with their times. Raises: Unusable."""
     clock = FrameClock(container)
     for frame in frames:
@@ -185,7 +185,7 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
     """
     import av
 
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = first_video(container)
         assert stream is not None  # the same file had one before
         stream.thread_count = 1
@@ -204,7 +204,9 @@ def _is_found(
     for back in (0, second, 4 * second, pts - index.start_pts + second):
         container.seek(pts - back, stream=stream, backward=True)
         passed = False
-        for n_frames, frame in enumerate(_towards(container, stream, pts, skips=can_skip and not back)):
+        for n_frames, frame in enumerate(
+            _decode_onwards(container, stream, pts, skips=can_skip and not back)
+        ):
             if frame.pts is None:
                 at = frame.dts
             else:
@@ -219,11 +221,11 @@ def _is_found(
     return False
 
 
-def _towards(
+def _decode_onwards(
     container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
 ) -> "Iterator[VideoFrame]":
     """Decode from the current position. skips: skip unreferenced frames before `pts` (about half)."""
-    for packet in packets_of(container, stream):
+    for packet in demux_packets(container, stream):
         if packet.pts is None:
             at = packet.dts
         else:

@@ -123,7 +123,7 @@ class PeerClient:
         self._deadlines = deadlines.Deadlines(late_s)
         self._send_s = self._deadlines.least_s + page_bytes / SLOW_BYTES_PER_S
 
-    def is_left_out(self, address: str) -> bool:
+    def is_excluded(self, address: str) -> bool:
         """Return whether requests to a peer are refused without being sent."""
         peer = self._peers.get(address)
         return peer is not None and self._clock() < peer.left_out_until_s
@@ -131,7 +131,7 @@ class PeerClient:
     def left_out(self) -> list[str]:
         """Return the addresses of the peers that are left out now."""
         addresses = sorted(self._peers)
-        return [address for address in addresses if self.is_left_out(address)]
+        return [address for address in addresses if self.is_excluded(address)]
 
     def begin(self, address: str, requests: Sequence[bytes], *, is_forced: bool = False) -> "PeerCall":
         """Send requests, and return the call whose answers can be read in order.
@@ -142,7 +142,7 @@ class PeerClient:
         """
         peer = self._peer(address)
         if not is_forced:
-            self._refuse_left_out(address, peer)  # without waiting for the limiter
+            self._refuse_excluded(address, peer)  # without waiting for the limiter
         token = peer.limiter.acquire()
         if not is_forced:
             try:
@@ -230,10 +230,10 @@ class PeerClient:
     def _admit(self, address: str, peer: _Peer) -> None:
         """Note that a call begins. Raises: PeerFault."""
         with self._lock:
-            self._refuse_left_out(address, peer)
+            self._refuse_excluded(address, peer)
             peer.is_tested = peer.left_out_s > 0
 
-    def _refuse_left_out(self, address: str, peer: _Peer) -> None:
+    def _refuse_excluded(self, address: str, peer: _Peer) -> None:
         if self._clock() < peer.left_out_until_s or peer.is_tested:
             fault = PeerFault(f"{address} is left out")
             fault.is_unsent = True
@@ -255,7 +255,7 @@ class PeerClient:
         """Keep a connection for the next call, or close it."""
         peer.idle.keep(connection, self._clock())
 
-    def succeeded(self, peer: _Peer, seconds: float) -> None:
+    def note_success(self, peer: _Peer, seconds: float) -> None:
         """Note that a peer answered a call whose first answer took so long."""
         with self._lock:
             peer.left_out_s = 0.0
@@ -447,4 +447,4 @@ class PeerCall:
             self._connection = None
         self._leave(is_fault=False)
         if not self._is_forced:
-            self._client.succeeded(self._peer, self._first_answer_s)
+            self._client.note_success(self._peer, self._first_answer_s)

@@ -142,7 +142,7 @@ def connect(
     return PeerConnection(place._replace(host=last), remaining_s, wait_s, send_s)
 
 
-def kept_connections(nodes: int) -> int:
+def idle_connections(nodes: int) -> int:
     """Return the connections that a process keeps to each peer. All processes' together must fit a server.
 
     With 2 of them 2,100 questions of an epoch opened 200 connections, with 4 they open 26.

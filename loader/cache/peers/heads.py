@@ -191,7 +191,7 @@ def page_request(name: str, head: RequestHead) -> PageRequest:
 def page_answer_head(start: int, stop: int, nbytes: int) -> bytes:
     """Return the head before bytes [start, stop) of a page of so many bytes."""
     head = b'%b%d\r\nETag: "page"' % (page_answer_start(start, stop), nbytes)
-    return _padded(head)
+    return _pad_head(head)
 
 
 def page_answer_start(start: int, stop: int) -> bytes:
@@ -210,10 +210,10 @@ def answer_head(status: int, reason: str, nbytes: int, *, is_last: bool) -> byte
     )
     if is_last:
         head += "\r\nConnection: close"
-    return _padded(head.encode("latin-1"))
+    return _pad_head(head.encode("latin-1"))
 
 
-def _padded(head: bytes) -> bytes:
+def _pad_head(head: bytes) -> bytes:
     return head.ljust(ANSWER_HEAD_BYTES - len(HEAD_END)) + HEAD_END
 
 

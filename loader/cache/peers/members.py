@@ -60,7 +60,7 @@ class CacheMembers:
     def all(self) -> tuple[str, ...]:
         """Return the members' addresses, sorted. Empty if a DNS name has no address yet."""
         if self._name is not None:
-            self._look_up()
+            self._read_hosts()
         return self._all
 
     def owner(self, name: str) -> str | None:
@@ -68,7 +68,7 @@ class CacheMembers:
         members = self.all()
         return self._owner(name, members) if members else None
 
-    def _look_up(self) -> None:
+    def _read_hosts(self) -> None:
         with self._lock:
             if self._clock() < self._next_look_s:
                 return

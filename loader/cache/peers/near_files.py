@@ -175,7 +175,7 @@ class NearFiles:
             name = match[3]
             file = NearFile(step, name, info.nbytes)
             files.append(file)
-        marked = sorted(self._marked(run))
+        marked = sorted(self._run_numbers(run))
         markers: dict[int, bytes] = {}
         newest = marked[-MARKERS:]
         for step in newest:
@@ -195,7 +195,7 @@ class NearFiles:
             step = int(match[2])
             others = sizes.get(step, 0)
             sizes[step] = others + info.nbytes
-        marked = frozenset(self._marked(run))
+        marked = frozenset(self._run_numbers(run))
         steps: list[NearStep] = []
         for step in sorted(marked | sizes.keys()):
             has_marker = step in marked
@@ -244,7 +244,7 @@ class NearFiles:
                 self._store = store
             return self._store
 
-    def _marked(self, run: str) -> Iterator[int]:
+    def _run_numbers(self, run: str) -> Iterator[int]:
         store = self._open()
         for info in store.list(f"checkpoints/{run}/steps/"):
             match = _MARKER_KEY.fullmatch(info.key)

@@ -23,7 +23,7 @@ from ..pages import page_checksum
 from ..spec import NodeCache
 from . import heads
 from .client import PeerClient, PeerFault
-from .connection import kept_connections
+from .connection import idle_connections
 from .lifetime import cache_token, live_server, start_server
 from .members import CacheMembers, is_local
 from .page_questions import Nonces, PageQuestions, PeerNonce
@@ -81,7 +81,7 @@ class PeerCache:
             cache_token(self._folder),
             spec.page_bytes,
             late_s=late_s,
-            kept=kept_connections(self._nodes),
+            kept=idle_connections(self._nodes),
         )
         self._unheard: deque[tuple[str, PeerNonce]] = deque()
         """Claims to release at peers that may be left out."""
@@ -163,7 +163,7 @@ class PeerCache:
         if not isinstance(nonce, PeerNonce):
             return self.local.put(name, nonce, data)
         claim = nonce
-        if not self._hand_over(name, claim):
+        if not self._forget_claim(name, claim):
             return False
 
         def send() -> None:
@@ -184,7 +184,7 @@ class PeerCache:
         """End a claim without a page. It expires at a peer that cannot be reached."""
         if not isinstance(nonce, PeerNonce):
             self.local.release(name, nonce)
-        elif self._hand_over(name, nonce):
+        elif self._forget_claim(name, nonce):
             self._end_claim(name, nonce)
 
     def discard(self, name: str) -> None:
@@ -336,7 +336,7 @@ class PeerCache:
             fitting.append(question)
         return fitting
 
-    def _hand_over(self, name: str, claim: PeerNonce) -> bool:
+    def _forget_claim(self, name: str, claim: PeerNonce) -> bool:
         """Forget a claim, which its page or a release ends from now on. Return whether this call is the first."""
         with self._lock:
             if self._claims.get(name) != claim:

@@ -10,11 +10,19 @@ import pyarrow.compute as pc
 from ...errors import InvalidSample, NotSupported
 from .arrow_errors import arrow_errors
 from .choices import ColumnarOptions, ReadSample, SchemaFacts
-from .column_names import check_number, check_text, field_name, key_of_value, metadata_name, row_key, word_of
+from .column_names import (
+    check_number,
+    check_text,
+    field_name,
+    key_of_value,
+    metadata_name,
+    row_key,
+    sniff_extension,
+)
 from .plain_values import (
     FLAT_WORDS,
     OutOfRange,
-    encoded,
+    encode_value,
     inner_dtype,
     is_bytes,
     is_list,
@@ -25,8 +33,8 @@ from .plain_values import (
     json_bytes,
     plain_array,
     plain_type,
-    reader_of,
     text_bytes,
+    value_reader,
 )
 
 Convert = Callable[[Any, str], Any]
@@ -164,7 +172,7 @@ class TableRows:
         field_columns = set(self.field_columns)
         readers = {}
         for name in self.columns_read:
-            readers[name] = reader_of(batch.column(name), as_text=name in field_columns)
+            readers[name] = value_reader(batch.column(name), as_text=name in field_columns)
         for at in range(batch.num_rows):
             row = first + at
             where = f"{self._object}, row {row}"
@@ -178,7 +186,7 @@ class TableRows:
                     continue
                 name = column.name
                 if column.sniffed:
-                    name = field_name(name, word_of(converted))
+                    name = field_name(name, sniff_extension(converted))
                 values.append(RowValue(column, name, converted))
             if self._key is None:
                 key = row_key(self._object, row)
@@ -212,13 +220,13 @@ def joined(
     values: pa.ChunkedArray,
     where: str,
 ) -> memoryview:
-    parts = [_joined(column, chunk, where) for chunk in values.chunks]
+    parts = [_join_array(column, chunk, where) for chunk in values.chunks]
     if len(parts) == 1:
         return parts[0]  # without a copy
     return memoryview(b"".join(parts))
 
 
-def _joined(
+def _join_array(
     column: Column,
     array: pa.Array,
     where: str,
@@ -236,7 +244,7 @@ def _joined(
             flat = numbers.to_numpy(zero_copy_only=False).astype(f"<{column.word}")
             return memoryview(flat.tobytes())
 
-    read = reader_of(array, as_text=True)
+    read = value_reader(array, as_text=True)
     payloads = []
     for at in range(len(array)):
         value = read(at)
@@ -284,7 +292,7 @@ def _choose(
 
     # What penstock exported comes back as it was.
     if name in features.fields:
-        convert = _field_of(name, kind, "")
+        convert = _field_convert(name, kind, "")
         return [Column(name, "field", features.fields[name], convert, word=_word(kind))]
     if name in features.source:
         return [Column(name, "source", features.source[name], lambda value, where: str(value))]
@@ -295,7 +303,7 @@ def _choose(
 
     word = options.fields.get(name, "")
     if is_media(kind) or is_bytes(kind):
-        convert = _field_of(name, kind, word)
+        convert = _field_convert(name, kind, word)
         column = Column(name, "field", field_name(name, word), convert, sniffed=not word)
         if not is_media(kind):
             return [column]
@@ -310,9 +318,9 @@ def _choose(
         dtype = None
         if options.declared_widths:
             dtype = inner_dtype(kind)
-        convert = _field_of(name, kind, word, dtype)
+        convert = _field_convert(name, kind, word, dtype)
         return [Column(name, "field", field_name(name, word), convert, word=word)]
-    return [Column(name, "metadata", metadata_name(name), _metadata_of(name, kind))]
+    return [Column(name, "metadata", metadata_name(name), _metadata_convert(name, kind))]
 
 
 def _word(kind: pa.DataType) -> str:
@@ -331,14 +339,14 @@ def _is_text_here(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
 
 
-def _field_of(
+def _field_convert(
     name: str,
     kind: pa.DataType,
     word: str,
     dtype: np.dtype[Any] | None = None,
 ) -> Convert:
     if is_media(kind):
-        return _media_of(name)
+        return _media_convert(name)
     word = word or _word(kind)
     if is_text(kind):
         return lambda value, where: text_bytes(value, name, where)
@@ -350,12 +358,12 @@ def _field_of(
     def of_value(value: Any, where: str) -> bytes:
         if isinstance(value, np.ndarray) and word not in (*FLAT_WORDS, "npy"):
             value = value.tolist()
-        return encoded(value, word, name, where, dtype)
+        return encode_value(value, word, name, where, dtype)
 
     return of_value
 
 
-def _media_of(name: str) -> Convert:
+def _media_convert(name: str) -> Convert:
     def of_media(value: Any, where: str) -> bytes | None:
         data: bytes | None = value["bytes"]
         path = value["path"]
@@ -397,7 +405,7 @@ def _classes(
     return columns
 
 
-def _metadata_of(name: str, kind: pa.DataType) -> Convert:
+def _metadata_convert(name: str, kind: pa.DataType) -> Convert:
     if is_text(kind):
         return lambda value, where: check_text(value, name, where)
     if is_list(kind):

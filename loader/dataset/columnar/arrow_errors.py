@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from ...errors import Corrupt, NotSupported, PenstockError
-from ...modalities.fields import MOST_BYTES, stated_bytes
+from ...modalities.fields import MOST_BYTES, requested_bytes
 
 _DAMAGE = (
     pa.ArrowInvalid,
@@ -37,7 +37,7 @@ def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "
             f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
         ) from error
     except MemoryError as error:
-        nbytes = stated_bytes(error)
+        nbytes = requested_bytes(error)
         if nbytes > MOST_BYTES:
             raise Corrupt(f"{name} {damaged}: it states a size of {nbytes:,} bytes{hint}") from error
         raise MemoryError(f"{name}: there is no memory to read it: {error}") from error

@@ -113,7 +113,7 @@ class SchemaFacts:
         return next(iter(self.classes.values()))
 
 
-def features_of(schema: pa.Schema) -> SchemaFacts:
+def schema_features(schema: pa.Schema) -> SchemaFacts:
     """Return the facts in a schema. Unexpected ones are ignored."""
     metadata = schema.metadata or {}
     ours = _json(metadata.get(OURS))

@@ -33,7 +33,7 @@ _SIGNATURES = (
 )
 
 
-def word_of(data: bytes) -> str:
+def sniff_extension(data: bytes) -> str:
     """Return the extension that the first bytes suggest; "" if unknown."""
     for start, begin, word in _SIGNATURES:
         end = start + len(begin)

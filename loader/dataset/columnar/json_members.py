@@ -58,7 +58,7 @@ class JsonMembers:
             return None
         return JsonColumns(self)
 
-    def column_of(self, name: str) -> str:
+    def member_column(self, name: str) -> str:
         """Return a member's column; "" if it is left out or its name is too long."""
         column = metadata_name(name, FIELD)
         if column in self._reserved:
@@ -251,7 +251,7 @@ class JsonColumns:
         return row
 
     def _new_column(self, name: str) -> str:
-        column = self._members.column_of(name)
+        column = self._members.member_column(name)
         if len(self._column_of) < _NAMES:
             self._column_of[name] = column
         return column

@@ -15,7 +15,7 @@ from ..shards.shard import crc32c
 from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, joined
 from .arrow_errors import arrow_errors
-from .choices import ColumnarOptions, features_of
+from .choices import ColumnarOptions, schema_features
 
 CAPACITY_BYTES = 4 * 2**30
 """Decoded bytes that a process caches: twice `lanes.LIVE_CHUNK_BYTES`."""
@@ -152,7 +152,7 @@ class DecodedParquet:
             for number in cuts:
                 self._cache.discard((self._identity, number))
         for together in self._together(sorted(cuts)):
-            chunks, missing = self._cached(together)
+            chunks, missing = self._find_cached(together)
             if missing:
                 chunks |= self._load(missing, raw)
             for number in together:
@@ -198,7 +198,7 @@ class DecodedParquet:
         if together:
             yield together
 
-    def _cached(self, numbers: Sequence[int]) -> tuple[dict[int, Any], list[int]]:
+    def _find_cached(self, numbers: Sequence[int]) -> tuple[dict[int, Any], list[int]]:
         """Return (chunk -> its cached bytes, chunks that are not cached)."""
         chunks: dict[int, Any] = {}
         missing: list[int] = []
@@ -216,12 +216,12 @@ class DecodedParquet:
         with ExitStack() as turns:
             for number in numbers:
                 turns.enter_context(self._cache.turns.of((self._identity, number)))
-            chunks, missing = self._cached(numbers)  # another thread may have decoded some meanwhile
+            chunks, missing = self._find_cached(numbers)  # another thread may have decoded some meanwhile
             if not missing:
                 return chunks
             extents = [self._extent(metadata, number) for number in missing]
             for number, extent, data in zip(missing, extents, raw(extents), strict=True):
-                chunk = self._decoded(metadata, number, extent, data)
+                chunk = self._decode_chunk(metadata, number, extent, data)
                 self._cache.put((self._identity, number), chunk, len(chunk))
                 chunks[number] = chunk
         return chunks
@@ -237,11 +237,11 @@ class DecodedParquet:
             if not anew:
                 metadata = self._cache.get(key)  # another thread may have parsed it meanwhile
             if metadata is None:
-                metadata = self._parsed_footer(raw)
+                metadata = self._parse_footer(raw)
                 self._cache.put(key, metadata, METADATA_TIMES * self._chunks.footer_nbytes)
         return metadata
 
-    def _parsed_footer(self, raw: ReadRaw) -> pq.FileMetaData:
+    def _parse_footer(self, raw: ReadRaw) -> pq.FileMetaData:
         nbytes = self._chunks.footer_nbytes
         start = self._stored - nbytes
         (data,) = raw([ByteRange(start, nbytes)])
@@ -265,13 +265,13 @@ class DecodedParquet:
     def _extent(self, metadata: pq.FileMetaData, number: int) -> ByteRange:
         group, name = self._place(number)
         try:
-            return extent_of(metadata, group, name)
+            return column_extent(metadata, group, name)
         except (KeyError, ValueError) as error:
             raise Corrupt(
                 f"{self._name}, row group {group}: {error}; it was damaged, restore the object"
             ) from error
 
-    def _decoded(
+    def _decode_chunk(
         self,
         metadata: pq.FileMetaData,
         number: int,
@@ -304,7 +304,7 @@ class DecodedParquet:
         columns: dict[str, Column] | None = self._cache.get(key)
         if columns is None:
             schema = metadata.schema.to_arrow_schema()
-            rows = TableRows(schema, features_of(schema), self._options, self._name)
+            rows = TableRows(schema, schema_features(schema), self._options, self._name)
             columns = {column.column: column for column in rows.columns if column.kind == "field"}
             self._cache.put(key, columns, 1000 * len(columns))
         if name not in columns:
@@ -312,7 +312,7 @@ class DecodedParquet:
         return columns[name]
 
 
-def extent_of(
+def column_extent(
     metadata: pq.FileMetaData,
     group: int,
     name: str,

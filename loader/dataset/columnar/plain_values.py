@@ -35,7 +35,7 @@ class OutOfRange(ValueError):
         self.fits_text = fits_text
 
 
-def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
+def value_reader(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
     """Return a function from row to value, None for null; an array for a list of numbers.
 
     as_text: return text for times and for values that JSON cannot nest; else times are `datetime`. The function raises
@@ -44,12 +44,12 @@ def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
     array = plain_array(array)
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _shared(array, as_text)
+        return _dictionary_reader(array, as_text)
     if is_numbers(kind):
         return lambda at: _numbers(array[at])
     if is_media(kind):  # before other structs, whose bytes JSON does not hold
         return lambda at: array[at].as_py()
-    read = _read_of(kind, as_text)
+    read = _type_reader(kind, as_text)
     if read is None:
         return lambda at: array[at].as_py()
 
@@ -141,9 +141,9 @@ def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
     return dtype
 
 
-def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
+def _dictionary_reader(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
     """Return a reader of a dictionary column, which converts each distinct value once."""
-    read = reader_of(array.dictionary, as_text=as_text)
+    read = value_reader(array.dictionary, as_text=as_text)
     indices = array.indices
     n_values = len(array.dictionary)
     shared: dict[int, Any] = {}
@@ -173,21 +173,21 @@ def _numbers(value: Any) -> Any:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
+def _type_reader(kind: pa.DataType, as_text: bool) -> Read | None:
     """Return a reader for a type; None if `as_py` returns the value."""
     if pa.types.is_nested(kind):
         if not as_text:
             return None
-        return _nested(kind)
+        return _nested_reader(kind)
     if pa.types.is_timestamp(kind):
         per_s = _PER_S[kind.unit]
         if as_text:
             return lambda scalar: _moment_text(scalar.value, per_s)
         return lambda scalar: _moment(scalar.value, per_s)
-    return _text_of(kind)
+    return _text_reader(kind)
 
 
-def _text_of(kind: pa.DataType) -> Read | None:
+def _text_reader(kind: pa.DataType) -> Read | None:
     if pa.types.is_time(kind):
         per_s = _PER_S[kind.unit]
         return lambda scalar: _clock(scalar.value, per_s)
@@ -204,7 +204,7 @@ def _text_of(kind: pa.DataType) -> Read | None:
     return None
 
 
-def _nested(kind: pa.DataType) -> Read | None:
+def _nested_reader(kind: pa.DataType) -> Read | None:
     """Return a reader for lists, structs and maps; None if `as_py` returns JSON values."""
     if pa.types.is_map(kind):
         return _map_reader(kind)
@@ -264,7 +264,7 @@ def _inner(kind: pa.DataType) -> Read | None:
         return lambda scalar: _value(scalar.value, read)
     if is_bytes(kind):
         return _refuse("bytes inside of a list or struct, which JSON does not hold")
-    return _read_of(kind, as_text=True)
+    return _type_reader(kind, as_text=True)
 
 
 def _value(scalar: Any, read: Read | None) -> Any:
@@ -348,7 +348,7 @@ FLAT_WORDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def encoded(
+def encode_value(
     value: Any,
     word: str,
     column: str,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ...errors import InvalidSample
-from ...limits import MAX_ARROW_BATCH_BYTES, MAX_ARROW_RATIO, MIN_ARROW_BATCH_BYTES, beyond
+from ...limits import MAX_ARROW_BATCH_BYTES, MAX_ARROW_RATIO, MIN_ARROW_BATCH_BYTES, limit_message
 
 MAGIC = b"ARROW1"
 """First bytes of an IPC file; a stream begins differently."""
@@ -124,7 +124,7 @@ def _check(
     if head.decoded_nbytes > most:
         what = f"{name}: the record batch at byte {start} of {head.nbytes:,} bytes"
         advice = "Write it anew in smaller record batches"
-        raise InvalidSample(beyond(what, head.decoded_nbytes, "decompressed bytes", most, advice))
+        raise InvalidSample(limit_message(what, head.decoded_nbytes, "decompressed bytes", most, advice))
 
 
 def _heads(source: pa.NativeFile, start: int) -> Iterator[MessageHead]:
@@ -150,7 +150,7 @@ def message_head(source: pa.NativeFile, start: int) -> MessageHead | None:
     data = source.read(length)
     body_start = header_start + length
     try:
-        head, buffers = _parsed_head(data, body_start)
+        head, buffers = _parse_head(data, body_start)
     except (struct.error, IndexError) as error:
         raise pa.ArrowInvalid(f"the message at byte {start} is damaged: {error}") from error
     if not head.is_compressed:
@@ -167,16 +167,16 @@ def message_head(source: pa.NativeFile, start: int) -> MessageHead | None:
     return head._replace(decoded_nbytes=decoded_nbytes)
 
 
-def _parsed_head(data: bytes, body_start: int) -> tuple[MessageHead, list[tuple[int, int]]]:
+def _parse_head(data: bytes, body_start: int) -> tuple[MessageHead, list[tuple[int, int]]]:
     """Return (head, [(offset in the body, bytes)] of compressed buffers). Raises: struct.error; IndexError.
 
     Message.fbs numbers the members: 1 is a message's type, 2 its header, 3 its body's length; 2 is a record batch's
     buffers, 3 its compression; 1 is a dictionary's record batch.
     """
     message = _root(data)
-    kind = data[_at(data, message, 1)]
+    kind = data[_member_position(data, message, 1)]
     nbytes = 0
-    if length_at := _at(data, message, 3):
+    if length_at := _member_position(data, message, 3):
         (nbytes,) = struct.unpack_from("<q", data, length_at)
     plain = MessageHead(
         kind,
@@ -191,7 +191,7 @@ def _parsed_head(data: bytes, body_start: int) -> tuple[MessageHead, list[tuple[
     batch = _table(data, message, 2)
     if kind == _DICTIONARY:
         batch = _table(data, batch, 1)
-    has_compression = _at(data, batch, 3) != 0
+    has_compression = _member_position(data, batch, 3) != 0
     if not has_compression:
         return plain._replace(decoded_nbytes=nbytes), []
     vector = _table(data, batch, 2)
@@ -225,7 +225,7 @@ def _block_starts(
     footer: int,
     number: int,
 ) -> list[int]:
-    if not _at(data, footer, number):
+    if not _member_position(data, footer, number):
         return []
     vector = _table(data, footer, number)
     (n,) = struct.unpack_from("<I", data, vector)
@@ -242,7 +242,7 @@ def _root(data: bytes) -> int:
     return int(offset)
 
 
-def _at(
+def _member_position(
     data: bytes,
     table: int,
     number: int,
@@ -266,6 +266,6 @@ def _table(
     number: int,
 ) -> int:
     """Return where the table or vector is that a member refers to."""
-    member = _at(data, table, number)
+    member = _member_position(data, table, number)
     (distance,) = struct.unpack_from("<I", data, member)
     return int(member + distance)

@@ -189,7 +189,7 @@ def csv_tables(
     new = [column for column in selected if column not in types]
     kinds = {selection.key: "string", **{column: types[column] for column in selected if column in types}}
     if new:
-        kinds |= _guessed(_texts(path, name, header, new, batch_rows, delimiter), new)
+        kinds |= _guess_kinds(_texts(path, name, header, new, batch_rows, delimiter), new)
     for texts, numbers in _texts(path, name, header, kinds, batch_rows, delimiter):
         if texts[selection.key].null_count:
             row = texts[selection.key].is_null().index(True).as_py()
@@ -257,7 +257,7 @@ def _texts(
         yield columns, np.array(numbers, np.int64)
 
 
-def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
+def _guess_kinds(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
     candidates = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
     for texts, _ in batches:
         for column, values in texts.items():

@@ -85,7 +85,7 @@ def match_keys(
 def _matches(
     version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
-    files = _files_with(version, on)
+    files = _column_files(version, on)
     start, live = _live(version)
     pending: list[pa.Table] = []
     tables = watch(
@@ -105,7 +105,7 @@ def _matches(
             yield integers(key)[ordinals], position[ordinals], row[ordinals]
 
 
-def _files_with(version: Version, on: str) -> list[TableFile]:
+def _column_files(version: Version, on: str) -> list[TableFile]:
     """Return the tables with the column `on`: a text that each sample has from its writer."""
     annotated = set[str]()
     texts = {"key", *SOURCE_COLUMNS}

@@ -24,7 +24,7 @@ from ...storage import open_store
 from ...storage.disk.scratch import held_folder
 from ...storage.files import download
 from ...storage.spec import redact
-from ..tables.columns import check_metadata, column_of
+from ..tables.columns import arrow_column, check_metadata
 from .batch import (
     DELIMITERS,
     ColumnSelection,
@@ -130,7 +130,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
     try:
         with held_folder("rows") as scratch:
             copy = join(scratch, "rows")
-            with _unsigned():
+            with _refuse_signed():
                 download(store, name, copy)
             yield copy
     finally:
@@ -138,7 +138,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
 
 
 @contextmanager
-def _unsigned() -> Iterator[None]:
+def _refuse_signed() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
@@ -227,10 +227,10 @@ def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], selection: 
         for number, row in rows:
             block.append(_mapping(row, number, selection, f"{word} {number} of {name}"))
             if len(block) == BATCH_ROWS:
-                yield _mapped(block, selection.key, name, word)
+                yield _map_rows(block, selection.key, name, word)
                 block = []
         if block:
-            yield _mapped(block, selection.key, name, word)
+            yield _map_rows(block, selection.key, name, word)
 
     return RowSource(name=name, word=word, batches=batches)
 
@@ -260,12 +260,12 @@ def _mapping(row: Any, number: int, selection: ColumnSelection, where: str) -> _
     return _Row(number, str(key), values, selection.skipped(row))
 
 
-def _mapped(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
+def _map_rows(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
     keys = [row.key for row in rows]
     columns = {key: pa.array(keys, pa.string())}
     for column in dict.fromkeys(column for row in rows for column in row.values):
         try:
-            columns[column] = column_of(column, [row.values.get(column) for row in rows], keys)
+            columns[column] = arrow_column(column, [row.values.get(column) for row in rows], keys)
         except InvalidSample as error:
             error.add_note(f"in {word} {rows[0].number} to {rows[-1].number} of {name}")
             raise

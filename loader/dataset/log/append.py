@@ -253,7 +253,7 @@ def append(store: Store, state: State, decide: Decide) -> AppendResult:
         else:
             n_absent += 1
         if n_absent >= TRIES:
-            raise _gave_up(ours, failure)
+            raise _exhausted_error(ours, failure)
         _pause(n_lost + n_absent)
         state = state_read
 
@@ -316,7 +316,7 @@ def _read_again(
     raise last_error
 
 
-def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
+def _exhausted_error(ours: Entry, failure: StoreError) -> StoreError:
     """Return the error to raise after TRIES failures with the key still free."""
     key = entry_key(ours.n)
     if isinstance(failure, AlreadyExists):  # a store that reports a conflict although the key is free

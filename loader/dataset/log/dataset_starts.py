@@ -54,7 +54,7 @@ def write_dataset_start(
 def dump_dataset_start(state: State, dataset: str) -> bytes:
     manifests: dict[str, str] = {}
     names: dict[str, str] = {}
-    named_records = _named_records(state, dataset)
+    named_records = _version_records(state, dataset)
     for name, record in named_records.items():
         if record.retired is not None:
             continue
@@ -68,7 +68,7 @@ def dump_dataset_start(state: State, dataset: str) -> bytes:
     return canonical(body)
 
 
-def _named_records(state: State, dataset: str) -> dict[str, VersionRecord]:
+def _version_records(state: State, dataset: str) -> dict[str, VersionRecord]:
     """Return name -> version, retired ones included."""
     named: dict[str, VersionRecord] = {}
     versions = state.versions(dataset)

@@ -117,12 +117,12 @@ def seal(
     }
     if state:
         value["state"] = state
-    value["checksum"] = checksum_of(value)
+    value["checksum"] = entry_checksum(value)
     data = canonical(value)
     return parse(n, data)  # as a reader will: raises for a body that readers would reject
 
 
-def checksum_of(value: Mapping[str, object]) -> str:
+def entry_checksum(value: Mapping[str, object]) -> str:
     """Return the SHA-256 hex of `value`'s canonical JSON without `checksum`. Raises: TypeError; UnicodeEncodeError."""
     content = {name: item for name, item in value.items() if name != "checksum"}
     return hashlib.sha256(canonical(content)).hexdigest()
@@ -185,7 +185,7 @@ def _entry(n: int, where: str, value: Mapping[str, Any], data: bytes) -> Entry:
 
     # Entries of earlier releases have no checksum: only the next entry's `prev` covers them.
     checksum = value.get("checksum", "")
-    if checksum != "" and checksum != checksum_of(value):
+    if checksum != "" and checksum != entry_checksum(value):
         raise Corrupt(f"{where} differs from its checksum: it was damaged after it was written")
     state = value.get("state", "")
     if not isinstance(state, str):
@@ -259,7 +259,7 @@ class Link:
             "by": self.by,
             "why": self.why,
         }
-        value["checksum"] = checksum_of(value)
+        value["checksum"] = entry_checksum(value)
         return canonical(value)
 
 
@@ -289,7 +289,7 @@ def _parse_link(data: bytes) -> Mapping[str, Any]:
     """Return a repair record; an empty mapping if it is damaged, which repairs nothing."""
     try:
         value = parse_json_object(data)
-        is_intact = canonical(value) == data and value["checksum"] == checksum_of(value)
+        is_intact = canonical(value) == data and value["checksum"] == entry_checksum(value)
     except DAMAGED:
         return {}
     if not is_intact or value.get("format") != REPAIR_FORMAT:

@@ -120,7 +120,7 @@ def _check_same_begin(earlier: Txn, dataset: str, *, gated: bool) -> None:
             f"transaction {earlier.txn} was begun for {earlier.dataset}, not for {dataset}: use another"
         )
     if earlier.status == "aborted":
-        raise _fenced_error(earlier)
+        raise _fencing_error(earlier)
     if gated and not earlier.gated:
         raise Conflict(f"transaction {earlier.txn} was begun without a gate; begin another transaction")
 
@@ -418,11 +418,11 @@ def require_not_aborted(state: State, txn: str) -> Txn:
     """Return a transaction that is open or committed. Raises: TransactionNotFound; Fenced."""
     transaction = _require_txn(state, txn)
     if transaction.status == "aborted":
-        raise _fenced_error(transaction)
+        raise _fencing_error(transaction)
     return transaction
 
 
-def _fenced_error(txn: Txn) -> Fenced:
+def _fencing_error(txn: Txn) -> Fenced:
     return Fenced(
         f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
     )

@@ -32,7 +32,7 @@ def start_path(plan: str) -> str:
     return f"plans/{plan}{START_SUFFIX}"
 
 
-def planned_ids(body: object) -> list[str]:
+def plan_version_ids(body: object) -> list[str]:
     """Return the ids of the first `MOST_VERSIONS` versions in a plan's JSON, each once. Damaged parts are left out."""
     sources = None
     if isinstance(body, Mapping):
@@ -71,7 +71,7 @@ def write_start(
     A failure is no error: without notes a start waits for the log.
     """
     manifests: dict[str, str] = {}
-    for id in planned_ids(body):
+    for id in plan_version_ids(body):
         record = None
         if state is not None:
             record = state.by_id(id)

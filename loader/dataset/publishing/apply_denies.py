@@ -78,7 +78,7 @@ def apply_denies(
 
     # 3. Exclude the parent's denied samples, unless the change excludes them for a reason of its own.
     before = None
-    to_exclude = _denied_but_not_excluded(store, parent_denied, change)
+    to_exclude = _missing_denies(store, parent_denied, change)
     if to_exclude:
         # The table's name is fixed: the change's own exclusions may be under `prefix`.
         exclusions = put_exclusions(
@@ -331,7 +331,7 @@ def _exclude_own(
     own_denied: DenyEntries,
 ) -> tuple[Change, int]:
     """Return (the change with these rows of its own excluded, number of rows that it did not exclude before)."""
-    to_exclude = _denied_but_not_excluded(store, own_denied, change)
+    to_exclude = _missing_denies(store, own_denied, change)
     n_dropped = _n_rows(to_exclude)
     if not n_dropped:
         return change, 0
@@ -349,7 +349,7 @@ def _exclude_own(
         part = exclusion["part"]
         reason = exclusion["reason"]
         rows = rows_by_reason.setdefault((part, reason), [])
-        rows += _excluded_rows(exclusion)
+        rows += _exclusion_rows(exclusion)
         # The change may also exclude rows of earlier parts, which its shards table lacks.
         part_sizes[part] = exclusion["n_rows"]
     exclusions = put_exclusions(
@@ -366,7 +366,7 @@ def _exclude_own(
     return smaller_change, n_dropped
 
 
-def _denied_but_not_excluded(
+def _missing_denies(
     store: Store,
     denied: DenyEntries,
     change: Change,
@@ -378,7 +378,7 @@ def _denied_but_not_excluded(
     for exclusion in _exclusions(store, change):
         part = exclusion["part"]
         part_rows = remaining.get(part, {})
-        for row in _excluded_rows(exclusion):
+        for row in _exclusion_rows(exclusion):
             part_rows.pop(row, None)
 
     # A part without rows would become an exclusion of nothing.
@@ -393,7 +393,7 @@ def _exclusions(store: Store, change: Change) -> list[dict[str, Any]]:
     return list(table.to_pylist())
 
 
-def _excluded_rows(exclusion: Mapping[str, Any]) -> list[int]:
+def _exclusion_rows(exclusion: Mapping[str, Any]) -> list[int]:
     is_excluded = unpack(exclusion["bitmap"], exclusion["n_rows"])
     rows: list[int] = np.flatnonzero(is_excluded).tolist()
     return rows

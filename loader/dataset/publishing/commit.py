@@ -23,7 +23,7 @@ from ..log.rules import CommitBody
 from ..log.state import State, VersionRecord
 from ..tables.annotations import TableEntry, cells
 from ..tables.columns import type_named
-from ..tables.manifest import Change, child, merged_columns
+from ..tables.manifest import Change, child, merge_columns
 from ..tables.parquet import put_named_table
 from ..tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
 from ..versions.version import Version, open_record
@@ -244,7 +244,7 @@ def with_statistics(
     Serves as `Pending.complete`. Raises: FieldMismatch.
     """
     assert parent is not None, "an annotation needs an earlier version"
-    columns = merged_columns(parent.manifest["columns"], change.samples)
+    columns = merge_columns(parent.manifest["columns"], change.samples)
     stats = annotation_stats(
         parent.store,
         parent.manifest["samples"],

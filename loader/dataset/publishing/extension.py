@@ -32,7 +32,7 @@ class Extension:
     """Field -> its facts, as for `root.publish`."""
 
 
-def published_part(version: Version, part: str) -> Part:
+def open_published_part(version: Version, part: str) -> Part:
     """Return a version's part to read or extend, without its samples table and field sizes."""
     position = version.parts.position(part)
     shards: list[ShardFile] = []

@@ -77,7 +77,7 @@ def check_publication(
         check(parent)
 
 
-def digest_of(
+def publish_digest(
     parts: Sequence[Part],
     exclude: Mapping[str, str],
     supersede: Mapping[str, str],
@@ -122,7 +122,7 @@ def check_verdict(
         stored_verdict = record["verdict"]
         reason = record.get("reason", "")
         raise ungated_error(txn.txn, f"{verdict} is {stored_verdict!r}: {reason}")
-    if body.get("publishes") != digest_of(parts, exclude, supersede, foreign):
+    if body.get("publishes") != publish_digest(parts, exclude, supersede, foreign):
         raise ungated_error(txn.txn, f"{verdict} judged other parts, or excludes other samples")
 
     # Records of a partition are numbered without gaps: if a later verdict exists, the next number does.

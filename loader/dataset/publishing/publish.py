@@ -234,11 +234,11 @@ def publish_registered(
         facts=check_facts(field_facts),
     )
 
-    checks = _registered_checks(root, parent, keys, parent_rows)
+    checks = _registration_checks(root, parent, keys, parent_rows)
     return commit(root.store, root.log, pending, *checks, *more_checks)
 
 
-def _registered_checks(
+def _registration_checks(
     root: "Root",
     parent: Version | None,
     new_keys: RunKeys,
@@ -396,7 +396,7 @@ def _publish_exclusions(
         return commit(root.store, root.log, pending, to_exclude.still_live())
 
 
-def abort_after(root: "Root", txn: str, error: BaseException) -> None:
+def abort_failed(root: "Root", txn: str, error: BaseException) -> None:
     """Abort a transaction because of `error`. A failure to abort is only logged, so that the caller raises `error`."""
     try:
         root.abort(txn, f"{type(error).__name__}: the change was given up")
@@ -413,7 +413,7 @@ def _transaction(root: "Root", version: Version) -> Iterator[str]:
         with root.heartbeat(txn):
             yield txn
     except BaseException as error:
-        abort_after(root, txn, error)
+        abort_failed(root, txn, error)
         raise
 
 

@@ -12,7 +12,7 @@ from ..versions.version import Version
 from ..writing.part_writer import PartWriter, field_mismatch_error, group_chooser, make_sample
 from ..writing.spill import Spill
 from .commit import check_facts, check_producer
-from .publish import abort_after
+from .publish import abort_failed
 
 if TYPE_CHECKING:
     from ..root import Root
@@ -130,7 +130,7 @@ class Writer:
             spill.close()
             self._heartbeat.close()
             if error is not None:
-                abort_after(self._root, self._txn, error)
+                abort_failed(self._root, self._txn, error)
 
     def _publish(self, spill: Spill) -> Version:
         if not spill.n_samples:

@@ -3,7 +3,7 @@
 `Lookup.places` takes four steps:
 
 1. `_JoinedParts.locate`: version and ordinal -> part and row of each sample.
-2. `_stretches_around`: the distinct stretches, or row groups of the parts' indexes, that contain these rows.
+2. `_find_stretches`: the distinct stretches, or row groups of the parts' indexes, that contain these rows.
 3. `Lookup._row_stretches`: the index rows of the stretches, from memory or from the store.
 4. `Lookup._places_in_group`: from the index rows, the shard, offset, size and checksum of each field.
 """
@@ -40,7 +40,7 @@ Layout = tuple[GroupLayout, ...]
 """Layout of each group that holds a requested field."""
 
 
-def requested_by_group(
+def group_fields(
     version: "Version",
     fields: Sequence[str],
 ) -> dict[str, list[str]]:
@@ -59,7 +59,7 @@ def field_layout(
     """Return the layout of requested fields. A `Lookup` reads versions together if theirs are equal."""
     stored_groups = version.manifest["groups"]
     layout: list[GroupLayout] = []
-    for group, requested in requested_by_group(version, fields).items():
+    for group, requested in group_fields(version, fields).items():
         columns = sorted(stored_groups[group]["field_nbytes"])
         group_layout = GroupLayout(
             requested=tuple(requested),
@@ -95,7 +95,7 @@ class Lookup:
         self._layout = field_layout(versions[0], fields)
         self._groups: list[list[str]] = []  # names of the layout's groups, which differ between versions
         for version in versions:
-            groups = requested_by_group(version, fields)
+            groups = group_fields(version, fields)
             self._groups.append(list(groups))
         self._lock = lock()
         self._parts = _join_parts([None] * len(versions))  # no parts table is read yet
@@ -119,7 +119,7 @@ class Lookup:
         assert places is not None  # everything missing was read
         return places
 
-    def cached_places(
+    def find_cached_places(
         self,
         version: Int64s,
         ordinals: Int64s,
@@ -140,7 +140,7 @@ class Lookup:
         part, row = parts.locate(version, ordinals)  # [n] each
 
         part_number = parts.first_part_number[version] + part
-        stretches = _stretches_around(
+        stretches = _find_stretches(
             version=version,
             part_number=part_number,
             part=part,
@@ -213,7 +213,7 @@ class Lookup:
         missing: list[int] = []
         for number, (version, part, stretch) in enumerate(names):
             group_name = groups[version][group]
-            cached = versions[version].cached_stretch(group_name, part, stretch)
+            cached = versions[version].find_cached_stretch(group_name, part, stretch)
             stretches.append(cached)
             if cached is None:
                 if parallel_map is None:
@@ -318,7 +318,7 @@ class _Stretches(NamedTuple):
         return gathered
 
 
-def _stretches_around(
+def _find_stretches(
     *,
     version: Int64s,
     part_number: Int64s,

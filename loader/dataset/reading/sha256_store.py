@@ -145,12 +145,12 @@ class VerifiedStore:
         offset, nbytes = _offsets_and_nbytes(spans)
         likely_identity = shard.last_verified(etag)
         # Verified pages go to the buffers directly.
-        if not shard.unverified(likely_identity, offset, nbytes).any():
+        if not shard.unverified_ranges(likely_identity, offset, nbytes).any():
             with recorded_store_numbers() as store_numbers:
                 etag_read = self._disk.read_into(key, pieces, etag=etag)
             # Another object may have answered, in which these pages are not verified. Then all is read again below.
             identity = _identity(etag_read, store_numbers)
-            if not shard.unverified(identity, offset, nbytes).any():
+            if not shard.unverified_ranges(identity, offset, nbytes).any():
                 return etag_read
 
         # Whole pages are read, for which the buffers have no room.
@@ -195,7 +195,7 @@ class VerifiedStore:
             return False
 
         # A run may be as long as the shard: check it in pieces, which bounds the memory.
-        is_unverified = shard.unverified(identity, offset, nbytes)
+        is_unverified = shard.unverified_ranges(identity, offset, nbytes)
         for run in shard.runs(is_unverified, offset, nbytes):
             read_bytes = max(shard.hashes.page_bytes, _READ_BYTES)
             run_end = run.offset + run.nbytes
@@ -307,7 +307,7 @@ def _read_spans(
 ) -> _SpansRead:
     """Read spans. likely_identity: object that will probably answer; None reads all spans as unverified."""
     offset, nbytes = _offsets_and_nbytes(spans)
-    is_unverified = shard.unverified(likely_identity, offset, nbytes)
+    is_unverified = shard.unverified_ranges(likely_identity, offset, nbytes)
     runs = shard.runs(is_unverified, offset, nbytes)
     unverified_spans: list[ByteRange] = []
     verified_spans: list[ByteRange] = []
@@ -321,7 +321,7 @@ def _read_spans(
         data, etag_read = read([*runs, *verified_spans], etag)
     identity = _identity(etag_read, store_numbers)
     # The object that answered may have fewer verified pages than the likely one.
-    is_unverified_in_object = shard.unverified(identity, offset, nbytes)
+    is_unverified_in_object = shard.unverified_ranges(identity, offset, nbytes)
     is_other_object = bool((is_unverified_in_object & ~is_unverified).any())
     return _SpansRead(
         etag=etag_read,

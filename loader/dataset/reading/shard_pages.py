@@ -42,7 +42,7 @@ class ShardPages:
     def is_fully_verified(self, identity: Identity | None) -> bool:
         return identity in self._fully_verified
 
-    def unverified(
+    def unverified_ranges(
         self,
         identity: Identity | None,
         offset: Int64s,

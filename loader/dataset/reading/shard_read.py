@@ -75,7 +75,7 @@ class Reading(NamedTuple):
         # A disk reads all spans with one descriptor.
         disk = disk_of(self.store)
         if disk is not None:
-            with self._named_errors(first_address, field):
+            with self._name_errors(first_address, field):
                 data, etag_read = disk.read_each(path, spans, etag=etag)
             self.pin(path, etag_read)
             return data
@@ -85,14 +85,14 @@ class Reading(NamedTuple):
         if lent:
             lender = getattr(self.store, "lend_ranges", None)
         if lender is not None:
-            with self._named_errors(first_address, field):
+            with self._name_errors(first_address, field):
                 pieces, etag_read = lender(path, spans, etag)
             self.pin(path, etag_read)
             return pieces
 
         # Any other store reads them by requests, which may reach different objects: check each one's ETag.
         ranges = [ByteRange(*span) for span in spans]
-        with self._named_errors(first_address, field):
+        with self._name_errors(first_address, field):
             blobs = self.store.get_ranges(path, ranges, etag=etag)
         for blob in blobs:
             self.pin(path, blob.etag)
@@ -114,7 +114,7 @@ class Reading(NamedTuple):
         try:
             opened = self.files.get(path, self.pins.get(path))
         except StoreError:  # a context manager would cost as much as the `stat` of the file
-            with self._named_errors(first_address, field):
+            with self._name_errors(first_address, field):
                 raise
         if opened is None:
             return None
@@ -133,7 +133,7 @@ class Reading(NamedTuple):
         return handle
 
     @contextmanager
-    def _named_errors(
+    def _name_errors(
         self,
         first_address: Callable[[], SampleAddress],
         field: str,

@@ -19,7 +19,7 @@ from ..columnar.parquet_chunks import Chunks, DecodedParquet
 from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, foreign_place
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
 from ..tables.place_records import place_record
-from ..tables.trusted_places import is_bucket, is_vouched, unvouched_message
+from ..tables.trusted_places import is_bucket, is_vouched, untrusted_message
 
 MAX_SHARDS = 4096
 """Most shards whose objects stay cached."""
@@ -48,7 +48,7 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
     stores, unvouched = _open_locations(store, places)
 
     @lru_cache(maxsize=MAX_SHARDS)
-    def objects_of(path: str) -> Sequence[PlacedObject]:
+    def path_objects(path: str) -> Sequence[PlacedObject]:
         if path not in rows:
             raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
         first, stop = rows[path]
@@ -68,7 +68,7 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
     return _Shards(
         home=store,
         places=list(stores.values()),
-        objects_of=objects_of,
+        objects_of=path_objects,
         unvouched=unvouched,
         arguments=(store, files, name),
     )
@@ -112,13 +112,13 @@ def _open_locations(
         key, url = record
         is_readable = True
         if not is_vouched(root, key, url):
-            unvouched[place] = unvouched_message(root, key, url, "copied into the root")
+            unvouched[place] = untrusted_message(root, key, url, "copied into the root")
             # A bucket may be read anyway: its credentials are the reader's own. A folder may not even be read.
             is_readable = is_bucket(url)
         if is_readable:
             stores[place] = _open(url)
         else:
-            reason = unvouched_message(root, key, url, "read")
+            reason = untrusted_message(root, key, url, "read")
             stores[place] = cast(Store, RefusedPlace(url, Forbidden(reason)))
     return stores, unvouched
 
@@ -148,11 +148,11 @@ def _find_object(
             etag="",
             modified_us=None,
             offset=record.offset,
-            decoded=_decoded(root, record.path, record, facts),
+            decoded=_decode_facts(root, record.path, record, facts),
         )
 
     store = stores[record.place]
-    decoded = _decoded(store, record.key, record, facts)
+    decoded = _decode_facts(store, record.key, record, facts)
     # Registrations write no token for a folder, where it contains the inode number: a copy of the folder has others.
     if record.etag and disk_of(store) is not None:
         raise Corrupt(
@@ -170,7 +170,7 @@ def _find_object(
     )
 
 
-def _decoded(
+def _decode_facts(
     store: Store,
     key: str,
     record: ForeignObject,

@@ -207,7 +207,7 @@ class CodeFiles:
             _write(rows_path, [canonical(body)])
 
 
-def files_derived_from(
+def derived_files(
     folder: str | os.PathLike[str],
     sources: Collection[str],
     segments: Collection[str] = (),

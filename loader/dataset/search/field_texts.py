@@ -17,7 +17,7 @@ def is_text_field(name: str) -> bool:
     return name.endswith(".txt") or name in LINE_FIELDS or name == TASK_FIELD
 
 
-def searched_text(field: str, data: bytes) -> str | None:
+def search_text(field: str, data: bytes) -> str | None:
     """Return the beginning of a field's text; None without one, such as for the zeros that a takedown leaves."""
     if field in LINE_FIELDS or field == TASK_FIELD:
         text = _json_text(field, data)

@@ -84,7 +84,7 @@ def coverage(
     for infos in (own, others):
         if not uncovered:
             break
-        for path, stated in _stated_parts(
+        for path, stated in _readable_parts(
             store,
             infos,
             kind,
@@ -99,7 +99,7 @@ def coverage(
     return SegmentCoverage(segments=chosen, missing=tuple(uncovered.values()), damaged=damaged)
 
 
-def checked_coverage(
+def check_coverage(
     store: Store,
     folder: str,
     kind: SegmentKind,
@@ -136,7 +136,7 @@ def checked_coverage(
             )
 
 
-def _stated_parts(
+def _readable_parts(
     store: Store,
     infos: Sequence[ObjectInfo],
     kind: SegmentKind,
@@ -175,7 +175,7 @@ def read_segment_parts(store: Store, info: ObjectInfo, kind: SegmentKind) -> tup
     window = Window(info.nbytes, first, tail)
     with _corrupt_if_unreadable(info.key):
         metadata = pq.read_metadata(window)
-        return _checked_footer(metadata, info.key, kind).parts
+        return _check_footer(metadata, info.key, kind).parts
 
 
 def read_segment(store: Store, path: str, kind: SegmentKind) -> StoredSegment:
@@ -192,7 +192,7 @@ def parse_segment(data: bytes, path: str, kind: SegmentKind) -> StoredSegment:
     """Return the segment in a file. Raises: Corrupt; FormatTooNew."""
     with _corrupt_if_unreadable(path):
         metadata = pq.read_metadata(io.BytesIO(data))
-        footer = _checked_footer(metadata, path, kind)
+        footer = _check_footer(metadata, path, kind)
         # Texts are read as dictionaries: a small file can repeat a large one for each row.
         text_columns = [field.name for field in kind.columns if pa.types.is_string(field.type)]
         reader = pq.ParquetFile(
@@ -258,7 +258,7 @@ def footer_facts(
     return facts
 
 
-def _checked_footer(metadata: pq.FileMetaData, path: str, kind: SegmentKind) -> _Footer:
+def _check_footer(metadata: pq.FileMetaData, path: str, kind: SegmentKind) -> _Footer:
     """Return what a footer states, before any page is decompressed. Raises: Corrupt, and errors of damaged JSON."""
     facts = footer_facts(metadata, path, _AGAIN)
     sha256 = facts[b"penstock.sha256"].decode()
@@ -266,7 +266,7 @@ def _checked_footer(metadata: pq.FileMetaData, path: str, kind: SegmentKind) -> 
     if name is None or name.digest != sha256[:16]:
         raise Corrupt(f"{path} states the sha256 {sha256}, which is not the one of its name; {_AGAIN}")
     stated = parse_json(facts[b"penstock.sources"])
-    parts = tuple(_checked_part(each) for each in stated)
+    parts = tuple(_check_part(each) for each in stated)
     n_rows = sum(part.n_rows for part in parts)
     is_small = n_rows <= MAX_SEGMENT_ROWS and len(parts) <= MAX_SEGMENT_PARTS
     is_one_part = len(parts) == 1
@@ -295,7 +295,7 @@ def _most_bytes(kind: SegmentKind, n_rows: int) -> int:
     return 2**20 + n_rows * (kind.most_value_bytes + _ROW_BYTES)
 
 
-def _checked_part(stated: object) -> SegmentPart:
+def _check_part(stated: object) -> SegmentPart:
     if not isinstance(stated, list) or len(stated) != 3:
         raise TypeError(f"a part {stated!r:.80}")
     part, source, n_rows = stated
@@ -342,7 +342,7 @@ def _corrupt_if_unreadable(path: str) -> Iterator[None]:
         raise Corrupt(f"{path} is no segment ({type(error).__name__} {error}); {_AGAIN}") from error
 
 
-def merged_segments(
+def merge_segments(
     segments: Sequence[StoredSegment],
     folder: str,
     kind: SegmentKind,

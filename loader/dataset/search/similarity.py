@@ -92,7 +92,7 @@ class Similarity:
     def close(self) -> None:
         self._reader.close()
 
-    def mean_of(self, ordinals: Int64s, names: list[str]) -> np.ndarray:
+    def mean_direction(self, ordinals: Int64s, names: list[str]) -> np.ndarray:
         """Return the mean direction of samples' embeddings, float64 [numbers]. names: keys, for messages.
 
         Raises: FieldMismatch for a sample without a usable embedding, or samples without a common direction.

@@ -13,7 +13,7 @@ LEAST_MAPPED_BYTES = 2**20
 """Texts of fewer bytes stay in memory."""
 
 
-def mapped_texts(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+def map_texts(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return equal texts, mapped from a file that ends with them. Raises: StoreError if the disk is full."""
     if texts.nbytes < LEAST_MAPPED_BYTES:
         return texts

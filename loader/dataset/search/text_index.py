@@ -12,9 +12,9 @@ from ..tables.parquet import Int64s, take_rows
 from .how import TEXTS, how_of_field
 from .segment_reads import coverage, read_segment
 from .segments import SegmentPart, StoredSegment, VersionPart, part_starts, version_parts
-from .text_files import mapped_texts
+from .text_files import map_texts
 from .text_reads import TextReader, text_kind
-from .words import WordTerm, folded_texts, in_order, term_matches
+from .words import WordTerm, fold_texts, in_order, term_matches
 
 if TYPE_CHECKING:
     from ..versions.version import Version
@@ -70,7 +70,7 @@ class TextIndex:
                     self.damaged[path] = str(error)
                     continue
                 # One at a time: together they would take the memory of all texts.
-                folded.append((segment.parts, _folded(segment)))
+                folded.append((segment.parts, _fold_segment(segment)))
             if len(self.damaged) == n_damaged:
                 break
         by_own = {part.own: part for part in parts}
@@ -116,8 +116,8 @@ class TextIndex:
             texts = reader.samples(missing)
         finally:
             reader.close()
-        folded = folded_texts(pa.concat_arrays(texts.chunks))
-        self._texts.append((mapped_texts(folded), missing))
+        folded = fold_texts(pa.concat_arrays(texts.chunks))
+        self._texts.append((map_texts(folded), missing))
         self._is_read[missing] = True
 
     def matches(self, term: WordTerm, members: Bools) -> Bools:
@@ -153,11 +153,11 @@ class TextIndex:
         )
 
 
-def _folded(segment: StoredSegment) -> pa.ChunkedArray:
+def _fold_segment(segment: StoredSegment) -> pa.ChunkedArray:
     texts = segment.values["text"].combine_chunks()
     if isinstance(texts, pa.ChunkedArray):
         texts = pa.concat_arrays(texts.chunks)
-    return mapped_texts(folded_texts(texts))
+    return map_texts(fold_texts(texts))
 
 
 def word_members(

@@ -15,7 +15,7 @@ from ..reading.verified_gathers import GatheredBytes, OpenShards, gather_bytes
 from ..shards.bitmap import Bools
 from ..tables.parquet import Int64s, take_rows
 from ..tables.parquet import texts as text_array
-from .field_texts import MOST_TEXT_CHARACTERS, searched_text
+from .field_texts import MOST_TEXT_CHARACTERS, search_text
 from .how import How
 from .segments import SegmentKind
 from .vectors import BLOCK_ROWS, open_reading, part_places
@@ -99,13 +99,13 @@ class TextReader:
             {self._field: numbers},
             self._pool.map,
         )
-        return _joined_bytes(reads), []
+        return _join_reads(reads), []
 
     def _find_reading(self, version: int) -> Reading:
         return self._reading
 
 
-def _joined_bytes(reads: Sequence[FieldRead]) -> GatheredBytes:
+def _join_reads(reads: Sequence[FieldRead]) -> GatheredBytes:
     """Return the bytes of these reads one behind the other, without the damaged ones."""
     numbers = []
     pieces = []
@@ -144,7 +144,7 @@ def _block_texts(
         again,
     )
     for number, data in others:
-        text = searched_text(field, data)
+        text = search_text(field, data)
         if text is not None:
             single_numbers.append(number)
             singles.append(text)

@@ -163,7 +163,7 @@ class VectorReader:
             ((_, _, data),) = self._read_each(places, np.array([number]))
             if isinstance(data, Corrupt):
                 continue
-            layout = _layout_of(bytes(data))
+            layout = _embedding_layout(bytes(data))
             if layout is not None:
                 self._layout = layout
                 return layout
@@ -184,7 +184,7 @@ class _EmbeddingLayout(NamedTuple):
         return self.width * self.dtype.itemsize
 
 
-def _layout_of(data: bytes) -> _EmbeddingLayout | None:
+def _embedding_layout(data: bytes) -> _EmbeddingLayout | None:
     """Return the layout of a .npy file with one row of floats; None for other bytes."""
     try:
         file = io.BytesIO(data)
@@ -270,7 +270,7 @@ def unit_vector(vector: object, width: int, field: str) -> np.ndarray:
     return unit
 
 
-def ordinals_with(version: "Version", field: str) -> Int64s:
+def field_ordinals(version: "Version", field: str) -> Int64s:
     """Return int64 [n]: the live ordinals of samples with a field. Raises: FieldNotFound."""
     group = version.group_of(field)
     has_field = version.parts.has_live_group(group)

@@ -56,7 +56,7 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFKC", normal.casefold())
 
 
-def words_in(text: str) -> list[str]:
+def text_words(text: str) -> list[str]:
     """Return the words of a folded text, in order."""
     words: list[str] = []
     word = ""
@@ -88,11 +88,11 @@ def parse_words(query: str) -> list[WordTerm]:
     for match in _TERM.finditer(query):
         is_excluded = match["minus"] == "-"
         if match["phrase"] is not None:
-            words = words_in(fold(match["phrase"]))
+            words = text_words(fold(match["phrase"]))
             if words:
                 terms.append(WordTerm(tuple(words), is_excluded))
             continue
-        words = words_in(fold(match["word"]))
+        words = text_words(fold(match["word"]))
         if is_excluded and words:
             terms.append(WordTerm(tuple(words), is_excluded))
             continue
@@ -104,7 +104,7 @@ def parse_words(query: str) -> list[WordTerm]:
     return terms
 
 
-def folded_texts(texts: pa.Array) -> pa.ChunkedArray:
+def fold_texts(texts: pa.Array) -> pa.ChunkedArray:
     """Return texts as they are compared, each with a line feed behind it; a null is a text without words."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 

@@ -19,7 +19,7 @@ def crc_text(crc: int) -> str:
     return f"{crc:08x}"
 
 
-def crc_of(text: str) -> int:
+def text_crc(text: str) -> int:
     if not text:
         return UNKNOWN_CRC
     return int(text, 16)
@@ -59,7 +59,7 @@ class FieldAddress:
             path=body["path"],
             offset=body["offset"],
             nbytes=body["nbytes"],
-            crc32c=crc_of(body["crc32c"]),
+            crc32c=text_crc(body["crc32c"]),
         )
 
 

@@ -34,7 +34,7 @@ def unpack(data: bytes, n: int) -> Bools:
     return bits.astype(bool)
 
 
-def _unpacked(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _unpack_bits(octets: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return uint8 [..., 8 * bytes]: the bits of each byte, least significant first."""
     return np.unpackbits(
         octets,
@@ -96,7 +96,7 @@ class SelectTable:
         first_byte = start // 8
         end_byte = -(-stop // 8)
         octets = self._bytes[first_byte:end_byte]
-        bits = _unpacked(octets)
+        bits = _unpack_bits(octets)
 
         # The first and the last byte may have bits outside the range.
         offset = 8 * first_byte
@@ -201,7 +201,7 @@ class SelectTable:
 
         member_words = words[row, word]
         octets = member_words[:, None].view(np.uint8)  # [n, 8]
-        bits = _unpacked(octets)  # [n, 64]
+        bits = _unpack_bits(octets)  # [n, 64]
         bit_ends = np.cumsum(
             bits,
             axis=1,
@@ -220,7 +220,7 @@ class SelectTable:
         start = number * BLOCK_BYTES
         end = start + BLOCK_BYTES
         octets = self._bytes[start:end]
-        return _unpacked(octets)
+        return _unpack_bits(octets)
 
     def _words(self) -> NDArray[np.uint64]:
         """Return the blocks as uint64 [blocks, 64]."""

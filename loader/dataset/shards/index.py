@@ -223,7 +223,7 @@ class IndexFile:
         )
         return first_rows
 
-    def row_group_of(self, row: int) -> int:
+    def row_group_number(self, row: int) -> int:
         """Return the number of the row group that has the row."""
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 

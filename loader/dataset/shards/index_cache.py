@@ -43,17 +43,17 @@ class IndexCache:
         self._files: OrderedDict[str, IndexFile] = OrderedDict()
         self._file_bytes = 0
 
-    def read_through(self, pages: IndexPages) -> None:
+    def add_pages(self, pages: IndexPages) -> None:
         """Open indexes through a node's pages from now on."""
         with self._lock:
             self._pages.append(pages)
 
-    def read_without(self, pages: IndexPages) -> None:
+    def remove_pages(self, pages: IndexPages) -> None:
         """Open no more indexes through these pages."""
         with self._lock:
             self._pages.remove(pages)
 
-    def _store_of(self, place: IndexPlace) -> ObjectReader:
+    def _place_store(self, place: IndexPlace) -> ObjectReader:
         with self._lock:
             if not self._pages:
                 return self._store
@@ -149,7 +149,7 @@ class IndexCache:
         with in_background(self._file, place) as opening:
             early = None
             with suppress(StoreError):  # reading the footer raises it
-                blob = self._store_of(place).get_range(place.path, likely.offset, likely.nbytes)
+                blob = self._place_store(place).get_range(place.path, likely.offset, likely.nbytes)
                 early = EarlyBytes(likely.offset, blob.data, blob.etag)
             return opening.result(), early
 
@@ -160,7 +160,7 @@ class IndexCache:
             with self._lock:
                 file = self._files.get(place.path)
             if file is None:
-                file = IndexFile(self._store_of(place), place)
+                file = IndexFile(self._place_store(place), place)
                 with self._lock:
                     self._add(place.path, file)
             return file

@@ -21,7 +21,7 @@ from ..tables.parquet import (
     TableFile,
     check_schema_version,
     corrupt_if_unreadable,
-    footer_sha256_of,
+    footer_sha256,
     get_table,
     hashed_table_bytes,
     integers,
@@ -67,7 +67,7 @@ def put_hashes(
         **file.to_json(),
         "footer_nbytes": nbytes,
         "footer_crc32c": crc32c(footer),
-        "footer_sha256": footer_sha256_of(data),
+        "footer_sha256": footer_sha256(data),
     }
 
 
@@ -92,10 +92,10 @@ def find_known(
     """
     n_threads = max(1, min(len(files), READ_AHEAD))  # a pool needs one, even without files
     with DaemonPool(n_threads, "penstock-hashes") as pool:
-        return list(pool.map(partial(_look_up, store, hashes), files))
+        return list(pool.map(partial(_contains, store, hashes), files))
 
 
-def _look_up(
+def _contains(
     store: Store,
     hashes: Int64s,
     file: Mapping[str, Any],

@@ -82,10 +82,10 @@ class ShardRows:
         )
         group = int(next_group) - 1
         first_row = self._first_rows[group]
-        table = self._decoded(group)
+        table = self._decode_group(group)
         return table, number - int(first_row)
 
-    def _decoded(self, group: int) -> pa.Table:
+    def _decode_group(self, group: int) -> pa.Table:
         with self._lock:
             table = self._cache.get(group)
             if table is not None:

@@ -186,7 +186,7 @@ class PartsTable:
             raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
         return integers(index)
 
-    def ids_at(self, positions: Sequence[int]) -> list[str]:
+    def part_ids(self, positions: Sequence[int]) -> list[str]:
         """Return the ids of parts at these positions; for a few of many parts, whose names are not all decoded."""
         if len(positions) <= CACHE_NAMES:
             return [self.id(position) for position in positions]
@@ -286,19 +286,19 @@ class PartsTable:
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
         """Return (SHA-256 hex, bytes) of the shard at a path, or None."""
-        row = self.shard_at(path)
+        row = self.find_shard(path)
         if row is None:
             return None
         return row["sha256"], row["nbytes"]
 
-    def shard_at(self, path: str) -> dict[str, Any] | None:
+    def find_shard(self, path: str) -> dict[str, Any] | None:
         """Return the first row of the shards table with this path, or None. O(shards) once per file of the table.
 
         Groups of registered samples, and parts of other fields, share a path.
         """
         first_row = 0
         for file in self._shards.files:
-            for local in file.rows_at(path):
+            for local in file.path_rows(path):
                 row = self._shards.row(first_row + local)
                 if row["path"] == path:
                     return row

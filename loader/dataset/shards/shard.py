@@ -86,7 +86,7 @@ def check_field_bytes(
         )
 
 
-def aligned(nbytes: int) -> memoryview:
+def allocate_aligned(nbytes: int) -> memoryview:
     """Return memory that begins at a page, as writes without a copy into the page cache need it."""
     memory = np.empty(nbytes + PAGE_BYTES, np.uint8)
     address = memory.ctypes.data
@@ -125,7 +125,7 @@ class ShardWriter:
         if nbytes >= LARGE_BYTES:
             crc = self._write_pieces(data, nbytes)
         else:
-            data = loaded(data)
+            data = load_payload(data)
             self._write(data)
             crc = crc32c(data)
 
@@ -244,7 +244,7 @@ class ShardWriter:
         """Replace the block by one of at least `nbytes`, with the same unwritten bytes."""
         n_writes = -(-nbytes // WRITE_BYTES)
         larger_nbytes = n_writes * WRITE_BYTES
-        larger = aligned(larger_nbytes)
+        larger = allocate_aligned(larger_nbytes)
         unwritten = self._block[: self._filled]
         larger[: self._filled] = unwritten
         self._block = larger
@@ -282,7 +282,7 @@ def payload_bytes(data: Payload) -> int:
     return data.nbytes
 
 
-def loaded(data: Payload) -> bytes | bytearray | memoryview:
+def load_payload(data: Payload) -> bytes | bytearray | memoryview:
     """Return a payload in memory. Raises: StoreError."""
     if isinstance(data, bytes | bytearray | memoryview):
         return data

@@ -75,7 +75,7 @@ class ShardsFile:
             self._changes = self._read_changes(is_few)
         return self._changes
 
-    def rows_at(self, path: str) -> list[int]:
+    def path_rows(self, path: str) -> list[int]:
         """Return rows, ascending, that may have this path: compare it. Usually one, or none."""
         if self._paths is None:
             self._paths = self._read_paths()
@@ -106,10 +106,10 @@ class ShardsFile:
             end = start + n_group_rows
             names = table["group"]
             if is_few:
-                number[start:end] = _numbered(names, numbers)
+                number[start:end] = _number_groups(names, numbers)
             else:
                 distinct_names, code = codes(names)
-                number_by_code = _numbered(distinct_names, numbers)
+                number_by_code = _number_groups(distinct_names, numbers)
                 number[start:end] = number_by_code[code]
             counts = table["n_rows"]
             n_rows[start:end] = integers(counts)
@@ -157,7 +157,7 @@ class ShardsFile:
         return hashes[row], row
 
 
-def _numbered(
+def _number_groups(
     names: pa.Array | pa.ChunkedArray,
     numbers: dict[str, int],
 ) -> Int32s:

@@ -118,7 +118,7 @@ def exact_sums(values: NDArray[np.floating], weights: I64 | None = None) -> list
         start = stop
         # Shifted into Python's integers once for many chunks: until then int64 holds their sums.
         if start == n_rows or len(chunks) == _CHUNKS_MAX:
-            chunk_sums = _add_up(chunks, values.dtype)
+            chunk_sums = _sum_chunks(chunks, values.dtype)
             sums = [own + other for own, other in zip(sums, chunk_sums, strict=True)]
             chunks = []
     return sums
@@ -247,7 +247,7 @@ def _chunk(values: NDArray[np.floating], weights: I64 | None) -> _Chunk:
     )
 
 
-def _add_up(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
+def _sum_chunks(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
     """Return the sums of all chunks, per column."""
     unit = UNIT - _layout(dtype).bias
     totals = _add_chunks([chunk.totals for chunk in chunks])
@@ -400,13 +400,13 @@ def _add_equal_bins(bins: NDArray[np.uint32], counts: I64) -> ValueCounts:
 def _bins(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return uint32 [n, dims]: the bin of each value, with its dimension above the leading bits."""
     dims = np.arange(values.shape[1], dtype=np.uint32)
-    bins = _ordered_bits(values)
+    bins = _order_bits(values)
     bins >>= np.uint32(_LOW_BITS)
     bins |= dims << np.uint32(_BITS)
     return bins
 
 
-def _ordered_bits(values: NDArray[np.floating]) -> NDArray[np.uint32]:
+def _order_bits(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return uint32 numbers in the order of the values, rounded to float32."""
     float32 = np.ascontiguousarray(values, np.float32) + np.float32(0)  # makes -0.0 0.0
     bits = float32.view(np.uint32)

@@ -60,28 +60,28 @@ class FieldNorm:
     @property
     def mean(self) -> F64:
         """float64, shaped as a value: the nearest to the true mean."""
-        return self._shaped([one.mean for one in self.sums])
+        return self._shape_values([one.mean for one in self.sums])
 
     @property
     def std(self) -> F64:
         """float64, shaped as a value: the nearest to the true deviation of all values."""
-        return self._shaped([one.std for one in self.sums])
+        return self._shape_values([one.std for one in self.sums])
 
     @property
     def min(self) -> F64:
         """float64, shaped as a value."""
-        return self._shaped([one.low for one in self.sums])
+        return self._shape_values([one.low for one in self.sums])
 
     @property
     def max(self) -> F64:
         """float64, shaped as a value."""
-        return self._shaped([one.high for one in self.sums])
+        return self._shape_values([one.high for one in self.sums])
 
     def quantile(self, q: float) -> F64:
         """Return float64, shaped as a value: of rank floor(q * (n - 1)), within 2^-11 of its magnitude."""
         values = [self.counts.quantile(dim, q) for dim in range(len(self.sums))]
         # The middle of the first or last bin may lie beyond all values.
-        return np.clip(self._shaped(values), self.min, self.max)
+        return np.clip(self._shape_values(values), self.min, self.max)
 
     def interpolated_quantile(self, q: float) -> F64:
         """Return float64, shaped as a value: between the ranks around q * (n - 1), as numpy's default does.
@@ -95,7 +95,7 @@ class FieldNorm:
             below = min(max(below, sums.low), sums.high)
             above = min(max(above, sums.low), sums.high)
             values.append(below + (above - below) * share)
-        return self._shaped(values)
+        return self._shape_values(values)
 
     @property
     def narrow_dims(self) -> list[int]:
@@ -136,7 +136,7 @@ class FieldNorm:
             high = np.where(has_width, high_quantile, high)
         return low, high
 
-    def _shaped(self, values: list[float]) -> F64:
+    def _shape_values(self, values: list[float]) -> F64:
         return np.array(values, np.float64).reshape(self.shape)
 
 
@@ -376,12 +376,12 @@ class FieldTotals:
     def add(self, values: NDArray[np.floating], weights: NDArray[np.int64] | None) -> None:
         """Add finite float32 or float64 values [n, dims]. weights: int64 [n], up to 32,768; None: once each."""
         if self._values and self._values[0].dtype != values.dtype:
-            self.add_up()  # `concatenate` would copy all as float64, at twice the memory
+            self.flush()  # `concatenate` would copy all as float64, at twice the memory
         self._values.append(values)
         self._weights.append(weights)
         self._n_values += values.size
         if self._n_values >= TOGETHER:
-            self.add_up()
+            self.flush()
 
     def add_norm(self, norm: FieldNorm) -> None:
         """Add the values of another norm."""
@@ -390,17 +390,17 @@ class FieldTotals:
 
     def norm(self) -> FieldNorm:
         """Return the statistics of all values so far."""
-        self.add_up()
+        self.flush()
         return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=add_counts(self._counts))
 
-    def add_up(self) -> None:
+    def flush(self) -> None:
         """Add the values that came since the last time."""
         if not self._values:
             return
         values = self._values[0]
         if len(self._values) > 1:
             values = np.concatenate(self._values)
-        weights = self._joined_weights()
+        weights = self._join_weights()
         self._values = []
         self._weights = []
         self._n_values = 0
@@ -416,7 +416,7 @@ class FieldTotals:
             self._add_sums(exact_sums(rows, row_weights))
             self._count(ValueCounts.of(rows, row_weights))
 
-    def _joined_weights(self) -> NDArray[np.int64] | None:
+    def _join_weights(self) -> NDArray[np.int64] | None:
         """Return int64 [rows of all values]; None if all count once."""
         if all(weights is None for weights in self._weights):
             return None

@@ -27,7 +27,7 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
     """Return values as a column whose type holds them all. values: None, bool, 64-bit int, float, str."""
     kinds = {_TYPES[type(value)] for value in values if value is not None}
     if len(kinds) < 2:  # most columns: no value needs a look of its own
-        kind = joined_type(kinds, exact=True)
+        kind = common_type(kinds, exact=True)
         column_type = type_named(kind)
         return pa.array(values, column_type)
 
@@ -36,9 +36,9 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
         if type(value) is int and not _is_exact(value):
             is_exact = False
             break
-    kind = joined_type(kinds, is_exact)
+    kind = common_type(kinds, is_exact)
     column_type = type_named(kind)
-    converted = [value_as(value, kind) for value in values]
+    converted = [convert_value(value, kind) for value in values]
     return pa.array(converted, column_type)
 
 
@@ -55,7 +55,7 @@ def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.table(columns)
 
 
-def joined_type(kinds: Iterable[str], exact: bool) -> str:
+def common_type(kinds: Iterable[str], exact: bool) -> str:
     """Return the common type of several. exact: True if float64 represents every whole number."""
     different = set(kinds) - {"null"}
     if len(different) < 2:  # one type, or only nulls
@@ -96,7 +96,7 @@ def common_types(
             excess.append(name)
         else:
             is_exact = name not in inexact
-            types[name] = joined_type(column_kinds, is_exact)
+            types[name] = common_type(column_kinds, is_exact)
             max_new -= 1
     return types, excess
 
@@ -133,7 +133,7 @@ def cast_to_types(
     return table, lost
 
 
-def value_as(value: Any, kind: str) -> Any:
+def convert_value(value: Any, kind: str) -> Any:
     """Return a value converted to a type, also from text; None if the type cannot hold it."""
     if value is None or kind == "null":
         return None
@@ -177,7 +177,7 @@ def _cast(
     converted = []
     lost = []
     for value in column.to_pylist():
-        new_value = value_as(value, kind)
+        new_value = convert_value(value, kind)
         converted.append(new_value)
         if new_value is None and value is not None:
             lost.append(value)

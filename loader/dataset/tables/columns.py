@@ -162,7 +162,7 @@ def metadata_table(
     # Sorted: the same samples give the same bytes, whatever the order in their dicts.
     for name in sorted(names):
         values = [row.get(name) for row in rows]
-        columns[name] = column_of(
+        columns[name] = arrow_column(
             name,
             values,
             keys,
@@ -170,7 +170,7 @@ def metadata_table(
     return pa.table(columns)
 
 
-def column_of(
+def arrow_column(
     name: str,
     values: list[Any],
     keys: Sequence[str],

@@ -101,7 +101,7 @@ class ForeignObject:
         return self.path.split("/", 2)[2]
 
     def is_unchanged(self, info: ObjectInfo, etag: str) -> bool:
-        """Return whether the object is as registered. info: as listed now. etag: from `stored_etag`."""
+        """Return whether the object is as registered. info: as listed now. etag: from `change_token`."""
         if self.nbytes != info.nbytes or self.etag != etag:
             return False
         if etag:  # equal, as compared above
@@ -122,7 +122,7 @@ def _is_in_shard_location(path: str, shard: str) -> bool:
     return stays_inside and place == shard_place
 
 
-def stored_etag(store: Store, info: ObjectInfo) -> str:
+def change_token(store: Store, info: ObjectInfo) -> str:
     """Return an object's change token for the table; "" in a folder, where the token contains the inode number."""
     if disk_of(store) is not None:
         return ""
@@ -142,7 +142,7 @@ def place_id(
     if decoded is not None:
         digest.update(canonical(dict(decoded)) + b"\n")
     for info in infos:
-        token = stored_etag(store, info)
+        token = change_token(store, info)
         if not token:  # a folder
             token = str(info.modified_us or 0)
         line = json.dumps([info.key, info.nbytes, token])

@@ -152,7 +152,7 @@ def child(
         "n_rows": base["n_rows"] + change.n_rows,
         "n_live": base["n_live"] + change.n_rows - change.n_excluded,
         "groups": groups,
-        "columns": merged_columns(base["columns"], change.samples),
+        "columns": merge_columns(base["columns"], change.samples),
         "shards": _with_file(base["shards"], change.shards),
         "samples": samples,
         "stats": _with_file(base["stats"], change.stats),
@@ -222,11 +222,11 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
                 "n_rows": 0,
                 "nbytes": 0,
             }
-        merged[group] = _grown_group(group, earlier, extent)
+        merged[group] = _extend_group(group, earlier, extent)
     return merged
 
 
-def _grown_group(
+def _extend_group(
     group: str,
     earlier: Mapping[str, Any],
     extent: GroupExtent,
@@ -287,7 +287,7 @@ def _is_longer_list(value: Any, earlier: Any) -> bool:
     return value[:n_earlier] == earlier
 
 
-def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
+def merge_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
     """Return a manifest's columns, extended by more files. Raises: FieldMismatch."""
     merged = dict(base)
     for file in added:
@@ -322,7 +322,7 @@ def read_manifest(
     return body
 
 
-def manifest_of(store: Objects, record: VersionRecord) -> dict[str, Any]:
+def read_record_manifest(store: Objects, record: VersionRecord) -> dict[str, Any]:
     """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt if the two disagree."""
     manifest = read_manifest(
         store,

@@ -220,10 +220,10 @@ def _encode_table(
         data = table_bytes(table, kind, row_group_rows=row_group_rows)
         return data, ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
-    return data, footer_sha256_of(data)
+    return data, footer_sha256(data)
 
 
-def footer_sha256_of(data: bytes) -> str:
+def footer_sha256(data: bytes) -> str:
     footer_start = len(data) - footer_nbytes(data)
     return hashlib.sha256(data[footer_start:]).hexdigest()
 

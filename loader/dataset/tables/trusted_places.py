@@ -50,7 +50,7 @@ def is_vouched(
     """Return whether the caller vouches for a location. key: store key of its record."""
     location = _canonical_location(url)
     trusted = os.environ.get(PLACES_VARIABLE, "").split()
-    if any(_lies_in(location, _canonical_location(place)) for place in trusted):
+    if any(_is_inside(location, _canonical_location(place)) for place in trusted):
         return True
     return find_author(store, key, url) is RecordAuthor.CALLER
 
@@ -141,7 +141,7 @@ def _is_copy_of_own_record(
         return False
 
 
-def unvouched_message(
+def untrusted_message(
     store: Store,
     key: str,
     url: str,
@@ -165,7 +165,7 @@ def _canonical_location(url: str) -> str:
     return f"{bucket_scheme}://{path}"
 
 
-def _lies_in(place: str, trusted: str) -> bool:
+def _is_inside(place: str, trusted: str) -> bool:
     r"""Return whether a location is the trusted one or below it. Servers read %2e as ".", some "\\" as "/"."""
     folder = trusted.rstrip("/") + "/"
     # With the final slash, so that /data2 is not in /data.

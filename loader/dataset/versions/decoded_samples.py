@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from ...errors import DecodeFailed
-from ...modalities import decoder_for
+from ...modalities import find_decoder
 from ..reading.verified_bucket_reads import read_fields
 from .sample_rows import live_row
 from .samples_table import Int64s, import_polars
@@ -24,12 +24,12 @@ BLOCK = 64  # samples whose bytes are in memory together
 SHOWN_CHARACTERS = 200
 
 
-def picked(index: object, n: int) -> Int64s:
+def select_numbers(index: object, n: int) -> Int64s:
     """Return the numbers that an index, slice or integer array selects from `n`. Raises: IndexError; TypeError."""
     if isinstance(index, slice):
         return np.arange(*index.indices(n), dtype=np.int64)
     if _is_array(index):
-        return _picked_by_array(index, n)
+        return _select_by_array(index, n)
     # A bool is an index for Python, and a mistake here.
     if isinstance(index, bool) or not hasattr(index, "__index__"):
         raise TypeError(
@@ -46,7 +46,7 @@ def _is_array(index: object) -> TypeGuard["np.ndarray[Any, Any]"]:
     return isinstance(index, np.ndarray) and index.ndim > 0
 
 
-def _picked_by_array(
+def _select_by_array(
     index: "np.ndarray[Any, Any]",
     n: int,
 ) -> Int64s:
@@ -74,7 +74,7 @@ def select_samples(
 
     read: int64 [m], ascending numbers from 0 to `n` -> their samples.
     """
-    numbers = picked(index, n)
+    numbers = select_numbers(index, n)
     # positions: int64 [len(numbers)], of each number in `distinct`.
     distinct, positions = np.unique(numbers, return_inverse=True)
     samples = list(read(distinct))
@@ -108,7 +108,7 @@ def decoded(
             yield sample
 
 
-def table_of(
+def decode_table(
     version: "Version",
     fields: Sequence[str],
     ordinals: Int64s,
@@ -168,7 +168,7 @@ def _decode(
     if _extension(field) in VIDEO:
         return data
     try:
-        return decoder_for(field)(data, None)
+        return find_decoder(field)(data, None)
     except DecodeFailed as error:
         raise DecodeFailed(f"{version.name}, sample {key!r}, field {field!r}: {error}") from error
 
@@ -177,7 +177,7 @@ def _cell(field: str, data: bytes) -> object:
     if _extension(field) not in ("cls", "txt", "json"):
         return f"{len(data):,} bytes"
     try:
-        value = decoder_for(field)(data, None)
+        value = find_decoder(field)(data, None)
     except DecodeFailed:
         return "damaged"
     if isinstance(value, int):

@@ -138,7 +138,7 @@ class ListedDocuments(ViewDocuments):
         return name
 
 
-def documents_of(source: "View | ListedView") -> ViewDocuments:
+def view_documents(source: "View | ListedView") -> ViewDocuments:
     if isinstance(source, ListedView):
         return ListedDocuments(source)
     return ViewDocuments(source)

@@ -59,7 +59,7 @@ def earlier_versions(version: "Version", prefix: str) -> "Iterator[Version]":
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
+def view_delta(view: "View", old: "View", compare: bool = True) -> Delta:
     """Return what `view` added and removed since `old`, a view of an earlier version.
 
     compare: False skips the comparison sample by sample.
@@ -70,7 +70,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
     was, now = old.version, view.version
     if was.dataset != now.dataset or was.id == now.id:
         raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
-    if wrong := _rewritten(was, now):
+    if wrong := _find_rewrite(was, now):
         raise InvalidPlan(
             f"{now.name} does not go on from {was.name}: its {wrong} do not begin with those in {was.name}. "
             "A version with rewritten parts, or of another line, needs a new plan"
@@ -91,7 +91,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
             "same predicate is needed, for it decides about the samples that both have"
         )
     _check_slices(view, old)
-    removed = _removed(was, now)
+    removed = _removals(was, now)
     first = len(was) - len(removed)
     if compare and (view.is_filtered or old.is_filtered):
         kept = np.ones(len(was), bool)
@@ -121,16 +121,16 @@ def _check_slices(view: "View", old: "View") -> None:
         )
 
 
-def _rewritten(was: "Version", now: "Version") -> str | None:
+def _find_rewrite(was: "Version", now: "Version") -> str | None:
     """Return a table of the later version that drops or reorders rows of the earlier one's, or None."""
     for name in ("shards", "exclusions"):
         before, after = was.manifest[name], now.manifest[name]
-        if after[: len(before)] != before and not _begins_with(was, before, after):
+        if after[: len(before)] != before and not _has_prefix(was, before, after):
             return name
     return None
 
 
-def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+def _has_prefix(version: "Version", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
     old, new = (
         list(get_tables(version.store, [TableFile.from_json(file) for file in files[same:]]))
@@ -142,7 +142,7 @@ def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[d
     return bool(pa.concat_tables(new).slice(0, len(rows)).equals(rows))
 
 
-def _removed(was: "Version", now: "Version") -> Int64s:
+def _removals(was: "Version", now: "Version") -> Int64s:
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
     removed = [np.zeros(0, np.int64)]

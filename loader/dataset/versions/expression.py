@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...errors import FieldNotFound
-from ...limits import MAX_EXPRESSION_COPIES, MAX_EXPRESSION_WORDS, MAX_MADE_CHARACTERS, beyond
+from ...limits import MAX_EXPRESSION_COPIES, MAX_EXPRESSION_WORDS, MAX_MADE_CHARACTERS, limit_message
 
 if TYPE_CHECKING:
     import polars
@@ -99,7 +99,7 @@ class _Cost:
     def finish(self) -> None:
         while len(self._frames) > 1:
             self._close()
-        self._copies_of(self._frames[0])
+        self._count_copies(self._frames[0])
 
     def _take(self, frame: _Frame, argument: _Argument, kind: str, token: str) -> None:
         word = token if kind == "word" else ""
@@ -137,21 +137,21 @@ class _Cost:
 
     def _close(self) -> None:
         frame = self._frames.pop()
-        copies = self._copies_of(frame)
-        characters, is_made = _characters_of(frame)
+        copies = self._count_copies(frame)
+        characters, is_made = _character_cost(frame)
         if frame.name and frame.name not in _OF_ALL_ROWS:
             self._check_characters(f"{frame.name.lower()}(...)", characters)
         self._characters_made += characters if is_made else 0
         self._check_characters("all functions together", self._characters_made)
         self._frames[-1].arguments[-1].add(copies, characters)
 
-    def _copies_of(self, frame: _Frame) -> int:
+    def _count_copies(self, frame: _Frame) -> int:
         for argument in frame.arguments:
             self._end_segment(argument)
         copies = sum(one.copies for one in frame.arguments) * _COPIES.get(frame.name, 1)
         if copies > MAX_EXPRESSION_COPIES:
             raise TooCostly(
-                beyond(
+                limit_message(
                     "with the operands that polars copies (of BETWEEN, CASE, "
                     f"{', '.join(name.lower() for name in _COPIES)}) it has",
                     copies,
@@ -165,7 +165,7 @@ class _Cost:
     def _check_characters(self, what: str, characters: int) -> None:
         if characters > MAX_MADE_CHARACTERS:
             raise TooCostly(
-                beyond(
+                limit_message(
                     f"{what} may make, of one character of a row",
                     characters,
                     "characters",
@@ -184,7 +184,7 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
     cost.finish()
 
 
-def _characters_of(frame: _Frame) -> tuple[int, bool]:
+def _character_cost(frame: _Frame) -> tuple[int, bool]:
     """Return (characters of a value per character of a row, whether its function returns text)."""
     name, characters = frame.name, [one.characters for one in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
@@ -272,7 +272,7 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 
     Raises: FieldNotFound unless the text is an expression of columns.
     """
-    if refused := _refused(text) or _otherwise_read(pl, text):
+    if refused := _refusal(text) or _otherwise_read(pl, text):
         raise FieldNotFound(
             f"{what} is refused: {refused}. An expression is made of columns, operators and functions of their values, "
             "such as \"width >= 256 AND licence = 'cc-by'\""
@@ -290,16 +290,16 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
     return out
 
 
-def tokens_of(text: str) -> list[tuple[str, str]]:
+def sql_tokens(text: str) -> list[tuple[str, str]]:
     """Return (kind, token) pairs of an SQL expression in upper case, without blanks; kinds are groups of `_TOKEN`."""
     # Keywords are compared in Unicode upper case, like polars, where two more letters become S and I.
     token_pairs = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
     return [one for one in token_pairs if one[0] != "blank"]
 
 
-def names_in(text: str) -> set[str]:
+def sql_names(text: str) -> set[str]:
     """Return the words of an SQL expression that may name columns, in upper case: all but calls and keywords."""
-    tokens = [*tokens_of(text), ("", "")]
+    tokens = [*sql_tokens(text), ("", "")]
     names = set[str]()
     for (kind, token), (_, follower) in pairwise(tokens):
         if kind == "name":
@@ -314,10 +314,10 @@ def counts(kind: str, token: str) -> bool:
     return kind in ("word", "operator") and token != ","
 
 
-def _refused(text: object) -> str | None:
+def _refusal(text: object) -> str | None:
     if not isinstance(text, str):
         return f"{text!r} is no text"
-    before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)
+    before, heads, n_words, tokens = ("", ""), [""], 0, sql_tokens(text)
     for kind, token in tokens:
         if kind == "odd":
             return f"{token!r} outside of a text; write neither comments nor prefixes of texts"

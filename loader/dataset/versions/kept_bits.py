@@ -104,7 +104,7 @@ class StoredBits(SelectTable):
             unread = numbers[self._is_unread[numbers]]
             if not len(unread):
                 return
-            pages = retry_corrupt(partial(self._verified_pages, unread.tolist()))
+            pages = retry_corrupt(partial(self._verify_pages, unread.tolist()))
             for number, data in zip(unread.tolist(), pages, strict=True):
                 self._fill(number, data)
             self._is_unread[unread] = False
@@ -122,7 +122,7 @@ class StoredBits(SelectTable):
         # The first block has its count from the start: the true bits before the page.
         self._before[first_block + 1 : first_block + len(ends)] += ends[:-1]
 
-    def _verified_pages(self, numbers: list[int]) -> list[bytes]:
+    def _verify_pages(self, numbers: list[int]) -> list[bytes]:
         bitmap_nbytes = -(-self._n // 8)
         spans = []
         for number in numbers:
@@ -153,7 +153,7 @@ def _unwritten(nbytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
-def kept_table_bytes(
+def kept_bits_bytes(
     first: I64,
     first_kept: I64,
     packed: NDArray[np.uint8],
@@ -250,7 +250,7 @@ def check_kept(
         and np.array_equal(_ranks(packed, rows.first), rows.first_kept)
     )
     if not is_whole:
-        raise _damaged(name)
+        raise _damage_error(name)
 
 
 def _all_page_facts(packed: NDArray[np.uint8]) -> NDArray[Any]:
@@ -345,7 +345,7 @@ def _parse_rows(
             raise
         raise _unreadable(name, error) from error
     if not is_whole:
-        raise _damaged(name)
+        raise _damage_error(name)
     return _KeptRows(
         first,
         first_kept,
@@ -378,7 +378,7 @@ def _unreadable(name: str, error: Exception) -> Corrupt:
     return Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it")
 
 
-def _damaged(name: str) -> Corrupt:
+def _damage_error(name: str) -> Corrupt:
     return Corrupt(f"{name} was damaged, edited or renamed; delete it to rebuild it")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPlan, ObjectNotFound, StoreError
-from ...modalities.array import is_array, layout_in
+from ...modalities.array import field_layout, is_array
 from ...order.random.plan_hash import content_hash
 from ...order.sources.pack_table import (
     MAX_DOCUMENT_TOKENS,
@@ -31,8 +31,8 @@ from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes, table_facts
-from .documents import ViewDocuments, documents_of
-from .pack_formats import FieldFormats, formats_from_facts, formats_of, formats_to_facts
+from .documents import ViewDocuments, view_documents
+from .pack_formats import FieldFormats, document_formats, formats_from_facts, formats_to_facts
 
 if TYPE_CHECKING:
     from .view import View
@@ -112,7 +112,7 @@ def _of_documents(
     out: list[Int64s] = []
     for address, fields, n in zip(addresses, read, tokens.tolist(), strict=True):
         try:
-            stored = layout_in(field, fields[field])
+            stored = field_layout(field, fields[field])
         except (KeyError, DecodeFailed):
             continue
         known = address.fields[field].crc32c != UNKNOWN_CRC
@@ -143,7 +143,7 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
     Raises: InvalidPlan if the view has other fields, the documents are not rows of tokens, or a list repeats one;
     Corrupt.
     """
-    documents = documents_of(source)
+    documents = view_documents(source)
     view = documents.view
     for field in asked.fields:
         if not is_array(field):
@@ -175,7 +175,7 @@ def packed(source: "View | ListedView", asked: PackBy) -> PackedView:
         shapes=formats.shapes,
         column_types=types,
     )
-    if asked.checksums and checks_of(view_packed) is None:
+    if asked.checksums and piece_checks(view_packed) is None:
         keep_checks(view, view_packed, _path(documents, table_request))
     return view_packed
 
@@ -190,12 +190,12 @@ def _in_view_order(asked: PackBy, view: "View") -> PackBy:
     return replace(asked, side_fields=tuple(side_fields))
 
 
-def checks_of(packed: PackedView) -> PieceChecks | None:
+def piece_checks(packed: PackedView) -> PieceChecks | None:
     source = cast("View | ListedView", packed.documents)
     view = getattr(source, "listed", source)
     if not hasattr(view, "version"):
         return None  # synthetic documents have no root
-    documents = documents_of(source)
+    documents = view_documents(source)
     table_request = _in_view_order(packed.request, documents.view)
     return load_checks(documents.view, _path(documents, table_request))
 
@@ -208,7 +208,7 @@ def _pack(
     first = _Stored(documents, asked)
     ordinals = documents.ordinals
     if asked.lengths:
-        tokens = _counted(documents, asked)
+        tokens = _count_tokens(documents, asked)
     else:
         tokens = first.counts()
     has_no_count = tokens < 0
@@ -227,7 +227,7 @@ def _pack(
         groups = _groups(documents, asked.together, ordinals)
         _check_fit(documents, asked, ordinals, groups, tokens)
         table = pack_groups(ordinals, tokens, groups, asked.length)
-    return _kept(documents, asked, first.formats, table)
+    return _keep_table(documents, asked, first.formats, table)
 
 
 def _check_counts(
@@ -307,8 +307,8 @@ class _Stored:
         version = documents.version
         (address,) = version.address(documents.first(), asked.fields)
         (fields_read,) = read_fields(version.shard_store, [address])
-        stored = {field: layout_in(field, fields_read[field]) for field in asked.fields}
-        self.formats = formats_of(address, stored, asked)
+        stored = {field: field_layout(field, fields_read[field]) for field in asked.fields}
+        self.formats = document_formats(address, stored, asked)
         tokens = stored[asked.field]
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
@@ -320,7 +320,7 @@ class _Stored:
         return count
 
 
-def _counted(documents: ViewDocuments, asked: PackBy) -> Int64s:
+def _count_tokens(documents: ViewDocuments, asked: PackBy) -> Int64s:
     """Return int64 [documents]: number of tokens by the expression `lengths`, -1 for null."""
     assert asked.lengths is not None
     values = documents.values(asked.lengths, f"pack(lengths={asked.lengths!r})")
@@ -419,7 +419,7 @@ def _check_documents(name: str, table_documents: Int64s, documents: ViewDocument
         )
 
 
-def _kept(
+def _keep_table(
     documents: ViewDocuments,
     asked: PackBy,
     formats: FieldFormats,

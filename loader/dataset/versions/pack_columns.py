@@ -10,7 +10,7 @@ from ...errors import FieldMismatch, FieldNotFound, InvalidPlan
 from ...order.sources.packing import COLUMN_TYPES, ORDINAL
 from ...storage.threads import DaemonPool
 from ..tables.parquet import READ_AHEAD
-from .view_columns import Int64s, Map, SampleColumns, checked_columns
+from .view_columns import Int64s, Map, SampleColumns, check_columns
 
 if TYPE_CHECKING:
     from .version import Version
@@ -23,7 +23,7 @@ def column_types(version: "Version", names: Sequence[str]) -> dict[str, str]:
     """Return column of `pack(columns=)` -> its Arrow type. Raises: InvalidPlan."""
     stored = [name for name in names if name != ORDINAL]
     try:
-        checked_columns(version, stored, ())
+        check_columns(version, stored, ())
     except (FieldNotFound, FieldMismatch) as error:
         raise InvalidPlan(f"pack(columns=): {error}") from None
     known = version.manifest["columns"]

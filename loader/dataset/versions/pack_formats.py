@@ -20,7 +20,7 @@ class FieldFormats(NamedTuple):
     """Field -> shape of a row, for fields with an array per row."""
 
 
-def formats_of(
+def document_formats(
     address: SampleAddress,
     stored: Mapping[str, NpyLayout],
     asked: PackBy,
@@ -28,18 +28,18 @@ def formats_of(
     """Return the formats of a document's fields. Raises: InvalidPlan if they cannot be packed."""
     tokens = stored[asked.field]
     if len(tokens.shape) != 1:
-        described = _described(address, asked.field, tokens)
+        described = _describe(address, asked.field, tokens)
         raise InvalidPlan(f"pack: {described}; one dimension is needed")
     (n_tokens,) = tokens.shape
     for field, layout in stored.items():
         if not layout.shape:
-            described = _described(address, field, layout)
+            described = _describe(address, field, layout)
             raise InvalidPlan(f"pack: {described}; rows are needed, [n] or [n, ...]")
     for field in asked.side_names:
         layout = stored[field]
         n_rows = layout.shape[0]
         if n_rows != n_tokens:
-            described = _described(address, field, layout)
+            described = _describe(address, field, layout)
             raise InvalidPlan(
                 f"pack: {described}, and {asked.field!r} has {n_tokens} tokens; a value or row is needed for "
                 "each. Name fields with another number of rows in pack(ragged=)"
@@ -56,7 +56,7 @@ def formats_of(
     return FieldFormats(dtypes, shapes)
 
 
-def _described(
+def _describe(
     address: SampleAddress,
     field: str,
     layout: NpyLayout,
@@ -67,7 +67,7 @@ def _described(
 def formats_to_facts(asked: PackBy, formats: FieldFormats) -> dict[str, str]:
     """Return what a packing table keeps: texts by name."""
     facts = {"dtype": formats.dtypes[asked.field]}
-    for name, fields in _kept_lists(asked).items():
+    for name, fields in _list_fields(asked).items():
         if not fields:
             continue
         entries = []
@@ -83,7 +83,7 @@ def formats_from_facts(asked: PackBy, facts: Mapping[str, str]) -> FieldFormats 
     try:
         formats = FieldFormats({}, {})
         _add_entry(formats, asked.field, facts["dtype"])
-        for name, fields in _kept_lists(asked).items():
+        for name, fields in _list_fields(asked).items():
             text = facts.get(name, "[]")
             entries = parse_json(text)
             for field, entry in zip(fields, entries, strict=True):
@@ -93,7 +93,7 @@ def formats_from_facts(asked: PackBy, facts: Mapping[str, str]) -> FieldFormats 
     return formats
 
 
-def _kept_lists(asked: PackBy) -> dict[str, tuple[str, ...]]:
+def _list_fields(asked: PackBy) -> dict[str, tuple[str, ...]]:
     """Return the name of a list in the table's metadata -> its fields."""
     return {"beside": asked.side_names, "ragged": asked.ragged}
 
@@ -116,12 +116,12 @@ def _add_entry(
     dtype = entry
     if isinstance(entry, list):
         dtype, shape = entry
-        formats.shapes[field] = checked_shape(shape)
+        formats.shapes[field] = check_shape(shape)
     np.dtype(dtype)  # TypeError for a text that names none
     formats.dtypes[field] = dtype
 
 
-def checked_shape(shape: Any) -> tuple[int, ...]:
+def check_shape(shape: Any) -> tuple[int, ...]:
     """Return the shape of a row from JSON. Raises: ValueError."""
     sizes = list(shape)
     for size in sizes:

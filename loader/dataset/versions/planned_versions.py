@@ -17,9 +17,9 @@ from ...errors import PenstockError
 from ...storage.threads import DaemonPool, Together, in_background
 from ..log.dataset_starts import Guess, read_dataset_start
 from ..log.refs import ParsedRef, explain_mirror_lag, parse_ref, resolve
-from ..log.start_notes import planned_ids, read_start
+from ..log.start_notes import plan_version_ids, read_start
 from ..log.state import State
-from ..tables.manifest import manifest_of
+from ..tables.manifest import read_record_manifest
 from .version import Version
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def ahead_of_plan(root: "Root", plan: str) -> Iterator[Callable[[object], dict[s
     ):
 
         def open_planned(body: object) -> dict[str, Version]:
-            ids = planned_ids(body)
+            ids = plan_version_ids(body)
             if not ids:  # a plan of other data may lie in a location that is not a root
                 return {}
             listing.result()  # before the lease: only a root gets one
@@ -157,5 +157,5 @@ def _read(
 ) -> Version:
     """Return a version of the log with its small tables. store: has some manifests already."""
     record = resolve(state, id)
-    manifest = manifest_of(store, record)
+    manifest = read_record_manifest(store, record)
     return root._read(record, manifest)

@@ -186,7 +186,7 @@ def _piece(
     # By the names of the expected parts, not the positions of the stored ones, which need the names of all parts.
     expected = positions[numbers]
     distinct_expected = distinct(expected).tolist()
-    expected_ids = version.parts.ids_at(distinct_expected)
+    expected_ids = version.parts.part_ids(distinct_expected)
     position_by_id = dict(
         zip(
             expected_ids,

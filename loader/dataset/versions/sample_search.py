@@ -117,7 +117,7 @@ def search_samples(
     _check_count(k)
     if words is None and like is None and members is None:
         raise InvalidRuntime("a search needs words, or like= with a key, keys or a vector")
-    selected = _selected(version, where, members)
+    selected = _select(version, where, members)
     if words is None and like is None:
         unsearched = WordMatches(
             field="",
@@ -126,7 +126,7 @@ def search_samples(
             damaged={},
         )
         return _first_result(version, unsearched, k)
-    state = _state_of(version, cache)
+    state = _search_state(version, cache)
     with state.lock:
         if like is None:
             texts = _search_words(state, words or "", field_name, selected)
@@ -163,13 +163,13 @@ def search_ordinals(
             members=members,
         )
         return result.ordinals
-    selected = _selected(version, where, members)
+    selected = _select(version, where, members)
     if words is not None:
         selected = match_words(version, words, selected).members
     return np.flatnonzero(selected)
 
 
-def _selected(
+def _select(
     version: "Version",
     where: str | None,
     members: Bools | None,
@@ -194,7 +194,7 @@ def match_words(
     """
     if members is None:
         members = np.ones(len(version), bool)
-    state = _state_of(version, None)
+    state = _search_state(version, None)
     with state.lock:
         return _search_words(state, words, None, members)
 
@@ -284,7 +284,7 @@ def _check_count(k: object) -> None:
         raise InvalidRuntime(f"k = {k!r}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
 
 
-def named_keys(version: "Version", text: str) -> list[str]:
+def parse_keys(version: "Version", text: str) -> list[str]:
     """Return the keys that a text names: one key, or keys with commas between them.
 
     A text that is the key of a live sample names that sample. Otherwise a key that has a comma stands in double quotes.
@@ -303,7 +303,7 @@ def _direction(state: "_SearchState", similarity: Similarity, like: Any) -> np.n
     """Return what a query is like, as float64 [numbers] of length 1. Raises: SampleNotFound; FieldMismatch."""
     version = state.version
     if isinstance(like, str):
-        keys = named_keys(version, like)
+        keys = parse_keys(version, like)
     else:
         keys = []
         if not isinstance(like, np.ndarray):
@@ -318,7 +318,7 @@ def _direction(state: "_SearchState", similarity: Similarity, like: Any) -> np.n
             f"{version.name} has no live sample {key!r}: it does not exist, or was excluded or taken down. Pass "
             "the key of another sample"
         )
-    return similarity.mean_of(ordinals, keys)
+    return similarity.mean_direction(ordinals, keys)
 
 
 def _are_keys(like: Any) -> bool:
@@ -389,7 +389,7 @@ class _SearchState:
 _states_lock = Lock()
 
 
-def _state_of(version: "Version", cache: str | os.PathLike[str] | None) -> _SearchState:
+def _search_state(version: "Version", cache: str | os.PathLike[str] | None) -> _SearchState:
     with _states_lock:
         state = version.searches
         if not isinstance(state, _SearchState) or state.cache != cache:

@@ -15,7 +15,7 @@ from ...keywords import did_you_mean
 from ..tables.annotations import read_edits, select_files, with_edits
 from ..tables.parquet import TableFile, get_table_bytes, integers, take_rows
 from ..tables.table_rows import get_rows, rows_of_keys
-from .expression import names_in, parse_expression
+from .expression import parse_expression, sql_names
 
 if TYPE_CHECKING:
     import polars
@@ -36,7 +36,7 @@ Scan = Callable[["Version", Sequence[str]], "polars.LazyFrame"]
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Return part id -> row -> key for the live ones among these keys. Reads every run's key column."""
     rows: dict[str, dict[int, str]] = {}
-    for live, _ in _live_matches(version, _stored_rows(version, keys)):
+    for live, _ in _live_matches(version, _read_rows(version, keys)):
         for sample in live.to_pylist():
             part_rows = rows.setdefault(sample["part"], {})
             part_rows[sample["row"]] = sample["key"]
@@ -45,7 +45,7 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
     """Return each key's int64 live ordinal, -1 if it is not live. Costs as much as `live_rows`."""
-    return ordinals_in_tables(version, _stored_rows(version, frozenset(keys)), keys)
+    return ordinals_in_tables(version, _read_rows(version, frozenset(keys)), keys)
 
 
 def ordinals_in_tables(
@@ -64,7 +64,7 @@ def ordinals_in_tables(
     return np.array([ordinal_by_key.get(key, -1) for key in keys], np.int64)
 
 
-def _stored_rows(version: "Version", keys: frozenset[str]) -> Iterator[pa.Table]:
+def _read_rows(version: "Version", keys: frozenset[str]) -> Iterator[pa.Table]:
     """Yield part, row and key of the rows with these keys, a table per file."""
     # A text with half a character is no key, and Arrow cannot hold it.
     texts = [key for key in keys if is_text(key)]
@@ -292,15 +292,15 @@ def check_names(version: "Version", predicate: str) -> None:
     """
     words = {""}
     if isinstance(predicate, str):
-        words = names_in(predicate)
-    column_names = {name.upper() for name in _known(version)}
+        words = sql_names(predicate)
+    column_names = {name.upper() for name in _expression_names(version)}
     if "polars" not in sys.modules and words <= column_names:
         return
     try:
         pl = import_polars()
     except MissingDependency:
         return  # polars is needed for evaluation, unless a stored view has the result
-    _parsed(
+    _parse_expression(
         pl,
         version,
         predicate,
@@ -319,7 +319,7 @@ def expression_columns(
     extra: names that it may use besides the samples table's.
     Raises: FieldNotFound for an unknown column or a malformed expression; MissingDependency without polars.
     """
-    expression = _parsed(
+    expression = _parse_expression(
         import_polars(),
         version,
         text,
@@ -329,7 +329,7 @@ def expression_columns(
     return set(expression.meta.root_names())
 
 
-def _parsed(
+def _parse_expression(
     pl: Any,
     version: "Version",
     text: object,
@@ -337,7 +337,7 @@ def _parsed(
     extra: Collection[str] = (),
 ) -> "polars.Expr":
     expression = parse_expression(pl, text, what)
-    columns = _known(version) | set(extra)
+    columns = _expression_names(version) | set(extra)
     unknown = sorted(set(expression.meta.root_names()) - columns)
     if unknown:
         hint = did_you_mean(unknown[0], columns) or ";"
@@ -347,7 +347,7 @@ def _parsed(
     return expression
 
 
-def _known(version: "Version") -> set[str]:
+def _expression_names(version: "Version") -> set[str]:
     """Return the names that an expression may use."""
     return {*version.manifest["columns"], "part", "row"}
 
@@ -370,7 +370,7 @@ def live_columns(
     columns = []
     names: set[str] = set()
     for number, (text, purpose) in enumerate(queries):
-        expression = _parsed(
+        expression = _parse_expression(
             pl,
             version,
             text,

@@ -129,7 +129,7 @@ def slice_term(
     )
 
 
-def term_in(version: "Version", term: SliceTerm) -> SliceTerm:
+def version_term(version: "Version", term: SliceTerm) -> SliceTerm:
     """Return the term of the same number in another version. Raises: as `slice_term`."""
     if term.is_list:
         ordinals = _list_ordinals(version, term)

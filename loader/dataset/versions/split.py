@@ -75,7 +75,7 @@ def whole_predicate(
     label: str,
 ) -> str | None:
     """Return the predicate of the view that a bucket was split from, None if it had none. Raises: InvalidPlan."""
-    for comparisons in _comparisons_of(edges, label):
+    for comparisons in _label_comparisons(edges, label):
         own_predicate = _predicate(f"({by})", comparisons)
         if bucket.predicate == own_predicate:
             return None
@@ -85,7 +85,7 @@ def whole_predicate(
     raise InvalidPlan(f"the view where {bucket.predicate!r} is not the bucket {label!r} of {by!r}")
 
 
-def _comparisons_of(edges: Sequence[str] | None, label: str) -> list[Comparisons]:
+def _label_comparisons(edges: Sequence[str] | None, label: str) -> list[Comparisons]:
     """Return what the comparisons of a label's bucket may be."""
     if edges is not None:
         return [comparisons for name, comparisons in _ranges(edges).items() if name == label]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, InvalidPlan, ObjectNotFound
 from ...order.random.keyed_permutation import I64
-from ...order.sources.views import ListedView, checked_list, list_sha256
+from ...order.sources.views import ListedView, check_list, list_sha256
 from ...storage import Store
 from ..tables.parquet import parse_stored, table_bytes
 from .version import Version
@@ -38,8 +38,8 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
     if not isinstance(view_listed, View):
         raise InvalidPlan(f"listed({type(view_listed).__name__}): a version or a view of one is needed")
     if isinstance(ordinals, str):
-        return listed_again(view_listed, ordinals)
-    listed_view = ListedView(view_listed, _of_view(view_listed, checked_list(ordinals)))
+        return reopen_list(view_listed, ordinals)
+    listed_view = ListedView(view_listed, _of_view(view_listed, check_list(ordinals)))
     store = view_listed.version.store
     if read_list(store, listed_view.list_sha256) is None:
         try:
@@ -49,7 +49,7 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
     return listed_view
 
 
-def listed_again(view: View, sha256: str) -> ListedView:
+def reopen_list(view: View, sha256: str) -> ListedView:
     """Return the view for a list in the root. Raises: InvalidPlan if it does not exist; Corrupt."""
     store = view.version.store
     ordinals = read_list(store, sha256)

@@ -25,7 +25,7 @@ from ..shards.numbered_rows import ShardRows
 from ..shards.parts_table import PartsTable
 from ..shards.shard import PageHashes
 from ..shards.shards_file import ShardsFile
-from ..tables.manifest import manifest_of
+from ..tables.manifest import read_record_manifest
 from ..tables.parquet import TableFile, get_table_bytes, parse_table
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Version:
             return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:
-        shard = self.parts.shard_at(path)
+        shard = self.parts.find_shard(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
         hashes = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
@@ -328,9 +328,9 @@ class Version:
 
     def head(self, n: int = 5) -> "polars.DataFrame":
         """Return the first samples as a table: see `View.head`."""
-        from .decoded_samples import picked, table_of
+        from .decoded_samples import decode_table, select_numbers
 
-        return table_of(self, self.fields, picked(slice(n), len(self)))
+        return decode_table(self, self.fields, select_numbers(slice(n), len(self)))
 
     def samples(self) -> "polars.LazyFrame":
         """Return the samples table: `ordinal` (the live sample's number), keys, provenance, metadata columns."""
@@ -381,20 +381,20 @@ class Version:
         place, _ = self._shard(group, part)
         return self.indexes.keys(place, number * ROW_GROUP_ROWS)
 
-    def cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
+    def find_cached_stretch(self, group: str, part: int, number: int) -> RowStretch | None:
         """Return what `stretch` returns if its rows are in memory, else None."""
         place, path = self._shard(group, part)
         rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
-        return None if rows is None else self._checked(group, place, RowStretch(rows, path))
+        return None if rows is None else self._check_stretch(group, place, RowStretch(rows, path))
 
     def stretch(self, group: str, part: int, number: int) -> RowStretch:
         """Return stretch `number` (2,048 rows) of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
         place, path = self._shard(group, part)
-        return self._checked(
+        return self._check_stretch(
             group, place, RowStretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path)
         )
 
-    def _checked(self, group: str, place: IndexPlace, stretch: RowStretch) -> RowStretch:
+    def _check_stretch(self, group: str, place: IndexPlace, stretch: RowStretch) -> RowStretch:
         fields = self.manifest["groups"][group]["field_nbytes"].keys()
         if stretch.rows.offset.keys() != fields:
             raise Corrupt(
@@ -428,10 +428,10 @@ class Version:
 def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
     """Return the version of a log record, with CRC-32C checks. manifest: None reads it.
 
-    Raises: as `manifest_of`.
+    Raises: as `read_record_manifest`.
     """
     if manifest is None:
-        manifest = manifest_of(store, record)
+        manifest = read_record_manifest(store, record)
     return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
 
 

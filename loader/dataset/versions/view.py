@@ -72,7 +72,7 @@ class View:
                 f"select({not_names[0]!r}): names of fields are needed, each an argument: select('jpg', 'cls')"
             )
         self.fields = tuple(dict.fromkeys(fields))
-        self.columns = self._checked(columns)
+        self.columns = self._check_columns(columns)
         self._groups = sorted({version.group_of(field) for field in self.fields})
         self._lock = lock()
         self._members: SelectTable | None = None
@@ -109,12 +109,12 @@ class View:
         }
         return View(**(arguments | changes))
 
-    def _checked(self, columns: "AskedColumns") -> "dict[str, Classes]":
+    def _check_columns(self, columns: "AskedColumns") -> "dict[str, Classes]":
         if not columns and isinstance(columns, tuple | list | dict):
             return {}
-        from .view_columns import checked_columns  # reads tables, which most views need not
+        from .view_columns import check_columns  # reads tables, which most views need not
 
-        return checked_columns(self.version, columns, self.fields)
+        return check_columns(self.version, columns, self.fields)
 
     def __repr__(self) -> str:
         where = f" where {self.predicate}" if self.predicate else ""
@@ -139,13 +139,13 @@ class View:
 
     def slice(self, name: str, n: int | None = None) -> "View":
         """Return the samples of this view that are in a slice: see `Version.slice`."""
-        return self._sliced(name, n, without=False)
+        return self._slice(name, n, without=False)
 
     def without(self, name: str, n: int | None = None) -> "View":
         """Return the samples of this view that are not in a slice: see `Version.slice`."""
-        return self._sliced(name, n, without=True)
+        return self._slice(name, n, without=True)
 
-    def _sliced(self, name: str, n: int | None, *, without: bool) -> "View":
+    def _slice(self, name: str, n: int | None, *, without: bool) -> "View":
         from .slice_members import slice_term
 
         term = slice_term(self.version, name, n, without=without)
@@ -158,9 +158,9 @@ class View:
         """
         slices = []
         if self.slices:
-            from .slice_members import term_in
+            from .slice_members import version_term
 
-            slices = [term_in(version, term) for term in self.slices]
+            slices = [version_term(version, term) for term in self.slices]
         return self._but(version=version, first=0, slices=slices)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
@@ -171,10 +171,10 @@ class View:
         return self._but(predicate=predicate, first=0)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """Return the samples added and removed since `old`, a view of an earlier version (`delta.delta_of`)."""
-        from .earlier import delta_of
+        """Return the samples added and removed since `old`, a view of an earlier version (`delta.view_delta`)."""
+        from .earlier import view_delta
 
-        return delta_of(self, old, compare)
+        return view_delta(self, old, compare)
 
     def from_first(self, first: int) -> "View":
         """Return the samples of this view from live ordinal `first` of the version on."""
@@ -189,7 +189,7 @@ class View:
         if self.first:
             return view  # its table covers all of the version's samples, unlike `members`
         saved = view._load()
-        view._members = view._kept(members) if saved is None else saved
+        view._members = view._keep_members(members) if saved is None else saved
         return view
 
     def clocks(self, fields: Iterable[str]) -> dict[str, str | None]:
@@ -222,12 +222,12 @@ class View:
         self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
     ) -> "WindowView":
         """Return the windows of the episodes."""
-        from .windows import windows_of
+        from .windows import view_windows
 
-        return windows_of(self, layout, watch, earlier)
+        return view_windows(self, layout, watch, earlier)
 
     def __len__(self) -> int:
-        return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped
+        return (len(self._table) if self.is_filtered else len(self.version)) - self._n_skipped
 
     @overload
     def __getitem__(self, index: Rows) -> list[dict[str, Any]]: ...
@@ -252,14 +252,14 @@ class View:
         return select_samples(
             index,
             len(self),
-            lambda numbers: self._decoded(self.version_ordinals(numbers)),
+            lambda numbers: self._decode(self.version_ordinals(numbers)),
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it; 64 are read together."""
-        yield from self._decoded(self.version_ordinals(np.arange(len(self))))
+        yield from self._decode(self.version_ordinals(np.arange(len(self))))
 
-    def _decoded(self, ordinals: Int64s) -> Iterator[dict[str, Any]]:
+    def _decode(self, ordinals: Int64s) -> Iterator[dict[str, Any]]:
         from .decoded_samples import BLOCK, decoded
 
         if not self.columns:
@@ -281,9 +281,11 @@ class View:
 
         Long values appear as their size. Needs polars.
         """
-        from .decoded_samples import picked, table_of
+        from .decoded_samples import decode_table, select_numbers
 
-        return table_of(self.version, self.fields, self.version_ordinals(picked(slice(n), len(self))))
+        return decode_table(
+            self.version, self.fields, self.version_ordinals(select_numbers(slice(n), len(self)))
+        )
 
     @property
     def id(self) -> str:
@@ -334,7 +336,7 @@ class View:
 
     def version_ordinals(self, x: Int64s) -> Int64s:
         """Return the int64 live ordinals of the version for int64 view ordinals."""
-        x = x + self._skipped if self.first else x
+        x = x + self._n_skipped if self.first else x
         return self._table.select(x) if self.is_filtered else x
 
     def keys(self, version_ordinals: Int64s) -> list[str]:
@@ -353,7 +355,7 @@ class View:
         return self.predicate is not None or bool(self._partial) or bool(self.slices)
 
     @property
-    def _skipped(self) -> int:
+    def _n_skipped(self) -> int:
         return self._table.rank(self.first) if self.first and self.is_filtered else self.first
 
     def _id(self, more: dict[str, Any]) -> str:
@@ -424,7 +426,7 @@ class View:
         if self._is_one_slice:
             from .slice_members import term_members
 
-            return self._kept(term_members(self.version, self.slices[0]))
+            return self._keep_members(term_members(self.version, self.slices[0]))
         if self.predicate is not None:
             from .samples_table import live_where
 
@@ -434,9 +436,9 @@ class View:
             members &= parts.has_live_group(group)
         if self.slices:
             members &= self._in_slices()
-        return self._kept(members)
+        return self._keep_members(members)
 
-    def _kept(self, members: Bools) -> SelectTable:
+    def _keep_members(self, members: Bools) -> SelectTable:
         packed = pack(members)
         try:
             save_view(self.version, self._path, packed, self.id)

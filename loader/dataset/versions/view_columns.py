@@ -48,7 +48,7 @@ UNKNOWN = -1
 """Class number of a name that is not among the class names."""
 
 
-def checked_columns(
+def check_columns(
     version: "Version",
     asked: AskedColumns,
     fields: Sequence[str],
@@ -64,7 +64,7 @@ def checked_columns(
         raise InvalidPlan(f"columns names {len(asked)} columns; accepted: at most {MAX_COLUMNS}")
     columns: dict[str, Classes] = {}
     for name in asked:
-        kind = _checked_kind(
+        kind = _check_kind(
             version,
             name,
             fields,
@@ -73,7 +73,7 @@ def checked_columns(
         if isinstance(asked, Mapping):
             classes = asked[name]
             if classes is not None:
-                columns[name] = _checked_classes(
+                columns[name] = _check_classes(
                     name,
                     classes,
                     kind,
@@ -81,7 +81,7 @@ def checked_columns(
     return columns
 
 
-def _checked_kind(
+def _check_kind(
     version: "Version",
     name: str,
     fields: Sequence[str],
@@ -110,7 +110,7 @@ def _checked_kind(
     return kind
 
 
-def _checked_classes(
+def _check_classes(
     name: str,
     classes: object,
     kind: str,
@@ -142,7 +142,7 @@ def class_names(
     first: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return a string column's distinct values: `first` in its order, then the others sorted. See `Version.classes`."""
-    checked_columns(version, {column: ["any"]}, ())
+    check_columns(version, {column: ["any"]}, ())
     # scan_samples imports polars
     from .samples_table import scan_samples
 
@@ -212,9 +212,9 @@ class SampleColumns:
         """int64 [parts + 1]: number of rows before each part."""
         self._groups: dict[str, _Group] = {}
         for name in self._columns:
-            self._sort_in(name)
+            self._group_column(name)
 
-    def _sort_in(self, name: str) -> None:
+    def _group_column(self, name: str) -> None:
         """Add a column to its group, if its rows can be read by position."""
         entries = self._version.manifest["samples"]
         column_files = [entry for entry in entries if name in entry["columns"]]
@@ -371,7 +371,7 @@ class SampleColumns:
         arrays = {}
         for name in group.names:
             if name in stored:
-                arrays[name] = self._delivered(name, table[name])
+                arrays[name] = self._deliver(name, table[name])
             else:
                 arrays[name] = pa.nulls(len(rows), self._type(name))
         nbytes = sum(array.nbytes for array in arrays.values())
@@ -398,7 +398,7 @@ class SampleColumns:
                 values = column_values(self._version, [name])
                 stored = values[name].to_arrow()
                 column = pa.chunked_array([stored])
-                self._whole[name] = self._delivered(name, column)
+                self._whole[name] = self._deliver(name, column)
             return self._whole[name]
 
     def _type(self, name: str) -> pa.DataType:
@@ -408,7 +408,7 @@ class SampleColumns:
         kind = self._version.manifest["columns"][name]["type"]
         return ARROW_TYPES[kind]
 
-    def _delivered(self, name: str, column: pa.ChunkedArray) -> pa.Array:
+    def _deliver(self, name: str, column: pa.ChunkedArray) -> pa.Array:
         """Return a column as batches have it: values of its type in the version, or class numbers."""
         import pyarrow.compute as pc  # 40 ms, saved at startup
 

@@ -28,8 +28,8 @@ from ...errors import (
     StoreError,
 )
 from ...keywords import did_you_mean
-from ...modalities import decoder_for
-from ...modalities.array import NpyLayout, is_array, layout_in
+from ...modalities import find_decoder
+from ...modalities.array import NpyLayout, field_layout, is_array
 from ...modalities.fields import last_word
 from ...modalities.language import FIELD as LANGUAGE
 from ...modalities.row_blocks import MIN_BYTES
@@ -41,7 +41,7 @@ from ...order.sources.window_view import (
     KeptWindows,
     WindowView,
     n_windows,
-    shared_episodes,
+    remaining_episodes,
     table_sha256,
 )
 from ...storage.threads import DaemonPool
@@ -53,7 +53,7 @@ from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, ta
 from ..tables.parquet_ranges import footer_nbytes
 from .documents import field_nbytes
 from .earlier import earlier_versions
-from .kept_bits import check_kept, kept_table_bytes, load_kept
+from .kept_bits import check_kept, kept_bits_bytes, load_kept
 
 if TYPE_CHECKING:
     from .view import View
@@ -66,7 +66,7 @@ KEEP_BYTES, KEEP_EPISODES = 16 * 2**20, 4096
 """Bytes of `keep`, and episodes, that are read together at most, about."""
 
 
-def windows_of(
+def view_windows(
     view: "View", layout: WindowLayout, watch: Watch = unwatched, earlier: Iterable[WindowView] = ()
 ) -> WindowView:
     """Return the view's windows of a layout. earlier: windows of earlier versions. The root is searched for more.
@@ -74,10 +74,10 @@ def windows_of(
     Raises: InvalidPlan; FieldNotFound; Corrupt.
     """
     _check_fields(view, layout)
-    if (stored := stored_windows(view, layout)) is not None:
+    if (stored := find_stored_windows(view, layout)) is not None:
         return stored
     table = _WindowCounter(view, layout, _newest_earlier(view, layout, earlier)).table(watch)
-    if _is_saved(view, layout, table) and (stored := stored_windows(view, layout)) is not None:
+    if _is_saved(view, layout, table) and (stored := find_stored_windows(view, layout)) is not None:
         return stored
     first, kept = table.first, None
     if table.packed is not None:
@@ -86,7 +86,7 @@ def windows_of(
     return WindowView(view, layout, first, kept)
 
 
-def stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
+def find_stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
     """Return the view's windows if the root has their table; None otherwise. Raises: Corrupt."""
     store, path, n = view.version.store, _path(view, layout), len(view) + 1
     if layout.keep is not None:
@@ -99,7 +99,7 @@ def stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
             data = store.get(path).data
         except ObjectNotFound:
             return None
-        (first, sha256), kept = _parsed(data, path, f"{store.url}/{path}"), None
+        (first, sha256), kept = _parse_table(data, path, f"{store.url}/{path}"), None
     if len(first) != n:
         raise Corrupt(
             f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it to rebuild it"
@@ -176,7 +176,7 @@ class _EarlierTable(NamedTuple):
 def _newest_earlier(
     view: "View", layout: WindowLayout, earlier: Iterable[WindowView]
 ) -> _EarlierTable | None:
-    for windows in chain(earlier, _stored_earlier(view, layout)):
+    for windows in chain(earlier, _earlier_windows(view, layout)):
         old = windows.episodes
         if view.first or old.first:  # type: ignore[attr-defined]
             continue  # of later episodes only, which the other's numbers do not fit
@@ -185,14 +185,14 @@ def _newest_earlier(
         except InvalidPlan as error:
             logger.debug("the windows of %s are not used: %s", old, error)
             continue
-        return _EarlierTable(windows, shared_episodes(windows, delta.removed))
+        return _EarlierTable(windows, remaining_episodes(windows, delta.removed))
     return None
 
 
-def _stored_earlier(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
+def _earlier_windows(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
     for version in earlier_versions(view.version, "windows/"):
         try:
-            windows = stored_windows(view.of_version(version), layout)
+            windows = find_stored_windows(view.of_version(version), layout)
         except PenstockError as error:
             logger.debug("the windows of %s are not used: %s", version.name, error)
             continue
@@ -222,7 +222,7 @@ class _WindowCounter:
         kept = np.zeros(len(counts), np.int64)
         if known is not None:
             kept[: self._n_known] = np.diff(known.windows.first)[known.episodes]
-        packed = _packed(chain(self._known_bits(), self._read_bits(n_rows, kept, watch)), int(first[-1]))
+        packed = _pack_bits(chain(self._member_bits(), self._read_bits(n_rows, kept, watch)), int(first[-1]))
         return _Table(first, _starts(kept), packed)
 
     def _n_rows(self) -> I64:
@@ -251,7 +251,7 @@ class _WindowCounter:
         sizes = np.concatenate(list(field_nbytes(version, field, int(part))))
         return sizes[self._new - int(version.parts.first_ordinal[part])]
 
-    def _known_bits(self) -> Iterator[Bools]:
+    def _member_bits(self) -> Iterator[Bools]:
         if self._known is None:
             return
         kept, episodes = self._known.windows.kept, self._known.episodes
@@ -302,7 +302,7 @@ def _starts(counts: I64) -> I64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _packed(pieces: Iterable[Bools], n: int) -> NDArray[np.uint8]:
+def _pack_bits(pieces: Iterable[Bools], n: int) -> NDArray[np.uint8]:
     packed, at, waiting, n_waiting = np.zeros(-(-n // 8), np.uint8), 0, list[Bools](), 0
 
     def pack(values: Bools) -> None:
@@ -326,7 +326,7 @@ def _packed(pieces: Iterable[Bools], n: int) -> NDArray[np.uint8]:
 def _truth_values(field: str, data: bytes) -> Bools | str:
     """Return an array of truth values, or a text about what is there instead."""
     try:
-        values: np.ndarray[Any, Any] = decoder_for(field)(data, None)  # type: ignore[assignment]
+        values: np.ndarray[Any, Any] = find_decoder(field)(data, None)  # type: ignore[assignment]
     except DecodeFailed as error:
         return str(error)
     if values.dtype == np.bool_:
@@ -342,11 +342,11 @@ def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddres
     if place.nbytes > MIN_BYTES and last_word(anchor) == "npy":
         head = FieldPart(0, HEAD_BYTES, UNKNOWN_CRC)
         ((data,),) = read_parts(version.shard_store, [PartsOfField(address, anchor, [[head]])])
-        stored = layout_in(anchor, data)
+        stored = field_layout(anchor, data)
         if len(stored.head) + stored.nbytes == place.nbytes:
             return address, stored
     (fields,) = read_fields(version.shard_store, [address])
-    return address, layout_in(anchor, fields[anchor])
+    return address, field_layout(anchor, fields[anchor])
 
 
 def _path(view: "View", layout: WindowLayout) -> str:
@@ -363,10 +363,10 @@ def check_windows(data: bytes, path: str, name: str) -> None:
     if b"penstock.front_sha256" in data[len(data) - footer_nbytes(data) :]:
         check_kept(data, path, name)
     else:
-        _parsed(data, path, name)
+        _parse_table(data, path, name)
 
 
-def _parsed(data: bytes, path: str, name: str) -> tuple[I64, str]:
+def _parse_table(data: bytes, path: str, name: str) -> tuple[I64, str]:
     """Return the table in a file, int64 [episodes + 1], and the SHA-256 of its content. Raises: Corrupt."""
     table = parse_stored(data, path, name)
     try:
@@ -399,7 +399,7 @@ def _is_saved(view: "View", layout: WindowLayout, table: _Table) -> bool:
 
 def _table_bytes(path: str, table: _Table) -> bytes:
     if table.packed is not None:
-        return kept_table_bytes(table.first, table.first_kept, table.packed, {"path": path})
+        return kept_bits_bytes(table.first, table.first_kept, table.packed, {"path": path})
     facts = {"path": path, "content_sha256": table_sha256(table.first)}
     delta: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"first": "DELTA_BINARY_PACKED"}}
     return table_bytes(pa.table({"first": table.first}), "windows", facts=facts, **delta)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound, InvalidField, PenstockError, TransformFailed
-from ...modalities import decoder_for
+from ...modalities import find_decoder
 from ...modalities.fields import PACKETS_SUFFIX, last_word
 from ..names import check_field, check_group
 from ..reading.verified_bucket_reads import read_fields
@@ -32,7 +32,7 @@ class LazySample(Mapping[str, Any]):
     def __getitem__(self, field: str) -> Any:
         if field == "__key__":
             return self._block.addresses[self._row].key
-        decoder = decoder_for(field)
+        decoder = find_decoder(field)
         data = self.bytes_of(field)
         if last_word(field) == "run":  # packets without a container
             packet_table = self.bytes_of(field + PACKETS_SUFFIX)

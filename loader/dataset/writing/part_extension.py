@@ -98,7 +98,7 @@ def _read_row_groups(index_files: Mapping[str, IndexFile], row: int) -> dict[str
     """Return path of each shard -> the row group of its index that has `row`."""
     row_groups = {}
     for path, file in index_files.items():
-        row_groups[path] = file.read_group(file.row_group_of(row))
+        row_groups[path] = file.read_group(file.row_group_number(row))
     return row_groups
 
 

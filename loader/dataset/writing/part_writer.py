@@ -23,7 +23,7 @@ from ..shards.shard import (
     Payload,
     ShardWriter,
     check_field_bytes,
-    loaded,
+    load_payload,
     payload_bytes,
 )
 from ..tables import columns
@@ -129,7 +129,9 @@ def sample_block(samples: Sequence[Sample]) -> SampleBlock:
     ) -> Int64s:
         # One call of C copies and checksums all fields, sample by sample: [samples * columns].
         names = [fields[number] for number in columns]
-        sources: list[OpenFile] = [(IN_MEMORY, loaded(one.fields[name])) for one in samples for name in names]
+        sources: list[OpenFile] = [
+            (IN_MEMORY, load_payload(one.fields[name])) for one in samples for name in names
+        ]
         n_sources = len(sources)
         crcs = np.full(n_sources, UNKNOWN_CRC)
         gather(

@@ -233,7 +233,7 @@ def _write_own_shard(
                 if row in rows:
                     data = bytes(nbytes)
                 else:
-                    data = _adopted_bytes(
+                    data = _read_adopted(
                         placed,
                         shard,
                         offset,
@@ -260,7 +260,7 @@ def _write_own_shard(
     }
 
 
-def _adopted_bytes(
+def _read_adopted(
     placed: PlacedStore,
     shard: Shard,
     offset: int,
@@ -298,7 +298,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
     fields: list[str] = []
     while len(keys) < index.n_rows:
         next_row = len(keys)
-        rows = index.read_group(index.row_group_of(next_row))
+        rows = index.read_group(index.row_group_number(next_row))
         keys += rows.keys
         group_places.append(rows.places)
         fields = list(rows.offset)  # the same in each row group

@@ -23,7 +23,7 @@ from ..tables.parquet import (
     HASHED_FROM_ROWS,
     ROW_GROUP_ROWS,
     TableFile,
-    footer_sha256_of,
+    footer_sha256,
     hashed_bytes,
     put_bytes,
     put_table,
@@ -255,7 +255,7 @@ def put_rows(
         data,
         n_rows,
     )
-    return replace(file, footer_sha256=footer_sha256_of(data))
+    return replace(file, footer_sha256=footer_sha256(data))
 
 
 def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
@@ -292,12 +292,12 @@ def map_ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iter
     """Yield `work(table)` for each table, in order; threads run `TABLES_AHEAD` tables ahead."""
     waiting: deque[Future[T]] = deque()
 
-    def work_on(number: int) -> T:
+    def work_table(number: int) -> T:
         return work(tables[number])  # the table is built in the thread too
 
     with DaemonPool(TABLES_AHEAD, "penstock-samples") as pool:
         for number in range(len(tables)):
-            future = pool.submit(work_on, number)
+            future = pool.submit(work_table, number)
             waiting.append(future)
             # No further table until the caller has the oldest: this bounds the tables in memory.
             if len(waiting) == TABLES_AHEAD:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from ...errors import DuplicateKey, StoreError
 from ...storage.disk.scratch import HeldFolder, default_place, no_room
 from ..names import key_hash
-from ..shards.shard import LARGE_BYTES, Payload, loaded, payload_bytes
+from ..shards.shard import LARGE_BYTES, Payload, load_payload, payload_bytes
 
 _HEADER = struct.Struct("<16sIQ")
 """Before each sample in a file: key hash, size of its JSON, size of its fields."""
@@ -146,7 +146,7 @@ class Spill:
         file.write(_HEADER.pack(hashed, len(meta), sum(lengths.values())))
         file.write(meta)
         for data in sample.fields.values():
-            file.write(loaded(data))
+            file.write(load_payload(data))
 
 
 def _encode(value: object) -> dict[str, str]:

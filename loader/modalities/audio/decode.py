@@ -20,9 +20,9 @@ from ...errors import DecodeFailed
 from ...limits import MAX_AUDIO_BYTES
 from ..fields import Buffer, is_of_the_machine
 from ..video.container_checks import check_complete, check_tables
-from .downmix import UnknownLayout, mix_for
-from .padding import announced, check_lengths, check_wav, ends_of, flac_samples
-from .resample import StrangeRate, resampled, window
+from .downmix import UnknownLayout, channel_mix
+from .padding import announced_length, audio_ends, check_lengths, check_wav, flac_samples
+from .resample import StrangeRate, resample, window
 from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
     Raises: DecodeFailed if there is no audio, or it is damaged, truncated, too long, or changes channels or rate
     midway.
     """
-    with _opened(data) as (container, stream):
+    with _open_audio(data) as (container, stream):
         samples, _ = _whole(container, stream, data)
     return samples
 
@@ -54,8 +54,8 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
 
     Raises: DecodeFailed as `decode`, and if the audio is too short or its channels cannot be mixed.
     """
-    with _opened(data) as (container, stream):
-        n_source = _stated_samples(container, stream, data)
+    with _open_audio(data) as (container, stream):
+        n_source = _exact_sample_count(container, stream, data)
         whole: tuple[Floats, Heard] | None = None
         if n_source is None:
             whole = _whole(container, stream, data)
@@ -74,8 +74,8 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
             heard = whole[1]
     begin = first - low * rate_hz // source_hz
     try:
-        mixed = mix_for(heard.channels, heard.layout, request.channels)(part)
-        chosen = resampled(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
+        mixed = channel_mix(heard.channels, heard.layout, request.channels)(part)
+        chosen = resample(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
     except (UnknownLayout, StrangeRate) as error:
         raise DecodeFailed(f"audio: {error}") from error
     if n_pad:
@@ -88,14 +88,14 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
     most_bytes: limit for the result, 4 bytes per sample. Raises: DecodeFailed, as `decode`.
     """
-    with _opened(data) as (container, stream):
+    with _open_audio(data) as (container, stream):
         samples, heard, whole = _read(container, stream, data, most_bytes)
     n = most_bytes // (4 * samples.shape[0])
     return samples[:, :n], heard.rate_hz, whole
 
 
 @contextmanager
-def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
+def _open_audio(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     try:
         check_lengths(data)
         check_tables(data)
@@ -134,10 +134,10 @@ def _read(
     container: InputContainer, stream: av.AudioStream, data: Buffer, most_bytes: int
 ) -> tuple[Floats, Heard, bool]:
     """Return (samples, `Heard`, whether they are complete). Reading stops above `most_bytes`."""
-    heard = Heard(ends_of(container, stream, data))
+    heard = Heard(audio_ends(container, stream, data))
     pieces: list[Floats] = []
     nbytes = 0
-    for piece in _heard(heard, _frames(container, stream)):
+    for piece in _audible(heard, _frames(container, stream)):
         pieces.append(piece)
         nbytes += piece.nbytes
         if nbytes > most_bytes:
@@ -148,7 +148,7 @@ def _read(
         raise DecodeFailed(
             f"audio: {heard.n_source} samples are decoded, and {heard.n_filled} missing between them"
         )
-    promise = announced(container.format.name, data)
+    promise = announced_length(container.format.name, data)
     if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
         raise DecodeFailed(
             f"audio: {heard.n_source} samples, the {container.format.name} header states {promise.n_samples}"
@@ -181,7 +181,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
     return np.concatenate(pieces, axis=1)[:, low - begin : high - begin], heard
 
 
-def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
+def _exact_sample_count(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
     """Return the sample count of exactly seekable audio; None if it must be decoded to the end."""
     name = container.format.name
     if name == "flac":
@@ -191,7 +191,7 @@ def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buf
     return None
 
 
-def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
+def _audible(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
     for frame in frames:
         yield from heard.add(frame)
     yield from heard.finish()

@@ -59,7 +59,7 @@ class Mix:
         return out
 
 
-def mix_for(positions: tuple[str, ...], layout: str, channels: Channels) -> Mix:
+def channel_mix(positions: tuple[str, ...], layout: str, channels: Channels) -> Mix:
     """Return the mix from these channels (FFmpeg's position and layout names) to the requested ones.
 
     "mono" and "stereo" mix by position; stereo from one channel has two equal channels. "first" keeps the first

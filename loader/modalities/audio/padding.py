@@ -35,7 +35,7 @@ class Promise(NamedTuple):
     """Seconds by which the audio may be shorter than stated."""
 
 
-def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
+def audio_ends(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
     """Return the `Ends` for `Heard`, from an MP4's boxes or an MP3's first frame. data: the file's bytes."""
     if container.format.name == "mp3":
         return Ends(n_samples=mp3_samples(data))
@@ -126,7 +126,7 @@ def _u32(data: Buffer, at: int) -> int:
     return number
 
 
-def announced(container: str, data: Buffer) -> Promise | None:
+def announced_length(container: str, data: Buffer) -> Promise | None:
     """Return the length that a FLAC's or MP3's header states, or None. container: FFmpeg's format name."""
     n_samples: int | None = None
     slack_s = 0.0

@@ -58,7 +58,7 @@ class Resampler:
             self._n_early = self._lead * self._target_hz // self._source_hz
             self._push(np.zeros((self._n_channels, self._lead), np.float32))
         self._push(samples)
-        for piece in self._pulled():
+        for piece in self._pull():
             self.n_out += piece.shape[1]
             yield piece
 
@@ -67,7 +67,7 @@ class Resampler:
             return
         self._push(np.zeros((self._n_channels, self._lead), np.float32))
         n_out = round(Fraction(self._n_in * self._target_hz, self._source_hz))
-        for piece in self._pulled():
+        for piece in self._pull():
             last = piece[:, : n_out - self.n_out]
             self.n_out += last.shape[1]
             if last.shape[1]:
@@ -101,7 +101,7 @@ class Resampler:
         self._n_pushed += samples.shape[1]
         self._graph.push(frame)
 
-    def _pulled(self) -> Iterator[Floats]:
+    def _pull(self) -> Iterator[Floats]:
         import av
 
         while True:
@@ -115,7 +115,7 @@ class Resampler:
                 yield np.ascontiguousarray(piece)
 
 
-def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
+def resample(samples: Floats, source_hz: int, target_hz: int) -> Floats:
     """Return the whole resampled audio: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
     if source_hz == target_hz:
         return samples

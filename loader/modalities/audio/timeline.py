@@ -104,7 +104,7 @@ class Heard:
         self._check(frame)
         samples = floats(frame)
         self.n_source += samples.shape[1]
-        self._ahead.append(_Next(samples, self._place(frame), self._beyond(frame)))
+        self._ahead.append(_Next(samples, self._place(frame), self._excess(frame)))
         self._n_ahead += samples.shape[1]
         while self._n_ahead - self._ahead[0].samples.shape[1] >= JITTER_S * self.rate_hz:
             yield from self._lay(self._take_next())
@@ -222,7 +222,7 @@ class Heard:
         self.n_overlapping += min(n_over, samples.shape[1])
         return samples[:, n_over:]
 
-    def _beyond(self, frame: "AudioFrame") -> int:
+    def _excess(self, frame: "AudioFrame") -> int:
         if not frame.duration:
             return 0
         num, den = self._clock

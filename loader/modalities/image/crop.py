@@ -40,7 +40,7 @@ _ORIENTATION_TAG = 0x0112
 _XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
 
 
-def turned(pixels: np.ndarray, turn: PixelTurn) -> np.ndarray:
+def apply_turn(pixels: np.ndarray, turn: PixelTurn) -> np.ndarray:
     """Return uint8 or uint16 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if unchanged."""
     if turn == UPRIGHT:
         return pixels
@@ -57,7 +57,7 @@ def turned(pixels: np.ndarray, turn: PixelTurn) -> np.ndarray:
     return whole.view(pixels.dtype).reshape(*whole.shape, n_channels)
 
 
-def turn_of(exif: bytes | None, xmp: bytes | None) -> PixelTurn:
+def metadata_turn(exif: bytes | None, xmp: bytes | None) -> PixelTurn:
     """Return the turn given by an image's metadata: EXIF first, then XMP. Malformed metadata is ignored."""
     orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
     return EXIF_TURNS.get(orientation, UPRIGHT)
@@ -162,9 +162,9 @@ class Framing:
             else:
                 kept_at = (slack[0] // 2, slack[1] // 2)
         return CropGeometry(
-            stored_box(source, whole, turn),
+            stored_coordinates(source, whole, turn),
             scaled[::-1] if turn.transpose else scaled,
-            stored_box((*kept_at, *kept_size), scaled, turn),
+            stored_coordinates((*kept_at, *kept_size), scaled, turn),
         )
 
 
@@ -189,7 +189,7 @@ def covering(whole: Size, size: Size) -> Size:
     return max(to_height, (2 * height * to_width + width) // (2 * width)), to_width
 
 
-def stored_box(box: Box, whole: Size, turn: PixelTurn) -> Box:
+def stored_coordinates(box: Box, whole: Size, turn: PixelTurn) -> Box:
     """Return an upright image's box in stored coordinates. whole: upright size."""
     top, left, height, width = box
     if turn.flip_x:

@@ -22,7 +22,7 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 from PIL.Image import Resampling
 
 from ...errors import DecodeFailed
-from ...limits import MAX_IMAGE_PX, beyond
+from ...limits import MAX_IMAGE_PX, limit_message
 from ...native import resample
 from ...native.python import MAX_SIDE
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
@@ -35,10 +35,10 @@ from .crop import (
     Framing,
     PixelTurn,
     Size,
+    apply_turn,
+    metadata_turn,
     nearest,
-    stored_box,
-    turn_of,
-    turned,
+    stored_coordinates,
 )
 from .deep_png import SIGNATURE, bit_depth, check_deep, is_deep_png, sixteen_bits
 from .jpeg_header import JpegHeader, check_scans, read_header
@@ -115,12 +115,12 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
         layout = framing.layout(deep.shape[:2], UPRIGHT)
         return nearest(deep, layout.source, layout.scaled, layout.kept)
     if bytes(data[:2]) == b"\xff\xd8":
-        header = _checked_header(data)
+        header = _check_header(data)
         if header.components in (1, 3):
             layout = framing.layout((header.height_px, header.width_px), header.turn)
             divisor = _divisor(layout.source, layout.scaled)
             pixels = _part(_plain_jpeg(data, header, divisor), layout, divisor)
-            return _with_alpha(turned(pixels, header.turn), alpha)
+            return _with_alpha(apply_turn(pixels, header.turn), alpha)
     pixels = decode_8(data)
     return _with_alpha(_part(pixels, framing.layout(pixels.shape[:2], UPRIGHT), 1), alpha)
 
@@ -151,7 +151,7 @@ def decode_box(
             return np.ascontiguousarray(part[:, ::-1])
         return part
     if is_jpeg:
-        header = _checked_header(data)
+        header = _check_header(data)
         if header.components in (1, 3):
             upright = (header.height_px, header.width_px)
             scaled = size
@@ -167,17 +167,17 @@ def decode_box(
                     upright = upright[::-1]
                     scaled = size[::-1]
                 box, flip = choose(upright)
-                box = stored_box(box, upright, turn)
+                box = stored_coordinates(box, upright, turn)
                 turned_by = PixelTurn(turn.transpose, turn.flip_y, turn.flip_x != flip)
             divisor = _divisor(box, scaled)
             pixels = _plain_jpeg(data, header, divisor)
             if alpha == "keep":
                 pixels = _with_alpha(pixels, alpha)
-            return _filtered(pixels, divisor, box, size, turned_by, place)
+            return _filter(pixels, divisor, box, size, turned_by, place)
     pixels = decode_8(data)
     if max(pixels.shape[:2]) > MAX_SIDE:
         raise DecodeFailed(
-            beyond("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller")
+            limit_message("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller")
         )
     (top, left, height, width), flip = choose((pixels.shape[0], pixels.shape[1]))
     part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
@@ -185,12 +185,12 @@ def decode_box(
     if alpha == "keep" and part.shape[2] == 4:
         # Premultiplied: otherwise colours of transparent pixels bleed into others.
         clear = np.array(Image.fromarray(part).convert("RGBa"))
-        clear = _filtered(clear, 1, (0, 0, height, width), size, turn, nowhere)
+        clear = _filter(clear, 1, (0, 0, height, width), size, turn, nowhere)
         return np.array(Image.frombuffer("RGBa", size[::-1], clear).convert("RGBA"))
-    return _filtered(_with_alpha(part, alpha), 1, (0, 0, height, width), size, turn, place)
+    return _filter(_with_alpha(part, alpha), 1, (0, 0, height, width), size, turn, place)
 
 
-def _filtered(
+def _filter(
     pixels: np.ndarray, divisor: int, box: Box, size: Size, turn: PixelTurn, place: Place
 ) -> np.ndarray:
     out = place((*size, pixels.shape[2]), _UINT8)
@@ -205,12 +205,12 @@ def _filtered(
         scaled = size
     aside = np.empty((*scaled, pixels.shape[2]), np.uint8)
     resample(pixels, pixels.shape, divisor, box, aside, scaled, False)
-    out[:] = turned(aside, turn)
+    out[:] = apply_turn(aside, turn)
     return out
 
 
 def _jpeg(data: Buffer, place: Place) -> np.ndarray:
-    header = _checked_header(data)
+    header = _check_header(data)
     if header.components not in (1, 3):
         return _pillow(data, JpegImagePlugin.JpegImageFile, "jpg")
     out = None
@@ -218,11 +218,11 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
         out = place((header.height_px, header.width_px, 3), _UINT8)
     pixels = _plain_jpeg(data, header, 1, out)
     if out is None:
-        return turned(pixels, header.turn)
+        return apply_turn(pixels, header.turn)
     return out
 
 
-def _checked_header(data: Buffer) -> JpegHeader:
+def _check_header(data: Buffer) -> JpegHeader:
     header = read_header(data)
     n_px = header.width_px * header.height_px
     if n_px > MAX_IMAGE_PX:
@@ -296,11 +296,11 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str, is_deep: bool = 
         with reader(io.BytesIO(data)) as image:  # type: ignore[call-arg]
             _check_size(*image.size, word)
             if is_deep:
-                return turned(sixteen_bits(image, data), turn_of(*_metadata(image)))  # type: ignore[arg-type]
+                return apply_turn(sixteen_bits(image, data), metadata_turn(*_metadata(image)))  # type: ignore[arg-type]
             image.load()
             if word == "png" and "transparency" in image.info:
                 image.info["transparency"] = _key(image, bit_depth(data))
-            return turned(_pixels(image), turn_of(*_metadata(image)))
+            return apply_turn(_pixels(image), metadata_turn(*_metadata(image)))
     except DecodeFailed:
         raise
     except _DAMAGED as error:
@@ -343,7 +343,7 @@ def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
 def _check_size(width_px: int, height_px: int, word: str) -> None:
     if width_px * height_px > MAX_IMAGE_PX:
         raise DecodeFailed(
-            beyond(
+            limit_message(
                 f"{word} of {width_px} x {height_px} px",
                 width_px * height_px,
                 "px",

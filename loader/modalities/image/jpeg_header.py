@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import DecodeFailed
-from ...limits import JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX, MAX_JPEG_SCANS, beyond
+from ...limits import JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX, MAX_JPEG_SCANS, limit_message
 from ..fields import Buffer
-from .crop import UPRIGHT, PixelTurn, turn_of
+from .crop import UPRIGHT, PixelTurn, metadata_turn
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -48,11 +48,11 @@ def read_header(data: Buffer) -> JpegHeader:
         try:  # (`suppress` takes three calls, for each image)
             return _known(head[: scan + _SCAN_HEAD_BYTES])
         except DecodeFailed:  # that was not the first scan: a thumbnail's, or truncated
-            return _walked(data)
-    return _walked(data)
+            return _walk_segments(data)
+    return _walk_segments(data)
 
 
-def _walked(data: Buffer) -> JpegHeader:
+def _walk_segments(data: Buffer) -> JpegHeader:
     at = 2
     height = width = components = 0
     is_progressive = False
@@ -89,7 +89,7 @@ def _walked(data: Buffer) -> JpegHeader:
     if not height or not width or not components:
         raise DecodeFailed(f"jpg: no frame header before the first scan, or one of {width} x {height} px")
     if exif or xmp:
-        turn = turn_of(exif, xmp)
+        turn = metadata_turn(exif, xmp)
     else:
         turn = UPRIGHT
     return JpegHeader(height, width, components, turn, is_multiscan)
@@ -104,7 +104,7 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
     values = np.frombuffer(data, np.uint8)  # seven times as fast as bytes.count
     n_alike = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _SCAN))
     if n_alike > most and (n_scans := _n_scans(bytes(data))) > most:
-        raise DecodeFailed(beyond("jpg", n_scans, "scans", most, "Write it anew as a baseline JPEG"))
+        raise DecodeFailed(limit_message("jpg", n_scans, "scans", most, "Write it anew as a baseline JPEG"))
 
 
 def _n_scans(data: bytes) -> int:
@@ -121,4 +121,4 @@ def _n_scans(data: bytes) -> int:
     return n_scans
 
 
-_known = lru_cache(maxsize=512)(_walked)
+_known = lru_cache(maxsize=512)(_walk_segments)

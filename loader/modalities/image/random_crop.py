@@ -16,7 +16,7 @@ from ...errors import InvalidRuntime
 from ...native.python import MAX_SIDE
 from ..fields import Buffer, Place, PlacingDecoder, load, nowhere
 from .crop import BITS, Bits, Box, Size
-from .request import MAX_SIZE_PX, Alpha, GivenSize, frames_of, size_of
+from .request import MAX_SIZE_PX, Alpha, GivenSize, parse_frames, parse_size
 
 _BITS = 32
 """Fractions are whole numbers of 2**-32."""
@@ -34,7 +34,7 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
     ratios = _ratios(ratio)
     if rng is None:
         return _middle(whole, ratios[0], ratios[-1])
-    least, most = _fixed_ends(area)
+    least, most = _fixed_point_range(area)
     # A draw is a number from 0 to 2**32 - 1; a square root of units of 2**-64 is rounded to units of 2**-32. (Functions
     # for both would be called ten times an image, and hold the interpreter's lock for 2 us.)
     random = rng.random
@@ -64,22 +64,22 @@ def draw_flip(chance: float, rng: np.random.Generator | None) -> bool:
     return rng is not None and int(rng.random() * _UNIT) < _fixed_chance(chance)
 
 
-def fixed(number: float) -> int:
+def fixed_point(number: float) -> int:
     """Return a fraction as the nearest whole number of 2**-32."""
     return round(number * _UNIT)  # exact before rounding: a power of two
 
 
-_fixed_chance = lru_cache(maxsize=32)(fixed)
+_fixed_chance = lru_cache(maxsize=32)(fixed_point)
 
 
 @lru_cache(maxsize=32)
-def _fixed_ends(ends: Range) -> tuple[int, int]:
-    return fixed(ends[0]), fixed(ends[1])
+def _fixed_point_range(ends: Range) -> tuple[int, int]:
+    return fixed_point(ends[0]), fixed_point(ends[1])
 
 
 @lru_cache(maxsize=32)
 def _ratios(ends: Range) -> tuple[int, ...]:
-    ratios = [fixed(ends[0]), fixed(ends[1])]
+    ratios = [fixed_point(ends[0]), fixed_point(ends[1])]
     for _ in range(_CELL_BITS):
         means = [isqrt(low * high) for low, high in pairwise(ratios)]
         ratios = [one for pair in zip(ratios, means, strict=False) for one in pair] + ratios[-1:]
@@ -188,15 +188,15 @@ def random_resized_crop(
     Raises: InvalidRuntime.
     """
     try:
-        if size is None or frames_of(size) is not None:
+        if size is None or parse_frames(size) is not None:
             raise ValueError(
                 "size is (height, width) in whole px, or a bucket of images, named like w896h1152"
             )
         return RandomResizedCrop(
-            size=size_of(size),  # type: ignore[arg-type]  # not None
-            area=_range_of("area", area),
-            ratio=_range_of("ratio", ratio),
-            flip=_number_of("flip", flip),
+            size=parse_size(size),  # type: ignore[arg-type]  # not None
+            area=_parse_range("area", area),
+            ratio=_parse_range("ratio", ratio),
+            flip=_parse_number("flip", flip),
             alpha=alpha,
             bits=bits,
         )
@@ -208,13 +208,13 @@ def random_resized_crop(
         ) from error
 
 
-def _range_of(name: str, value: object) -> Range:
+def _parse_range(name: str, value: object) -> Range:
     if not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"{name} is a pair of numbers, (smallest, largest)")
-    return _number_of(name, value[0]), _number_of(name, value[1])
+    return _parse_number(name, value[0]), _parse_number(name, value[1])
 
 
-def _number_of(name: str, value: object) -> float:
+def _parse_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r} is no number")
     return float(value)

@@ -19,7 +19,7 @@ _BUCKET = re.compile(r"w([1-9][0-9]{0,5})h([1-9][0-9]{0,5})(?:f([1-9][0-9]{0,5})
 GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
 
 
-def size_of(value: GivenSize) -> Size | None:
+def parse_size(value: GivenSize) -> Size | None:
     """Return (height, width) in px; None for None. Raises: TypeError, ValueError for other values."""
     if value is None:
         return None
@@ -33,7 +33,7 @@ def size_of(value: GivenSize) -> Size | None:
     return height, width
 
 
-def frames_of(value: object) -> int | None:
+def parse_frames(value: object) -> int | None:
     """Return a bucket's number of frames, or None. Raises: ValueError."""
     if isinstance(value, str):
         return _bucket(value)[2]
@@ -119,9 +119,9 @@ def image(
     Raises: InvalidRuntime.
     """
     try:
-        if frames_of(size) is not None:
+        if parse_frames(size) is not None:
             raise ValueError("a bucket of clips; a bucket of images is named like w896h1152")
-        return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha, bits=bits)
+        return ImageDecoder(size=parse_size(size), crop=crop, alpha=alpha, bits=bits)
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):
             raise

@@ -17,7 +17,7 @@ from ...limits import (
     MAX_MP4_HEADER_BYTES,
     MAX_TRACK_SAMPLES,
     MP4_SAMPLES_ANYWAY,
-    beyond,
+    limit_message,
 )
 from ..container_parts import Read, boxes, memory_reader
 from ..fields import Buffer
@@ -68,7 +68,7 @@ def check_tables(data: Buffer) -> None:
     _Tables(memory_reader(data), len(data)).check()
 
 
-def check_tables_of(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -> None:
+def check_file_tables(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -> None:
     """Check an open file as `check_tables` does, and rewind it. Raises: DecodeFailed; OSError.
 
     all_fragments: False checks only the header: each fragment may cost a request.
@@ -117,7 +117,7 @@ class _Tables:
         for kind, head, start, stated_end in boxes(self._read, at, stop):
             self._n_boxes += 1
             if self._n_boxes > MAX_MP4_BOXES:
-                raise DecodeFailed(beyond("mp4", self._n_boxes, "boxes", MAX_MP4_BOXES))
+                raise DecodeFailed(limit_message("mp4", self._n_boxes, "boxes", MAX_MP4_BOXES))
             end = min(stop, stated_end)
             if kind in _LEAVES:
                 self._leaf(kind, head, start, end)
@@ -126,7 +126,7 @@ class _Tables:
             elif kind in _CONTAINERS or kind == b"meta":
                 if depth > _DEPTH:
                     raise DecodeFailed(
-                        beyond(f"mp4: {_name(kind)} at byte {head}", depth, "boxes around it", _DEPTH)
+                        limit_message(f"mp4: {_name(kind)} at byte {head}", depth, "boxes around it", _DEPTH)
                     )
                 self._container(kind, start, end, depth)
                 if kind == b"moof" and not self._all_fragments:
@@ -165,7 +165,7 @@ class _Tables:
         room = end - start
         where = f"mp4: {_name(kind)} at byte {at}"
         if kind == b"cmov":
-            self._compressed(where, start, end)
+            self._refuse_compressed(where, start, end)
         elif kind == b"hdlr":
             self._is_sound = self._is_sound or bytes(body[8:12]) == b"soun"
         elif len(body) < 8:
@@ -204,7 +204,7 @@ class _Tables:
             self._promise(where, n)
         if n > MAX_TRACK_SAMPLES:
             raise DecodeFailed(
-                beyond(where, n, "samples", MAX_TRACK_SAMPLES, "Cut the file into shorter ones")
+                limit_message(where, n, "samples", MAX_TRACK_SAMPLES, "Cut the file into shorter ones")
             )
         self._n_samples = n
         self._edit(where)
@@ -219,7 +219,7 @@ class _Tables:
         self._promised += n // _PCM_RATIO if self._is_sound else n
         if self._promised > self._file_nbytes:
             raise DecodeFailed(
-                beyond(
+                limit_message(
                     where,
                     n,
                     "samples",
@@ -236,9 +236,9 @@ class _Tables:
         ):
             most = MAX_MP4_EDITED * self._file_nbytes + MP4_SAMPLES_ANYWAY
             what = f"{where}: {self._n_edits:,} edits of {self._n_samples:,} samples"
-            raise DecodeFailed(beyond(what, entries, "index entries", most, "Write the video anew"))
+            raise DecodeFailed(limit_message(what, entries, "index entries", most, "Write the video anew"))
 
-    def _compressed(self, where: str, start: int, end: int) -> None:
+    def _refuse_compressed(self, where: str, start: int, end: int) -> None:
         at = start
         while at + 8 <= end:
             nbytes, kind = struct.unpack(">I4s", self._read(at, 8))
@@ -260,7 +260,7 @@ class _Tables:
                     raise DecodeFailed(f"{where} is damaged: {error}") from error
                 long_size = int.from_bytes(self._read(at + 8, 4), "big")
                 if (n := max(long_size, len(body))) > MAX_MP4_HEADER_BYTES:
-                    raise DecodeFailed(beyond(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
+                    raise DecodeFailed(limit_message(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
                 self._unpacked = True
                 _Tables(memory_reader(body), len(body), self._file_nbytes, is_unpacked=True).check()
             at = stop

@@ -22,11 +22,11 @@ from google_crc32c import value as crc32c
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
-from ..image.crop import UPRIGHT, Bits, Box, CropGeometry, Framing, Size, nearest, turned
+from ..image.crop import UPRIGHT, Bits, Box, CropGeometry, Framing, Size, apply_turn, nearest
 from ..image.jpeg_header import check_scans
 from .demux import ClipSource, Codec, WholeFile, whole_file
-from .display_matrix import matrix_of, turn_of_matrix
-from .frame_pixels import FramePixels, pixels_of, stored_samples
+from .display_matrix import frame_matrix, turn_of_matrix
+from .frame_pixels import FramePixels, frame_pixels, plane_samples
 from .packet_decode import BarePackets, DecoderCache
 from .packet_table import PacketTable
 from .request import Choice
@@ -97,10 +97,10 @@ class ClipBuilder:
         quarter turn, or the crop does not fit.
         """
         if not self._turn_is_known:
-            self._turn = turn_of_matrix(matrix_of(frame))
+            self._turn = turn_of_matrix(frame_matrix(frame))
             self._turn_is_known = True
         stored = (frame.height, frame.width)
-        pixels = pixels_of(frame.format.name, self._framing.bits)
+        pixels = frame_pixels(frame.format.name, self._framing.bits)
         if self._pixels is None:
             self._pixels = pixels
         elif self._pixels != pixels:
@@ -110,16 +110,16 @@ class ClipBuilder:
             )
         if self._layout is None or self._layout[0] != stored:
             layout = self._framing.layout(stored, self._turn)
-            self._layout = stored, layout, self._allocated(layout.kept[2:], stored, pixels)
+            self._layout = stored, layout, self._allocate(layout.kept[2:], stored, pixels)
         _, layout, out = self._layout
         if pixels.stored:
-            samples = stored_samples(frame, pixels.stored)
+            samples = plane_samples(frame, pixels.stored)
             out[places[0]] = nearest(samples, layout.source, layout.scaled, layout.kept)
             for place in places[1:]:
                 out[place] = out[places[0]]
             return
         if layout.source != (0, 0, *stored):
-            if self._cropper is None or not self._cropper.is_for(frame):
+            if self._cropper is None or not self._cropper.fits(frame):
                 self._cropper = Cropper(frame, layout.source)
             frame = self._cropper.apply(frame)
         self._convert(frame, layout, out[places[0]], pixels.dtype.itemsize)
@@ -129,7 +129,7 @@ class ClipBuilder:
     def upright(self) -> np.ndarray:
         if self._out is None:
             raise DecodeFailed("video: no frames were decoded")
-        return turned(self._out, self._turn)
+        return apply_turn(self._out, self._turn)
 
     def _convert(self, frame: av.VideoFrame, layout: CropGeometry, out: np.ndarray, itemsize: int) -> None:
         height, width = layout.scaled
@@ -154,7 +154,7 @@ class ClipBuilder:
         rows = np.frombuffer(plane, f"<u{itemsize}").reshape(-1, plane.line_size // itemsize)  # with padding
         out.reshape(high, wide * 3)[:] = rows[top : top + high, left * 3 : (left + wide) * 3]
 
-    def _allocated(self, size: tuple[int, ...], stored: Size, pixels: FramePixels) -> np.ndarray:
+    def _allocate(self, size: tuple[int, ...], stored: Size, pixels: FramePixels) -> np.ndarray:
         height, width = size
         out = self._out
         if out is None:
@@ -206,7 +206,7 @@ class Cropper:
             before.link_to(after)
         self._graph.configure()
 
-    def is_for(self, frame: av.VideoFrame) -> bool:
+    def fits(self, frame: av.VideoFrame) -> bool:
         return self._made_for == (frame.height, frame.width, frame.format.name)
 
     def apply(self, frame: av.VideoFrame) -> av.VideoFrame:

@@ -10,7 +10,7 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
-from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, beyond
+from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, limit_message
 from ..fields import Buffer, is_of_the_machine
 from .container_checks import HIDING, MAGIC, check_complete, check_segment, check_tables, is_hidden
 from .timeline import Timeline
@@ -59,7 +59,7 @@ class WholeFile:
         prepare(codec)
         self.reorder_frames = codec.reorder_depth
         self.display_matrix: tuple[int, ...] | None = None
-        self.packets = _demuxed(container, self.stream, len(data))
+        self.packets = _demux(container, self.stream, len(data))
         self.pts = np.array([packet.pts for packet in self.packets], np.int64)
         self.key = np.array([packet.is_keyframe for packet in self.packets], np.bool_)
         self.discard = np.array([packet.is_discard for packet in self.packets], np.bool_)
@@ -120,22 +120,22 @@ def prepare(codec: Codec) -> None:
     codec.options = {"max_pixels": str(MAX_FRAME_PX)}
 
 
-def _demuxed(
-    container: av.container.InputContainer, stream: av.VideoStream, nbytes: int
-) -> list[VideoPacket]:
+def _demux(container: av.container.InputContainer, stream: av.VideoStream, nbytes: int) -> list[VideoPacket]:
     packets = list[VideoPacket]()
     n_read = 0
     most = MAX_PACKET_BYTES_RATIO * nbytes
     if len(stream.index_entries) > most + MP4_SAMPLES_ANYWAY:
         raise DecodeFailed(
-            beyond("video: its index", len(stream.index_entries), "packets", most + MP4_SAMPLES_ANYWAY)
+            limit_message("video: its index", len(stream.index_entries), "packets", most + MP4_SAMPLES_ANYWAY)
         )
     for packet in container.demux(stream):
         if packet.size:
             packets.append(packet)
             n_read += packet.size
             if n_read > most:
-                raise DecodeFailed(beyond("video: packets", n_read, "bytes", most, "It is damaged or forged"))
+                raise DecodeFailed(
+                    limit_message("video: packets", n_read, "bytes", most, "It is damaged or forged")
+                )
     check_complete(stream, nbytes)
     for number, packet in enumerate(packets):
         if packet.pts is None or packet.is_corrupt:

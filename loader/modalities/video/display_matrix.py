@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from av.buffer import Buffer
 
 
-def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
+def frame_side_data(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
     """Return a decoded frame's side data: FFmpeg's name of the kind -> data.
 
     Raises: DecodeFailed if a kind is newer than PyAV, which then returns no side data, not even the matrix.
@@ -27,9 +27,9 @@ def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
         raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
 
 
-def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
+def frame_matrix(frame: "av.VideoFrame") -> tuple[int, ...] | None:
     """Return the display matrix of a decoded frame, nine numbers, or None. Raises: DecodeFailed."""
-    matrix = side_data_of(frame).get("DISPLAYMATRIX")
+    matrix = frame_side_data(frame).get("DISPLAYMATRIX")
     if matrix is None:
         return None
     return struct.unpack_from("=9i", bytes(matrix))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import Corrupt, DecodeFailed, MissingDependency
 from ...storage.disk.scratch import HeldFolder, on_scratch
-from .container_checks import check_tables_of
+from .container_checks import check_file_tables
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -58,14 +58,14 @@ class PacketSpan:
         return [at - back for at in shown]
 
 
-def end_of(pts: Sequence[int], declared: int = 0) -> int:
+def last_frame_end(pts: Sequence[int], declared: int = 0) -> int:
     """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before it."""
     *_, before, last = 0, 0, *sorted(pts)[-2:]
     return max(declared, last + max(1, last - before))
 
 
 @contextlib.contextmanager
-def opened(
+def open_video(
     file: io.RawIOBase | BinaryIO, what: str, format: str = "mp4"
 ) -> Iterator[tuple["InputContainer", "VideoStream"]]:
     """Yield (open video file, its first video stream). what: name of the file for errors.
@@ -77,7 +77,7 @@ def opened(
     except ImportError as error:
         raise MissingDependency("videos of robots need PyAV: pip install 'penstock-data[video]'") from error
     try:
-        check_tables_of(file)
+        check_file_tables(file)
     except DecodeFailed as error:
         raise Corrupt(f"{what}: {error}") from error
     try:
@@ -114,7 +114,7 @@ def read_span(
     base = stream.time_base
     if from_s:
         container.seek(max(0, int((from_s - _BEFORE_S) / base)), stream=stream, backward=True)
-    packets, extra, after = _packets_of(container, stream, what, frames, from_s, to_s)
+    packets, extra, after = _episode_packets(container, stream, what, frames, from_s, to_s)
     if len(packets) < frames:
         raise Corrupt(
             f"{what}: the episode has {frames} rows, and the video {len(packets)} frames from its beginning on"
@@ -134,7 +134,7 @@ def read_span(
         declared = round(Fraction(to_s) / base) - pts[0]
     if extra:
         declared = min(extra) - pts[0]
-    last_end = end_of([at - pts[0] for at in pts], declared)
+    last_end = last_frame_end([at - pts[0] for at in pts], declared)
     if last_end - (end - pts[0]) > _MOST_TICKS:
         raise Corrupt(
             f"{what}: row {frames - 1} would be shown for {last_end - (end - pts[0]):,} ticks of {base} s"
@@ -146,7 +146,7 @@ def read_span(
         end=last_end,
         places=[-1 if packet.pos is None else packet.pos for packet in packets],
         time_base=base,
-        kind=kind_of(stream),
+        kind=stream_kind(stream),
         n_extra=len(extra),
     )
 
@@ -167,12 +167,12 @@ def _check_order(what: str, pts: Sequence[int], later: Sequence[int]) -> None:
         raise Corrupt(f"{what}: two frames are shown at one moment")
 
 
-def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
+def stream_kind(stream: "VideoStream") -> tuple[Any, ...]:
     codec = stream.codec_context
     return codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, stream.time_base
 
 
-def _packets_of(
+def _episode_packets(
     container: "InputContainer",
     stream: "VideoStream",
     what: str,
@@ -267,7 +267,7 @@ class Mp4Writer:
         self._folder.close()
 
 
-def mp4_of(
+def episode_mp4(
     opened_file: tuple["InputContainer", "VideoStream"],
     span: PacketSpan,
     what: str,

@@ -30,7 +30,7 @@ _DEEP_RGB = FramePixels(np.dtype(np.uint16), 3, "")
 
 
 @lru_cache(maxsize=64)
-def pixels_of(pix_fmt: str, bits: Bits | None) -> FramePixels:
+def frame_pixels(pix_fmt: str, bits: Bits | None) -> FramePixels:
     """Return what frames of a pixel format (FFmpeg's name) become.
 
     Colour becomes RGB, uint8 or for bits=16 uint16. Gray of more than 8 bits is data, such as depth: it keeps its
@@ -67,7 +67,7 @@ def is_deep_gray(pix_fmt: str) -> bool:
     return max(component.bits for component in av.VideoFormat(pix_fmt).components) > 8
 
 
-def stored_samples(frame: av.VideoFrame, stored: str) -> np.ndarray:
+def plane_samples(frame: av.VideoFrame, stored: str) -> np.ndarray:
     """Return the first plane of a frame, [H, W, 1] of the dtype `stored`, in the frame's memory."""
     plane: Any = frame.planes[0]
     rows = np.frombuffer(plane, stored).reshape(-1, plane.line_size // 2)  # including padding

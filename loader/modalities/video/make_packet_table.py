@@ -15,8 +15,8 @@ from google_crc32c import value as crc32c
 from ...errors import DecodeFailed
 from ..fields import Buffer, is_of_the_machine
 from .demux import Codec, VideoPacket, prepare, whole_file
-from .display_matrix import matrix_of
-from .packet_decode import open_codec, packet_of
+from .display_matrix import frame_matrix
+from .packet_decode import copy_packet, open_codec
 from .packet_table import NO_TIME, PacketTable, StreamFacts
 from .timeline import Timeline
 
@@ -66,7 +66,7 @@ def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
                 _obstacle(file.packets, bodies, whole, file.codec().codec.name),
             ),
         )
-        return _checked(table, file.codec, bodies.__getitem__, tried)
+        return _check_table(table, file.codec, bodies.__getitem__, tried)
 
 
 def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> PacketTable:
@@ -99,7 +99,7 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
             "" if name in BARE_CODECS else f"codec {name} was not tried",
         ),
     )
-    return _checked(table, lambda: codec, bodies.__getitem__, None)
+    return _check_table(table, lambda: codec, bodies.__getitem__, None)
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
@@ -157,7 +157,7 @@ def _tag(codec: Any) -> str:
     return tag
 
 
-def _checked(
+def _check_table(
     table: PacketTable,
     codec: Callable[[], Codec],
     body_of: Callable[[int], bytes],
@@ -174,11 +174,11 @@ def _checked(
     ours = _first_picture(open_codec(table.facts), body)  # the codec's name is specific to this FFmpeg
     matrix = None
     if theirs is not None:
-        matrix = matrix_of(theirs)
+        matrix = frame_matrix(theirs)
     because = ""
     if theirs is None or ours is None:
         because = "its first key packet gives no picture alone"
-    elif matrix_of(ours) is not None:
+    elif frame_matrix(ours) is not None:
         because = "its bitstream turns the picture"
     elif not _alike(theirs, ours):
         because = "a bare packet gives another picture"
@@ -188,7 +188,7 @@ def _checked(
 
 def _first_picture(codec: Codec, body: bytes) -> av.VideoFrame | None:
     try:
-        frames = [*codec.decode(packet_of(body, 0, True)), *codec.decode(None)]
+        frames = [*codec.decode(copy_packet(body, 0, True)), *codec.decode(None)]
     except FFmpegError as error:
         if is_of_the_machine(error):
             raise

@@ -50,7 +50,7 @@ def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Pack
 
     O(units).
     """
-    if (syntax := _syntax_of(facts)) is None:
+    if (syntax := _stream_syntax(facts)) is None:
         return None
     first: bytes | None = None
     for run in runs:
@@ -71,7 +71,7 @@ def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Pack
     return first
 
 
-def _syntax_of(facts: StreamFacts) -> _Syntax | None:
+def _stream_syntax(facts: StreamFacts) -> _Syntax | None:
     extra = facts.extradata
     if facts.codec == "libdav1d":
         return _AV1_SYNTAX
@@ -180,13 +180,13 @@ class BarePackets:
         seen = preamble(self._table.facts, self._bodies, runs)
         if seen is None:
             return None
-        return (*settings_of(self._table.facts), seen)
+        return (*decoder_settings(self._table.facts), seen)
 
     def packet(self, number: int) -> VideoPacket:
-        return packet_of(self._bodies[number], number, bool(self._table.key[number]))
+        return copy_packet(self._bodies[number], number, bool(self._table.key[number]))
 
 
-def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
+def copy_packet(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
     """Return a packet with a copy of its bytes, followed by the zeros that FFmpeg's decoders read."""
     packet: Any = av.Packet(len(body))  # the stub omits packets without streams, and accepts only bytes
     packet.update(body)
@@ -196,7 +196,7 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
     return typed
 
 
-def settings_of(facts: StreamFacts) -> Use:
+def decoder_settings(facts: StreamFacts) -> Use:
     return (
         facts.codec,
         facts.codec_tag,

@@ -18,11 +18,11 @@ from .packet_table import (
     PAGES,
     PacketTable,
     StreamFacts,
+    build_table,
     check_plain,
-    faults_of,
+    fact_faults,
     metadata_crc,
     read_facts,
-    table_of,
 )
 from .timeline import Timeline
 
@@ -69,7 +69,7 @@ class PacketPages:
             if is_of_the_machine(error):
                 raise
             raise DecodeFailed(f"packet table: page {number}: {type(error).__name__}: {error}") from error
-        table = table_of([batch], self.facts)
+        table = build_table([batch], self.facts)
         timeline = Timeline.of_table(table)
         is_last = number + 2 == len(self.pts)
         if (
@@ -121,7 +121,7 @@ def read_head(data: Buffer) -> PacketPages | int | None:
     is_whole = is_whole and (rows[:, 1:] > 0)[:, :3].all() and (rows[:, 1:] < 2**32).all()
     is_whole = is_whole and (pages.pts >= -MAX_TICKS).all() and (pages.pts <= MAX_TICKS).all()
     is_whole = is_whole and (pages.pts[1:-1] > pages.pts[:-2]).all() and pages.pts[-1] >= pages.pts[-2]
-    if is_whole and not faults_of(facts):
+    if is_whole and not fact_faults(facts):
         return pages
     return None
 

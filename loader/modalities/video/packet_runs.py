@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DecodeFailed, InvalidStore
 from ..fields import Buffer
-from .episode_packets import PacketSpan, end_of, kind_of, mp4_of, opened
+from .episode_packets import PacketSpan, episode_mp4, last_frame_end, open_video, stream_kind
 from .packet_table import PacketTable, packets_bytes, read_packets
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class PacketRun(NamedTuple):
     """Packet table, with offsets relative to the run's first byte."""
 
 
-def run_of(
+def packet_run(
     video: tuple["InputContainer", "VideoStream"], span: PacketSpan, file: io.RawIOBase | BinaryIO, what: str
 ) -> PacketRun:
     """Return an episode's packets as a run in their open file. Decodes two frames.
@@ -50,19 +50,19 @@ def run_of(
         number = 0
         if len(apart):
             number = int(apart[0]) + 1
-        raise _refused(what, f"packet {number} of the episode does not lie behind the one before it")
+        raise _refusal(what, f"packet {number} of the episode does not lie behind the one before it")
     file.seek(int(places[-1]))  # the last packet was just read; it matches if all do
     if file.read(int(sizes[-1])) != span.bodies[-1]:
-        raise _refused(what, "its packets do not lie in the file as a decoder takes them")
+        raise _refusal(what, "its packets do not lie in the file as a decoder takes them")
     packets = RunPackets(bodies=span.bodies, pts=span.pts, dts=span.decoded, key=span.key, end=span.end)
     table = table_of_run(video[1].codec_context, packets, span.time_base)
     facts = table.facts
     if because := facts.whole_because or ("" if facts.codec in CONFIGURATION else f"codec {facts.codec}"):
-        raise _refused(what, because)
+        raise _refusal(what, because)
     return PacketRun(int(places[0]), facts.nbytes, facts.crc32c, packets_bytes(table))
 
 
-def _refused(what: str, why: str) -> InvalidStore:
+def _refusal(what: str, why: str) -> InvalidStore:
     return InvalidStore(
         f"{what}: {why}, so it cannot be read where it lies: penstock import lerobot copies the packets, or leave the "
         "camera out (--without)"
@@ -70,7 +70,7 @@ def _refused(what: str, why: str) -> InvalidStore:
 
 
 @contextmanager
-def opened_run(
+def open_run(
     data: Buffer, packets: Buffer, what: str
 ) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], PacketSpan]]:
     """Yield ((open file, stream) of the run's kind, the run's packets). Raises: DecodeFailed; Corrupt."""
@@ -83,25 +83,25 @@ def opened_run(
         )
     places = zip(table.pos.tolist(), table.size.tolist(), strict=True)
     bodies = [bytes(whole[pos : pos + size]) for pos, size in places]
-    with opened(io.BytesIO(_first_packet(table, bodies[0])), what) as video:
+    with open_video(io.BytesIO(_first_packet(table, bodies[0])), what) as video:
         yield (
             video,
             PacketSpan(
                 bodies=bodies,
                 pts=table.pts.tolist(),
                 key=table.key.tolist(),
-                end=end_of(table.pts.tolist(), table.facts.end_pts),
+                end=last_frame_end(table.pts.tolist(), table.facts.end_pts),
                 places=table.pos.tolist(),
                 time_base=table.facts.time_base,
-                kind=kind_of(video[1]),
+                kind=stream_kind(video[1]),
             ),
         )
 
 
 def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
     """Return an mp4 file for a run, equal to an imported one. Raises: DecodeFailed; Corrupt; StoreError."""
-    with opened_run(data, packets, what) as (video, span):
-        return mp4_of(video, span, what)
+    with open_run(data, packets, what) as (video, span):
+        return episode_mp4(video, span, what)
 
 
 def _first_packet(table: PacketTable, body: bytes) -> bytes:

@@ -134,7 +134,7 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
 def packets_bytes(table: PacketTable) -> bytes:
     """Return the table as field bytes, equal for equal tables (with the same pyarrow)."""
     if len(table) > PAGE_PACKETS and not table.facts.whole_because:
-        return _paged(table)
+        return _page_table(table)
     schema = COLUMNS.with_metadata(_metadata(table.facts))
     batch = pa.record_batch([pa.array(getattr(table, name)) for name in COLUMNS.names], schema=schema)
     sink = pa.BufferOutputStream()
@@ -144,7 +144,7 @@ def packets_bytes(table: PacketTable) -> bytes:
     return written
 
 
-def _paged(table: PacketTable) -> bytes:
+def _page_table(table: PacketTable) -> bytes:
     columns = [pa.array(getattr(table, name)) for name in COLUMNS.names]
     whole = pa.record_batch(columns, schema=COLUMNS)
     starts = [*_page_starts(table), len(table)]
@@ -218,7 +218,7 @@ def read_packets(data: Buffer) -> PacketTable:
         raise DecodeFailed(
             f"packet table: {len(batches)} batches; schema {version} has {'one' if version == 1 else 'some'}"
         )
-    return table_of(batches, facts)
+    return build_table(batches, facts)
 
 
 def check_plain(message: pa.ipc.Message) -> None:
@@ -247,7 +247,7 @@ def _member(data: pa.Buffer, table: int, number: int) -> int:
     return table + int(offset)
 
 
-def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTable:
+def build_table(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTable:
     """Return the table of validated record batches, each value checked. Raises: DecodeFailed."""
     rows = pa.Table.from_batches(batches)
     if any(column.null_count for column in rows.columns):
@@ -258,7 +258,7 @@ def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTab
     return table
 
 
-def faults_of(facts: StreamFacts) -> list[str]:
+def fact_faults(facts: StreamFacts) -> list[str]:
     """Return a text for each fact of a stream that is out of range; empty if none is."""
     wrong = {
         "an end out of range": abs(facts.end_pts) > MAX_TICKS,
@@ -287,7 +287,7 @@ def _check(table: PacketTable) -> None:
         "places that do not ascend": not facts.whole_because
         and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
     }
-    faults = [what for what, is_so in wrong.items() if is_so] + faults_of(facts)
+    faults = [what for what, is_so in wrong.items() if is_so] + fact_faults(facts)
     if faults:
         raise DecodeFailed(
             f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out"

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import DecodeFailed, InvalidRuntime
 from ..fields import Buffer, last_word, load
 from ..image.crop import BITS, Bits, Box, Framing, Size
-from ..image.request import GivenSize, frames_of, size_of
+from ..image.request import GivenSize, parse_frames, parse_size
 from .packet_table import SUFFIX, read_packets
 from .timeline import Time, Timeline
 
@@ -107,11 +107,11 @@ class VideoDecoder:
         are too few frames, or nothing is shown at a requested time.
         """
         if isinstance(self.at, tuple):
-            return [timeline.frame_at(time) for time in self.at]
+            return [timeline.frame_number(time) for time in self.at]
         span = (self.frames - 1) * self.stride + 1
         start, (first, stop) = self.start, (0, len(timeline))
         if self.at is not None and not isinstance(self.at, str):
-            start = timeline.frame_at(self.at)
+            start = timeline.frame_number(self.at)
         elif start is None and among is not None:
             first, stop = among
         if (start or first) + span > stop:
@@ -185,7 +185,7 @@ def choose(
         if decoder.leader is not None:
             clock = timelines[decoder.leader]
             timeline = timelines[name]
-            frames[name] = [timeline.frame_at(clock.time_s(frame)) for frame in frames[decoder.leader]]
+            frames[name] = [timeline.frame_number(clock.time_s(frame)) for frame in frames[decoder.leader]]
     return {
         name: Choice(
             frames[name],
@@ -200,8 +200,8 @@ def common_span(leader: Timeline, followers: Sequence[Timeline]) -> tuple[int, i
     """Return the leader's frame range [first, stop) during which every follower also shows something."""
     if not all(map(len, (leader, *followers))):
         return 0, 0
-    first = leader.first_from(max(one.begin_s for one in followers))
-    return first, max(first, leader.first_from(min(one.end_s for one in followers)))
+    first = leader.next_frame_number(max(one.begin_s for one in followers))
+    return first, max(first, leader.next_frame_number(min(one.end_s for one in followers)))
 
 
 def video(
@@ -251,7 +251,7 @@ def video(
         return VideoDecoder(
             frames=_n_frames(frames, places, size),
             stride=operator.index(stride),
-            size=size_of(size),
+            size=parse_size(size),
             start=None if start is None else operator.index(start),
             at=places,
             crop=_crop(crop),
@@ -270,7 +270,7 @@ def _n_frames(frames: SupportsIndex | None, places: At, size: GivenSize) -> int:
         return operator.index(frames)
     if isinstance(places, tuple):
         return len(places)
-    return frames_of(size) or DEFAULT_FRAMES
+    return parse_frames(size) or DEFAULT_FRAMES
 
 
 def _times(at: Any) -> At:

@@ -82,7 +82,7 @@ class Timeline:
         """Return the time in seconds at which a frame (number in display order) is first shown."""
         return int(self.times[frame]) * self.time_base
 
-    def frame_at(self, time_s: Time) -> int:
+    def frame_number(self, time_s: Time) -> int:
         """Return the number of the frame shown at a time: the last whose timestamp is not later. O(log frames).
 
         Fractions and integers are exact; a float may be `FLOAT_SLACK_S` before its frame. Raises: DecodeFailed if
@@ -104,7 +104,7 @@ class Timeline:
             )
         return frame
 
-    def first_from(self, time_s: Fraction) -> int:
+    def next_frame_number(self, time_s: Fraction) -> int:
         """Return the number of the first frame shown at a time or later; the number of frames if there is none."""
         return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...native import hash_numbers
-from .keyed_permutation import framed
+from .keyed_permutation import encode_field
 
 Words = Sequence[tuple[int, int]]
 """Two words per sample, which key its Philox generator, or seed the global generators."""
@@ -87,11 +87,11 @@ def _words(
     tail: Sequence[str],
 ) -> Words:
     """Return both words of each ordinal. head, tail: fields of the hashed key before the ordinal, and behind it."""
-    head_bytes = b"".join(framed(field) for field in head)
-    tail_bytes = b"".join(framed(field) for field in tail)
+    head_bytes = b"".join(encode_field(field) for field in head)
+    tail_bytes = b"".join(encode_field(field) for field in tail)
     words = np.empty((2, len(ordinals)), np.uint64)
     for number in (0, 1):
-        tail_of_word = tail_bytes + framed(number)
+        tail_of_word = tail_bytes + encode_field(number)
         hash_numbers(
             head_bytes,
             ordinals,

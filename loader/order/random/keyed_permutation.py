@@ -30,7 +30,7 @@ MIX_1 = 0xBF58476D1CE4E5B9  # the two multipliers of splitmix64's finaliser (Ste
 MIX_2 = 0x94D049BB133111EB
 
 
-def framed(value: int | str) -> bytes:
+def encode_field(value: int | str) -> bytes:
     """Return one encoded field of a key: u32 little-endian length, then `i` + decimal or `s` + UTF-8."""
     if isinstance(value, str):
         body = b"s" + value.encode("utf-8")
@@ -42,7 +42,7 @@ def framed(value: int | str) -> bytes:
 
 def hash_fields(*fields: int | str) -> int:
     """Return 64 bits of blake2b (digest size 8, read little-endian) over the framed fields."""
-    message = b"".join(framed(field) for field in fields)
+    message = b"".join(encode_field(field) for field in fields)
     digest = hashlib.blake2b(message, digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -129,7 +129,7 @@ def perm(
     for first in range(0, len(x), _ROWS_AT_ONCE):
         stop = first + _ROWS_AT_ONCE
         rows = slice(first, stop)
-        image[rows] = _sorted_rows(k[rows], n, x[rows])
+        image[rows] = _argsort_rows(k[rows], n, x[rows])
     return image
 
 
@@ -155,7 +155,7 @@ def _perm_each(
     for first in range(0, len(small), _ROWS_AT_ONCE):
         stop = first + _ROWS_AT_ONCE
         rows = small[first:stop]
-        image[rows] = _sorted_rows(
+        image[rows] = _argsort_rows(
             k[rows],
             n[rows],
             x[rows],
@@ -163,7 +163,7 @@ def _perm_each(
     return image
 
 
-def _sorted_rows(
+def _argsort_rows(
     k: U64,
     n: Sizes,
     x: I64,

@@ -24,7 +24,7 @@ from .keyed_permutation import (
     select_rows,
     sub_array,
 )
-from .plan_hash import checked_int
+from .plan_hash import check_int
 
 LIVE_CHUNK_BYTES = 2**31
 """Approximate decoded bytes of the chunks that a source reads side by side."""
@@ -108,19 +108,19 @@ def choose_shape(
     Raises InvalidPlan for values out of range.
     """
     if lanes is not None:
-        lanes = checked_int("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
+        lanes = check_int("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
         rows, nbytes = decoded
         # Few chunks need no bound: the usual rule applies to them.
         if rows > 1 and not all_chunks_fit(n, rows, nbytes):
-            chunk, lanes = _bounded_chunk_and_lanes(rows, nbytes)
+            chunk, lanes = _bound_lanes(rows, nbytes)
 
     if chunk is not None:
-        chunk = checked_int("chunk", chunk, 1, MAX_CHUNK)
+        chunk = check_int("chunk", chunk, 1, MAX_CHUNK)
     else:
         samples_per_request = CHUNK_BYTES // max(1, mean_sample_bytes)
         samples_per_chunk = min(samples_per_request, n // CHUNKS_MIN)
-        chunk = _power_of_two_up_to(max(1, samples_per_chunk))
+        chunk = _floor_power_of_two(max(1, samples_per_chunk))
 
     is_full_shuffle = chunk == 1 and (lanes is None or lanes == 1)  # no samples to read together
     if is_full_shuffle:
@@ -153,7 +153,7 @@ def all_chunks_fit(
     return chunks * nbytes <= LIVE_CHUNK_BYTES
 
 
-def _bounded_chunk_and_lanes(rows: int, nbytes: int) -> tuple[int, int]:
+def _bound_lanes(rows: int, nbytes: int) -> tuple[int, int]:
     """Return the order's chunk and lanes that keep the decoded stored chunks within `LIVE_CHUNK_BYTES`.
 
     rows, nbytes: as for `all_chunks_fit`.
@@ -165,10 +165,10 @@ def _bounded_chunk_and_lanes(rows: int, nbytes: int) -> tuple[int, int]:
     lane_bytes_times_rows = DEFAULT_ROUNDS_H * nbytes * (chunk + rows)
     lanes = LIVE_CHUNK_BYTES * rows // lane_bytes_times_rows
     lanes = min(max(lanes, 1), DEFAULT_LANES)
-    return chunk, _power_of_two_up_to(lanes)
+    return chunk, _floor_power_of_two(lanes)
 
 
-def _power_of_two_up_to(value: int) -> int:
+def _floor_power_of_two(value: int) -> int:
     """Return the largest power of two that is at most value; value >= 1."""
     return 1 << (value.bit_length() - 1)
 

@@ -9,7 +9,7 @@ from ...json_text import canonical_json
 MAX_GLOBAL_BATCH = 2**31
 
 
-def checked_int(
+def check_int(
     name: str,
     value: object,
     low: int,

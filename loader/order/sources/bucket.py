@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import MAX_GLOBAL_BATCH, checked_int
+from ..random.plan_hash import MAX_GLOBAL_BATCH, check_int
 from ..weights import GlobalBatch, in_force, steps_of
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
@@ -93,7 +93,7 @@ def bucket(
         batch=batch_steps,
         budget=budget_steps,
         cost=cost_of_label,
-        multiple=checked_int("multiple", multiple, 1, MAX_GLOBAL_BATCH),
+        multiple=check_int("multiple", multiple, 1, MAX_GLOBAL_BATCH),
     )
 
 
@@ -268,4 +268,4 @@ def _positive(name: str, value: Number) -> Fraction:
 
 
 def _batch_size(name: str, value: object) -> int:
-    return checked_int(name, value, 1, MAX_GLOBAL_BATCH)
+    return check_int(name, value, 1, MAX_GLOBAL_BATCH)

@@ -264,7 +264,7 @@ class GrownStream:
         return last
 
 
-def grown_streams(
+def grow_streams(
     growths: Sequence[Growth],
     streams: Mapping[str, Iterable[str]],
     sizes: Mapping[tuple[str, int, bool], int],
@@ -307,7 +307,7 @@ def grown_streams(
     return grown
 
 
-def removed_since(
+def find_removals(
     growths: Sequence[Growth],
     number: int,
     step: int,

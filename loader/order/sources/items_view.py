@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import InvalidPlan, InvalidRuntime
-from ..random.keyed_permutation import I64, framed
+from ..random.keyed_permutation import I64, encode_field
 from ..random.plan_hash import content_hash
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MAX_SHOWN = 200
 """Characters shown of a name or a fingerprint, which a stored plan may hold of any length."""
 
 
-def shown_text(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return a stored text within one line: control characters are escaped, and a long text ends in an ellipsis."""
     start = text[:MAX_SHOWN]
     if not start.isprintable():
@@ -47,9 +47,9 @@ def unsupported(
 
 def missing_text(source_name: str, view: "ItemsView") -> str:
     """Return what is missing if a plan was opened without its dataset, and what to pass."""
-    name = shown_text(view.name)
+    name = escape_text(view.name)
     return (
-        f"source '{shown_text(source_name)}' is the dataset '{name}', of which the plan has the order and no items; "
+        f"source '{escape_text(source_name)}' is the dataset '{name}', of which the plan has the order and no items; "
         f"pass --recipe module:function, which returns it, or loader.open_plan(root, hash, items={{'{name}': dataset}})"
     )
 
@@ -105,16 +105,16 @@ class ItemsView:
     def identity(self) -> str:
         """Return the name under which digests count the items: equal for equal data."""
         digest = hashlib.sha256()
-        digest.update(framed(self.name))
-        digest.update(framed(self._length))
-        digest.update(framed(self.fingerprint))
+        digest.update(encode_field(self.name))
+        digest.update(encode_field(self._length))
+        digest.update(encode_field(self.fingerprint))
         return f"items-{digest.hexdigest()}"
 
     def describe(self) -> str:
         """Return what the plan has of the data, and what goes unnoticed."""
-        name = f"dataset '{shown_text(self.name)}'"
+        name = f"dataset '{escape_text(self.name)}'"
         if self.fingerprint:
-            text = f"{name}, fingerprint {shown_text(self.fingerprint)}"
+            text = f"{name}, fingerprint {escape_text(self.fingerprint)}"
         else:
             text = f"{name} without a fingerprint: changed content of the same length goes unnoticed"
         if self.source is not None and self.source.seeded is False:
@@ -160,19 +160,22 @@ class ItemsView:
         if names is None:
             return [str(ordinal) for ordinal in ordinals]
         if callable(names):
-            return [self._called_key(names, ordinal) for ordinal in ordinals]
+            return [self._call_key(names, ordinal) for ordinal in ordinals]
         return [names[ordinal] for ordinal in ordinals]
 
-    def _called_key(self, key_of: Callable[[int], str], ordinal: int) -> str:
+    def _call_key(self, key_of: Callable[[int], str], ordinal: int) -> str:
         """Return the name that a function gives an item. Raises: its errors, with a note; InvalidRuntime."""
         try:
             key = key_of(ordinal)
         except Exception as error:
-            error.add_note(f"while naming item {ordinal} of {shown_text(self.name)!r} by loader.items(keys=)")
+            error.add_note(
+                f"while naming item {ordinal} of {escape_text(self.name)!r} by loader.items(keys=)"
+            )
             raise
         if not isinstance(key, str):
             raise InvalidRuntime(
-                f"keys({ordinal}) of {shown_text(self.name)!r} is a {type(key).__name__}; return a string for each item"
+                f"keys({ordinal}) of {escape_text(self.name)!r} is a {type(key).__name__}; return a string for each "
+                "item"
             )
         return key
 
@@ -201,7 +204,7 @@ class ItemsView:
         return -1
 
 
-def checked_keys(keys: object, length: int) -> "ItemKeys | None":
+def check_keys(keys: object, length: int) -> "ItemKeys | None":
     """Return the names of a dataset's items. Raises InvalidPlan unless they are one distinct string per item."""
     if keys is None or callable(keys):
         return keys
@@ -230,5 +233,5 @@ def fingerprint_of_keys(keys: Sequence[str]) -> str:
     """Return a hash of the names of all items, in order."""
     digest = hashlib.sha256()
     for key in keys:
-        digest.update(framed(key))
+        digest.update(encode_field(key))
     return f"keys-{digest.hexdigest()}"

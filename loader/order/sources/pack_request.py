@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import checked_int
+from ..random.plan_hash import check_int
 from .packing import (
     HIGHEST_FILL,
     LOWEST_FILL,
@@ -54,19 +54,19 @@ def pack(
     """
     _check_texts(field, lengths, together)
     _check_truths(checksums=checksums, split=split)
-    side_fields = _checked_side_fields(field, beside)
+    side_fields = _check_side_fields(field, beside)
     is_split = split and together is None
     if checksums:
         _check_single_pieces(side_fields, is_split=is_split)
-    column_names = _checked_names("columns", columns, "('reward',)")
-    ragged_names = _checked_names("ragged", ragged, "('kept.npy',)")
+    column_names = _check_names("columns", columns, "('reward',)")
+    ragged_names = _check_names("ragged", ragged, "('kept.npy',)")
     _check_new_names(field, side_fields, column_names, ragged_names)
     if ragged_names and is_split:
         raise InvalidPlan(f"pack(ragged={ragged!r}) needs split=False: rows without a token cannot be cut")
     return PackBy(
         field=field,
-        length=checked_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
-        pad_id=checked_int("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
+        length=check_int("pack: length", length, 1, MAX_LENGTH_TOKENS),
+        pad_id=check_int("pack: pad_id", pad_id, LOWEST_FILL, HIGHEST_FILL),
         lengths=lengths,
         checksums=checksums,
         side_fields=side_fields,
@@ -103,7 +103,7 @@ def _check_truths(**arguments: object) -> None:
             raise InvalidPlan(f"pack({name}={value!r}): True or False is needed")
 
 
-def _checked_names(argument: str, request: object, example: str) -> tuple[str, ...]:
+def _check_names(argument: str, request: object, example: str) -> tuple[str, ...]:
     """Return the names of `pack(columns=)` or `pack(ragged=)`, checked: texts, each once."""
     are_names = isinstance(request, Sequence) and not isinstance(request, str)
     names: tuple[Any, ...] = ()
@@ -148,7 +148,7 @@ def _check_new_names(
             )
 
 
-def _checked_side_fields(field: str, request: object) -> tuple[tuple[str, int], ...]:
+def _check_side_fields(field: str, request: object) -> tuple[tuple[str, int], ...]:
     """Return (field, fill) pairs from `pack(beside=)`, checked."""
     if request is None:
         return ()
@@ -169,7 +169,7 @@ def _checked_side_fields(field: str, request: object) -> tuple[tuple[str, int], 
     side_fields = []
     for name, fill in request.items():
         if isinstance(fill, bool):
-            fill = int(fill)  # `checked_int` refuses truth values
-        number = checked_int(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
+            fill = int(fill)  # `check_int` refuses truth values
+        number = check_int(f"pack: beside[{name!r}]", fill, LOWEST_FILL, HIGHEST_FILL)
         side_fields.append((name, number))
     return tuple(side_fields)

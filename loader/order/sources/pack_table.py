@@ -108,7 +108,7 @@ class PackTable:
             tokens=tokens,
         )
 
-    def sequences_of(self, document: int) -> list[int]:
+    def document_sequences(self, document: int) -> list[int]:
         """Return the sequences that contain pieces of a document (version ordinal), ascending. O(pieces)."""
         is_piece = self._document == document
         pieces = np.flatnonzero(is_piece)

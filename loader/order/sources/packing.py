@@ -198,7 +198,7 @@ class Packing:
         return shapes
 
     @property
-    def summed_columns(self) -> tuple[str, ...]:
+    def sum_columns(self) -> tuple[str, ...]:
         """Columns that `Batch.totals` sums: whole numbers and truth values. An ordinal is a name, not a quantity."""
         names = []
         for name, kind in self.columns:

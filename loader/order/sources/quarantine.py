@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
-from ..random.plan_hash import checked_int
+from ..random.plan_hash import check_int
 from .views import OrderView
 
 QuarantineKeys: TypeAlias = Mapping[str, Iterable[str]]
@@ -157,7 +157,7 @@ class Quarantine:
         return body
 
 
-def quarantine_of(
+def build_quarantine(
     value: object,
     views: Mapping[str, OrderView],
 ) -> Quarantine:
@@ -181,7 +181,7 @@ def quarantine_of(
             raise InvalidPlan(
                 f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed"
             ) from None
-        start = checked_int("quarantine entry: step", start, 0, 2**53)
+        start = check_int("quarantine entry: step", start, 0, 2**53)
         for source, keys in source_keys:
             scope = (start, source)
             lists_of_source = key_lists.setdefault(scope, [])
@@ -189,7 +189,7 @@ def quarantine_of(
 
     lists = []
     for (start, source), lists_of_source in key_lists.items():
-        samples = listed_samples(source, lists_of_source, views)
+        samples = list_samples(source, lists_of_source, views)
         quarantine_list = QuarantineList(
             start_step=start,
             source=source,
@@ -199,7 +199,7 @@ def quarantine_of(
     return Quarantine().with_more(lists)
 
 
-def listed_samples(
+def list_samples(
     source: str,
     key_lists: Iterable[Iterable[str]],
     views: Mapping[str, OrderView],

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import EmptyView, InvalidPlan
-from ..random.keyed_permutation import I64, framed
+from ..random.keyed_permutation import I64, encode_field
 from ..random.lanes import MAX_SAMPLES
 from ..random.plan_hash import content_hash
 
@@ -54,7 +54,7 @@ class Delta:
     """int64, ascending: ordinals of the earlier version that are no longer live."""
 
 
-def delta_since(
+def view_growth(
     source: str,
     view: OrderView,
     old: OrderView,
@@ -92,9 +92,9 @@ class SyntheticView:
 
     @property
     def id(self) -> str:
-        name = framed("synthetic") + framed(self.name) + framed(self.n_samples)
+        name = encode_field("synthetic") + encode_field(self.name) + encode_field(self.n_samples)
         if self.first:
-            name += framed(self.first)
+            name += encode_field(self.first)
         digest = hashlib.sha256(name).hexdigest()
         return f"w-{digest}"
 
@@ -281,7 +281,7 @@ def list_sha256(ordinals: I64) -> str:
     return hashlib.sha256(little_endian.tobytes()).hexdigest()
 
 
-def checked_list(value: Any) -> I64:
+def check_list(value: Any) -> I64:
     """Return a list as int64 [N], a copy. Raises: EmptyView if it is empty; InvalidPlan for any other invalid value."""
     if not isinstance(value, np.ndarray):
         value = list(value)

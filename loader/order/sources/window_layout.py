@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 from ...errors import InvalidPlan
-from ..random.plan_hash import checked_int
+from ..random.plan_hash import check_int
 
 RULES = ("last", "nearest", "linear")
 """The last value up to an instant; the nearest one, of two the earlier; a straight line between neighbours."""
@@ -63,7 +63,7 @@ def rows(
     """
     first_row = _row(first)
     stop_row = _row(stop)
-    every = checked_int("rows: step", step, 1, 2**31)
+    every = check_int("rows: step", step, 1, 2**31)
     values = range(first_row, stop_row, every)
     return _offsets("rows", values, "rows")
 
@@ -106,7 +106,7 @@ def nanoseconds(time: Time) -> int:
 
 
 def _row(value: object) -> int:
-    return checked_int("rows", value, -(2**31), 2**31)
+    return check_int("rows", value, -(2**31), 2**31)
 
 
 def _offsets(
@@ -173,10 +173,10 @@ class WindowLayout:
             at = {}
             for field, offsets in body["at"].items():
                 if "ns" in offsets:
-                    at[field] = times_of(offsets)
+                    at[field] = parse_times(offsets)
                 else:
-                    at[field] = rows_of(offsets)
-            return layout_of(
+                    at[field] = parse_rows(offsets)
+            return build_layout(
                 anchor=body["anchor"],
                 at=at,
                 every=body["every"],
@@ -204,13 +204,13 @@ class WindowLayout:
         return before, after
 
 
-def times_of(offsets: Mapping[str, Any]) -> Offsets:
+def parse_times(offsets: Mapping[str, Any]) -> Offsets:
     """Return instants of a plan's JSON. Raises: InvalidPlan."""
     values = [nanoseconds(time) for time in offsets["ns"]]
     return _offsets("ns", values, "at")
 
 
-def rows_of(offsets: Mapping[str, Any]) -> Offsets:
+def parse_rows(offsets: Mapping[str, Any]) -> Offsets:
     """Return rows of a plan's JSON. Raises: InvalidPlan."""
     values = [_row(row) for row in offsets["rows"]]
     return _offsets("rows", values, "at")
@@ -220,7 +220,7 @@ Places: TypeAlias = Offsets | Sequence[Time]
 """`rows(0, 50)`, `times(...)`, or a list of times."""
 
 
-def layout_of(
+def build_layout(
     anchor: str,
     at: Mapping[str, Places],
     every: int = 1,
@@ -244,7 +244,7 @@ def layout_of(
         )
     offsets_by_field = {}
     for field, value in at.items():
-        offsets_by_field[field] = _checked_offsets(field, value)
+        offsets_by_field[field] = _check_offsets(field, value)
     if keep is not None and (not isinstance(keep, str) or not keep):
         raise InvalidPlan(
             f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'"
@@ -256,10 +256,10 @@ def layout_of(
             raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
     return WindowLayout(
         anchor=anchor,
-        every=checked_int("windows: every", every, 1, 2**31),
+        every=check_int("windows: every", every, 1, 2**31),
         at=offsets_by_field,
         rule=_rules(rule, offsets_by_field),
-        pad=_checked_pad(pad, offsets_by_field),
+        pad=_check_pad(pad, offsets_by_field),
         max_age_ns=max_age_ns,
         text=_styles(text),
         keep=keep,
@@ -267,7 +267,7 @@ def layout_of(
     )
 
 
-def _checked_pad(pad: str, at: Mapping[str, Offsets]) -> Literal["mask", "inside"]:
+def _check_pad(pad: str, at: Mapping[str, Offsets]) -> Literal["mask", "inside"]:
     if pad == "mask":
         return "mask"
     if pad != "inside":
@@ -339,7 +339,7 @@ def _columns(columns: Any) -> tuple[str, ...]:
     return tuple(distinct)
 
 
-def _checked_offsets(field: object, value: Any) -> Offsets:
+def _check_offsets(field: object, value: Any) -> Offsets:
     """Return a field's entry of `at`. Raises: InvalidPlan."""
     if not isinstance(field, str):
         raise InvalidPlan(f"windows: at names {field!r}; fields are texts")

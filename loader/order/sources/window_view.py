@@ -189,7 +189,7 @@ class WindowView:
         n_shared = len(self.episodes)
         if delta.view is not None:
             n_shared -= len(delta.view)
-        shared = shared_episodes(old, delta.removed)  # [shared]: their numbers in the old view
+        shared = remaining_episodes(old, delta.removed)  # [shared]: their numbers in the old view
         all_counts_before = np.diff(old._first_at_all_rows)
         all_counts = np.diff(self._first_at_all_rows)
         counts_before = all_counts_before[shared]
@@ -216,7 +216,7 @@ class WindowView:
         new_windows = WindowView(delta.view, self.layout, first, kept)
         return replace(delta, view=new_windows)
 
-    def windows_at(self, key: str) -> list[int] | None:
+    def key_windows(self, key: str) -> list[int] | None:
         """Return the numbers of an episode's windows, or of one window, by its key; None if there are none."""
         # First as an episode's key, which may have an @ of its own.
         windows = self._windows_of_episode(key)
@@ -245,10 +245,10 @@ class WindowView:
         episode = bisect_left(
             range(n_episodes),
             ordinal,
-            key=self._ordinal_of,
+            key=self._episode_ordinal,
         )
         is_beyond = episode == n_episodes
-        if is_beyond or self._ordinal_of(episode) != ordinal:
+        if is_beyond or self._episode_ordinal(episode) != ordinal:
             return None  # the version has the sample, the view does not
         first_window = int(self.first[episode])
         stop_window = int(self.first[episode + 1])
@@ -261,7 +261,7 @@ class WindowView:
             return self.first
         return self.kept.first
 
-    def _ordinal_of(self, episode: int) -> int:
+    def _episode_ordinal(self, episode: int) -> int:
         episodes = np.array([episode], np.int64)
         (ordinal,) = self.episodes.version_ordinals(episodes).tolist()
         return int(ordinal)
@@ -285,7 +285,7 @@ class WindowView:
         return body
 
 
-def shared_episodes(old: WindowView, removed: I64) -> I64:
+def remaining_episodes(old: WindowView, removed: I64) -> I64:
     """Return int64: numbers of an earlier view's episodes that remain. removed: version ordinals of the others."""
     n_episodes = len(old.episodes)
     numbers = np.arange(n_episodes, dtype=np.int64)
@@ -319,7 +319,7 @@ def _check_kept(
         return
     bits = view.kept.members.bits
     former_bits = old.kept.members.bits
-    for first, stop, shift in _shared_runs(view.kept, old.kept, shared):
+    for first, stop, shift in _common_runs(view.kept, old.kept, shared):
         for block in range(first, stop, BITS_TOGETHER):  # bounds the memory
             block_end = min(block + BITS_TOGETHER, stop)
             is_kept = bits(block, block_end)
@@ -327,13 +327,13 @@ def _check_kept(
             differences = np.flatnonzero(is_kept != was_kept)
             if len(differences):
                 first_difference = int(differences[0])
-                key = _key_at(view, block + first_difference)
+                key = _window_key(view, block + first_difference)
                 raise InvalidPlan(
                     f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan"
                 )
 
 
-def _shared_runs(
+def _common_runs(
     kept: KeptWindows,
     former: KeptWindows,
     shared: I64,
@@ -357,7 +357,7 @@ def _shared_runs(
         yield first, stop, shift
 
 
-def _key_at(view: WindowView, number: int) -> str:
+def _window_key(view: WindowView, number: int) -> str:
     """Return the key of the episode that has this window, numbered without `keep`."""
     assert view.kept is not None
     n_begun = np.searchsorted(
@@ -389,7 +389,7 @@ def window_key(episode: str, row: int) -> str:
     return f"{episode}@{row}"
 
 
-def stored_ordinals(view: OrderView, version_ordinals: I64) -> I64:
+def view_ordinals(view: OrderView, version_ordinals: I64) -> I64:
     """Return the version ordinals (int64) of a view's stored samples, which are episodes for windows."""
     if isinstance(view, WindowView):
         return view.stored_ordinals(version_ordinals)

@@ -42,7 +42,7 @@ class CacheUpkeep:
             if distance < self._interval:
                 return
         self._checked_step = step
-        epochs = self._epochs_at(step)
+        epochs = self._step_epochs(step)
         if not self._epochs:
             self._epochs = epochs
             return
@@ -60,7 +60,7 @@ class CacheUpkeep:
             indexes.close()
         self._cache.close()
 
-    def _epochs_at(self, step: int) -> dict[int, int]:
+    def _step_epochs(self, step: int) -> dict[int, int]:
         """Return source -> its epoch, of the sources in a step of this rank."""
         slots, rows = real_slots(self._recipe, step)
         sources = slots.source[rows]  # [rows]

@@ -33,7 +33,7 @@ class CachedIndexes:
         # A fraction of 0: nothing else brings these pages, and readers of other samples need them too.
         pages = CachedStore(version.store, cache, self._contents.get, 0.0, first_excess=FIRST_EXCESS)
         self._store = IndexStore(version.store, pages)
-        version.indexes.read_through(self)
+        version.indexes.add_pages(self)
 
     def store(self, place: IndexPlace) -> ObjectReader:
         content = self._content_of(place)
@@ -45,7 +45,7 @@ class CachedIndexes:
     def close(self) -> None:
         """Read the version's store from now on; indexes that are open stay valid."""
         if not self._store.is_closed:
-            self._version.indexes.read_without(self)
+            self._version.indexes.remove_pages(self)
             self._store.close()
 
 

@@ -145,7 +145,7 @@ class PagesAhead:
             if view in self._stores
             for key, extents in shards.items()
             if self._stores[view].has_pages(key)
-            for number in pages_of(extents, self._page_bytes)
+            for number in extent_pages(extents, self._page_bytes)
         ]
 
     @cached_property
@@ -202,7 +202,7 @@ class PagesAhead:
             self._memory.forget()
 
 
-def pages_of(extents: Extents, page_bytes: int) -> list[int]:
+def extent_pages(extents: Extents, page_bytes: int) -> list[int]:
     is_read = extents.nbytes > 0
     low = extents.offset[is_read] // page_bytes
     high = (extents.offset[is_read] + extents.nbytes[is_read] - 1) // page_bytes

@@ -175,7 +175,7 @@ class ReadAhead(Generic[U]):
                 while self._may_plan() and self._plan_one():
                     pass
             except PenstockError as error:  # the batch for that step raises it
-                self._failed(error)
+                self._note_failure(error)
             with self._lock:
                 if not self._again:
                     self._planning = False
@@ -237,7 +237,7 @@ class ReadAhead(Generic[U]):
             with counted(traffic), tried_once():
                 self._count("ahead_bytes", self._source.fetch(unit))
         except PenstockError as error:
-            self._failed(error)
+            self._note_failure(error)
         finally:
             self._count("requests", traffic.requests)
             self._count("fallbacks", traffic.fallbacks)
@@ -246,7 +246,7 @@ class ReadAhead(Generic[U]):
                 self._busy -= 1
             self._wake()
 
-    def _failed(self, error: PenstockError) -> None:
+    def _note_failure(self, error: PenstockError) -> None:
         self._count("ahead_failed", 1)
         with self._lock:
             self._resting = True

@@ -63,7 +63,7 @@ class ReadChoice:
             self.caches = 1  # a page leaves the bucket once for all of them
         elif is_folder:
             self.caches = min(node_count(), recipe.world.world_size)
-        self._stored = stored_bytes(self.views)
+        self._stored = shard_bytes(self.views)
         self._live = working_set_bytes(
             self.sources,
             self.views,
@@ -216,7 +216,7 @@ def pages_pay(
             n /= world_size
         for body in group_bodies(view).values():
             rows = max(body["n_rows"], 1)
-            chosen = _chosen_bytes(view, body)
+            chosen = _selected_bytes(view, body)
             by_range += n * (chosen / rows + REQUEST_BYTES)
             all_pages = -(-body["nbytes"] // page_bytes)
             pages = min(all_pages, n)
@@ -232,14 +232,14 @@ def read_ahead_bytes(views: Sequence[View], steps: int, batch: int, world_size: 
         nbytes = 0
         for body in group_bodies(view).values():
             rows = max(body["n_rows"], 1)
-            chosen = _chosen_bytes(view, body)
+            chosen = _selected_bytes(view, body)
             nbytes += -(-chosen // rows)
         per_sample = max(per_sample, nbytes)
     slots = -(-batch // world_size)
     return steps * slots * per_sample
 
 
-def _chosen_bytes(view: View, body: dict[str, Any]) -> int:
+def _selected_bytes(view: View, body: dict[str, Any]) -> int:
     """Return the bytes of a group's fields that a view reads."""
     chosen = 0
     for field, nbytes in body["field_nbytes"].items():
@@ -248,7 +248,7 @@ def _chosen_bytes(view: View, body: dict[str, Any]) -> int:
     return chosen
 
 
-def stored_bytes(views: Sequence[View]) -> int:
+def shard_bytes(views: Sequence[View]) -> int:
     """Return the bytes of all shards of these views' groups."""
     stored: dict[tuple[str, str], int] = {}
     for view in views:

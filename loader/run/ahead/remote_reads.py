@@ -90,7 +90,7 @@ def open_remote(
     horizon = _horizon(recipe, choice.sources)
     indexes: list[CachedIndexes] = []
     if choice.pays and not isinstance(opened, MemoryPages):
-        indexes = _cached_indexes(views, contents, opened)
+        indexes = _cache_indexes(views, contents, opened)
     upkeep = CacheUpkeep(recipe, opened, horizon, indexes)
     steps = RankFuture(recipe, videos, end, run)
     if choice.in_pages:
@@ -108,7 +108,7 @@ def open_remote(
     return opened, _read_ahead(ranges, RANGES_IN_FLIGHT, RANGES_STEPS, metrics, upkeep), upkeep
 
 
-def _cached_indexes(
+def _cache_indexes(
     views: Sequence[View], contents: "Sequence[ShardContents]", opened: "OpenCache | PeerCache"
 ) -> "list[CachedIndexes]":
     """Read the indexes of each version through the cache's pages."""
@@ -292,7 +292,7 @@ class ShardContents:
         index = IndexFile(self._version.store, IndexPlace.of(shard), whole=True)
         row = 0
         while row < index.n_rows:
-            rows = index.read_group(index.row_group_of(row))
+            rows = index.read_group(index.row_group_number(row))
             is_removed = ~live[row : row + len(rows.keys)]
             if (is_removed & ~rows.places.any(axis=(1, 2))).any():
                 return True

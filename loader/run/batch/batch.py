@@ -97,20 +97,20 @@ class StepMetrics:
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + amount
 
-    def spent(self, stage: str, seconds: float) -> None:
+    def add_seconds(self, stage: str, seconds: float) -> None:
         with self._lock:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
+    def time_stage(self, stage: str) -> Iterator[None]:
         start = perf_counter()
         try:
             yield
         finally:
-            self.spent(stage, perf_counter() - start)
+            self.add_seconds(stage, perf_counter() - start)
 
     @contextmanager
-    def timed_fetch(self) -> Iterator[None]:
+    def time_fetch(self) -> Iterator[None]:
         """Time a block as `timed("fetch")` does, less the seconds of `verify` inside. Count what was no waiting."""
         start = perf_counter()
         before = self.seconds.get("verify", 0.0)
@@ -120,14 +120,14 @@ class StepMetrics:
         finally:
             verified = self.seconds.get("verify", 0.0) - before
             spent_s = max(0.0, perf_counter() - start - verified)
-            self.spent("fetch", spent_s)
+            self.add_seconds("fetch", spent_s)
             self.count("fetch_busy_us", round(1e6 * _busy_s(usage, spent_s, verified)))
 
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
     ) -> None:
         """Add a sample's seconds in a stage; a context manager would cost three times as much."""
-        self.spent(stage, seconds)
+        self.add_seconds(stage, seconds)
         if self.step_of is None:
             step = self.steps[0]
         else:
@@ -137,7 +137,7 @@ class StepMetrics:
             self.slow(stage, seconds, source, address, step)
 
     def read(self, source: str, read: ShardRead) -> None:
-        self.spent("verify", read.verify_s)
+        self.add_seconds("verify", read.verify_s)
         self.reads_s.append(read.fetch_s)
         self.slow("fetch", read.fetch_s, source, read.first_address, self.steps[0], (read.path, read.span))
 
@@ -187,7 +187,7 @@ _current: ContextVar[StepMetrics] = ContextVar("penstock_step_metrics")
 
 
 @contextmanager
-def measured_by(metrics: StepMetrics) -> Iterator[None]:
+def use_metrics(metrics: StepMetrics) -> Iterator[None]:
     """Let `step_metrics` return these metrics in this context.
 
     Other threads do not inherit the context: submit their work with `copy_context().run`.
@@ -203,7 +203,7 @@ def measured_by(metrics: StepMetrics) -> Iterator[None]:
 def step_metrics() -> StepMetrics:
     """Return the metrics of the steps that this context makes. Costs 0.05 us.
 
-    Raises: LookupError outside of `measured_by`.
+    Raises: LookupError outside of `use_metrics`.
     """
     return _current.get()
 

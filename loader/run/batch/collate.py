@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...dataset.reading.sample_places import Int64s
 from ...dataset.shards.shard import crc32c
 from ...errors import InvalidRuntime, MissingDependency
-from ...order.digests import delivered_hashes, slot_identities
+from ...order.digests import slot_hashes, slot_identities
 from ...order.random.keyed_permutation import I64
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
@@ -26,7 +26,7 @@ from .substitution import Substitution
 U32 = NDArray[np.uint32]
 
 
-def table_of(adds: Callable[[int], int]) -> U32:
+def term_table(adds: Callable[[int], int]) -> U32:
     """Return uint32 [4, 256]: the term for each byte of a 32-bit number. adds: bit -> term."""
     table = np.zeros((4, 256), np.uint32)
     for bit in range(32):
@@ -35,7 +35,7 @@ def table_of(adds: Callable[[int], int]) -> U32:
     return table
 
 
-def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
+def look_up_terms(table: U32, numbers: NDArray[np.integer]) -> U32:
     first, *others = (table[byte][(numbers >> (8 * byte)) & 0xFF] for byte in range(4))
     return reduce(np.bitwise_xor, others, first)
 
@@ -50,7 +50,7 @@ def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
     blank, tables = _tables(tuple(names))
     out = np.full(len(crcs[names[0]]), blank, np.uint32)
     for name, table in zip(names, tables, strict=True):
-        out ^= looked_up(table, crcs[name])
+        out ^= look_up_terms(table, crcs[name])
     return out.astype(np.int64)
 
 
@@ -65,7 +65,7 @@ def _tables(names: tuple[str, ...]) -> tuple[int, tuple[U32, ...]]:
         number = (1 << bit).to_bytes(4, "little")
         return crc32c(message[: end - 4] + number + message[end:]) ^ blank
 
-    return blank, tuple(table_of(partial(adds, end)) for end in ends)
+    return blank, tuple(term_table(partial(adds, end)) for end in ends)
 
 
 def to_jax(name: str, value: Any, device: Any = None) -> Any:
@@ -86,10 +86,10 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
     if dtype != value.dtype and name.endswith(NANOSECONDS):
         return value
-    return jax.device_put(value if dtype == value.dtype else _narrowed(name, value, dtype), device)
+    return jax.device_put(value if dtype == value.dtype else _narrow(name, value, dtype), device)
 
 
-def _narrowed(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _narrow(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = value.astype(dtype)
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
@@ -139,14 +139,14 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
     """
     if framework not in FRAMEWORKS:
         raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
-    return as_framework(*gathered(columns, framework, like=like), framework)
+    return as_framework(*gather_columns(columns, framework, like=like), framework)
 
 
-def gathered(
+def gather_columns(
     columns: Columns, framework: str, *, like: Columns | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Return `collate` as numpy arrays, without importing the framework; torch, if imported, stacks its tensors."""
-    torch = _imported_torch(framework)
+    torch = _find_torch(framework)
     mask, names = columns.mask(), columns.names()
     fields: dict[str, Any] = {}
     if not names:
@@ -176,16 +176,16 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
     return {name: _torch_field(values, torch) for name, values in fields.items()}, torch.from_numpy(mask)
 
 
-def _imported_torch(framework: str) -> Any:
+def _find_torch(framework: str) -> Any:
     torch = sys.modules.get("torch") if framework == "torch" else None
     return torch if hasattr(torch, "Tensor") else None  # another thread may be importing it
 
 
-def field_of(values: list[Any], examples: list[Any], framework: str) -> Any:
-    return _field(values, examples, _imported_torch(framework))
+def collate_field(values: list[Any], examples: list[Any], framework: str) -> Any:
+    return _field(values, examples, _find_torch(framework))
 
 
-def padding_of(kinds: set[type]) -> Any:
+def padding_value(kinds: set[type]) -> Any:
     return next(iter(kinds))() if kinds == {bytes} or kinds == {str} else None
 
 
@@ -201,17 +201,17 @@ def _field(values: list[Any], examples: list[Any], torch: Any, *, is_list: bool 
         return list_column(values, examples)
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
-        return [padding_of(kinds) if value is PADDED else value for value in values]
+        return [padding_value(kinds) if value is PADDED else value for value in values]
     if isinstance(first, np.ndarray | np.generic):
         if _alike(examples, np.ndarray | np.generic) and not first.dtype.hasobject:
-            return _stacked(values, first.shape, first.dtype.newbyteorder("="))
+            return _stack(values, first.shape, first.dtype.newbyteorder("="))
     elif torch is not None and isinstance(first, torch.Tensor):
         if _alike(examples, torch.Tensor):
             return torch.stack([torch.zeros_like(first) if value is PADDED else value for value in values])
     else:
         dtype = _number_dtype(examples, kinds)
         if dtype is not None:
-            return _stacked(values, (), dtype)
+            return _stack(values, (), dtype)
     return [None if value is PADDED else value for value in values]
 
 
@@ -237,7 +237,7 @@ def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
     return None
 
 
-def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _stack(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     out = np.empty((len(values), *shape), dtype)
     zero = np.zeros((), dtype)
     for slot, value in enumerate(values):
@@ -298,14 +298,14 @@ class Delivered(Protocol):
         """Yield (numbers, field -> CRC-32C of each) for samples that have the same fields."""
 
 
-def delivered_of(
+def build_delivered(
     n: int, delivered: Sequence[Delivered], substitutions: list[Substitution]
 ) -> DeliveredSamples:
     keys = Keys(partial(_keys, n, delivered))
-    return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
+    return DeliveredSamples(keys=keys, crcs=row_crcs(n, delivered), substitutions=substitutions)
 
 
-def crcs_of(n: int, delivered: Sequence[Delivered]) -> I64:
+def row_crcs(n: int, delivered: Sequence[Delivered]) -> I64:
     """Return int64 [n]: the CRC-32C over the fields of each row's last sample."""
     crcs = np.zeros(n, np.int64)
     for samples in delivered:
@@ -355,7 +355,7 @@ class Finish:
         delivered: DeliveredSamples,
     ) -> list[Batch]:
         steps = np.repeat(np.array(rank_slots.steps, np.uint64), np.diff(rank_slots.starts))
-        hashes = delivered_hashes(
+        hashes = slot_hashes(
             steps, rank_slots.number, slot_identities(self._recipe.plan, rank_slots.slots), delivered.crcs
         )
         hashes[~rank_slots.valid] = 0

@@ -81,10 +81,10 @@ class BytesColumn(Sequence[bytes]):
         return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of, (list(self),)
+        return _from_items, (list(self),)
 
 
-def _of(items: Sequence[bytes]) -> BytesColumn:
+def _from_items(items: Sequence[bytes]) -> BytesColumn:
     sizes = np.array([len(item) for item in items], np.int64)
     memory = np.frombuffer(b"".join(items), np.uint8)
     begin = np.cumsum(sizes) - sizes
@@ -227,7 +227,7 @@ class Columns:
         if field in self._bytes:
             _, _, sizes = self._bytes[field].parts()
             return bool((sizes >= 0).all())
-        return set(map(type, self._of(field))) in ({bytes}, {str})
+        return set(map(type, self._column_values(field))) in ({bytes}, {str})
 
     def names(self) -> list[str]:
         orders = list(self._orders)
@@ -271,21 +271,21 @@ class Columns:
             self._bytes[field] = BytesColumn(memory, all_begins, all_sizes)
             return
         # A second read for the same field, for other sources.
-        own = self._of(field)
+        own = self._column_values(field)
         read = BytesColumn(memory, begin, sizes)
         for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
         """Set one value. A large array is copied to its row, unless it is already there (in_row)."""
-        in_row = in_row or self._moved(field, slot, value)
+        in_row = in_row or self._move_value(field, slot, value)
         if field in self._filled:
             self._filled[field][slot] = in_row
         if field in self._bytes:
             _, _, sizes = self._bytes[field].parts()
             sizes[slot] = -1
         if not in_row:
-            self._of(field)[slot] = value
+            self._column_values(field)[slot] = value
 
     def put_each(self, slots: Sequence[int], field: str, values: Sequence[Any]) -> None:
         """Set several values, each as `put` does: 0.1 us a small value instead of 0.3."""
@@ -294,7 +294,7 @@ class Columns:
             for slot, value in zip(slots, values, strict=True):
                 self.put(slot, field, value)
             return
-        own = self._of(field)
+        own = self._column_values(field)
         for slot, value in zip(slots, values, strict=True):
             own[slot] = value
 
@@ -333,11 +333,11 @@ class Columns:
         if field in self._bytes:
             self._list_bytes(field)
         if field not in self._filled and self.mask().all():
-            return list(self._of(field))
+            return list(self._column_values(field))
         filled = [False] * len(self)
         if field in self._filled:
             filled = self._filled[field].tolist()
-        out = list(self._of(field))
+        out = list(self._column_values(field))
         for slot, order in enumerate(self._order.tolist()):
             if order == _PADDING:
                 out[slot] = PADDED
@@ -345,7 +345,7 @@ class Columns:
                 out[slot] = self._rows[field][slot, ...]  # an array, not a number, even if the rank is 0
         return out
 
-    def _of(self, field: str) -> list[Any]:
+    def _column_values(self, field: str) -> list[Any]:
         values = self._values.get(field)
         if values is None:
             values = self._values[field] = [None] * len(self)
@@ -353,12 +353,12 @@ class Columns:
 
     def _list_bytes(self, field: str) -> None:
         column = self._bytes.pop(field)
-        own = self._of(field)
+        own = self._column_values(field)
         _, _, sizes = column.parts()
         for slot in np.flatnonzero(sizes >= 0).tolist():
             own[slot] = column[slot]
 
-    def _moved(self, field: str, slot: int, value: Any) -> bool:
+    def _move_value(self, field: str, slot: int, value: Any) -> bool:
         if type(value) is not np.ndarray or value.nbytes < _WORTH_MOVING_BYTES:
             return False
         if field in self.list_fields:
@@ -376,7 +376,7 @@ class BatchRow:
         self._row = row
         self._lent: dict[str, np.ndarray] = {}
 
-    def memory_of(self, field: str) -> Place:
+    def value_memory(self, field: str) -> Place:
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)
@@ -437,7 +437,7 @@ class FieldRows:
                     self._filled.append(row)
                     return
         if self._values is None:
-            self._values = self._columns._of(self._field)
+            self._values = self._columns._column_values(self._field)
         self._values[row] = value
 
     def finish(self) -> None:

@@ -68,17 +68,17 @@ class SlotIds:
         arguments = (
             self.names,
             self.source,
-            self.listed_keys(),
+            self.list_keys(),
         )
         return SlotIds.of, arguments
 
-    def listed_keys(self) -> list[str]:
+    def list_keys(self) -> list[str]:
         return self.keys()[self.rows]
 
     def listed(self) -> Ids:
         """Return (source, key) per slot, None at padding; a new list."""
         pairs: Ids = []
-        for source, key in zip(self.source.tolist(), self.listed_keys(), strict=True):
+        for source, key in zip(self.source.tolist(), self.list_keys(), strict=True):
             if source >= 0:
                 pairs.append((self.names[source], key))
             else:

@@ -121,7 +121,7 @@ def find_substitute(
             epoch=int(slots.epoch[row]),
             position=position,
             attempt=attempt,
-            stage=stage_of(why),
+            stage=error_stage(why),
             error=error_text(why),
             address=bad,
             substitute=address.key,
@@ -136,7 +136,7 @@ def find_substitute(
     raise error
 
 
-def masked(
+def mask_document(
     plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
 ) -> Substitution:
     """Return the entry for a corrupt document, masked in its sequence.
@@ -150,7 +150,7 @@ def masked(
         epoch=int(documents.epoch[number]),
         position=int(documents.position[number]),
         attempt=0,
-        stage=stage_of(error),
+        stage=error_stage(error),
         error=error_text(error),
         address=address,
         substitute="",
@@ -158,7 +158,7 @@ def masked(
     )
 
 
-def masked_row(
+def mask_row(
     plan: Plan,
     rank_slots: RankSlots,
     row: int,
@@ -169,7 +169,7 @@ def masked_row(
     if rank_slots.valid.sum() == 1:
         raise error
     rank_slots.valid[row] = False
-    return masked(
+    return mask_document(
         plan,
         rank_slots.step_of(row),
         rank_slots.slots,
@@ -189,7 +189,7 @@ def _place(substitution: Substitution) -> tuple[int, int, int]:
     return substitution.step, substitution.slot, substitution.attempt
 
 
-def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
+def error_stage(error: Corrupt) -> Literal["checksum", "decode"]:
     if isinstance(error, DecodeFailed):
         return "decode"
     return "checksum"

@@ -59,7 +59,7 @@ class DeviceBackend(ABC):
     def moved(self, batch: Batch) -> Batch:
         """Return the batch on the device, copied by the calling thread."""
 
-    def checksummed(self, host: Batch, moved: Batch) -> Batch:
+    def checksum_source(self, host: Batch, moved: Batch) -> Batch:
         """Return the batch whose values the run log records."""
         return host
 
@@ -78,7 +78,7 @@ def is_torch_tensor(value: object) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
-def tensors_in(batch: Batch) -> list[Any]:
+def batch_tensors(batch: Batch) -> list[Any]:
     arrays: list[Any] = []
 
     def note(value: Any) -> Any:
@@ -99,7 +99,7 @@ def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any]
     """
     fields = {name: _each(value, move, keep) for name, value in batch.fields.items()}
     out = with_values(batch, fields, _each(batch.mask, move, keep))
-    out.collated = with_changed_leaves(batch.collated, partial(_collated_leaf, move, keep))
+    out.collated = with_changed_leaves(batch.collated, partial(_collate_leaf, move, keep))
     if keep is not None:
         out.sources = keep(batch.sources)
         out.ordinals = keep(batch.ordinals)
@@ -122,10 +122,10 @@ def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | N
         return [_each(item, move, keep) for item in value]
     if keep is None:
         return value
-    return _kept(value, keep)
+    return _keep_values(value, keep)
 
 
-def _collated_leaf(
+def _collate_leaf(
     move: Callable[[Any], Any],
     keep: Callable[[Any], Any] | None,
     leaf: Any,
@@ -138,21 +138,21 @@ def _collated_leaf(
     return leaf
 
 
-def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:
+def _keep_values(value: Any, keep: Callable[[Any], Any]) -> Any:
     if type(value) in PLAIN:
         return value
     if isinstance(value, np.ndarray) or is_tensor(value):
         return keep(value)
     if isinstance(value, BytesColumn):
-        return _kept_bytes(value, keep)
+        return _keep_bytes(value, keep)
     if type(value) is dict:
-        return {name: _kept(item, keep) for name, item in value.items()}
+        return {name: _keep_values(item, keep) for name, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_kept(item, keep) for item in value)
+        return type(value)(_keep_values(item, keep) for item in value)
     return value
 
 
-def _kept_bytes(column: BytesColumn, keep: Callable[[Any], Any]) -> BytesColumn:
+def _keep_bytes(column: BytesColumn, keep: Callable[[Any], Any]) -> BytesColumn:
     memory, begin, sizes = column.parts()
     first = int(np.min(begin, initial=len(memory), where=sizes > 0))
     end = int(np.max(begin + sizes, initial=first, where=sizes > 0))

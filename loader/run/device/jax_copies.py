@@ -46,7 +46,7 @@ class JaxCopies(DeviceBackend):
             return jax.device_put(value, self.device)
         return to_jax(name, value, self.device)
 
-    def checksummed(self, host: Batch, moved: Batch) -> Batch:
+    def checksum_source(self, host: Batch, moved: Batch) -> Batch:
         """Return the moved batch: JAX may have narrowed the host's dtypes."""
         return moved
 

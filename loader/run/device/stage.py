@@ -142,7 +142,7 @@ class DeviceStage:
             with self._backend.entered():
                 try:
                     while (position := self._next_to_copy()) is not None:
-                        self._copied(position)
+                        self._wait_copy(position)
                 finally:
                     self._backend.close()
         except BaseException as error:  # noqa: BLE001 - `take` raises it
@@ -164,14 +164,14 @@ class DeviceStage:
                 self._changed.wait(WAKE_UP_S)  # a finalizer may dismiss the stage as the wait begins
         return None
 
-    def _copied(self, position: _Position) -> None:
+    def _wait_copy(self, position: _Position) -> None:
         try:
             host = self._host_batch(position.step, position.end)
             start = perf_counter()
             moved, copy = self._backend.copy(host)
             following = position._replace(step=position.step + 1)
             try:
-                crcs = self._checksums(self._backend.checksummed(host, moved))
+                crcs = self._checksums(self._backend.checksum_source(host, moved))
                 with self._changed:
                     if self._position == position:
                         self._ready.append(OnDevice(position.step, moved, crcs, copy, perf_counter()))
@@ -259,7 +259,7 @@ class Delivery:
         return self._recorder.checksums(batch)
 
 
-def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
+def device_backend(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
     """Return the backend that copies batches to a device; None if they stay on the host.
 
     default: True takes None as JAX's default device. Raises: InvalidRuntime if there is no such device;

@@ -15,8 +15,8 @@ import torch
 
 from ...cores import rank_memory_bytes
 from ..batch.batch import Batch
-from ..workers.batch_memory import MemorySegment, segment_at
-from .device_backend import Copy, DeviceBackend, Finished, is_tensor, rebuilt, tensors_in
+from ..workers.batch_memory import MemorySegment, find_segment
+from .device_backend import Copy, DeviceBackend, Finished, batch_tensors, is_tensor, rebuilt
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ class PageLocked:
 
     def holds(self, address: int) -> bool:
         """Return whether the memory at an address is page-locked. The first call for a segment locks it."""
-        if self._segment_at(address) is not None:
+        if self._find_segment(address) is not None:
             return True
-        if not self._may_register or (segment := segment_at(address)) is None:
+        if not self._may_register or (segment := find_segment(address)) is None:
             return False
         if self.nbytes + segment.nbytes > self._bound:
             return False
@@ -84,10 +84,10 @@ class PageLocked:
     def kept(self, value: Any) -> Any:
         """Return an array or tensor for the host: a copy if it is in a page-locked segment."""
         if is_tensor(value):
-            if self._segment_at(value.data_ptr()) is not None:
+            if self._find_segment(value.data_ptr()) is not None:
                 return value.clone()
             return value
-        if self._segment_at(value.ctypes.data) is not None:
+        if self._find_segment(value.ctypes.data) is not None:
             return value.copy()
         return value
 
@@ -95,11 +95,11 @@ class PageLocked:
         """Prepare to copy tensors once the previous copy has ended; make the buffer large enough."""
         self._forget_dropped()
         self._used = 0
-        needed = sum(_aligned(one.nbytes) for one in tensors if not self.holds(one.data_ptr()))
+        needed = sum(_align(one.nbytes) for one in tensors if not self.holds(one.data_ptr()))
         if needed and self._may_stage and (self._buffer is None or len(self._buffer) < needed):
             self._buffer = None  # frees the old buffer first: never two at once
             try:
-                self._buffer = self._device.page_locked(_aligned(int(needed * ROOM)))
+                self._buffer = self._device.page_locked(_align(int(needed * ROOM)))
             except RuntimeError as error:
                 self._may_stage = False
                 logger.warning(
@@ -111,11 +111,11 @@ class PageLocked:
 
     def source(self, tensor: Any) -> Any:
         """Return the tensor where the device can read it: in its own memory or in the buffer."""
-        if self._buffer is None or not self._may_stage or self._segment_at(tensor.data_ptr()) is not None:
+        if self._buffer is None or not self._may_stage or self._find_segment(tensor.data_ptr()) is not None:
             return tensor
         end = self._used + tensor.nbytes
         place = self._buffer[self._used : end].view(tensor.dtype).view(tensor.shape)
-        self._used = _aligned(end)
+        self._used = _align(end)
         return place.copy_(tensor)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class PageLocked:
         self._may_register = False
         self._may_stage = False
 
-    def _segment_at(self, address: int) -> MemorySegment | None:
+    def _find_segment(self, address: int) -> MemorySegment | None:
         place = bisect_right(self._segments, address, key=_address) - 1
         if place < 0:
             return None
@@ -152,7 +152,7 @@ def _address(segment: MemorySegment) -> int:
     return segment.address
 
 
-def _aligned(nbytes: int) -> int:
+def _align(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
@@ -164,7 +164,7 @@ class PlainCopies(DeviceBackend):
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
         moved = self.moved(batch)
-        return moved, Finished(sum(tensor.nbytes for tensor in tensors_in(moved)))
+        return moved, Finished(sum(tensor.nbytes for tensor in batch_tensors(moved)))
 
     def moved(self, batch: Batch) -> Batch:
         return batch.to(self.device)
@@ -194,7 +194,7 @@ class StreamedCopies(DeviceBackend):
         """Return one copy that covers all tensors started since the last call. tensors: on the device."""
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        plain = [tensor for tensor in tensors_in(batch) if _has_memory(tensor)]
+        plain = [tensor for tensor in batch_tensors(batch) if _has_memory(tensor)]
         self._locked.begin(plain)
         on_device: list[Any] = []
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
-from ..batch.collate import DeliveredSamples, delivered_of
+from ..batch.collate import DeliveredSamples, build_delivered
 from ..batch.slot_ids import Keys
-from ..batch.substitution import Substitution, in_order, masked_row
+from ..batch.substitution import Substitution, in_order, mask_row
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .item_samples import DeliveredItems, ItemSample, SourceItems
@@ -47,10 +47,10 @@ def each_item(
             items, masked_items = _some_items(recipe, maker, rank_slots, some_rows, take)
             delivered.append(items)
             substitutions += masked_items
-    return delivered_of(len(rank_slots), delivered, substitutions)
+    return build_delivered(len(rank_slots), delivered, substitutions)
 
 
-def merged_samples(first: DeliveredSamples, second: DeliveredSamples) -> DeliveredSamples:
+def merge_samples(first: DeliveredSamples, second: DeliveredSamples) -> DeliveredSamples:
     """Return the samples of both, which lie in different rows."""
 
     def keys() -> list[str]:
@@ -79,7 +79,7 @@ def _some_items(
         if isinstance(result, Corrupt):
             ordinal = int(rank_slots.slots.ordinal[row])
             # A replay substitutes nothing that the run did not.
-            substitution = masked_row(
+            substitution = mask_row(
                 recipe.plan,
                 rank_slots,
                 row,

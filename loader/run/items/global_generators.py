@@ -20,7 +20,7 @@ class GlobalGenerator(Protocol):
 
     def state(self) -> State: ...
 
-    def is_at(self, state: State) -> bool:
+    def has_state(self, state: State) -> bool:
         """Return whether nothing was drawn since the generator had this state."""
 
     def restore(self, state: State) -> None: ...
@@ -40,7 +40,7 @@ class PythonRandom:
     def state(self) -> State:
         return random.getstate()
 
-    def is_at(self, state: State) -> bool:
+    def has_state(self, state: State) -> bool:
         return bool(random.getstate() == state)
 
     def restore(self, state: State) -> None:
@@ -64,7 +64,7 @@ class NumpyRandom:
     def state(self) -> State:
         return np.random.get_state(legacy=False)
 
-    def is_at(self, state: State) -> bool:
+    def has_state(self, state: State) -> bool:
         now: Any = np.random.get_state(legacy=False)
         if now["has_gauss"] != state["has_gauss"]:
             return False
@@ -100,7 +100,7 @@ class TorchRandom:
     def state(self) -> State:
         return self._generator().get_state()
 
-    def is_at(self, state: State) -> bool:
+    def has_state(self, state: State) -> bool:
         now = self._generator().get_state()
         return bool(now.equal(state))
 

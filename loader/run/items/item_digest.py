@@ -87,13 +87,13 @@ def _alike_crcs(values: list[Any], kind: type) -> list[int] | None:
             return _array_crcs(values)
         return None
     if kind is bytes:
-        return _described_crcs(values, "bytes")
+        return _value_crcs(values, "bytes")
     if kind is str:
         encoded = [value.encode("utf-8", "surrogatepass") for value in values]
-        return _described_crcs(encoded, "str")
+        return _value_crcs(encoded, "str")
     if kind in _PLAIN:
         encoded = [repr(value).encode() for value in values]
-        return _described_crcs(encoded, kind.__name__)
+        return _value_crcs(encoded, kind.__name__)
     torch: Any = sys.modules.get("torch")
     if kind is getattr(torch, "Tensor", None):
         return _tensor_crcs(values)
@@ -106,7 +106,7 @@ def _array_crcs(values: list[Any]) -> list[int] | None:
     if first.dtype.hasobject or first.dtype != little_endian:
         return None
     shape = list(first.shape)
-    return _described_crcs(values, f"{little_endian.str}{shape}", alike=True)
+    return _value_crcs(values, f"{little_endian.str}{shape}", alike=True)
 
 
 def _tensor_crcs(values: list[Any]) -> list[int] | None:
@@ -116,10 +116,10 @@ def _tensor_crcs(values: list[Any]) -> list[int] | None:
     except (TypeError, RuntimeError):  # on a device, with a gradient, or of a dtype that numpy lacks
         return None
     shape = list(first.shape)
-    return _described_crcs(arrays, f"{first.dtype} {shape}{shape}", alike=True)
+    return _value_crcs(arrays, f"{first.dtype} {shape}{shape}", alike=True)
 
 
-def _described_crcs(
+def _value_crcs(
     values: list[Any],
     description: str,
     *,

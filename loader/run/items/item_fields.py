@@ -15,7 +15,7 @@ SINGLE = "item"
 ACCEPTED = "a mapping, a tuple or a single value is needed"
 
 
-def fields_of(
+def item_fields(
     item: Any,
     names: Sequence[str] | None,
     dataset: Any = None,
@@ -34,7 +34,7 @@ def fields_of(
     if isinstance(item, Mapping):
         named = item
     elif isinstance(item, tuple):
-        entry_names = _names_of(item, names)
+        entry_names = _item_names(item, names)
         named = dict(zip(entry_names, item, strict=True))
     elif is_dataclass(item) and not isinstance(item, type):
         named = {field.name: getattr(item, field.name) for field in dataclass_fields(item)}
@@ -50,7 +50,7 @@ def fields_of(
     return fields
 
 
-def columns_of(
+def item_columns(
     items: list[Any],
     names: Sequence[str] | None,
     dataset: Any = None,
@@ -69,7 +69,7 @@ def columns_of(
         n_fields = len(names or items[0])
         if lengths != {n_fields} or n_fields == 0:
             return None
-        field_names = _names_of(items[0], names)
+        field_names = _item_names(items[0], names)
         by_field = map(list, zip(*items, strict=True))
         columns = dict(zip(field_names, by_field, strict=True))
     elif kind is dict:
@@ -114,7 +114,7 @@ def _refuse(
         )
 
 
-def _names_of(
+def _item_names(
     item: tuple[Any, ...],
     names: Sequence[str] | None,
 ) -> Sequence[str]:

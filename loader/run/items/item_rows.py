@@ -13,7 +13,7 @@ from ..batch.batch import Batch
 from ..batch.collate import DeliveredSamples
 from ..batch.columns import Columns
 from ..batch.nested_values import nested_nbytes
-from ..batch.substitution import Substitution, find_substitute, masked_row
+from ..batch.substitution import Substitution, find_substitute, mask_row
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .item_collate import item_collate
@@ -82,7 +82,7 @@ class ItemRows:
         (items,) = delivered  # of the only source
         for batch, (step, rows) in zip(batches, rank_slots.parts(), strict=True):
             # A part that is all padding has one item of another rank, and weight 0.
-            items_of_step = items.items_between(rows)
+            items_of_step = items.item_range(rows)
             first_slot = int(rank_slots.number[rows.start])
             batch.collated = self._collate(step, first_slot, items_of_step)
             batch.nbytes += nested_nbytes(batch.collated)
@@ -128,7 +128,7 @@ class ItemRows:
         slot = int(rank_slots.number[row])
         bad = maker.address(int(slots.ordinal[row]))
         if recipe.recorded is not None:  # a replay substitutes nothing that the run did not
-            entry = masked_row(
+            entry = mask_row(
                 plan,
                 rank_slots,
                 row,

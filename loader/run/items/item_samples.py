@@ -19,7 +19,7 @@ from ..recipe.decode import apply_transform
 from ..recipe.recipe import Recipe
 from .framework_values import device_beyond_memory, with_arrays
 from .item_digest import sample_field_crcs
-from .item_fields import columns_of, fields_of
+from .item_fields import item_columns, item_fields
 from .item_seeds import ItemSeeds
 from .open_dataset import OpenDataset, is_damage
 from .requested_items import RequestedItems
@@ -79,7 +79,7 @@ class SourceItems:
         self._fields_without_bytes: set[str] = set()
         self._name = recipe.plan.source_names[source]
         self._view = view
-        self._transform = recipe.transform_of(source)
+        self._transform = recipe.source_transform(source)
         self._dataset = OpenDataset(self._name, view)
         self._seeds = ItemSeeds()
         self._is_checked = False
@@ -99,7 +99,7 @@ class SourceItems:
         """
         requested = RequestedItems(self._plan, self._name, slots, rows)
         keys = self._view.keys(slots.ordinal[rows])
-        items = self._checked_items(requested)
+        items = self._check_items(requested)
         return self._samples(requested, keys, items)
 
     def uniform(
@@ -110,10 +110,10 @@ class SourceItems:
         """Return the samples field by field if all have one form and no transform changes them, else as a call does."""
         requested = RequestedItems(self._plan, self._name, slots, rows)
         keys = self._view.keys(slots.ordinal[rows])
-        items = self._checked_items(requested)
+        items = self._check_items(requested)
         if self._transform is None:
             names = self._dataset.source.fields
-            columns = columns_of(items, names, self._dataset.dataset())
+            columns = item_columns(items, names, self._dataset.dataset())
             if columns is not None:
                 uniform = UniformItems(rows, keys, items, columns)
                 if self._has_arrays_only:
@@ -121,7 +121,7 @@ class SourceItems:
                 return uniform
         return self._samples(requested, keys, items)
 
-    def _checked_items(self, requested: RequestedItems) -> list[Any]:
+    def _check_items(self, requested: RequestedItems) -> list[Any]:
         with self._dataset.turn:
             items = self._items(requested)
             if not self._is_checked:
@@ -182,7 +182,7 @@ class SourceItems:
         finally:
             watch.current.ordinal = None
         seconds = perf_counter() - start
-        step_metrics().spent("decode", seconds)
+        step_metrics().add_seconds("decode", seconds)
         return items
 
     def _all_items(self, requested: RequestedItems) -> list[Any]:
@@ -226,7 +226,7 @@ class SourceItems:
         fields = self._fields(ordinal, item)
         crcs, _ = sample_field_crcs(fields, key)
         if self._transform is not None:
-            fields = self._transformed(requested, number, fields)
+            fields = self._transform_item(requested, number, fields)
         if self._has_arrays_only:
             fields = with_arrays(fields)
         return ItemSample(
@@ -237,7 +237,7 @@ class SourceItems:
             item,
         )
 
-    def _transformed(
+    def _transform_item(
         self,
         requested: RequestedItems,
         number: int,
@@ -272,7 +272,7 @@ class SourceItems:
                     )
             return
 
-    def _warn_of(
+    def _warn_fields(
         self,
         names: Sequence[str],
         fields: Mapping[str, Any],
@@ -298,7 +298,7 @@ class SourceItems:
         names = self._dataset.source.fields
         dataset = self._dataset.dataset()
         try:
-            return fields_of(item, names, dataset)
+            return item_fields(item, names, dataset)
         except InvalidSample as error:
             raise InvalidSample(f"item {ordinal} of source {self._name!r} is no sample: {error}") from None
 
@@ -327,7 +327,7 @@ class SourceItems:
         ordinal = requested.ordinals[number]
         fields = self._fields(ordinal, item)
         first, without_bytes = sample_field_crcs(fields, "")
-        self._warn_of(without_bytes, fields)
+        self._warn_fields(without_bytes, fields)
         second = self._crcs_again(requested, number)
         if second is None or first == second:
             return
@@ -378,7 +378,7 @@ class DeliveredItems:
         """True if the first item is a tuple; a dataset's items are mostly alike."""
         return bool(self._samples) and isinstance(self._samples[0].item, tuple)
 
-    def items_between(self, rows: slice) -> list[Any]:
+    def item_range(self, rows: slice) -> list[Any]:
         """Return the items of a range of rows, in order, as the dataset returned them."""
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
         return [sample.item for sample in self._samples[first:stop]]

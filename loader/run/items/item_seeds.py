@@ -39,10 +39,10 @@ class ItemSeeds:
         words: returns the numbers that seed each item. make_all: makes all items at once, while none draws. make_one:
         makes one item, by its number in the batch. Raises: their errors; the generators have their former state.
         """
-        with _preserved() as states:
+        with _preserve_states() as states:
             while True:
                 items = self._items(n, words, make_all, make_one)
-                moved = self._moved(states)
+                moved = self._find_moved(states)
                 if not moved:
                     return items
                 for generator in moved:
@@ -66,20 +66,20 @@ class ItemSeeds:
             items.append(make_one(number))
         return items
 
-    def _moved(self, states: dict[GlobalGenerator, State]) -> list[GlobalGenerator]:
+    def _find_moved(self, states: dict[GlobalGenerator, State]) -> list[GlobalGenerator]:
         """Return generators that items moved, and that were not seeded."""
         moved = []
         for generator in GENERATORS:
             if generator in self._drawn or not generator.is_loaded():
                 continue
             # An item imported the module: whether it drew from it is unknown.
-            if generator not in states or not generator.is_at(states[generator]):
+            if generator not in states or not generator.has_state(states[generator]):
                 moved.append(generator)
         return moved
 
 
 @contextmanager
-def _preserved() -> Iterator[dict[GlobalGenerator, State]]:
+def _preserve_states() -> Iterator[dict[GlobalGenerator, State]]:
     """Put all global generators back afterwards; yields the state of each that is loaded."""
     states = {generator: generator.state() for generator in GENERATORS if generator.is_loaded()}
     try:

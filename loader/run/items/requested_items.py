@@ -39,7 +39,7 @@ class RequestedItems:
     def generator(self, number: int) -> np.random.Generator:
         """Return the generator of a row's transform."""
         row = int(self._rows[number])
-        place = generators.position_of(self._plan, self._slots, row)
+        place = generators.slot_position(self._plan, self._slots, row)
         return generators.for_transform(place)
 
     def words(self) -> Words:

@@ -40,7 +40,7 @@ class UniformItems:
         first_item = self._items[0]
         return isinstance(first_item, tuple)
 
-    def items_between(self, rows: slice) -> list[Any]:
+    def item_range(self, rows: slice) -> list[Any]:
         bounds = [rows.start, rows.stop]
         first, stop = np.searchsorted(self.rows, bounds)
         return self._items[first:stop]

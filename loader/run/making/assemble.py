@@ -16,24 +16,24 @@ from ...modalities import Decoder
 from ...order.digests import delivered_digest, slot_identities
 from ...order.slots import Slots
 from ...storage.requests import counted, patient
-from ..batch.batch import Batch, StepMetrics, measured_by, step_metrics
+from ..batch.batch import Batch, StepMetrics, step_metrics, use_metrics
 from ..batch.collate import (
     Delivered,
     DeliveredSamples,
     Finish,
+    build_delivered,
     collate,
-    crcs_of,
-    delivered_of,
-    gathered,
+    gather_columns,
     import_framework,
+    row_crcs,
     with_costs,
 )
 from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
-from ..batch.substitution import Substitution, UnreadableSample, find_substitute, in_order, masked_row
+from ..batch.substitution import Substitution, UnreadableSample, find_substitute, in_order, mask_row
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
-from ..recipe.video_packet_reads import groups_of
+from ..recipe.video_packet_reads import video_groups
 from .fetch import Fetch, Fetched
 from .many_samples import ManySamples, OneSample
 from .node_reads import NodeReads
@@ -83,7 +83,7 @@ class SubstituteFinder:
 
         def make_candidate() -> tuple[tuple[LocatedSamples, dict[str, Any]] | Corrupt, SampleAddress]:
             """Return the sample that `slots` has in the row now, or its error; and its address."""
-            with step_metrics().timed("address"):
+            with step_metrics().time_stage("address"):
                 alone = self._fetch.locate.again(slots, row, self._map)
             fetched = self._fetch(slots, alone, None)
             sample: dict[str, Any] | Corrupt | None = fetched.bad.get(0)
@@ -135,11 +135,11 @@ class Assembler:
             self._framework = recipe.framework
         else:
             self._allocate = allocate
-            self._finish = Finish(recipe, gathered)
+            self._finish = Finish(recipe, gather_columns)
             self._framework = "numpy"
         stored_recipe = recipe.before_layout()
         decoders = stored_recipe.decoders()
-        videos = {source: groups_of(view, decoders[source]) for source, view in recipe.stored.items()}
+        videos = {source: video_groups(view, decoders[source]) for source, view in recipe.stored.items()}
         if cache is None:
             cache = PageMemory(limit_bytes=0)
         self._reads = NodeReads(cache, recipe, videos, metrics, parallel_map, end)
@@ -149,8 +149,8 @@ class Assembler:
         self._one_sample = OneSample(stored_recipe, decoders, self._fetch)
         self._samples = ManySamples(stored_recipe, decoders, self._one_sample)
         self._find_substitute = SubstituteFinder(recipe, self._fetch, self._one_sample, parallel_map)
-        self._packed = _packed_slots(recipe, decoders, self._fetch, parallel_map)
-        self._lay_out = _stored_sequences(recipe, stored_recipe)
+        self._packed = _make_packed_slots(recipe, decoders, self._fetch, parallel_map)
+        self._lay_out = _make_stored_sequences(recipe, stored_recipe)
         self._list_fields = recipe.list_fields
         self._items = _item_rows(recipe, is_sent=allocate is not None)
         self._has_succeeded = False  # whether any batch was made so far
@@ -188,14 +188,14 @@ class Assembler:
             return 0
         rows = rank_slots.real_rows
         # Digests belong to no batch: these metrics are discarded.
-        with measured_by(StepMetrics([step])):
+        with use_metrics(StepMetrics([step])):
             if self._packed is not None:
                 crcs = self._packed.crcs(rank_slots)
             else:
                 parts = self._fetch.locate(rank_slots.slots, rows, self._map)
                 for part in parts:
                     self._fetch.fill_unknown_crcs(part)
-                crcs = crcs_of(len(rank_slots), parts)
+                crcs = row_crcs(len(rank_slots), parts)
                 if self._items is not None:
                     crcs += self._items.crcs(rank_slots)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
@@ -233,7 +233,7 @@ class Assembler:
                 row = EXAMPLE
             take(row, sample)
 
-        with measured_by(StepMetrics([step])):
+        with use_metrics(StepMetrics([step])):
             delivered = self._each_sample(rank_slots, take_numbered, skip_missing)
             without_fields = Columns(len(rank_slots))
             without_fields.put_names(rank_slots.real_rows, ())
@@ -265,9 +265,9 @@ class Assembler:
             stored = each(rank_slots, take)
             if items is None:
                 return stored
-            from ..items.each_item import merged_samples
+            from ..items.each_item import merge_samples
 
-            return merged_samples(stored, items)
+            return merge_samples(stored, items)
 
         columns = Columns(len(rank_slots), self._allocate, self._list_fields)
         delivered = self._packed(rank_slots, columns)
@@ -290,8 +290,8 @@ class Assembler:
         is_complete = False
         batches: list[Batch] = []
         try:
-            with patience, measured_by(metrics), counted(metrics.traffic), page_waits:
-                with metrics.timed("plan"):
+            with patience, use_metrics(metrics), counted(metrics.traffic), page_waits:
+                with metrics.time_stage("plan"):
                     planned = self._plan_slots(steps)
                 for rank_slots in planned:
                     batches += self._make_batches(rank_slots)
@@ -319,7 +319,7 @@ class Assembler:
         else:
             delivered, delivered_items = self._deliver(rank_slots, columns)
         import_framework(self._framework)  # takes seconds the first time, so outside `collate`
-        with metrics.timed("collate"):
+        with metrics.time_stage("collate"):
             if self._lay_out is not None:
                 self._lay_out(columns, delivered.keys)
             batches = self._finish(rank_slots, columns, delivered)
@@ -335,7 +335,7 @@ class Assembler:
         Return all samples delivered, with their substitutions; and, of these, the items of datasets.
         """
         slots = rank_slots.slots
-        with step_metrics().timed("address"):
+        with step_metrics().time_stage("address"):
             parts = rank_slots.located  # empty unless the samples were located ahead
             if not parts:
                 parts = self._fetch.locate(slots, rank_slots.real_rows, self._map)
@@ -367,7 +367,7 @@ class Assembler:
         if delivered_items:
             # Items come before stored samples, each in order of slot: put all in this order.
             substitutions = in_order(substitutions)
-        return delivered_of(len(columns), delivered, substitutions), delivered_items
+        return build_delivered(len(columns), delivered, substitutions), delivered_items
 
     def _substitute(
         self,
@@ -380,7 +380,7 @@ class Assembler:
         substitutions: list[Substitution] = []
         for bad in unreadable:
             if self.recipe.recorded is not None:  # a replay has the recorded substitutes, and draws no others
-                substitution = masked_row(
+                substitution = mask_row(
                     self.recipe.plan,
                     rank_slots,
                     bad.row,
@@ -427,7 +427,7 @@ def _item_rows(recipe: Recipe, *, is_sent: bool) -> "ItemRows | None":
     return ItemRows(recipe, source_items(recipe, is_sent=is_sent))
 
 
-def _packed_slots(
+def _make_packed_slots(
     recipe: Recipe,
     decoders: Sequence[Mapping[str, Decoder]],
     fetch: Fetch,
@@ -441,7 +441,7 @@ def _packed_slots(
     return PackedSlots(recipe, decoders, fetch, parallel_map)
 
 
-def _stored_sequences(recipe: Recipe, stored_recipe: Recipe) -> "StoredSequences | None":
+def _make_stored_sequences(recipe: Recipe, stored_recipe: Recipe) -> "StoredSequences | None":
     """Return what lays out stored sequences; None without `loader.laid_out`. stored_recipe: `Recipe.before_layout`."""
     if stored_recipe is recipe:
         return None

@@ -49,14 +49,14 @@ class Bulk:
             if not isinstance(data, bytes | memoryview):
                 continue
             try:
-                layout = array.layout_of(bytes(data))
+                layout = array.npy_layout(bytes(data))
             except DecodeFailed:
                 continue
             is_in_row_order = not layout.fortran or len(layout.shape) < 2
             if is_in_row_order and layout.nbytes and layout.dtype.isnative:
                 self._layouts[field] = layout
 
-    def gathered_fields(self, columns: Columns | None) -> set[str]:
+    def bulk_fields(self, columns: Columns | None) -> set[str]:
         """Return the fields whose values `rows` or `gather_plain` copies and verifies."""
         if columns is None:
             return set()

@@ -12,8 +12,8 @@ from ...dataset.reading.places import Map
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.threads import DaemonPool
-from ..batch.collate import DeliveredSamples, delivered_of
-from ..batch.substitution import UnreadableSample, masked_row
+from ..batch.collate import DeliveredSamples, build_delivered
+from ..batch.substitution import UnreadableSample, mask_row
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
@@ -64,7 +64,7 @@ class EachSample:
         substitutions = []
         unreadable.sort(key=attrgetter("row"))
         for bad in unreadable:
-            substitution = masked_row(
+            substitution = mask_row(
                 self._recipe.plan,
                 rank_slots,
                 bad.row,
@@ -72,7 +72,7 @@ class EachSample:
                 bad.error,
             )
             substitutions.append(substitution)
-        return delivered_of(len(rank_slots), delivered, substitutions)
+        return build_delivered(len(rank_slots), delivered, substitutions)
 
     def _pass_samples(
         self,

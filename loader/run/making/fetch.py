@@ -137,7 +137,7 @@ class Fetch:
         columns: receives the values that need no decoder, which the result then lacks; None if a transform needs them.
         """
         source = located.kind.sources[0]
-        with step_metrics().timed_fetch():
+        with step_metrics().time_fetch():
             windows = self._windows[source]
             if windows is not None:
                 payloads, bad = windows(slots, located, self._readers(source))
@@ -178,7 +178,7 @@ class Fetch:
     ) -> list[list[bytes | memoryview] | Corrupt]:
         """Return the parts of each of `requests`, all of one source, or its error."""
         bad: dict[int, Corrupt] = {}
-        with step_metrics().timed_fetch():
+        with step_metrics().time_fetch():
             # setdefault keeps a request's first error.
             parts_by_request = self._readers(source).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(parts_by_request)]
@@ -192,7 +192,7 @@ class Fetch:
         unknown = _unknown_crcs(places)
         fetched = Fetched({}, {})
         gathered: dict[str, GatheredBytes] = {}
-        with step_metrics().timed_fetch():
+        with step_metrics().time_fetch():
             gatherable = self._gatherable(located, places.fields, fetched)
             for field in places.fields:
                 numbers = _without_results(fetched, field, np.arange(len(places)))
@@ -229,7 +229,7 @@ class Fetch:
         fetched = Fetched({}, {})
 
         # 1. Bytes that the steps below copy and verify.
-        gatherable = self._gatherable(located, bulk.gathered_fields(columns), fetched)
+        gatherable = self._gatherable(located, bulk.bulk_fields(columns), fetched)
         remaining = dict.fromkeys(places.fields, np.arange(len(places)))  # field -> samples still to gather
 
         # 2. Arrays of a known layout, straight into the columns' rows.
@@ -284,7 +284,7 @@ class Fetch:
                 unverified[field][number] = data
             else:
                 results.append((number, field, data))
-        report = partial(step_metrics().spent, "verify")
+        report = partial(step_metrics().add_seconds, "verify")
         return UnverifiedSamples(find_reading, places, unverified, report), results
 
     def _by_sample(self, slots: Slots, located: LocatedSamples) -> Fetched:
@@ -292,7 +292,7 @@ class Fetch:
         (source,) = located.kind.sources
 
         def field_rng(number: int, field: str) -> np.random.Generator:
-            place = generators.position_of(self._plan, slots, int(located.rows[number]))
+            place = generators.slot_position(self._plan, slots, int(located.rows[number]))
             return generators.for_decoder(place, field)
 
         places = located.places
@@ -310,7 +310,7 @@ class Fetch:
             for number in numbers.tolist():
                 sample = samples[number]
                 if not isinstance(sample, Corrupt):
-                    places.fields[field].crc32c[number] = _crc_of(sample[field])
+                    places.fields[field].crc32c[number] = _table_crc(sample[field])
         _count_unverified(places, unknown)
         fetched = Fetched({}, {})
         for number, sample in enumerate(samples):
@@ -423,7 +423,7 @@ def _unknown_crcs(places: SamplePlaces) -> dict[str, I64]:
     return {field: field_places.unknown for field, field_places in places.fields.items()}
 
 
-def _crc_of(data: bytes | BareClip) -> int:
+def _table_crc(data: bytes | BareClip) -> int:
     if isinstance(data, BareClip):
         return data.table.facts.crc32c
     return crc32c(data)

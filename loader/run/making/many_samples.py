@@ -13,7 +13,7 @@ from ...order.slots import Slots
 from ..batch.batch import step_metrics
 from ..batch.columns import BatchRow, Columns, FieldRows
 from ..recipe import generators
-from ..recipe.decode import Payload, ReadyValue, apply_transform, decode_sample, failure, owned
+from ..recipe.decode import Payload, ReadyValue, apply_transform, decode_sample, failure, own_data
 from ..recipe.rank_slots import LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import times_field
@@ -36,7 +36,7 @@ class OneSample:
         fetch: Fetch,
     ) -> None:
         self._plan = recipe.plan
-        self.transforms = [recipe.transform_of(source) for source in range(len(recipe.plan.sources))]
+        self.transforms = [recipe.source_transform(source) for source in range(len(recipe.plan.sources))]
         self._decoders = decoders
         self._fetch = fetch
 
@@ -110,16 +110,16 @@ class OneSample:
         transform = self.transforms[source]
 
         def field_rng(field: str) -> "np.random.Generator":
-            position = generators.position_of(self._plan, slots, row)
+            position = generators.slot_position(self._plan, slots, row)
             return generators.for_decoder(position, field)
 
         options: dict[str, Any] = {}
         # A transform may change or drop what is decoded: before one, nothing may be written into the columns.
         if batch_row is not None and transform is None:
-            options["place_of"] = batch_row.memory_of
+            options["place_of"] = batch_row.value_memory
         try:
             start_s = perf_counter()
-            data = {field: owned(value) for field, value in payload.items()}
+            data = {field: own_data(value) for field, value in payload.items()}
             sample = decode_sample(
                 data,
                 at,
@@ -139,7 +139,7 @@ class OneSample:
             if transform is None:
                 return sample
 
-            position = generators.position_of(self._plan, slots, row)
+            position = generators.slot_position(self._plan, slots, row)
             sample = apply_transform(transform, sample, at, generators.for_transform(position))
             metrics.sample(
                 "transform",
@@ -271,7 +271,7 @@ class ManySamples:
             rows.finish()
         for sample_names, filled_rows in rows_by_names.items():
             columns.put_names(filled_rows, sample_names)
-        step_metrics().spent("collate", put_s + perf_counter() - start_s)
+        step_metrics().add_seconds("collate", put_s + perf_counter() - start_s)
         return bad
 
     def _retry(
@@ -315,7 +315,7 @@ class ManySamples:
         located: LocatedSamples,
         batch_row: BatchRow,
     ) -> None:
-        with step_metrics().timed("collate"):
+        with step_metrics().time_stage("collate"):
             batch_row.put(sample, self.names(located, sample))
 
     def _field_calls(
@@ -348,7 +348,7 @@ class ManySamples:
     ) -> None:
         """Record the seconds of a stage, and the slowest sample of each step. seconds: by sample number."""
         metrics = step_metrics()
-        metrics.spent(stage, sum(seconds.values()))
+        metrics.add_seconds(stage, sum(seconds.values()))
         slowest: dict[int, int] = {}  # step -> sample number
         for number, spent_s in seconds.items():
             step = metrics.steps[0]

@@ -13,7 +13,7 @@ from ...dataset.reading.sample_places import run_starts
 from ...dataset.reading.verified_gathers import GatheredBytes
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, InvalidPlan
-from ...modalities import Decoder, decoder_for
+from ...modalities import Decoder, find_decoder
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
 from ...order.sources.packing import sequence_key
@@ -21,7 +21,7 @@ from ..batch.batch import step_metrics
 from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
 from ..batch.slot_ids import Keys
-from ..batch.substitution import Substitution, masked
+from ..batch.substitution import Substitution, mask_document
 from ..recipe import generators
 from ..recipe.decode import Payload, apply_transform
 from ..recipe.document_pieces import SlotPieces, find_pieces, sequence_address, sequence_crcs
@@ -30,7 +30,7 @@ from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
 from .piece_reads import PieceReads, SinglePiece, packed_views
-from .ragged_rows import planned_rows
+from .ragged_rows import match_rows
 from .sequence_rows import SequenceRows, Values
 from .step_totals import PieceColumns, StepTotals, text_array
 
@@ -74,7 +74,7 @@ class PackedSlots:
         self._is_plain: list[bool] = []
         for own in decoders:
             fields = self._packing.fields
-            self._is_plain.append(all(own.get(field) is decoder_for(field) for field in fields))
+            self._is_plain.append(all(own.get(field) is find_decoder(field) for field in fields))
         # The transform gets whole sequences, so documents are made without it.
         self._make_document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
@@ -85,8 +85,8 @@ class PackedSlots:
         """
         metrics = step_metrics()
         slots = rank_slots.slots
-        with metrics.timed("address"):
-            planned = self._planned_pieces(rank_slots)
+        with metrics.time_stage("address"):
+            planned = self._plan_pieces(rank_slots)
             pieces = self._without_recorded(rank_slots, planned)
             documents = self._locate_documents(pieces)
             column_values = self._read_columns(pieces.documents)
@@ -94,11 +94,11 @@ class PackedSlots:
         sequence_columns = columns
         if self._recipe.transform is not None:
             sequence_columns = Columns(len(columns))
-        with metrics.timed("collate"):
+        with metrics.time_stage("collate"):
             rows = SequenceRows(self._packing, pieces, sequence_columns)
         substitutions = self._read_pieces(rank_slots, pieces, documents, rows)
 
-        with metrics.timed("collate"):
+        with metrics.time_stage("collate"):
             rows.number()
             field_crcs = self._field_crcs(pieces, documents)
             crcs = sequence_crcs(len(columns), pieces, rows.has_values, field_crcs)
@@ -126,14 +126,14 @@ class PackedSlots:
 
     def crcs(self, rank_slots: RankSlots) -> I64:
         """Return the sequences' `DeliveredSamples.crcs`, assuming that no document is corrupt."""
-        pieces = self._without_recorded(rank_slots, self._planned_pieces(rank_slots))
+        pieces = self._without_recorded(rank_slots, self._plan_pieces(rank_slots))
         documents = self._locate_documents(pieces)
         for located in documents:
             self._fetch.fill_unknown_crcs(located)
         field_crcs = self._field_crcs(pieces, documents)
         return sequence_crcs(len(rank_slots), pieces, ~pieces.is_masked, field_crcs)
 
-    def _planned_pieces(self, rank_slots: RankSlots) -> SlotPieces:
+    def _plan_pieces(self, rank_slots: RankSlots) -> SlotPieces:
         """Return the pieces of one step's sequences. Masked: quarantined ones."""
         (step,) = rank_slots.steps
         return find_pieces(self._recipe.plan, step, rank_slots.slots, rank_slots.real_rows)
@@ -206,7 +206,7 @@ class PackedSlots:
                 raise values
             rows.mask(piece)
             slot = int(rank_slots.number[pieces.slot[piece]])
-            substitution = masked(
+            substitution = mask_document(
                 self._recipe.plan,
                 step,
                 pieces.documents,
@@ -233,7 +233,7 @@ class PackedSlots:
             return documents
 
         gathered, fetched = self._fetch.together(located)
-        with step_metrics().timed("collate"):
+        with step_metrics().time_stage("collate"):
             n_copied = np.zeros(
                 len(rows.has_values), np.int64
             )  # [pieces]: fields that are in the piece's row
@@ -272,7 +272,7 @@ class PackedSlots:
             values.append(array[start:stop])
         for ragged in self._packing.ragged:
             name, ragged_dtype, row_shape = ragged
-            rows = planned_rows(ragged, sample[name])
+            rows = match_rows(ragged, sample[name])
             if rows is None:
                 row_sizes = "".join(f", {size}" for size in row_shape)
                 planned = f"{np.dtype(ragged_dtype)} [*{row_sizes}]"
@@ -288,9 +288,9 @@ class PackedSlots:
     ) -> dict[str, Any]:
         view = self._views[slots.source[row]]
         address = sequence_address(view, int(slots.ordinal[row]))
-        transform = self._recipe.transform_of(int(slots.source[row]))
+        transform = self._recipe.source_transform(int(slots.source[row]))
         assert transform is not None
-        place = generators.position_of(self._recipe.plan, slots, row)
+        place = generators.slot_position(self._recipe.plan, slots, row)
         _, source, _, _ = place
         start_s = perf_counter()
         sample = apply_transform(transform, sample, address, generators.for_transform(place))

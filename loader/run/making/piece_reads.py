@@ -7,9 +7,9 @@ import numpy as np
 
 from ...dataset.reading.verified_bucket_reads import PartsOfField
 from ...dataset.shards.address import SampleAddress
-from ...dataset.versions.pack import PieceChecks, checks_of
+from ...dataset.versions.pack import PieceChecks, piece_checks
 from ...errors import Corrupt
-from ...modalities import Decoder, decoder_for
+from ...modalities import Decoder, find_decoder
 from ...order.sources.packing import PackedView
 from ..recipe.document_pieces import SlotPieces
 from ..recipe.rank_slots import LocatedSamples
@@ -49,12 +49,12 @@ class PieceReads:
         stored = recipe.stored  # computed anew at each access
         for number, packed in enumerate(packed_views(recipe)):
             decoder = decoders[number].get(packing.field)
-            has_default_decoder = decoder is decoder_for(packing.field)
+            has_default_decoder = decoder is find_decoder(packing.field)
             # Checksum tables record no SHA-256: with verify="sha256" documents are read whole.
             by_sha256 = stored[number].version.verify == "sha256"
             checks = None
             if has_default_decoder and not packing.side_fields and not by_sha256:
-                checks = checks_of(packed)
+                checks = piece_checks(packed)
             self._checks.append(checks)
 
     def __call__(

@@ -249,7 +249,7 @@ class Prefetch:
         return batch
 
     @property
-    def bound_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Most bytes of batches made ahead: READY_STRIDES strides, and one in progress per worker."""
         if self._each_bytes is None or not self._bound.by_need:
             return self._bound.least
@@ -401,7 +401,7 @@ class Prefetch:
 
     def _free_bytes(self, each_bytes: int) -> int:
         """Return the bytes that the bound leaves, below 0 if it is exceeded. each_bytes: of a batch not yet made."""
-        free_bytes = self.bound_bytes - each_bytes * len(self._ready)
+        free_bytes = self.max_bytes - each_bytes * len(self._ready)
         for steps, future in self._pending:
             if not future.done():  # read once: it may be done a moment later
                 free_bytes -= each_bytes * len(steps)

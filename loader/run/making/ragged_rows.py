@@ -6,7 +6,7 @@ import numpy as np
 
 from ...dataset.reading.verified_gathers import GatheredBytes
 from ...errors import DecodeFailed
-from ...modalities import decoder_for
+from ...modalities import find_decoder
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packing import SEGMENT_IDS, RaggedField
 from ..recipe.document_pieces import SlotPieces
@@ -43,7 +43,7 @@ class RaggedRows:
         pieces: int64 [n], the piece of each document in `data`.
         """
         field = self.fields[name]
-        decode = decoder_for(name)
+        decode = find_decoder(name)
         assert decode is not None  # the field is decoded by default
         is_decoded = np.zeros(len(pieces), np.bool_)
         rows_by_piece = self._rows[name]
@@ -56,7 +56,7 @@ class RaggedRows:
                 value = decode(document, None)
             except DecodeFailed:
                 continue  # decoded again with its sample's name
-            rows = planned_rows(field, value)
+            rows = match_rows(field, value)
             if rows is not None:
                 rows_by_piece[piece] = rows
                 is_decoded[number] = True
@@ -107,7 +107,7 @@ class RaggedRows:
         return fields
 
 
-def planned_rows(
+def match_rows(
     field: RaggedField,
     value: object,
 ) -> np.ndarray | None:

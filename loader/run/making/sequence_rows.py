@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...dataset.reading.verified_gathers import GatheredBytes
-from ...modalities.array import numbered_head
+from ...modalities.array import rows_head
 from ...native import RIGHT, copy_pieces, number_pieces
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing
@@ -85,7 +85,7 @@ class SequenceRows:
         row_nbytes = stored_dtype.itemsize * n_values
         if not stored_dtype.isnative or not row_nbytes:
             return pieces[:0]
-        head = numbered_head(field, stored_dtype, row_shape)
+        head = rows_head(field, stored_dtype, row_shape)
         positions = self._pieces.positions
         n_tokens = positions.tokens[pieces]
         start = positions.start[pieces]

@@ -62,7 +62,7 @@ class StepTotals:
         packing = recipe.plan.pack
         assert packing is not None
         self._recipe = recipe
-        summed = packing.summed_columns
+        summed = packing.sum_columns
         summed_types = {name: kind for name, kind in packing.columns if name in summed}
         self._read_columns = PieceColumns(
             recipe,

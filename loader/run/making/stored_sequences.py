@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import InvalidSample
-from ...modalities.array import numbered_head
+from ...modalities.array import rows_head
 from ...native import RIGHT, copy_pieces
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packing import STARTS
@@ -13,7 +13,7 @@ from ..batch.columns import Columns
 from ..batch.slot_ids import Keys
 from ..recipe.decode import SequenceLayout
 from ..recipe.recipe import Recipe
-from ..recipe.sequence_layout import LAYOUT_DTYPES, STARTS_DTYPE, fits, lay_out, number_rows
+from ..recipe.sequence_layout import LAYOUT_DTYPES, STARTS_DTYPE, fits, number_rows, split_sequence
 
 if TYPE_CHECKING:
     from .each_sample import TakeSample
@@ -26,7 +26,7 @@ class StoredSequences:
         transform = recipe.transform
         assert isinstance(transform, SequenceLayout)
         self._field = transform.field
-        self._head = numbered_head(STARTS, STARTS_DTYPE)
+        self._head = rows_head(STARTS, STARTS_DTYPE)
         self._names = tuple(f"{transform.field}.{suffix}" for suffix in LAYOUT_DTYPES)
 
     def __call__(self, columns: Columns, keys: Keys) -> None:
@@ -46,7 +46,7 @@ class StoredSequences:
         """Return a function that lays out a sample and passes it to `take`."""
 
         def take_stored(row: int, sample: dict[str, Any]) -> object:
-            return take(row, lay_out(sample, self._field))
+            return take(row, split_sequence(sample, self._field))
 
         return take_stored
 
@@ -112,7 +112,7 @@ class StoredSequences:
         for row in rows.tolist():
             sample = {self._field: tokens[row], STARTS: starts[row]}
             try:
-                fields = lay_out(sample, self._field)
+                fields = split_sequence(sample, self._field)
             except InvalidSample as error:
                 raise InvalidSample(f"sample {keys()[row]!r}: {error}") from error
             for name in self._names:

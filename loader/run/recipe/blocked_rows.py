@@ -13,7 +13,7 @@ import numpy as np
 from ...dataset.reading.verified_bucket_reads import FieldPart, PartsOfField, raise_corrupt
 from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress, crc_text
 from ...errors import Corrupt, DecodeFailed
-from ...modalities.array import layout_of
+from ...modalities.array import npy_layout
 from ...modalities.row_blocks import SUFFIX, RowBlocks, RowIndexer, has_rows
 from ...modalities.video.packet_pages import PacketPage, PacketPages, joined
 from ...modalities.video.packet_table import SUFFIX as PACKETS
@@ -177,7 +177,7 @@ class BlockedRows:
             last = flat == len(self) - 1
             out[first], out[last] = self.times[which[first]], self.times[-1]
             unread = ~(first | last)
-        for values, start, here in self._blocks_of(which, unread):
+        for values, start, here in self._group_blocks(which, unread):
             out[here] = values[flat[here] - start]
         if numbers.ndim:
             return out.reshape(*numbers.shape, *self.shape[1:])
@@ -191,13 +191,13 @@ class BlockedRows:
         which = np.searchsorted(self.times[:-1], flat, side="right") - 1
         out = np.where(which < 0, 0, len(self))
         inside = (which >= 0) & (flat < self.times[-1])
-        for values, start, here in self._blocks_of(which, inside):
+        for values, start, here in self._group_blocks(which, inside):
             out[here] = start + np.searchsorted(values, flat[here], side="right")
         if sought.ndim:
             return out.reshape(sought.shape)
         return int(out[0])
 
-    def _blocks_of(self, which: I64, chosen: np.ndarray) -> Iterator[tuple[Any, int, I64]]:
+    def _group_blocks(self, which: I64, chosen: np.ndarray) -> Iterator[tuple[Any, int, I64]]:
         """Yield (rows of a block, number of its first, places of the block among the chosen of `which`)."""
         blocks = self._source.blocks(which[chosen])
         places = np.flatnonzero(chosen)
@@ -212,17 +212,17 @@ def index_field(address: SampleAddress, field: str, readers: Readers) -> RowBloc
 
     Raises: Corrupt; DecodeFailed.
     """
-    return retry_corrupt(partial(_indexed, address, field, readers))
+    return retry_corrupt(partial(_index_field, address, field, readers))
 
 
-def _indexed(address: SampleAddress, field: str, readers: Readers) -> RowBlocks | None:
+def _index_field(address: SampleAddress, field: str, readers: Readers) -> RowBlocks | None:
     place = address.fields[field]
     indexer: RowIndexer | None = None
     for at in range(0, place.nbytes, PIECE_BYTES):
         part = FieldPart(at, min(PIECE_BYTES, place.nbytes - at), UNKNOWN_CRC)
         ((data,),) = readers.parts([PartsOfField(address, field, [[part]])], raise_corrupt)
         if indexer is None:
-            layout = layout_of(data)
+            layout = npy_layout(data)
             if not has_rows(layout) or len(layout.head) + layout.nbytes != place.nbytes:
                 return None  # read whole, which raises if its size is wrong
             indexer = RowIndexer(layout)
@@ -247,16 +247,16 @@ def rows_in_blocks(
         if is_clock:
             back = np.flatnonzero(rows[1:] <= rows[:-1])
             if len(back):
-                row = blocks.rows_of(number).start + int(back[0]) + 1
+                row = blocks.block_range(number).start + int(back[0]) + 1
             else:
-                row = blocks.rows_of(number).stop
+                row = blocks.block_range(number).stop
             assert blocks.times is not None
             if len(back) or (row < len(blocks) and rows[-1] >= blocks.times[number + 1]):
                 raise DecodeFailed(f"a clock does not ascend: row {row}")
         return rows
 
     def name(number: int) -> str:
-        rows = blocks.rows_of(number)
+        rows = blocks.block_range(number)
         return f"block {number} (rows {rows.start} to {rows.stop - 1}) of {field}{SUFFIX}"
 
     source = BlockSource(address, field, cache, blocks.part, parse, name)

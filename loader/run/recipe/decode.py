@@ -19,13 +19,13 @@ from ...errors import (
     PenstockError,
     TransformFailed,
 )
-from ...modalities import Decoder, decoder_for, draws, placing
+from ...modalities import Decoder, draws, find_decoder, placing
 from ...modalities.array import is_array
 from ...modalities.fields import Place, is_of_code, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from ...native import copy_bytes
-from .video_packet_reads import BareClip, Group, WholeClip, group_of, times_field
+from .video_packet_reads import BareClip, Group, WholeClip, field_group, times_field
 
 Called = Callable[..., Any]
 
@@ -113,9 +113,9 @@ class SequenceLayout:
 
     def __call__(self, sample: Mapping[str, Any], rng: object = None) -> dict[str, Any]:
         """Return the sample without `starts.npy`, and with the fields of its layout. Raises: InvalidSample."""
-        from .sequence_layout import lay_out  # only for stored sequences
+        from .sequence_layout import split_sequence  # only for stored sequences
 
-        return lay_out(sample, self.field)
+        return split_sequence(sample, self.field)
 
     def __repr__(self) -> str:
         return f"laid_out({self.field!r})"
@@ -156,7 +156,7 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
     """
     if decode is False:
         return {}
-    chosen = {field: decoder_for(field) for field in fields}
+    chosen = {field: find_decoder(field) for field in fields}
     if decode is True:
         return chosen
     if not isinstance(decode, Mapping) or not all(
@@ -179,7 +179,7 @@ Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
 """Field -> data to decode. A memoryview shares memory: see `owned`."""
 
 
-def owned(
+def own_data(
     data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
 ) -> bytes | BareClip | WholeClip | ReadyValue:
     """Return data that a decoder may keep."""
@@ -214,7 +214,7 @@ def decode_sample(
                 out[field] = value.decoded(place_of(field))
                 _add_times(out, field, decoder, value.choice)
             elif isinstance(decoder, VideoDecoder):
-                out.update(_decode_videos(group_of(field, by_field, data), data, by_field, rng_of))
+                out.update(_decode_videos(field_group(field, by_field, data), data, by_field, rng_of))
             elif decoder is None:
                 out[field] = value
             elif placing(decoder):
@@ -268,11 +268,13 @@ def _decode_videos(
     rngs = {field: rng_of(field) for field in group}
     chosen: dict[str, Choice] = {}
 
-    def noted(timelines: Mapping[str, Timeline]) -> Mapping[str, Choice]:
+    def note_choices(timelines: Mapping[str, Timeline]) -> Mapping[str, Choice]:
         chosen.update(choose(ours, timelines, rngs))
         return chosen
 
-    out: dict[str, Any] = load("video.decode:read_whole")({field: data[field] for field in group}, noted)
+    out: dict[str, Any] = load("video.decode:read_whole")(
+        {field: data[field] for field in group}, note_choices
+    )
     for field, choice in chosen.items():
         _add_times(out, field, by_field[field], choice)
     return out

@@ -30,7 +30,7 @@ class Picked(NamedTuple):
     """float64 [k]: share of the next value, for "linear"."""
 
 
-def checked_clock(clock: Any, n: int) -> I64:
+def check_clock(clock: Any, n: int) -> I64:
     """Return a clock, int64 [n]. Raises: DecodeFailed unless it ascends strictly."""
     if not isinstance(clock, np.ndarray):
         raise DecodeFailed(f"a clock is {type(clock).__name__}; int64 [{n}] is needed, a time for each row")
@@ -48,7 +48,7 @@ def checked_clock(clock: Any, n: int) -> I64:
     return clock
 
 
-def checked_times(times: I64) -> I64:
+def check_times(times: I64) -> I64:
     """Return the times of a clock's blocks. Raises: DecodeFailed unless they ascend."""
     # The last two are the first and the last row of the last block, which may have one row.
     descents = np.flatnonzero(times[1:-1] <= times[:-2])
@@ -68,14 +68,14 @@ def _check_range(clock: I64) -> None:
 
 
 def frame_times(timeline: Timeline) -> I64:
-    return ns_of(timeline.times, timeline.time_base)
+    return ticks_ns(timeline.times, timeline.time_base)
 
 
 def end_ns(video: Timeline | StreamFacts) -> int:
-    return int(ns_of(np.array([video.end_pts], np.int64), video.time_base)[0])
+    return int(ticks_ns(np.array([video.end_pts], np.int64), video.time_base)[0])
 
 
-def ns_of(ticks: I64, base: Fraction) -> I64:
+def ticks_ns(ticks: I64, base: Fraction) -> I64:
     """Return int64 nanoseconds, rounded down, at most 2^62 from zero. base: seconds of a tick."""
     numerator = base.numerator
     denominator = base.denominator
@@ -161,7 +161,7 @@ def too_old(age: I64, max_age_ns: int | None) -> np.ndarray:
     return np.asarray(age > max_age_ns)
 
 
-def values_at(stream: Any, picked: Picked) -> np.ndarray:
+def stream_values(stream: Any, picked: Picked) -> np.ndarray:
     """Return a stream's values, [k, ...] in its dtype. stream: an array, or `BlockedRows` of one."""
     values: np.ndarray = stream[picked.number]
     if picked.share is None or not picked.share.any():

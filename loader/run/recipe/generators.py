@@ -15,7 +15,7 @@ Place = tuple[int, str, int, int]
 """Key of a sample's generators: seed, source, epoch, version ordinal."""
 
 
-def position_of(plan: Plan, slots: Slots, slot: int) -> Place:
+def slot_position(plan: Plan, slots: Slots, slot: int) -> Place:
     source = plan.source_names[int(slots.source[slot])]
     return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
 

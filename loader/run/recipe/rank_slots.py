@@ -198,7 +198,7 @@ def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
     if recipe.recorded is not None:
         for step, (start, stop) in zip(steps, pairwise(stacked.starts), strict=True):
             rows_of_step = slice(start, stop)
-            recipe.recorded.lay_in(step, stacked.slots.part(rows_of_step), stacked.number[rows_of_step])
+            recipe.recorded.apply_step(step, stacked.slots.part(rows_of_step), stacked.number[rows_of_step])
     return RankSlots(
         steps=steps,
         slots=stacked.slots,
@@ -317,7 +317,7 @@ class Locate:
         """Return the samples in `real_rows` slots, one look-up per kind. run: `map`, or a thread pool's."""
         out = []
         for kind, of, numbers, rows in self._by_kind(slots, real_rows):
-            places = kind.lookup.places(numbers, self._stored(kind, slots.ordinal[rows]), run)
+            places = kind.lookup.places(numbers, self._stored_ordinals(kind, slots.ordinal[rows]), run)
             out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
         return out
 
@@ -326,7 +326,9 @@ class Locate:
         out = []
         try:
             for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
-                places = kind.lookup.cached_places(numbers, self._stored(kind, slots.ordinal[rows]))
+                places = kind.lookup.find_cached_places(
+                    numbers, self._stored_ordinals(kind, slots.ordinal[rows])
+                )
                 if places is None:
                     return None
                 out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
@@ -334,7 +336,7 @@ class Locate:
             return None
         return out
 
-    def _stored(self, kind: SourceKind, ordinals: I64) -> I64:
+    def _stored_ordinals(self, kind: SourceKind, ordinals: I64) -> I64:
         windows = self._windows[kind.sources[0]]
         if windows is None:
             return ordinals

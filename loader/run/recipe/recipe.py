@@ -107,12 +107,12 @@ class RecordedSubstitutions:
     def choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
         self._chosen[step] = dict(chosen)
 
-    def _of(self, step: int) -> dict[int, SlotEntries]:
+    def _step_entries(self, step: int) -> dict[int, SlotEntries]:
         return self._steps.get(step, {}) | self._chosen.get(step, {})
 
-    def lay_in(self, step: int, slots: Slots, number: I64) -> None:
+    def apply_step(self, step: int, slots: Slots, number: I64) -> None:
         """Write a step's substitutes into its slots. number: int64, each slot's number in the batch."""
-        for slot, (attempt, _) in self._of(step).items():
+        for slot, (attempt, _) in self._step_entries(step).items():
             for row in np.flatnonzero(number == slot).tolist():
                 source = int(slots.source[row])
                 place = int(slots.position[row])
@@ -127,7 +127,7 @@ class RecordedSubstitutions:
 
         number: int64 [pieces], slot in the batch. document: int64 [pieces], version ordinal.
         """
-        known = self._of(step)
+        known = self._step_entries(step)
         pairs = zip(number.tolist(), document.tolist(), strict=True)
         return np.array(
             [ordinal in known.get(slot, SlotEntries()).masked for slot, ordinal in pairs], np.bool_
@@ -262,7 +262,7 @@ class Recipe:
             decoder in CHEAP or getattr(decoder, "__module__", None) == array.__name__ for decoder in used
         )
 
-    def transform_of(self, source: int) -> Transform | None:
+    def source_transform(self, source: int) -> Transform | None:
         bucket = list(self.plan.sources.values())[source].bucket
         choice: Transform | None = of_bucket(self.transform, bucket, "transform")
         return choice
@@ -330,7 +330,7 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
         raise InvalidRuntime(
             f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps="
         )
-    limit = plan.stream_of(names[0]).epoch_start(epochs)
+    limit = plan.stream_stages(names[0]).epoch_start(epochs)
     last = plan.step_of(names[0], limit - 1)
     assert last is not None  # the last segment has no end, and the only source has a weight in it
     # (with "mask" the plan itself pads)
@@ -347,7 +347,7 @@ def steps_of_run(end: int | None) -> int:
     return end
 
 
-def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
+def check_word(name: str, value: object, accepted: Sequence[str]) -> None:
     """Raise InvalidRuntime for an argument that is none of the accepted words."""
     if value not in accepted:
         words = ", ".join(map(repr, accepted))

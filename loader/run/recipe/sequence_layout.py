@@ -22,7 +22,7 @@ LAYOUT_DTYPES = {
 _REMEDY = "pack the documents again with penstock pack"
 
 
-def lay_out(sample: Mapping[str, Any], field: str) -> dict[str, Any]:
+def split_sequence(sample: Mapping[str, Any], field: str) -> dict[str, Any]:
     """Return a sample without its starts, and with the fields of its layout. Raises: InvalidSample."""
     if field not in sample or STARTS not in sample:
         names = list(sample)
@@ -32,7 +32,7 @@ def lay_out(sample: Mapping[str, Any], field: str) -> dict[str, Any]:
     # A decoder of the user may return a tensor or a list.
     shape = np.shape(sample[field])
     length = shape[0]
-    starts = checked_starts(sample[STARTS], length)
+    starts = check_starts(sample[STARTS], length)
     arrays = {}
     for suffix, dtype in LAYOUT_DTYPES.items():
         arrays[suffix] = np.zeros((1, length), dtype)
@@ -52,7 +52,7 @@ def lay_out(sample: Mapping[str, Any], field: str) -> dict[str, Any]:
     return fields
 
 
-def checked_starts(value: object, length: int) -> np.ndarray:
+def check_starts(value: object, length: int) -> np.ndarray:
     """Return int32 [n + 1] from an array or its file. Raises: InvalidSample unless they fit a sequence of `length`."""
     starts = value
     if isinstance(value, bytes | memoryview):

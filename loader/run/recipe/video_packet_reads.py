@@ -110,17 +110,17 @@ class WholeClip:
         return read[""]
 
 
-def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
+def field_group(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
     """Return the video fields chosen together with `field`, the leader first, or ()."""
     decoder = decoders.get(field)
     if not isinstance(decoder, VideoDecoder):
         return ()
     leader = decoder.leader or field
-    rest = (other for other in fields if leader_of(decoders.get(other)) == leader)
+    rest = (other for other in fields if decoder_leader(decoders.get(other)) == leader)
     return (leader, *rest)
 
 
-def leader_of(decoder: Decoder | None) -> str | None:
+def decoder_leader(decoder: Decoder | None) -> str | None:
     if isinstance(decoder, VideoDecoder):
         return decoder.leader
     return None
@@ -130,7 +130,7 @@ def times_field(field: str) -> str:
     return f"{field}.times"
 
 
-def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
+def video_groups(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
     """Return the groups of a view's video fields. Raises: InvalidRuntime for an invalid leader or a name clash."""
     for field in view.fields:
         decoder = decoders.get(field)
@@ -143,19 +143,19 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
                 f"{field!r} has packets without a container, which are found by {field + SUFFIX!r}, and "
                 f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}"
             )
-        leader = leader_of(decoder)
+        leader = decoder_leader(decoder)
         if leader is None:
             continue
         if leader not in view.fields:
             raise InvalidRuntime(
                 f"decode[{field!r}] = video(at={leader!r}), but the view selects {list(view.fields)}; select it too"
             )
-        if not isinstance(decoders.get(leader), VideoDecoder) or leader_of(decoders[leader]) is not None:
+        if not isinstance(decoders.get(leader), VideoDecoder) or decoder_leader(decoders[leader]) is not None:
             raise InvalidRuntime(
                 f"decode[{field!r}] = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
                 "place; let all follow one field"
             )
-    groups = (group_of(field, decoders, view.fields) for field in view.fields)
+    groups = (field_group(field, decoders, view.fields) for field in view.fields)
     return list(dict.fromkeys(group for group in groups if group))
 
 
@@ -204,7 +204,7 @@ def read_samples(
     for i, address in enumerate(first):
         for group in ready[i] if i not in bad else ():
             try:
-                chosen = _chosen(i, group, decoders, addresses[i], address, read[i], rng_of)
+                chosen = _choose_clips(i, group, decoders, addresses[i], address, read[i], rng_of)
             except DecodeFailed as error:
                 bad[i] = error
                 break
@@ -287,7 +287,7 @@ def _first_round(
     return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
 
 
-def _chosen(
+def _choose_clips(
     sample: int,
     group: Group,
     decoders: Mapping[str, Decoder],
@@ -326,11 +326,11 @@ def packet_table(
         table = read_packets(data)
     except DecodeFailed as error:
         raise DecodeFailed(f"{with_tables.describe(field + SUFFIX)}: {error}") from error
-    check_table_of(table.facts, field, address, with_tables)
+    check_table_address(table.facts, field, address, with_tables)
     return table
 
 
-def check_table_of(
+def check_table_address(
     facts: StreamFacts, field: str, address: SampleAddress, with_tables: SampleAddress
 ) -> None:
     """Raise DecodeFailed unless a packet table is of the address's video."""

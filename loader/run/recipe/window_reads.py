@@ -10,9 +10,9 @@ import numpy as np
 from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress
 from ...dataset.versions.view_columns import SampleColumns
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime, InvalidSample
-from ...modalities import Decoder, decoder_for
+from ...modalities import Decoder, find_decoder
 from ...modalities.array import clock_field, is_array
-from ...modalities.language import text_at
+from ...modalities.language import active_text
 from ...modalities.video.depth import DepthScale
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
@@ -24,7 +24,7 @@ from ...order.sources.window_view import WindowView, n_windows
 from . import generators
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
 from .decode import ReadyValue
-from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, too_old, values_at
+from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, stream_values, too_old
 from .rank_slots import LocatedSamples
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
 from .windowed_episodes import EpisodeReads, WindowedEpisode, n_frames
@@ -76,7 +76,7 @@ class WindowReads:
 
     def _check(self, known: Sequence[str]) -> None:
         for field in self._streams:
-            if self._decoders.get(field) is not decoder_for(field):
+            if self._decoders.get(field) is not find_decoder(field):
                 raise InvalidRuntime(
                     f"decode[{field!r}]: windows take rows of the array; leave its decoder as it is"
                 )
@@ -222,7 +222,7 @@ class WindowReads:
         if clock is not None:
             sample[ANCHOR_NS] = ReadyValue(int(clock[row]))
             if layout.text:
-                sample[TEXT] = ReadyValue(text_at(episode.texts, int(clock[row])))
+                sample[TEXT] = ReadyValue(active_text(episode.texts, int(clock[row])))
         sample[ROW] = ReadyValue(row)
         if layout.columns:
             sample |= self._column_values(address)
@@ -243,7 +243,7 @@ class WindowReads:
         """Return a stream's values. Raises: DecodeFailed for "linear" of other values than floats; BlocksMissing."""
         if self._layout.rule.get(field) == "linear" and stream.dtype.kind != "f":
             raise DecodeFailed(f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only")
-        return values_at(stream, picked)
+        return stream_values(stream, picked)
 
     def with_blocks(self, call: Callable[[], T], readers: Readers) -> T:
         """Return `call()`, which may need blocks: they are read, and it is called again."""
@@ -345,12 +345,12 @@ class WindowSlots:
     def __call__(
         self, slots: Slots, located: LocatedSamples, readers: Readers
     ) -> tuple[dict[int, dict[str, Any]], dict[int, Corrupt]]:
-        def rng_of(number: int, field: str) -> np.random.Generator:
-            place = generators.position_of(self._plan, slots, int(located.rows[number]))
+        def field_rng(number: int, field: str) -> np.random.Generator:
+            place = generators.slot_position(self._plan, slots, int(located.rows[number]))
             return generators.for_decoder(place, field)
 
         places = located.places
-        read, crcs = self._reads(slots.ordinal[located.rows], places.addresses(), rng_of, readers)
+        read, crcs = self._reads(slots.ordinal[located.rows], places.addresses(), field_rng, readers)
         for field, at in places.fields.items():
             for number in at.unknown.tolist():
                 at.crc32c[number] = crcs[number].get(field, UNKNOWN_CRC)

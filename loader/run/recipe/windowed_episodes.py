@@ -11,7 +11,7 @@ from ...dataset.reading.verified_bucket_reads import FieldPart, PartsOfField
 from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, crc_text
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed
-from ...modalities import decoder_for
+from ...modalities import find_decoder
 from ...modalities.fields import last_word
 from ...modalities.language import FIELD as LANGUAGE
 from ...modalities.language import ActiveText, active_texts
@@ -24,8 +24,8 @@ from ...modalities.video.timeline import Timeline
 from ...order.sources.window_view import WindowView
 from ...storage.threads import ByteLru
 from .blocked_rows import BlockCache, BlockedRows, PagedVideo, index_field, rows_in_blocks
-from .episode_clocks import checked_clock, checked_times, end_ns, frame_times, ns_of
-from .video_packet_reads import Readers, check_table_of, packet_table, table_places
+from .episode_clocks import check_clock, check_times, end_ns, frame_times, ticks_ns
+from .video_packet_reads import Readers, check_table_address, packet_table, table_places
 
 EPISODES_BYTES = 256 * 2**20
 """Bytes of recent episodes that a process caches for each source: clocks, streams and packet tables."""
@@ -109,7 +109,7 @@ class EpisodeReads:
             return episodes
         bad: dict[int, Corrupt] = {}
         places = self._places(missing, readers)
-        indexed = [self._indexed(at, readers) for at in places]
+        indexed = [self._index_rows(at, readers) for at in places]
         asked = [
             replace(at, fields={f: p for f, p in at.fields.items() if self._is_whole(f, at, own)})
             for at, own in zip(places, indexed, strict=True)
@@ -122,7 +122,7 @@ class EpisodeReads:
             if isinstance(own, Corrupt):
                 episodes[address.ordinal] = own
                 continue
-            episode = bad.get(number) or self._parsed(address, at, data, pages[number], own)
+            episode = bad.get(number) or self._parse_episode(address, at, data, pages[number], own)
             episodes[address.ordinal] = episode
             if isinstance(episode, WindowedEpisode):
                 self._episodes.put(address.ordinal, episode, episode.nbytes)
@@ -150,7 +150,7 @@ class EpisodeReads:
         array = at.fields.get(field)
         return rows is not None and array is not None and rows.nbytes > 0 and array.nbytes > self._blocks_from
 
-    def _indexed(self, at: SampleAddress, readers: Readers) -> dict[str, RowBlocks] | Corrupt:
+    def _index_rows(self, at: SampleAddress, readers: Readers) -> dict[str, RowBlocks] | Corrupt:
         indexed: dict[str, RowBlocks] = {}
         try:
             for field in sorted(self._may_index):
@@ -206,7 +206,7 @@ class EpisodeReads:
             waiting = later
         return pages, whole
 
-    def _parsed(
+    def _parse_episode(
         self,
         address: SampleAddress,
         at: SampleAddress,
@@ -231,7 +231,7 @@ class EpisodeReads:
             videos: dict[str, PacketPage | PagedVideo] = {}
             for field in self._videos:
                 if field in pages:
-                    check_table_of(pages[field].facts, field, address, at)
+                    check_table_address(pages[field].facts, field, address, at)
                     videos[field] = PagedVideo(at, field, pages[field], self.blocks, frame_times)
                     crcs[field] = pages[field].facts.crc32c
                     continue
@@ -294,7 +294,7 @@ def _row_blocks(field: str, data: Mapping[str, bytes], at: SampleAddress) -> Row
 def _array(field: str, data: Mapping[str, bytes], at: SampleAddress) -> np.ndarray:
     if field not in data:
         raise DecodeFailed(f"{at.describe()} has no field {field!r}")
-    decoder: Any = decoder_for(field)
+    decoder: Any = find_decoder(field)
     try:
         array: np.ndarray = decoder(data[field], None)
     except DecodeFailed as error:
@@ -313,19 +313,19 @@ def n_frames(video: PacketPage | PagedVideo) -> int:
 
 def _video_clock(video: PacketPage | PagedVideo) -> Any:
     if isinstance(video, PagedVideo):
-        return video.clock(ns_of(video.pages.pts, video.facts.time_base))
+        return video.clock(ticks_ns(video.pages.pts, video.facts.time_base))
     return frame_times(video.timeline)
 
 
 def _clock(clock: Any, at: SampleAddress, name: str, n: int) -> Any:
     try:
         if not isinstance(clock, BlockedRows):
-            return checked_clock(clock, n)
+            return check_clock(clock, n)
         if clock.times is None or len(clock) != n:
             raise DecodeFailed(
                 f"a clock is {clock.dtype} {list(clock.shape)}; int64 [{n}] is needed, a time for each row"
             )
-        checked_times(clock.times)
+        check_times(clock.times)
         return clock
     except DecodeFailed as error:
         raise DecodeFailed(f"{at.describe(name)}: {error}") from None

@@ -142,7 +142,7 @@ def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
     return -(-largest // micro_batch)
 
 
-def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
+def check_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     """Return micro_batch as an int.
 
     Raises: InvalidRuntime for another value, with `collate=` of a dataset, or if a rank would get an empty micro batch
@@ -169,7 +169,7 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     return number
 
 
-def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
+def count_micros(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
     """Return a rank's micro batches in all steps before `end`."""
     steps: Counter[int] = Counter()
     ends: Mapping[Any, int] = {None: end}

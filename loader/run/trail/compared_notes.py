@@ -47,7 +47,7 @@ class ComparedNotes:
         return asdict(self)
 
 
-def compared_notes(
+def compare_notes(
     first: RunTrail,
     second: RunTrail,
 ) -> ComparedNotes:

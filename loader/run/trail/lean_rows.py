@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...dataset.tables.parquet import integers, parse_table
-from .row_objects import StoredRows, joined_tables, rows_of_rank
-from .step_rows import NOTE, SCHEMA, typed_rows
+from .row_objects import StoredRows, join_tables, rows_of_rank
+from .step_rows import NOTE, SCHEMA, cast_rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -95,7 +95,7 @@ def _add_place(
     place: _Place,
     of_place: _PlaceRows,
 ) -> None:
-    joined = joined_tables(of_place.tables)
+    joined = join_tables(of_place.tables)
     steps = integers(joined["step"])
     ranges = _step_ranges(of_place.n_rows, steps)
     rows.step_ranges.update(ranges)
@@ -134,7 +134,7 @@ def _batch_candidates(samples: Mapping[_Rank, dict[str, pa.Table]]) -> "pl.DataF
     """Return the candidates of a batch. samples: rank -> object -> its samples."""
     frames = [no_samples()]
     for rank, tables in samples.items():
-        joined = joined_tables(tables)
+        joined = join_tables(tables)
         frame = rows_of_rank(joined, *rank)
         n_samples = frame[_LARGEST].list.len()
         listed = frame.filter(n_samples > 0)
@@ -218,7 +218,7 @@ class _Footers:
             self.columns,
         )
         if not table.schema.equals(self._known):  # most objects of a run have the same columns
-            table = typed_rows(
+            table = cast_rows(
                 table,
                 stored.where,
                 self.left_out,

@@ -13,8 +13,8 @@ from ...errors import ObjectNotFound
 from ...storage.mirror import primary_of
 from ...storage.threads import Together
 from .lean_rows import candidates, lean_rows, no_rows_without_samples, no_samples
-from .read_trail import RunTrail, arranged_rows, listed_log, log_starts
-from .row_objects import RowObjects, StoredRows, rows_frame, stored_object
+from .read_trail import RunTrail, arrange_rows, list_log, log_starts
+from .row_objects import RowObjects, StoredRows, parse_object_name, rows_frame
 from .trail import trail_folder
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def read_lean_trail(
 ) -> LeanTrail:
     """Return the run log of a run. Costs, raises, and uses `known`, as `read_trail`."""
     store = primary_of(root.store)
-    listed = listed_log(store, run, known)
+    listed = list_log(store, run, known)
     if known is not None and listed.objects == known.objects:
         return known
     base = known
@@ -56,7 +56,7 @@ def read_lean_trail(
     return LeanTrail(
         run=run,
         starts=starts,
-        steps=arranged_rows([base.steps], new.frames),
+        steps=arrange_rows([base.steps], new.frames),
         objects=listed.objects,
         largest=candidates([base.largest, *new.largest]),
         step_ranges={**base.step_ranges, **new.step_ranges},
@@ -75,7 +75,7 @@ def no_lean_trail(run: str) -> LeanTrail:
     )
 
 
-def stored_rows(
+def read_step_rows(
     root: Root,
     trail: LeanTrail,
     step: int,
@@ -98,7 +98,7 @@ def stored_rows(
                 blob = coming.get(key)
             except ObjectNotFound:
                 continue
-            stored = stored_object(
+            stored = parse_object_name(
                 store,
                 folder,
                 name,
@@ -108,5 +108,5 @@ def stored_rows(
     if not objects:
         return trail.steps.clear()
     frame = rows_frame(objects)
-    rows = arranged_rows([], [frame])
+    rows = arrange_rows([], [frame])
     return rows.filter(rows["step"] == step)

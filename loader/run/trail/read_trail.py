@@ -93,7 +93,7 @@ class RunTrail:
 
         Compares repeats of one rank at one world size, and global batches of all world sizes.
         """
-        chosen = replace(self, steps=self._repeated())
+        chosen = replace(self, steps=self._repeats())
         of_ranks = _steps_of_two_digests(chosen.steps, _PLACE_OF_TRY)
         of_batches = _steps_of_two_digests(chosen.whole, ["step"])
         return tuple(sorted(of_ranks | of_batches))
@@ -107,11 +107,11 @@ class RunTrail:
         if not notes:
             return ()
         several = [pl.col(name).drop_nulls().n_unique() > 1 for name in notes]
-        tries = self._repeated().group_by(_PLACE_OF_TRY).agg(several)
+        tries = self._repeats().group_by(_PLACE_OF_TRY).agg(several)
         steps = tries.filter(pl.any_horizontal(notes))["step"]
         return tuple(steps.unique().sort().to_list())
 
-    def _repeated(self) -> "pl.DataFrame":
+    def _repeats(self) -> "pl.DataFrame":
         """Return all rows of the steps that a rank made twice."""
         # [rows, 2], sorted: a rank's tries of a step are neighbours.
         places = self.steps.select("step", "rank").to_numpy()
@@ -140,7 +140,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     read. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency if polars is missing.
     """
     store = primary_of(root.store)
-    listed = listed_log(store, run, known)
+    listed = list_log(store, run, known)
     if known is not None and known.objects == listed.objects:
         return known
     earlier = []
@@ -168,7 +168,7 @@ class ListedLog:
     """Those with rows to read."""
 
 
-def listed_log(store: Store, run: str, known: RunTrail | None) -> ListedLog:
+def list_log(store: Store, run: str, known: RunTrail | None) -> ListedLog:
     """List a run log. Raises: RunNotFound; InvalidName; StoreError."""
     folder = trail_folder(check_run_name(run))
     keys = [key.removeprefix(folder) for key in list_keys(store, folder)]
@@ -262,10 +262,10 @@ def trail_runs(store: Store) -> list[str]:
 def read_rows(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
     check_polars()
     new = list(RowObjects(store, folder).frames(names))
-    return arranged_rows(known or [no_rows()], new)
+    return arrange_rows(known or [no_rows()], new)
 
 
-def arranged_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl.DataFrame":
+def arrange_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl.DataFrame":
     """Return the rows of some frames in the order of `RunTrail.steps`, without repeats.
 
     known: earlier results, which are ordered. Empties `new`.
@@ -282,7 +282,7 @@ def arranged_rows(known: "list[pl.DataFrame]", new: "list[pl.DataFrame]") -> "pl
     steps = pl.concat(parts, how="diagonal")
     parts.clear()
     if not is_ordered:
-        steps = _ordered(steps)
+        steps = _sort_steps(steps)
     if steps.n_chunks() > most_chunks:
         _make_contiguous(steps)
     pa.default_memory_pool().release_unused()
@@ -316,7 +316,7 @@ def _make_contiguous(steps: "pl.DataFrame") -> None:
         steps.replace_column(number, steps[column].rechunk())
 
 
-def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
+def _sort_steps(steps: "pl.DataFrame") -> "pl.DataFrame":
     import polars as pl
 
     places = [steps[name].to_numpy() for name in _PLACE]

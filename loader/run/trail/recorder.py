@@ -22,8 +22,8 @@ from ...storage.threads import LEAVE_S, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .slot_columns import tensor_crcs
-from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_bytes
-from .trail import StartRecord, Trail, start_of, trail_folder
+from .step_rows import PerSample, StepRow, copy_row, rows_bytes, snapshot, snapshot_per_sample
+from .trail import StartRecord, Trail, start_record, trail_folder
 
 SECONDS = 60.0
 GAP_S = 1.0
@@ -37,7 +37,7 @@ MAX_NOTES = 200
 _log = logging.getLogger(__name__)
 
 
-def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
+def begin_recorder(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
     if isinstance(trail, RunRecorder):
         return trail.begin(recipe, epochs)
     if not isinstance(trail, Trail):
@@ -103,10 +103,12 @@ class Recorder:
         row = self._rows[-1]  # (the writer keeps the last one)
         batch_size = self._noted_plan.batch_size(row.step)
         first = rank_slice(batch_size, self._world.rank, self._world.world_size).start
-        numbers = {name: held(name, value) for name, value in values.items()}
+        numbers = {name: snapshot(name, value) for name, value in values.items()}
         lists = {
             (name, first + self._first): PerSample(
-                values=held_per_sample(name, value, self._n), first_slot=first + self._first, real=self._real
+                values=snapshot_per_sample(name, value, self._n),
+                first_slot=first + self._first,
+                real=self._real,
             )
             for name, value in per_sample.items()
         }
@@ -154,16 +156,16 @@ class Recorder:
         interval_s = max(SECONDS, self._world.world_size / 10)
         gap_s = max(GAP_S, self._world.world_size / 10)
         try:
-            self._recorded_start()
+            self._record_start()
         except Exception as error:  # noqa: BLE001 - no trail may end a training
-            self._failed([], error)
+            self._note_failure([], error)
         while not self._ended:
             self._wake.wait(interval_s)
             self._write()
             self._end.wait(gap_s)
         self._write()
 
-    def _recorded_start(self) -> StartRecord:
+    def _record_start(self) -> StartRecord:
         if self._start is None:
             root = self._trail.root
             start = self._new_start()
@@ -174,23 +176,23 @@ class Recorder:
 
     def _new_start(self) -> StartRecord:
         self._recipe.plan.save(self._trail.root)
-        return start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
+        return start_record(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
 
     def _write(self) -> None:
         with self._lock:
             rows = [row for row in self._rows if row.changed]
-            written = [*rows[:-1], *map(copied, rows[-1:])]  # the newest may get metrics meanwhile
+            written = [*rows[:-1], *map(copy_row, rows[-1:])]  # the newest may get metrics meanwhile
             for row in rows:
                 row.changed = False
             del self._rows[:-1]
         try:
-            start = self._recorded_start()
+            start = self._record_start()
             if rows:
                 self._put(written, start)
         except Exception as error:  # noqa: BLE001 - as above
-            self._failed(rows, error)
+            self._note_failure(rows, error)
 
-    def _failed(self, rows: list[StepRow], error: Exception) -> None:
+    def _note_failure(self, rows: list[StepRow], error: Exception) -> None:
         run = self._trail.run
         url = self._trail.root.store.url
         folder = trail_folder(self._trail.run)
@@ -261,5 +263,5 @@ class RunRecorder(Recorder):
             self._has_begun = False
 
     def _new_start(self) -> StartRecord:
-        start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
+        start = start_record(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
         return replace(start, plan="")

@@ -15,7 +15,7 @@ from ...errors import Corrupt
 from ...storage import Store, is_local, is_on_network
 from ...storage.store import Blob
 from ...storage.threads import DaemonPool
-from .step_rows import SCHEMA, empty_columns, typed_rows
+from .step_rows import SCHEMA, cast_rows, empty_columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,10 +86,10 @@ class RowObjects:
 
     def _read(self, name: str) -> StoredRows:
         blob = self._store.get(self._folder + name)
-        return stored_object(self._store, self._folder, name, blob)
+        return parse_object_name(self._store, self._folder, name, blob)
 
 
-def stored_object(
+def parse_object_name(
     store: Store,
     folder: str,
     name: str,
@@ -115,19 +115,19 @@ def rows_frame(objects: Sequence[StoredRows]) -> "pl.DataFrame":
     for stored in objects:
         table = parse_table(stored.data, stored.where)
         if not table.schema.equals(known):  # most objects of a run have the same columns
-            table = typed_rows(table, stored.where)
+            table = cast_rows(table, stored.where)
             known = table.schema
         own = by_place.setdefault((stored.rank, stored.world_size), {})
         own[stored.where] = table
     frames = []
     for (rank, world_size), tables in by_place.items():
-        rows = joined_tables(tables)
+        rows = join_tables(tables)
         frame = rows_of_rank(rows, rank, world_size)
         frames.append(frame)
     return pl.concat(frames, how="diagonal")
 
 
-def joined_tables(tables: dict[str, pa.Table]) -> pa.Table:
+def join_tables(tables: dict[str, pa.Table]) -> pa.Table:
     """Return the rows of some tables, each column in one buffer, and empty `tables`.
 
     polars takes 0.3 ms for each table, and many small buffers take up to twice the memory of their values.

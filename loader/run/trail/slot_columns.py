@@ -10,7 +10,7 @@ import numpy as np
 
 from ...modalities.row_blocks import crc_appended
 from ...native import crc32c
-from ..batch.collate import as_framework, field_of, padding_of
+from ..batch.collate import as_framework, collate_field, padding_value
 from ..batch.columns import EXAMPLE, PADDED, BytesColumn
 from ..batch.nested_values import empty_like
 
@@ -129,11 +129,11 @@ class SlotColumns:
             dropped = self._dropped.setdefault(name, {})
             kept = self._kept.setdefault(name, {})
             if name in self.list_fields:
-                self._padding[name] = self._converted(name, empty_like(value))
+                self._padding[name] = self._convert(name, empty_like(value))
             elif _depends(value):
                 kept[slot] = value
                 continue
-            values[name] = self._converted(name, value)
+            values[name] = self._convert(name, value)
             dropped[slot] = _drop(value, values[name], self.framework)
         return values
 
@@ -171,17 +171,17 @@ class SlotColumns:
             for slot, values in converted.items():
                 if slot not in dropped:
                     kept = self._kept[name].get(slot)
-                    values[name] = self._converted(name, kept) if column is None else column[slot]
+                    values[name] = self._convert(name, kept) if column is None else column[slot]
         return converted
 
-    def _converted(self, name: str, value: Any) -> Any:
+    def _convert(self, name: str, value: Any) -> Any:
         return as_framework({name: [value]}, np.ones(1, bool), self.framework)[0][name][0]
 
     def _column(self, name: str) -> Any:
         kept = self._kept[name]
         values = [kept.get(slot) if slot in self._slots else PADDED for slot in range(self._n)]
         examples = [kept.get(slot) for slot in sorted(self._slots)]
-        column = field_of(values, examples, self.framework)
+        column = collate_field(values, examples, self.framework)
         return as_framework({name: column}, np.ones(1, bool), self.framework)[0][name]
 
     def _crc(self, name: str) -> int | None:
@@ -193,12 +193,12 @@ class SlotColumns:
         if not is_list and dropped.keys() == self._slots and (column := self._rows(list(dropped.values()))):
             zeros = bytes(dropped[min(dropped)].data[1])
             padding = crc32c(zeros), len(zeros)
-            return _joined(column, (dropped[i].data if i in dropped else padding for i in range(self._n)))
+            return _join_crcs(column, (dropped[i].data if i in dropped else padding for i in range(self._n)))
         if dropped.keys() == self._slots:
             kinds = {one.kind for one in dropped.values()}
         else:
             kinds = set()
-        padded = _crc_of(self._padding.get(name, padding_of(kinds)))
+        padded = _value_crc(self._padding.get(name, padding_value(kinds)))
         parts = []
         for slot in range(self._n):
             if slot not in self._slots:
@@ -206,8 +206,8 @@ class SlotColumns:
             elif slot in dropped:
                 parts.append(dropped[slot].whole)
             else:
-                parts.append(_crc_of(self._converted(name, kept.get(slot))))
-        return _joined(b"list %d " % self._n, parts)
+                parts.append(_value_crc(self._convert(name, kept.get(slot))))
+        return _join_crcs(b"list %d " % self._n, parts)
 
     def _rows(self, values: list[_Dropped]) -> bytes | None:
         first = values[0]
@@ -235,7 +235,7 @@ def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
             kind = type(value)
         else:
             kind = object
-        return _Dropped(kind, (), "", (0, 0), _crc_of(converted))
+        return _Dropped(kind, (), "", (0, 0), _value_crc(converted))
     head, values = pieces(converted)
     data = crc32c(values), len(values)
     whole = crc_appended(crc32c(head), *data), len(head) + len(values)
@@ -243,7 +243,7 @@ def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
     return _Dropped(object, alike, str(converted.dtype), data, whole)
 
 
-def _crc_of(value: Any) -> tuple[int, int] | None:
+def _value_crc(value: Any) -> tuple[int, int] | None:
     crc = n = 0
     try:
         for piece in pieces(value):
@@ -254,7 +254,7 @@ def _crc_of(value: Any) -> tuple[int, int] | None:
     return crc, n
 
 
-def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
+def _join_crcs(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
     crc: int = crc32c(head)
     for part in parts:
         if part is None:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _TIMES = {"step": pa.int64(), "at_us": pa.int64()}
 
 
-def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
+def read_rank_trail(root: Root, run: str, steps: range) -> RunTrail:
     """Return the first recorded rank's rows of some steps.
 
     Costs a listing, and a read per object that may hold one of the steps: the objects of their minutes, and each
@@ -31,7 +31,7 @@ def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
     """
     folder = trail_folder(check_run_name(run))
     store = primary_of(root.store)
-    written, starts = _written(store, folder)
+    written, starts = _list_rows(store, folder)
     if not written and not starts:
         raise RunNotFound(f"{store.url} has no trail of run {run!r}")
     names = []
@@ -72,7 +72,7 @@ _Written = dict[int, dict[int, list[_Rows]]]
 """World size -> rank -> its objects, by time."""
 
 
-def _written(store: Store, folder: str) -> tuple[_Written, list[str]]:
+def _list_rows(store: Store, folder: str) -> tuple[_Written, list[str]]:
     """Return the objects with rows, and the names of the starts."""
     written: _Written = {}
     starts = list[str]()
@@ -138,8 +138,8 @@ def notes_in_parts(
     store = primary_of(root.store)
     first_folder = trail_folder(check_run_name(first))
     second_folder = trail_folder(check_run_name(second))
-    first_written, _ = _written(store, first_folder)
-    second_written, _ = _written(store, second_folder)
+    first_written, _ = _list_rows(store, first_folder)
+    second_written, _ = _list_rows(store, second_folder)
     begins = _first_steps(second_written)
     if not begins or not first_written:
         return
@@ -148,8 +148,8 @@ def notes_in_parts(
     begin = begins[0]
     for _ in range(MOST_PARTS):
         steps = range(begin, begin + n_steps)
-        original = _notes_of(store, first, first_written, steps)
-        replay = _notes_of(store, second, second_written, steps)
+        original = _read_notes(store, first, first_written, steps)
+        replay = _read_notes(store, second, second_written, steps)
         if len(replay.steps):
             yield original, replay
         goes_on = False  # whether the log has the part's last step, so perhaps the next one
@@ -178,7 +178,7 @@ def _first_steps(written: _Written) -> list[int]:
     return sorted(countable)
 
 
-def _notes_of(
+def _read_notes(
     store: Store,
     run: str,
     written: _Written,

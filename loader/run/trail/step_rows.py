@@ -71,11 +71,11 @@ class StepRow:
     """False once the row is written."""
 
 
-def copied(row: StepRow) -> StepRow:
+def copy_row(row: StepRow) -> StepRow:
     return replace(row, notes=dict(row.notes), per_sample=dict(row.per_sample))
 
 
-def held(name: str, value: Any) -> Any:
+def snapshot(name: str, value: Any) -> Any:
     """Return a snapshot of a metric's value, still on its device: does not wait.
 
     Raises: InvalidRuntime for anything but a number, or an array or tensor of rank 0.
@@ -90,7 +90,7 @@ def held(name: str, value: Any) -> Any:
     return _as_now(value)
 
 
-def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
+def snapshot_per_sample(name: str, values: Any, n_slots: int) -> Any:
     """Return a snapshot of a per-sample metric. Raises: InvalidRuntime unless it has one value per slot."""
     shape = getattr(values, "shape", None)
     if shape is None and isinstance(values, Sequence) and not isinstance(values, str | bytes):
@@ -171,7 +171,7 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
     return pa.table(columns)
 
 
-def typed_rows(table: pa.Table, name: str, without: Collection[str] = ()) -> pa.Table:
+def cast_rows(table: pa.Table, name: str, without: Collection[str] = ()) -> pa.Table:
     """Return the known columns of a run log's table, cast to the types of `rows_table`.
 
     name: the object's name, for messages. without: columns that the table lacks on purpose. Raises: Corrupt if a column

@@ -108,7 +108,7 @@ class CodeFacts:
     """`repr` of an object, such as "ImageDecoder(size=(64, 64), ...)", or ""."""
 
 
-def facts_of(code: Any) -> CodeFacts:
+def code_facts(code: Any) -> CodeFacts:
     """Return the facts of a function, a `functools.partial` or a callable object.
 
     The hash covers one file, not the modules that it imports.
@@ -152,16 +152,16 @@ def _source_sha256(code: Any) -> str:
     return hashlib.sha256(source).hexdigest()
 
 
-def transforms_of(recipe: Recipe) -> dict[str, CodeFacts]:
+def transform_facts(recipe: Recipe) -> dict[str, CodeFacts]:
     if recipe.transform is None:
         return {}
     if isinstance(recipe.transform, ByBucket):
         assert isinstance(recipe.transform.of, Mapping)  # made by `Recipe`
-        return {label: facts_of(one) for label, one in recipe.transform.of.items()}
-    return {"": facts_of(recipe.transform)}
+        return {label: code_facts(one) for label, one in recipe.transform.of.items()}
+    return {"": code_facts(recipe.transform)}
 
 
-def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
+def decoder_facts(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
     if isinstance(recipe.decode, Mapping):
         chosen = recipe.decode
     else:
@@ -174,7 +174,7 @@ def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
             if isinstance(chosen.get(field), ByBucket):
                 label = source.bucket or ""
             if field in own and label not in facts.setdefault(field, {}):
-                facts[field][label] = facts_of(own[field])
+                facts[field][label] = code_facts(own[field])
     return facts
 
 
@@ -237,7 +237,7 @@ def trail_folder(run: str) -> str:
     return f"trails/{run}/"
 
 
-def start_of(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> StartRecord:
+def start_record(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> StartRecord:
     """Return the record of a start. Reads the source files of transform and decoders."""
     return StartRecord(
         run=trail.run,
@@ -247,8 +247,8 @@ def start_of(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> St
         code=redact(trail.code),
         framework=recipe.framework,
         epochs=epochs,
-        transforms=transforms_of(recipe),
-        decoders=decoders_of(recipe),
+        transforms=transform_facts(recipe),
+        decoders=decoder_facts(recipe),
         libraries=library_versions(),
         at_us=at_us,
     )

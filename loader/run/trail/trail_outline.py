@@ -70,7 +70,7 @@ class TrailOutline:
     """Samples that were substituted or masked in the steps read."""
 
 
-def listed_runs(store: Store) -> list[ListedRun]:
+def list_runs(store: Store) -> list[ListedRun]:
     """Return all runs with a run log, newest first. Costs a listing of all run logs."""
     names: dict[str, list[str]] = {}
     newest: dict[str, int] = {}
@@ -86,7 +86,7 @@ def listed_runs(store: Store) -> list[ListedRun]:
         modified_us = info.modified_us or 0
         earlier_us = newest.get(run, 0)
         newest[run] = max(earlier_us, modified_us)
-    listed = [_listed(run, newest[run], names[run]) for run in names]
+    listed = [_list_run(run, newest[run], names[run]) for run in names]
 
     def newest_first(listed_run: ListedRun) -> tuple[int, str]:
         return -listed_run.newest_us, listed_run.run
@@ -94,7 +94,7 @@ def listed_runs(store: Store) -> list[ListedRun]:
     return sorted(listed, key=newest_first)
 
 
-def _listed(
+def _list_run(
     run: str,
     newest_us: int,
     names: Sequence[str],

@@ -114,7 +114,7 @@ class BatchSlot:
 
     def write(self, outcome: object) -> tuple[MemorySegment, OutcomePlace]:
         """Write an outcome; return its position and its segment, which may be new and replaces the one from `begin`."""
-        stream, buffers = _dumped(outcome)
+        stream, buffers = _dump(outcome)
         places = [self._place(raw) for raw in buffers]
         at = self._reserve(_SPAN_BYTES * len(buffers) + len(stream))
         self._most = max(self._most, self._top)
@@ -191,7 +191,7 @@ def _of_script(name: str) -> Any:
 
 def can_be_sent(value: object) -> bool:
     try:
-        _dumped(value)
+        _dump(value)
     except Exception:  # noqa: BLE001 - a user's class may raise anything
         return False
     return True
@@ -203,7 +203,7 @@ def dumps(value: object) -> bytes:
     return stream.getvalue()
 
 
-def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
+def _dump(value: object) -> tuple[bytes, list[Bytes]]:
     aside: list[Bytes] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -226,7 +226,7 @@ copies.
 _mapped: "weakref.WeakValueDictionary[int, MemorySegment]" = weakref.WeakValueDictionary()
 
 
-def segment_at(address: int) -> MemorySegment | None:
+def find_segment(address: int) -> MemorySegment | None:
     for ref in _mapped.valuerefs():  # a list: another thread may add one
         segment = ref()
         if segment is not None and 0 <= address - segment.address < segment.nbytes:

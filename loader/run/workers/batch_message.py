@@ -158,7 +158,7 @@ def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
     identities = [vars(batch)["ids"] for batch in batches]
     if not all(type(value) is SlotIds for value in identities):
         return list(chain.from_iterable(batch.ids for batch in batches))
-    keys = list(chain.from_iterable(value.listed_keys() for value in identities))
+    keys = list(chain.from_iterable(value.list_keys() for value in identities))
     return SlotIds.of(identities[0].names, np.concatenate([value.source for value in identities]), keys)
 
 
@@ -175,7 +175,7 @@ def _column(values: list[Any], allocate: Allocate) -> _FieldColumn:
     if all(type(column) is list for column in values):
         flat = list(chain.from_iterable(values))
         if set(map(type, flat)) == {bytes} and sum(map(len, flat)) >= LEAST_BYTES:
-            return _joined(flat, allocate)
+            return _join_values(flat, allocate)
     return _Apart(values)
 
 
@@ -201,7 +201,7 @@ def _whole(values: list[Any]) -> np.ndarray | None:
     return as_strided(first, shape, (first.nbytes // len(first), *first.strides[1:]))
 
 
-def _joined(values: list[bytes], allocate: Allocate) -> _Joined:
+def _join_values(values: list[bytes], allocate: Allocate) -> _Joined:
     ends = [0, *accumulate(map(len, values))]
     memory = allocate((ends[-1],), _UINT8)
     data = memory.data

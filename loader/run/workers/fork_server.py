@@ -134,7 +134,7 @@ def fork_server(modules: Iterable[str] = ()) -> ForkServer:
     """Return the server of this process. modules: what a new one imports at once."""
     global _current, _setting
     with _turn:
-        setting = _inherited()
+        setting = _server_state()
         if _current is None or _setting != setting or not _current.is_alive():
             _current = None  # ends after `wait` for its last worker
             _current = ForkServer(modules)
@@ -156,7 +156,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _inherited() -> tuple[Any, ...]:
+def _server_state() -> tuple[Any, ...]:
     try:
         folder = os.getcwd()
     except OSError:  # the working directory was removed

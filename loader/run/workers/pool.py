@@ -142,7 +142,7 @@ class WorkerProcess:
     def leave(self) -> None:
         self.server.wait_later(self._number, GRACE_S + 4)
         if self.pid is not None and not self.server.is_alive():
-            _wait_for(self.pid, GRACE_S + 4)
+            _wait_exit(self.pid, GRACE_S + 4)
         self.socket.close()
 
     def wait(self) -> str:
@@ -150,7 +150,7 @@ class WorkerProcess:
         code = self.server.wait(self._number, GRACE_S + 4)
         self.socket.close()
         if code is None and self.pid is not None:
-            _wait_for(self.pid, GRACE_S + 4)
+            _wait_exit(self.pid, GRACE_S + 4)
             return "an unknown cause, for its fork server had ended"
         if code is None:
             code = self.server.exit_code()
@@ -158,7 +158,7 @@ class WorkerProcess:
         return _signal_name(-code) if code < 0 else f"exit code {code}"
 
 
-def _wait_for(pid: int, timeout_s: float) -> None:
+def _wait_exit(pid: int, timeout_s: float) -> None:
     with suppress(OSError):  # it has ended; or a kernel before 5.3, where it ends by itself
         watched = os.pidfd_open(pid)
         try:
@@ -290,7 +290,7 @@ class WorkerPool:
 
     def _read(self, *, wait: bool = True) -> None:
         if self._dismissed:
-            self._give_up(CancelledError())
+            self._fail(CancelledError())
             return
         poll = select.poll()
         by_fd = {worker.socket.fileno(): worker for worker in self._workers}
@@ -316,7 +316,7 @@ class WorkerPool:
             assert fd is not None
             outcome = self._outcome(self._ring.add(fd, message.nbytes), message)
             assert outcome.error is not None
-            self._give_up(outcome.error.restored())
+            self._fail(outcome.error.restored())
         else:
             task, lost = worker.answered(message.task)
             for candidate in lost:
@@ -324,9 +324,9 @@ class WorkerPool:
             if message.kind == MessageKind.DROPPED:
                 self._return(task)
             else:
-                self._done(task, message, fd)
+                self._finish_task(task, message, fd)
 
-    def _done(self, task: StepsTask, message: WorkerMessage, fd: int | None) -> None:
+    def _finish_task(self, task: StepsTask, message: WorkerMessage, fd: int | None) -> None:
         segment = task.segment
         if fd is not None:
             if segment is not None:
@@ -372,14 +372,14 @@ class WorkerPool:
 
     def _ended(self, worker: WorkerProcess) -> None:
         if self._dismissed:
-            self._give_up(CancelledError())
+            self._fail(CancelledError())
         if self._refusal is not None:
             return
         how = worker.wait()
         if worker.lacks_files:
             self._workers.remove(worker)
             error = too_few_files("making batches", self._n_workers)
-            self._give_up(error)
+            self._fail(error)
             for task in worker.tasks:
                 _fail(task.future, error)
             return
@@ -399,7 +399,7 @@ class WorkerPool:
                 f"batches in this process.{if_few()}"
             )
             if not live or worker.pid is None:
-                self._give_up(failed)
+                self._fail(failed)
                 for task in live:
                     _fail(task.future, failed)
                 return
@@ -426,12 +426,12 @@ class WorkerPool:
     def _without_files(self, error: OSError, *futures: Future[MadeBatches]) -> None:
         if not is_want_of_files(error):
             raise error
-        self._give_up(too_few_files("taking batches from worker processes", self._n_workers))
+        self._fail(too_few_files("taking batches from worker processes", self._n_workers))
         assert self._refusal is not None
         for future in futures:
             _fail(future, self._refusal)
 
-    def _give_up(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._refusal = error
         for worker in self._workers:
             worker.hang_up()

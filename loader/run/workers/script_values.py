@@ -78,7 +78,7 @@ class ScriptValues:
         self._values: list[_ScriptValue] = []
         for place in value_places(recipe):
             self._values.append(_ScriptValue(place, fingerprint(place.value())))
-        self._wait_from(begin_s)
+        self._measure_wait(begin_s)
 
     def obstacle(self) -> str | None:
         """Return a value that cannot be compared with a later one, as text; None if there is none."""
@@ -96,7 +96,7 @@ class ScriptValues:
             if value.changes():
                 text = f"{value.place.name}, {READ}, changed since the first batch"
                 break
-        self._wait_from(begin_s)
+        self._measure_wait(begin_s)
         return text
 
     def change_if_due(self) -> str | None:
@@ -109,18 +109,18 @@ class ScriptValues:
         """Return the globals of modules that a worker process imports anew, for `check_values` there."""
         values: list[SentValue] = []
         for value in self._values:
-            sent_value = _sent(value.place)
+            sent_value = _send_value(value.place)
             if sent_value is not None:
                 values.append(sent_value)
         return tuple(values)
 
-    def _wait_from(self, begin_s: float) -> None:
+    def _measure_wait(self, begin_s: float) -> None:
         end_s = perf_counter()
         cost_s = end_s - begin_s
         self._next_s = end_s + max(EVERY_S, cost_s / COST_SHARE)
 
 
-def _sent(place: ValuePlace) -> SentValue | None:
+def _send_value(place: ValuePlace) -> SentValue | None:
     """Return a module's global, unless it is large or cannot be pickled."""
     module = str(place.namespace.get("__name__"))
     if module == "__main__" or module not in sys.modules:  # workers get the script by value

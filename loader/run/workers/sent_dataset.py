@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...order.sources.items_source import ItemsSource
-from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, mapped_privately
+from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, map_private
 
 LEAST_BYTES = 16 * 2**20
 """Smallest memory for which a dataset is dropped."""
@@ -39,7 +39,7 @@ class SentDataset:
 
     def __call__(self) -> Any:
         """Return a copy of the dataset, whose arrays share the workers' memory."""
-        memory = mapped_privately(self._fd)
+        memory = map_private(self._fd)
         memory.seek(HEAD_BYTES)
         pickle.load(memory)  # noqa: S301 - sys.argv, as this process wrote it
         items: dict[int, ItemsSource] = ArrayUnpickler(memory).load()

@@ -142,7 +142,7 @@ def empty_storage() -> Any:
     return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
 
 
-def typed_storage(untyped: Any, dtype: Any) -> Any:
+def make_typed_storage(untyped: Any, dtype: Any) -> Any:
     import torch
 
     return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
@@ -182,6 +182,6 @@ def array_of_file(
     return np.asarray(array)
 
 
-def mapped_privately(fd: int) -> mmap.mmap:
+def map_private(fd: int) -> mmap.mmap:
     """Map a memory: a write changes this process's own copy of a page."""
     return mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_COPY)

@@ -25,10 +25,10 @@ from .shared_array_reads import (
     array_of_file,
     as_memmap,
     empty_storage,
+    make_typed_storage,
     outside_array,
     outside_storage,
     outside_tensor,
-    typed_storage,
 )
 
 LEAST_BYTES = 512
@@ -60,17 +60,17 @@ class OutsideArrays:
         self._buffers: list[tuple[int, int]] = []  # (number, size in bytes) in the order of the pickle
         self._files: dict[int, Any] = {}  # address of a mapping -> its file
 
-    def reduced(self, value: Any) -> Any:
+    def reduce_value(self, value: Any) -> Any:
         """Return how the pickle names an array or tensor; NotImplemented for any other value."""
         kind = type(value)
         if kind is np.ndarray or kind is np.memmap:
-            return self._reduced_array(value)
+            return self._reduce_array(value)
         torch: Any = sys.modules.get("torch")
         # The attributes are missing while torch is being imported.
         if kind is getattr(torch, "Tensor", None):
-            return self._reduced_tensor(value, torch)
+            return self._reduce_tensor(value, torch)
         if kind is getattr(torch, "UntypedStorage", None):
-            return self._reduced_storage(value)
+            return self._reduce_storage(value)
         storage_module = getattr(torch, "storage", None)
         if kind is not getattr(storage_module, "TypedStorage", None):
             return NotImplemented
@@ -78,7 +78,7 @@ class OutsideArrays:
         untyped = value._untyped_storage
         if untyped.device.type != "cpu":
             return NotImplemented
-        return typed_storage, (untyped, value.dtype)
+        return make_typed_storage, (untyped, value.dtype)
 
     def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep the memory of another object, such as an Arrow table; return True if it stays in the pickle."""
@@ -101,7 +101,7 @@ class OutsideArrays:
         """Write the arrays behind the pickles, then the tables, and the head last."""
         lows, sizes, group_of_span = _groups(self._spans)
         end_of_pickles = file.tell()
-        begin = _aligned(end_of_pickles, _PAGE)
+        begin = _align(end_of_pickles, _PAGE)
         # [groups]: each begins where its address began within a cache line, so that views stay as aligned as they were
         lead = lows % _ALIGN
         lines = (lead + sizes + _ALIGN - 1) // _ALIGN
@@ -122,7 +122,7 @@ class OutsideArrays:
         inside_group = addresses - lows[group_of_span]
         offsets: Int64 = places[group_of_span] + inside_group
         end_of_arrays = file.tell()
-        offsets_at = _aligned(end_of_arrays, _ALIGN)
+        offsets_at = _align(end_of_arrays, _ALIGN)
         _pad(file, offsets_at)
         file.write(offsets.tobytes())
         buffers_at = file.tell()
@@ -151,13 +151,13 @@ class OutsideArrays:
         self._alive.append(owner)
         return number
 
-    def _reduced_array(self, array: np.ndarray) -> Any:
+    def _reduce_array(self, array: np.ndarray) -> Any:
         if array.dtype.hasobject or not array.nbytes:
             return NotImplemented
         # A small view stays a view: a dataset may write by it.
         if array.nbytes < LEAST_BYTES and array.base is None:
             return NotImplemented
-        mapped = self._reduced_file(array)
+        mapped = self._reduce_file(array)
         if mapped is not None:
             return mapped
         if type(array) is np.memmap:
@@ -183,7 +183,7 @@ class OutsideArrays:
         )
         return outside_array, arguments
 
-    def _reduced_tensor(self, tensor: Any, torch: Any) -> Any:
+    def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
         if tensor.device.type != "cpu":
             return NotImplemented
         if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -208,7 +208,7 @@ class OutsideArrays:
         )
         return outside_tensor, arguments
 
-    def _reduced_storage(self, storage: Any) -> Any:
+    def _reduce_storage(self, storage: Any) -> Any:
         if storage.device.type != "cpu":
             return NotImplemented
         nbytes = storage.nbytes()
@@ -219,9 +219,9 @@ class OutsideArrays:
         number = self._add(low, high, storage)
         return outside_storage, (number, nbytes)
 
-    def _reduced_file(self, array: np.ndarray) -> Any:
+    def _reduce_file(self, array: np.ndarray) -> Any:
         """Return how the pickle names an array over a mapped file; None if it is none, or if its file may differ."""
-        mapped = _memmap_below(array)
+        mapped = _base_memmap(array)
         if mapped is None or mapped.mode == "c":  # a private mapping may hold changes that its file lacks
             return None
         path = Path(mapped.filename)
@@ -256,7 +256,7 @@ class OutsideArrays:
         return array_of_file, arguments
 
 
-def _memmap_below(array: np.ndarray) -> Any:
+def _base_memmap(array: np.ndarray) -> Any:
     """Return the `np.memmap` of a file that an array lies in, or None."""
     mapped: Any = None
     base: Any = array
@@ -315,7 +315,7 @@ def _groups(spans: list[AddressRange]) -> tuple[Int64, Int64, Int64]:
     return group_lows, sizes, group_of_span
 
 
-def _aligned(position: int, to: int) -> int:
+def _align(position: int, to: int) -> int:
     return (position + to - 1) // to * to
 
 

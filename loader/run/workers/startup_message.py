@@ -22,7 +22,7 @@ from ...order.sources.items_source import ItemsSource
 from ...order.sources.items_view import ItemsView
 from ..recipe.recipe import Recipe
 from .sent_dataset import SentDataset, release_original, with_dataset
-from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, mapped_privately
+from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, map_private
 from .shared_arrays import OutsideArrays
 from .unpicklable_part import unpicklable_part
 
@@ -90,7 +90,7 @@ class StartupMessage:
         """Return the message, and set `sys.argv` to the trainer's before: a module may read it when it is imported."""
         # (all workers share the file's position, but not a mapping's)
         with os.fdopen(fd, "rb") as file:
-            memory = mapped_privately(file.fileno())
+            memory = map_private(file.fileno())
         memory.seek(HEAD_BYTES)
         sys.argv = pickle.load(memory)  # noqa: S301 - from the trainer
         unpickler = ArrayUnpickler(memory)
@@ -133,7 +133,7 @@ def check_can_be_sent(recipe: Recipe) -> int:
                 "bucket, or use executor='threads'"
             )
     total = 0
-    for name, value in _named(recipe):
+    for name, value in _name_objects(recipe):
         size = _Size()
         try:
             _pickle([value], size)
@@ -210,7 +210,7 @@ def why_not(recipe: Recipe) -> Obstacle:
         return Obstacle(str(error), not hasattr(os, "memfd_create"))
 
 
-def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
+def _name_objects(recipe: Recipe) -> Iterator[tuple[str, object]]:
     if recipe.transform is not None:
         yield "transform", recipe.transform
     if isinstance(recipe.decode, Mapping):
@@ -240,7 +240,7 @@ class _StartupPickler(pickle.Pickler):
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
         refuse_gpu(value)
-        return self._arrays.reduced(value)
+        return self._arrays.reduce_value(value)
 
 
 def _pickle(values: Sequence[object], into: "IO[bytes] | _Size") -> OutsideArrays:
@@ -267,7 +267,7 @@ def _pickle(values: Sequence[object], into: "IO[bytes] | _Size") -> OutsideArray
                 return _with_cache, (value.__wrapped__, value.cache_parameters())
             if isinstance(value, Struct):  # cannot be pickled
                 return Struct, (value.format,)
-            reduced = arrays.reduced(value)
+            reduced = arrays.reduce_value(value)
             if reduced is not NotImplemented:
                 return reduced
             return super().reducer_override(value)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.dataset.shards.shard import aligned
+from loader.dataset.shards.shard import allocate_aligned
 from loader.native import crc32c
 
 from ..marker import StoredObject
@@ -74,7 +74,7 @@ class _PartBlocks:
 
     def __init__(self, write: Callable[[memoryview], object], nbytes: int) -> None:
         self._write = write
-        self._block = np.frombuffer(aligned(nbytes), np.uint8)
+        self._block = np.frombuffer(allocate_aligned(nbytes), np.uint8)
         self._filled = 0  # bytes at the block's beginning that are not written yet
         self.sha256 = hashlib.sha256()
         self.checksum = 0

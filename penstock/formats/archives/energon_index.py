@@ -18,7 +18,7 @@ import numpy as np
 
 from loader.errors import Corrupt, InvalidStore, MissingDependency
 from loader.json_text import DamagedJson, parse_json
-from loader.limits import beyond
+from loader.limits import limit_message
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import held_folder, on_scratch
 from loader.storage.files import download
@@ -133,7 +133,7 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
         split_parts = document["split_parts"]
         n_patterns = sum(map(len, split_parts.values()))
         if n_patterns > MOST_NAMES:  # YAML aliases can repeat one list many times
-            raise Corrupt(beyond(f"{name}: its splits", n_patterns, "patterns", MOST_NAMES))
+            raise Corrupt(limit_message(f"{name}: its splits", n_patterns, "patterns", MOST_NAMES))
         parts = {split: list(patterns) for split, patterns in split_parts.items()}
         excluded = list(document.get("exclude") or ())
         _check_texts(parts)
@@ -176,7 +176,7 @@ class NameBudget:
                 self._n += 1
                 if self._n > MOST_NAMES:
                     what = f"{self._name}: {pattern[:80]!r} and the patterns before it"
-                    raise Corrupt(beyond(what, self._n, "names", MOST_NAMES))
+                    raise Corrupt(limit_message(what, self._n, "names", MOST_NAMES))
                 yield key
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
-from loader.modalities.video.episode_packets import PacketSpan, end_of, mp4_of, opened
+from loader.modalities.video.episode_packets import PacketSpan, episode_mp4, last_frame_end, open_video
 
 _PACKAGES = ("sensor_msgs", "foxglove", "foxglove_msgs")
 _KINDS = {"Image": "raw", "RawImage": "raw", "CompressedImage": "encoded", "CompressedVideo": "encoded"}
@@ -116,7 +116,7 @@ def depth_images(images: Sequence[bytes], what: str) -> Any:
         )
     frames: list[Any] = []
     for image in images:
-        with opened(io.BytesIO(image), what, _DEMUXERS["png"]) as (container, stream):
+        with open_video(io.BytesIO(image), what, _DEMUXERS["png"]) as (container, stream):
             frames += [frame.to_ndarray() for frame in container.decode(stream)]
     if len(frames) != len(images):
         raise Corrupt(f"{what}: {len(images)} images hold {len(frames)} frames")
@@ -126,7 +126,7 @@ def depth_images(images: Sequence[bytes], what: str) -> Any:
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:
     """Return an mp4 file. ns: frame times, int64 [frames], strictly ascending."""
     demuxer = _DEMUXERS[codec.partition(" ")[0]]
-    with opened(io.BytesIO(b"".join(frames)), what, demuxer) as video:
+    with open_video(io.BytesIO(b"".join(frames)), what, demuxer) as video:
         container, stream = video
         packets = [packet for packet in container.demux(stream) if packet.size]
         sizes = [packet.size for packet in packets]
@@ -143,12 +143,12 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
             bodies=frames,
             pts=pts,
             key=is_key,
-            end=end_of(pts),
+            end=last_frame_end(pts),
             places=[-1] * len(frames),
             time_base=tick_s,
             kind=(),
         )
-        return mp4_of(video, span, what, tick_s)
+        return episode_mp4(video, span, what, tick_s)
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
+from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, sniff_extension
 from loader.dataset.columnar.shard_names import OF
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
@@ -241,7 +241,7 @@ def _episode_value(
     if others:
         raise Corrupt(f"{what}: expected one value per episode, got {len(others) + 1}")
     if feature.kind == "image":
-        extension = word_of(data) or "bin"
+        extension = sniff_extension(data) or "bin"
         return {f"{name}.{extension}": data}
     text = _text(data, what)
     if len(data) > MOST_TEXT_BYTES:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
-from loader.limits import MAX_MASK_BYTES, beyond
+from loader.limits import MAX_MASK_BYTES, limit_message
 from loader.modalities.fields import is_of_the_machine
 from loader.modalities.row_blocks import with_row_blocks
 from loader.storage import ObjectInfo, Store
@@ -228,7 +228,7 @@ def _members(mask: Any, where: str) -> frozenset[str]:
         raise InvalidSample(f"{where}: {mask.name} is no list of names of demonstrations")
     _check_inside(mask, where)
     if mask.nbytes > MAX_MASK_BYTES:
-        raise InvalidSample(f"{where}: {beyond(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}")
+        raise InvalidSample(f"{where}: {limit_message(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}")
     return frozenset(_text(one) for one in mask[()].ravel().tolist())
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from loader.errors import Conflict, Corrupt, ObjectNotFound
 from loader.json_text import parse_json
 from loader.modalities.language import FIELD
-from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opened, read_span
-from loader.modalities.video.packet_runs import opened_run
+from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, open_video, read_span
+from loader.modalities.video.packet_runs import open_run
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import Store
 
@@ -209,10 +209,10 @@ class _Videos:
         what = f"sample {sample.key!r}, {self._field}"
         data = sample.fields[self._field]
         if not self._field.endswith(".run"):
-            with opened(io.BytesIO(data), what) as video:
+            with open_video(io.BytesIO(data), what) as video:
                 yield video, read_span(video, what, episode.length)
             return
-        with opened_run(data, sample.fields[self._field + SUFFIX], what) as (video, span):
+        with open_run(data, sample.fields[self._field + SUFFIX], what) as (video, span):
             if len(span.pts) != episode.length:
                 raise Corrupt(f"{what}: {len(span.pts)} frames, and {episode.length} rows")
             yield video, span

@@ -17,7 +17,7 @@ from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidStore
 from loader.modalities.language import FIELD
 from loader.modalities.row_blocks import with_row_blocks
-from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
+from loader.modalities.video.episode_packets import PacketSpan, episode_mp4, open_video, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
@@ -245,7 +245,7 @@ class LeRobotDataset:
         for camera, opened_video in self.videos(episode):
             what, _, video, span = opened_video
             with feature_named(camera):
-                fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
+                fields[f"{camera}.mp4"] = data = episode_mp4(video, span, what)
                 fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
             frames.append(opened_video.times(camera))
         rest = self.rows(episode, frames)
@@ -288,7 +288,7 @@ class LeRobotDataset:
             with ExitStack() as stack:
                 with feature_named(camera):
                     file = stack.enter_context(ObjectFile(self._store, self.infos[key], scattered=True))
-                    video = stack.enter_context(opened(file, what))
+                    video = stack.enter_context(open_video(file, what))
                     span = read_span(video, what, episode.length, from_s, to_s, extra_frames=True)
                 if span.n_extra:
                     note = f"{camera}: frames after the last row are left out"

@@ -28,7 +28,7 @@ from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
 from loader.modalities.language import FIELD
 from loader.modalities.row_blocks import MIN_BYTES, has_row_blocks, index_rows
 from loader.modalities.row_blocks import SUFFIX as ROWS
-from loader.modalities.video.packet_runs import PacketRun, run_of
+from loader.modalities.video.packet_runs import PacketRun, packet_run
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import check_recordable
@@ -401,6 +401,6 @@ class EpisodeParts:
         frames: list[FrameTimes] = []
         for camera, opened_video in self.source.videos(episode):
             what, file, video, span = opened_video
-            runs[camera] = run_of(video, span, file, what)
+            runs[camera] = packet_run(video, span, file, what)
             frames.append(opened_video.times(camera))
         return _ReadEpisode(self.source.rows(episode, frames), runs)

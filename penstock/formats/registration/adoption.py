@@ -282,7 +282,7 @@ def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
     index = IndexFile(version.store, IndexPlace.of(shard), whole=True)
     at = 0
     while at < index.n_rows:
-        rows = index.read_group(index.row_group_of(at))
+        rows = index.read_group(index.row_group_number(at))
         yield rows
         at += len(rows.keys)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.dataset.shards.bitmap import unpack
-from loader.dataset.tables.foreign_objects import foreign_objects, is_foreign, stored_etag
+from loader.dataset.tables.foreign_objects import change_token, foreign_objects, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.tables.place_records import is_adopted
 from loader.dataset.versions.version import Version
@@ -103,7 +103,7 @@ def difference(
     changed = set()
     for key in common:
         info = present[key]
-        if not known[key].is_unchanged(info, stored_etag(store, info)):
+        if not known[key].is_unchanged(info, change_token(store, info)):
             changed.add(key)
     fresh = [info for info in infos if info.key in changed or info.key not in known]
     vanished = {key for key in known.keys() - present.keys() if known[key].place in elsewhere}
@@ -183,7 +183,7 @@ def imported_difference(
 
 def token_of(store: Store, info: ObjectInfo) -> str:
     """Return the stored change token: an ETag, or a file's size and time."""
-    return stored_etag(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
+    return change_token(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
 class SampleRow(NamedTuple):

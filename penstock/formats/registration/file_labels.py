@@ -20,7 +20,7 @@ from loader import Root, Version
 from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name
 from loader.dataset.labels.rows import open_rows
 from loader.dataset.tables.columns import concat
-from loader.dataset.tables.manifest import manifest_of
+from loader.dataset.tables.manifest import read_record_manifest
 from loader.errors import Conflict, DuplicateKey, InvalidKey, InvalidRuntime, InvalidSample
 from loader.storage import ObjectInfo, Store
 
@@ -309,7 +309,7 @@ def _earlier_labels(version: Version) -> str:
     for record in reversed(version.reader.state.versions(version.dataset)):
         if record.retired is not None:
             continue
-        producer = manifest_of(version.store, record)["producer"]
+        producer = read_record_manifest(version.store, record)["producer"]
         chosen = producer.get("imported", producer.get("registered"))
         if isinstance(chosen, Mapping):
             by_folder = f"--label-from {FOLDER}" if chosen.get("label_from") == FOLDER else ""

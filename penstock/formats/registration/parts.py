@@ -13,8 +13,8 @@ from loader.dataset.shards.index import IndexPlace, index_bytes
 from loader.dataset.shards.part import Part, ShardFile
 from loader.dataset.shards.seals import put_seal, seal_bytes, seal_path
 from loader.dataset.tables import columns
-from loader.dataset.tables.foreign_objects import ForeignObject, stored_etag
-from loader.dataset.tables.parquet import footer_sha256_of
+from loader.dataset.tables.foreign_objects import ForeignObject, change_token
+from loader.dataset.tables.parquet import footer_sha256
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 from loader.storage.threads import DaemonPool
@@ -109,7 +109,7 @@ def objects_of(
             offset=offset,
             path=f"{FOREIGN}{place}/{info.key}",
             nbytes=info.nbytes,
-            etag=stored_etag(store, info),
+            etag=change_token(store, info),
             modified_us=info.modified_us or 0,
             chunks=chunks[info.key].to_row() if info.key in chunks else None,
         )
@@ -151,7 +151,7 @@ class IndexFiles:
         for name in crcs:
             fields[name][:, 2] = UNKNOWN_CRC
         index = index_bytes(keys, fields)
-        sealed = seal_path(path, footer_sha256_of(index)) if seals else ""
+        sealed = seal_path(path, footer_sha256(index)) if seals else ""
         nbytes = {name: int(table[:, 1].sum()) for name, table in fields.items()}
         return IndexFiles(index, sealed, seal_bytes(sealed, crcs) if seals else b"", nbytes)
 

@@ -191,7 +191,7 @@ class _SealIndex:
         names: list[str] = []
         start = 0
         while start < index.n_rows:
-            rows = index.read_group(index.row_group_of(start))
+            rows = index.read_group(index.row_group_number(start))
             names = list(rows.offset)
             places.append(rows.places)
             start += len(rows.keys)

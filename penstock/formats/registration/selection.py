@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
-from loader.limits import MAX_LOG_LINE_BYTES, MAX_STATE_BYTES, beyond
+from loader.limits import MAX_LOG_LINE_BYTES, MAX_STATE_BYTES, limit_message
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import Refusals, key_filter, list_place
 
@@ -149,7 +149,9 @@ class _DeltaLog:
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
                 if len(rest) > MAX_LOG_LINE_BYTES:
-                    raise Corrupt(beyond(f"{file.path}: a line", len(rest), "bytes", MAX_LOG_LINE_BYTES))
+                    raise Corrupt(
+                        limit_message(f"{file.path}: a line", len(rest), "bytes", MAX_LOG_LINE_BYTES)
+                    )
         yield rest
 
     def _take(self, action: Mapping[str, Any]) -> None:

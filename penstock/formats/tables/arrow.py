@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import Row, RowValue, TableRows
-from loader.dataset.columnar.choices import ColumnarOptions, check_labels, features_of
+from loader.dataset.columnar.choices import ColumnarOptions, check_labels, schema_features
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.columnar.plain_values import is_bytes, is_list, is_media, is_text, plain_type
@@ -32,7 +32,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
     labels = None
     for info in tables[:1]:
         with opened(store, info) as file:
-            labels = features_of(_batches(_Reads(file))[0]).labels
+            labels = schema_features(_batches(_Reads(file))[0]).labels
     agreed = ColumnAgreement()
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
@@ -88,7 +88,7 @@ def _samples(
     agreed: ColumnAgreement,
 ) -> Iterator[ForeignSample]:
     schema, batches = _batches(reads)
-    features = features_of(schema)
+    features = schema_features(schema)
     check_labels(info.key, features.labels, labels)
     rows = TableRows(schema, features, options, info.key)
     first = 0
@@ -210,7 +210,7 @@ def batches(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> 
 
 def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
     with opened(store, info) as file:
-        return features_of(_batches(file)[0]).labels
+        return schema_features(_batches(file)[0]).labels
 
 
 def _read_samples(
@@ -218,7 +218,7 @@ def _read_samples(
 ) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         schema, batches = _batches(file)
-        features = features_of(schema)
+        features = schema_features(schema)
         check_labels(run.info.key, features.labels, labels)
         rows = TableRows(schema, features, options, run.info.key)
         row = 0

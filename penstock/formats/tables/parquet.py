@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import Row, TableRows
-from loader.dataset.columnar.choices import ColumnarOptions, SchemaFacts, check_labels, features_of
+from loader.dataset.columnar.choices import ColumnarOptions, SchemaFacts, check_labels, schema_features
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.columnar.parquet_chunks import Chunks, check_row_group, row_group_reader, rows_at_once
@@ -56,7 +56,7 @@ def objects_with_splits(
     for info in tables[:1]:
         with opened(store, info) as file:
             schema = pq.read_metadata(pa.PythonFile(file, "r")).schema.to_arrow_schema()
-            labels = features_of(schema).labels
+            labels = schema_features(schema).labels
             arrays = [column for column in schema if options.fields.get(column.name) == "npy"]
             has_declared_widths = any(inner_dtype(plain_type(column.type)) for column in arrays)
     options = options._replace(declared_widths=has_declared_widths)
@@ -94,7 +94,7 @@ class _TableWalk:
         self._options = options
         self._footer = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = self._footer.schema.to_arrow_schema()
-        features = features_of(schema)
+        features = schema_features(schema)
         check_labels(info.key, features.labels, labels)
         self.table = TableRows(schema, features, options, info.key)
         self._columns = self.table.field_columns
@@ -224,7 +224,7 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
         footer = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = footer.schema.to_arrow_schema()
         reader = row_group_reader(pa.PythonFile(file, "r"), footer, schema, run.info.key)
-        rows = TableRows(schema, features_of(schema), options, run.info.key)
+        rows = TableRows(schema, schema_features(schema), options, run.info.key)
         row = sum(footer.row_group(at).num_rows for at in range(run.first))
         for at in range(run.first, run.stop):
             batch_rows = rows_at_once(footer.row_group(at))
@@ -241,7 +241,7 @@ def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, Sche
     with opened(store, info) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = metadata.schema.to_arrow_schema()
-        yield metadata, schema, features_of(schema)
+        yield metadata, schema, schema_features(schema)
 
 
 KEY = "key"

@@ -22,9 +22,9 @@ from loader.dataset.columnar.column_names import (
     metadata_name,
     row_key,
 )
-from loader.dataset.columnar.plain_values import encoded
+from loader.dataset.columnar.plain_values import encode_value
 from loader.errors import Corrupt, InvalidSample
-from loader.limits import MAX_JSON_CHARACTERS, MAX_LINE_BYTES, beyond
+from loader.limits import MAX_JSON_CHARACTERS, MAX_LINE_BYTES, limit_message
 from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
@@ -76,7 +76,7 @@ def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: s
             into: dict[str, Any] = fields
             content: Any
             name = field_name(column, word)
-            content = encoded(value, word, column, where)
+            content = encode_value(value, word, column, where)
         else:
             into = metadata
             name = metadata_name(column)
@@ -161,7 +161,9 @@ class _RowLines:
         for line in self._lines:
             self.nbytes += len(line) + 1
             if self.nbytes > MAX_LINE_BYTES:
-                raise InvalidSample(beyond(f"{self._name}: a row", self.nbytes, "bytes", MAX_LINE_BYTES))
+                raise InvalidSample(
+                    limit_message(f"{self._name}: a row", self.nbytes, "bytes", MAX_LINE_BYTES)
+                )
             yield line.decode("utf-8-sig") + "\n"
 
 
@@ -264,7 +266,7 @@ class _Text:
             if (n := len(self._text) - self._at) > MAX_JSON_CHARACTERS:
                 what = f"{self._name}, row {row}"
                 advice = "Keep what is large in other files"
-                raise InvalidSample(beyond(what, n, "characters", MAX_JSON_CHARACTERS, advice))
+                raise InvalidSample(limit_message(what, n, "characters", MAX_JSON_CHARACTERS, advice))
             # Doubles each time, so that a large value is not parsed again for every chunk.
             for _ in range(more):
                 self._read()

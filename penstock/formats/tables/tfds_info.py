@@ -7,7 +7,7 @@ from typing import Any
 from loader.dataset.columnar.shard_names import shard_set
 from loader.errors import Corrupt
 from loader.json_text import DamagedJson, parse_json_object
-from loader.limits import beyond
+from loader.limits import limit_message
 from loader.storage import ObjectInfo, Store
 
 from ..reading.stated_counts import StatedCounts
@@ -80,7 +80,7 @@ def _file_number(key: str, n_files: int) -> int | None:
 
 def _document(store: Store, info: ObjectInfo, where: str) -> Mapping[str, Any]:
     if info.nbytes > MOST_BYTES:
-        raise Corrupt(beyond(where, info.nbytes, "bytes", MOST_BYTES))
+        raise Corrupt(limit_message(where, info.nbytes, "bytes", MOST_BYTES))
     try:
         return parse_json_object(store.get(info.key).data)
     except (DamagedJson, TypeError, ValueError) as error:

@@ -22,9 +22,9 @@ from loader.dataset.columnar.column_names import (
     key_of_value,
     metadata_name,
     row_key,
-    word_of,
+    sniff_extension,
 )
-from loader.dataset.columnar.plain_values import encoded
+from loader.dataset.columnar.plain_values import encode_value
 from loader.dataset.columnar.shard_names import OF
 from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
@@ -342,7 +342,7 @@ def _field_or_value(
         if word is None and isinstance(single, str):
             return check_text(single, name, where)
         (data,) = feature.values
-        word = word or word_of(data)
+        word = word or sniff_extension(data)
         if not word and isinstance(single, str):
             word = "txt"
         return field_name(name, word), data
@@ -353,7 +353,7 @@ def _field_or_value(
     values: Any = feature.values
     if word == "json":
         values = values.tolist()
-    return field_name(name, word), encoded(values, word, name, where)
+    return field_name(name, word), encode_value(values, word, name, where)
 
 
 def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
@@ -368,7 +368,7 @@ def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
         text = data.decode()
     except UnicodeDecodeError:
         return data
-    if word_of(data) or _CONTROL.search(text):
+    if sniff_extension(data) or _CONTROL.search(text):
         return data
     return text
 

@@ -17,7 +17,7 @@ from loader.dataset.search.how import How, similarity_field
 from loader.dataset.search.segments import (
     VersionPart,
 )
-from loader.dataset.search.vectors import UnitVectors, VectorReader, ordinals_with
+from loader.dataset.search.vectors import UnitVectors, VectorReader, field_ordinals
 from loader.dataset.shards.bitmap import Bools
 from loader.errors import FieldMismatch
 
@@ -140,7 +140,7 @@ def _sampled_vectors(
     how: How,
 ) -> Floats:
     """Return up to `SAMPLED` unit vectors, evenly spread over the version. Raises: FieldMismatch without any."""
-    ordinals = ordinals_with(version, how.field)
+    ordinals = field_ordinals(version, how.field)
     n = min(SAMPLED, len(ordinals))
     spread = np.linspace(0, len(ordinals) - 1, n)
     ordinals = ordinals[spread.round().astype(np.int64)]

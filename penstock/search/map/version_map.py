@@ -9,7 +9,7 @@ from loader import Version
 from loader.dataset.search.how import SQ8, How, how_of_field, similarity_field
 from loader.dataset.search.segment_reads import SegmentCoverage, coverage, read_segment
 from loader.dataset.search.segments import SegmentKind, SegmentPart, StoredSegment, version_parts
-from loader.dataset.search.vectors import VectorReader, ordinals_with
+from loader.dataset.search.vectors import VectorReader, field_ordinals
 from loader.dataset.shards.bitmap import Bools
 from loader.errors import Corrupt, FieldMismatch, FormatTooNew, NotIndexed, ObjectNotFound
 
@@ -200,7 +200,7 @@ def field_how(
 ) -> How:
     """Return what identifies a field's map. Raises: FieldMismatch without a readable vector."""
     # The facts of a field do not state its width.
-    ordinals = ordinals_with(version, field)
+    ordinals = field_ordinals(version, field)
     for start in range(0, len(ordinals), _FIRST_READS):
         reader.samples(ordinals[start : start + _FIRST_READS])
         if reader.width:

@@ -11,7 +11,7 @@ from loader.dataset.reading.shard_read import Reading
 from loader.dataset.reading.verified_bucket_reads import read_places
 from loader.dataset.search.vectors import open_reading
 from loader.errors import Corrupt, DecodeFailed, FieldNotFound
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 from .shingles import Int64s
 
@@ -173,7 +173,7 @@ def undecodable(
 
 def field_texts(field: str, data: bytes) -> list[str]:
     """Return the texts of a field: a txt whole, and each string of JSON but names. Raises: DecodeFailed."""
-    value = decoder_for(field)(data, None)
+    value = find_decoder(field)(data, None)
     texts: list[str] = []
     # A stack: JSON may be nested as deeply as its parser allows.
     pending = [value]

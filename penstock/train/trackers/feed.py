@@ -15,7 +15,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.root import Root
 from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
 from loader.run.trail.read_trail import RunTrail
-from loader.run.trail.step_range_reads import read_trail_of
+from loader.run.trail.step_range_reads import read_rank_trail
 from loader.run.trail.step_rows import NOTE
 from loader.storage.mirror import primary_of
 from loader.storage.spec import redact
@@ -67,12 +67,12 @@ class TrackedSteps:
     def from_trail(self, after: int, before: int) -> Iterator[Sequence[TrackedStep]]:
         """Yield the trail's metrics of the steps between two, in batches: the first rank's last record of each step.
 
-        Costs as `read_trail_of` for each `PART` steps: memory does not grow with the gap. Raises: StoreError.
+        Costs as `read_rank_trail` for each `PART` steps: memory does not grow with the gap. Raises: StoreError.
         """
         for begin in range(after + 1, before, PART):
             steps = range(begin, min(begin + PART, before))
             try:
-                trail = read_trail_of(self._root, self._run, steps)
+                trail = read_rank_trail(self._root, self._run, steps)
             except (RunNotFound, Corrupt, FormatTooNew, MissingDependency) as error:
                 _log.warning(
                     "%s gets no steps between %d and %d of %s: %s",

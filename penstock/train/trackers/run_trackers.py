@@ -8,7 +8,7 @@ from typing import Any
 
 from loader.errors import InvalidRuntime, MissingDependency
 from loader.order.plan import Plan
-from loader.run.trail.step_rows import held
+from loader.run.trail.step_rows import snapshot
 
 from ...units import utc_us
 from .feed import CLOSE_S, HeldStep, TrackedSteps, TrackerFeed
@@ -66,7 +66,7 @@ class RunTrackers:
 
     def note(self, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
         """Add metrics of a step; return them as they are now, still on their device, for the trail."""
-        now = {name: held(name, value) for name, value in values.items()}
+        now = {name: snapshot(name, value) for name, value in values.items()}
         if self._newest is None or self._newest.step != step:
             self._newest = HeldStep(step=step, at_us=utc_us(), notes={})
             for feed in self._feeds:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from loader.dataset.log.entries import DAMAGED, canonical, checksum_of
+from loader.dataset.log.entries import DAMAGED, canonical, entry_checksum
 from loader.dataset.log.heartbeats import read_heartbeat
 from loader.dataset.log.leases import FOLDER as LEASES
 from loader.dataset.log.leases import LeaseRecord, Leases
@@ -182,7 +182,7 @@ def read_signs(store: Store, name: str) -> Signs:
             raise FormatTooNew(
                 f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}"
             )
-        if body.get("checksum") != checksum_of(body):
+        if body.get("checksum") != entry_checksum(body):
             raise ValueError("its checksum does not hold")
         states = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
         return Signs(at=Moment.from_json(body), states=states)
@@ -199,7 +199,7 @@ def write_signs(store: Store, name: str, signs: Signs) -> None:
     states = {key: [what, silent] for key, (what, silent) in signs.states.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": states}
-    store.put(f"{FOLDER}{name}/signs.json", canonical({**body, "checksum": checksum_of(body)}))
+    store.put(f"{FOLDER}{name}/signs.json", canonical({**body, "checksum": entry_checksum(body)}))
 
 
 READ_AHEAD = 32

@@ -17,7 +17,7 @@ from loader.dataset.log.entries import entry_key
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import MIRROR_OF, check_root, is_primary, prove_create_only
 from loader.dataset.log.rules import decide_primary
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import Conflict, Corrupt
 from loader.storage import Store
 
@@ -160,7 +160,7 @@ def _copied(done: Promotion, report: MigrationReport) -> bool:
 
 
 def _verified(done: Promotion, target: Store) -> bool:
-    with root_over(target) as mirror:
+    with root_in_store(target) as mirror:
         problems = verify_root(mirror).problems
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}
     return not done.failures

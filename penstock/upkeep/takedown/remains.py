@@ -11,7 +11,7 @@ from loader import Root
 from loader.cache.cached_store import INDEX, VERIFIED
 from loader.cache.pages import HEADER_BYTES, MARKER, OBJECT_DIGITS, former_page_name, object_prefix
 from loader.dataset.log.marker import root_id
-from loader.dataset.search.code_files import files_derived_from
+from loader.dataset.search.code_files import derived_files
 from loader.dataset.shards.seals import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
@@ -264,7 +264,7 @@ def purge_cache(folder: str, record: TakedownRecord, root: Root) -> int:
 
 
 def _code_files(folder: str, record: TakedownRecord, root: Root) -> list[str]:
-    return files_derived_from(folder, denied_sources(record), deleted_codes(root, record))
+    return derived_files(folder, denied_sources(record), deleted_codes(root, record))
 
 
 def cache_places(record: TakedownRecord, folders: Sequence[str], root: Root) -> Iterator[Place]:

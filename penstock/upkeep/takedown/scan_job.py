@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loader import Root
 from loader.dataset.log.state import Deny
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.dataset.tables.parquet import parse_table
 from loader.storage import ObjectInfo, Store
 
@@ -108,7 +108,7 @@ _scans: dict[bytes, Scan] = {}
 def _scan(unit: ScanUnit, node: Node) -> Scan:
     key = to_json([unit.root, unit.n, unit.marks])
     if key not in _scans:
-        root = root_over(node.open(unit.root))
+        root = root_in_store(node.open(unit.root))
         deny = deny_entry(root, unit.n)
         record = read_record(root.store, unit.n)
         _scans.clear()

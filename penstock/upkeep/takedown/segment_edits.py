@@ -15,7 +15,7 @@ from loader.dataset.search.field_texts import is_text_field
 from loader.dataset.search.how import FOLDER, SQ8, TEXTS, How, how_of_field, parse_how
 from loader.dataset.search.segment_reads import read_segment, read_segment_parts
 from loader.dataset.search.segments import SegmentKind, SegmentPart, segment_bytes
-from loader.dataset.search.vectors import VectorReader, ordinals_with
+from loader.dataset.search.vectors import VectorReader, field_ordinals
 from loader.errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew, ObjectNotFound
 from loader.storage import Store, is_there
 
@@ -246,7 +246,7 @@ def _field_names(version: Version) -> dict[str, str]:
         elif field.endswith(".npy"):
             reader = VectorReader(version, field)
             try:
-                first = ordinals_with(version, field)[:_FIRST_READS]
+                first = field_ordinals(version, field)[:_FIRST_READS]
                 reader.samples(first)
                 how = how_of_field(version, field, SQ8, reader.width)
             finally:

@@ -8,7 +8,7 @@ from typing import Any
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.log.state import State
 from loader.errors import ObjectNotFound, PenstockError
-from loader.rollouts.record import FOLLOW_FORMAT, decision_in, like_in, record_body
+from loader.rollouts.record import FOLLOW_FORMAT, parse_decision, parse_like, record_body
 from loader.storage import Store
 from loader.storage.store import is_there
 from loader.storage.threads import DaemonPool
@@ -84,12 +84,12 @@ def _named_plan(
 ) -> tuple[str, bool]:
     """Return the plan that a record names, or "", and whether a takedown may have deleted it. Raises: `DAMAGED`."""
     if _LIKE.fullmatch(key):
-        like_in(body, key)
+        parse_like(body, key)
         return "", False
     has_takedowns = bool(state.denies)
     replacement = _REPLACEMENT.fullmatch(key)
     if replacement is not None:
-        decision = decision_in(body, replacement[1], int(replacement[2]))
+        decision = parse_decision(body, replacement[1], int(replacement[2]))
         return decision.plan, has_takedowns
     named = _DECISION.fullmatch(key)
     if named is None:
@@ -98,7 +98,7 @@ def _named_plan(
     step = int(named[2])
     if body["format"] == FOLLOW_FORMAT:
         return _followed_plan(body, run, step), has_takedowns
-    decision = decision_in(body, run, step)
+    decision = parse_decision(body, run, step)
     version = state.by_id(decision.cursor.version)
     # A takedown retires the versions that had the sample, and deletes their plans.
     is_retired = version is not None and version.retired is not None

@@ -60,7 +60,7 @@ def check_bytes(
         row = 0
         ended = False
         while row < index.n_rows:
-            rows = index.read_group(index.row_group_of(row))
+            rows = index.read_group(index.row_group_number(row))
             yield from other_key(address, rows, row, keys)
             for problem in () if ended else _rows(version, shard, rows, reader):
                 yield problem
@@ -104,7 +104,7 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
 
     Costs one index row group and one range: only the header, if the field is larger than `BLOCK_BYTES`.
     """
-    rows = index.read_group(index.row_group_of(index.n_rows - 1))
+    rows = index.read_group(index.row_group_number(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
     header = member_header(member_name(rows.keys[-1], name), nbytes)
@@ -224,7 +224,7 @@ def check_registered(
         decoded.forget()  # read the stored bytes, not cached ones
     row = 0
     while row < index.n_rows:
-        rows = index.read_group(index.row_group_of(row))
+        rows = index.read_group(index.row_group_number(row))
         yield from other_key(address, rows, row, keys)
         yield from _fields(version, shard, rows, unverified, by_chunk=decoded is not None)
         row += len(rows.keys)
@@ -336,7 +336,7 @@ def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectIn
     needed = set[int]()
     row = 0
     while row < index.n_rows:
-        rows = index.read_group(index.row_group_of(row))
+        rows = index.read_group(index.row_group_number(row))
         fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)
         needed.update(fields[fields[:, 1] > 0, 0].tolist())
         row += len(rows.keys)

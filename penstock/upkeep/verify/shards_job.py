@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader import Version
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.dataset.tables.parquet import TableFile
 from loader.dataset.versions.version import open_record
 from loader.errors import VersionNotFound
@@ -91,7 +91,7 @@ _read: dict[str, dict[str, list[str]]] = {}
 
 def _version(id_: str, store: Store) -> Version:
     if id_ not in _opened:
-        record = root_over(store).state.by_id(id_)
+        record = root_in_store(store).state.by_id(id_)
         if record is None:
             raise VersionNotFound(f"{store.url} has no version {id_} any more")
         _opened.clear()

@@ -9,7 +9,7 @@ from threading import Lock
 import loader
 from loader.dataset.log.state import VersionRecord
 from loader.errors import PenstockError, StoreError
-from loader.run.trail.trail_outline import ListedRun, listed_runs
+from loader.run.trail.trail_outline import ListedRun, list_runs
 from loader.storage import Store
 from loader.storage.mirror import primary_of
 from loader.storage.threads import DaemonPool
@@ -82,7 +82,7 @@ class Board:
         primary = primary_of(root.store)
         state = root.state
         names = root.datasets()
-        listed = listed_runs(primary)
+        listed = list_runs(primary)
         by_run = run_briefs(primary)
 
         def line_of(run: ListedRun) -> TrainingLine:

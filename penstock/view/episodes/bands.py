@@ -8,7 +8,7 @@ import numpy as np
 
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.language import FIELD as LANGUAGE
-from loader.modalities.language import MAX_BYTES, LanguageLine, parse_language, timed_lines
+from loader.modalities.language import MAX_BYTES, LanguageLine, parse_language, time_lines
 from loader.order.random.keyed_permutation import I64
 
 from ...text import clean
@@ -74,7 +74,7 @@ def _lines(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
         by_style.setdefault(line.style or "", []).append(line)
     spans: list[EpisodeSpan] = []
     for style, lines in sorted(by_style.items()):
-        for line, end_ns in timed_lines(lines, _end(episode)):
+        for line, end_ns in time_lines(lines, _end(episode)):
             spans.append(
                 EpisodeSpan(
                     first_ns=line.start_ns - episode.origin_ns,

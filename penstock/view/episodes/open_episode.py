@@ -23,7 +23,7 @@ from loader.run.recipe.episode_clocks import (
     Picked,
     by_clock,
     by_steps,
-    checked_clock,
+    check_clock,
     end_ns,
     frame_times,
 )
@@ -206,7 +206,7 @@ class OpenEpisode:
                 self._check_room(source)
                 array = load("array:decode")(self._whole(source))
             try:
-                self.clocks[name] = checked_clock(array, self.n_values(name))
+                self.clocks[name] = check_clock(array, self.n_values(name))
             except DecodeFailed as error:
                 raise DecodeFailed(f"{self.address.describe(source)}: {error}") from None
         elif (camera := self.cameras.get(name)) is not None and camera.timeline is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loader.errors import DecodeFailed
-from loader.modalities.array import FLAT, NpyLayout, layout_of
+from loader.modalities.array import FLAT, NpyLayout, npy_layout
 from loader.modalities.fields import last_word
 
 from .verified_field import PASS_BYTES, VerifiedField
@@ -49,7 +49,7 @@ def stream_layout(field: VerifiedField) -> NpyLayout | None:
     if word in FLAT:
         n = field.address.nbytes // FLAT[word].itemsize
         return NpyLayout(b"", (n,), False, FLAT[word], field.address.nbytes)
-    layout = layout_of(field.head(_HEAD_BYTES))
+    layout = npy_layout(field.head(_HEAD_BYTES))
     if not layout.shape or layout.dtype.kind not in "biuf":
         return None
     if layout.fortran and len(layout.shape) > 1:

@@ -163,7 +163,11 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
 def _views(plan: loader.Plan, episode: OpenEpisode) -> list[tuple[int, WindowView, list[int]]]:
     """Return (source, view, the episode's windows) of each source with windows."""
     views = [
-        (plan.source_names.index(source.name), source.view, source.view.windows_at(episode.address.key) or [])
+        (
+            plan.source_names.index(source.name),
+            source.view,
+            source.view.key_windows(episode.address.key) or [],
+        )
         for source in _sources(plan, episode)
         if isinstance(source.view, WindowView)
     ]
@@ -177,7 +181,7 @@ def _sources(plan: loader.Plan, episode: OpenEpisode) -> list[PlannedSource]:
 
 
 def _rows(view: WindowView, episode: OpenEpisode) -> list[int]:
-    numbers = view.windows_at(episode.address.key) or []
+    numbers = view.key_windows(episode.address.key) or []
     rows: list[int] = view.rows(np.array(numbers, np.int64)).tolist() if numbers else []
     return rows
 

@@ -8,7 +8,7 @@ from urllib.parse import quote_plus
 import loader
 from loader.dataset.search.how import text_fields
 from loader.dataset.search.words import parse_words
-from loader.dataset.versions.expression import counts, tokens_of
+from loader.dataset.versions.expression import counts, sql_tokens
 from loader.dataset.versions.samples_table import expression_columns
 from loader.errors import FieldNotFound, InvalidRuntime
 
@@ -37,7 +37,7 @@ MOST_SLICES = 10
 
 def check_limit(text: str, what: str) -> None:
     """Raise FieldNotFound beyond the limits. what: "where", "term" or "sort"."""
-    tokens = tokens_of(text)
+    tokens = sql_tokens(text)
     words = [token for kind, token in tokens if kind == "word"]
     counts_by_limit = {
         f"words and operators, up to {MOST_WORDS}": (

@@ -218,7 +218,7 @@ def packed_totals(
     }
     if len(is_read) > MOST_PIECES:
         return totals
-    summed = packing.summed_columns
+    summed = packing.sum_columns
     types = {name: kind for name, kind in packing.columns if name in summed}
     totals |= dict.fromkeys(types, 0)
     for number, source in enumerate(plan.sources):

@@ -12,7 +12,7 @@ import loader
 from loader.errors import ObjectNotFound, PenstockError, StoreError
 from loader.json_text import parse_json_object
 from loader.run.trail.read_trail import read_starts
-from loader.run.trail.trail_outline import ListedRun, listed_runs
+from loader.run.trail.trail_outline import ListedRun, list_runs
 from loader.storage import Store
 from loader.storage.mirror import primary_of
 from loader.storage.threads import DaemonPool
@@ -52,7 +52,7 @@ class SliceTrainings:
         """Return the slices of the newest runs. Costs a listing, and up to 32 requests for a run that is new."""
         store = primary_of(root.store)
         try:
-            listed = listed_runs(store)
+            listed = list_runs(store)
         except StoreError as error:
             problem = f"{type(error).__name__}: {error}"
             return TrainedSlices(problem=clean(problem, 300))

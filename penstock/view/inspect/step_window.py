@@ -191,7 +191,7 @@ def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:
 
 def _shares(plan: loader.Plan, step: int) -> dict[str, float]:
     turn = plan.turn(step)
-    weights = turn.stream.segment_at(turn.step).weights
+    weights = turn.stream.current_segment(turn.step).weights
     sources = {one.stream: one.source for one in plan.sources.values()}
     total = sum(weights.values())
     return {sources[stream]: weight / total for stream, weight in weights.items()}

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader.errors import DecodeFailed, MissingDependency, PenstockError
-from loader.modalities import DECODERS, WITH_TABLES, decoder_for
+from loader.modalities import DECODERS, WITH_TABLES, find_decoder
 from loader.modalities.fields import as_buffer, last_word, load
 from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import SUFFIX
@@ -270,12 +270,12 @@ def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
         return _video(video, facts, 1 if edge else CLIP_FRAMES)
     if word == "txt" or (word in ("json", "jsonl") and len(data) > MAX_JSON_BYTES):
         return _text(data, facts)
-    return DecodedValue(decoder_for(facts.word)(data, None), facts)
+    return DecodedValue(find_decoder(facts.word)(data, None), facts)
 
 
 def _text(data: bytes, facts: Facts) -> DecodedValue:
     if len(data) <= MAX_TEXT_BYTES:
-        return DecodedValue(decoder_for("txt")(data, None), facts)
+        return DecodedValue(find_decoder("txt")(data, None), facts)
     start = data[:MAX_TEXT_BYTES].decode("utf-8", "replace")
     return DecodedValue(start, facts, (f"the first {size(MAX_TEXT_BYTES)} are shown",))
 
@@ -293,8 +293,8 @@ def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
         raise DecodeFailed(f"{width} x {height} px; at most {MAX_IMAGE_PX:,} px are shown")
     if load("image.deep_png:needs_bits")(data):
         high = ("16 bits per sample, of which the high byte is shown",)
-        return DecodedValue(decoder_for("img", bits=8)(data, None), facts, high)
-    return DecodedValue(decoder_for("img")(data, None), facts)
+        return DecodedValue(find_decoder("img", bits=8)(data, None), facts, high)
+    return DecodedValue(find_decoder("img")(data, None), facts)
 
 
 def _sides(data: bytes) -> tuple[int, int]:

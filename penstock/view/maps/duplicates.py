@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import loader
-from loader.dataset.search.vectors import VectorReader, ordinals_with
+from loader.dataset.search.vectors import VectorReader, field_ordinals
 from loader.dataset.versions.samples_table import import_polars, live_ordinals
 from loader.errors import NotIndexed
 
@@ -62,7 +62,7 @@ def duplicates(
         )
     if not field:
         return Duplicates(column="", n_compared=0, groups=())
-    ordinals = ordinals_with(version, field)
+    ordinals = field_ordinals(version, field)
     if len(ordinals) > MOST_COMPARED:
         try:
             places = columns.places(version)

@@ -8,7 +8,7 @@ import numpy as np
 import loader
 from loader.dataset.search.how import similarity_field, text_fields
 from loader.dataset.search.text_reads import TextReader
-from loader.dataset.search.vectors import ordinals_with
+from loader.dataset.search.vectors import field_ordinals
 from loader.errors import Corrupt, FieldNotFound, FormatTooNew, NotIndexed
 
 from ...search.map.clusters import MapCluster, clusters
@@ -212,7 +212,7 @@ def _some_texts(version: "loader.Version", places: VersionMap) -> dict[int, str]
         field = text_fields(version, None)[0]
     except FieldNotFound:
         return {}
-    ordinals = ordinals_with(version, field)
+    ordinals = field_ordinals(version, field)
     ordinals = ordinals[places.has_place[ordinals]]
     n = min(MOST_TEXTS, len(ordinals))
     by_cluster = np.argsort(places.cluster[ordinals], kind="stable")

@@ -17,7 +17,7 @@ from typing import Any
 
 import loader
 from loader.errors import EmptyView, InvalidPlan, InvalidRuntime, PenstockError, PlanMismatch, TransformFailed
-from loader.order.sources.items_view import ItemsView, shown_text
+from loader.order.sources.items_view import ItemsView, escape_text
 
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"
 RETURNS = (
@@ -191,7 +191,7 @@ class RecipeDatasets:
                     names.add(planned.view.name)
             if len(names) == 1:
                 return named
-            shown_names = [f"'{shown_text(other)}'" for other in sorted(names)]
+            shown_names = [f"'{escape_text(other)}'" for other in sorted(names)]
             listed = ", ".join(shown_names)
             raise PlanMismatch(
                 f"{self._title} returns one dataset, and the plan has {listed}; return a dict of name -> dataset"
@@ -204,8 +204,8 @@ class RecipeDatasets:
                 return named[key]
         listed = ", ".join(repr(key) for key in named) or "none"
         raise PlanMismatch(
-            f"{self._title} returns no dataset for source '{shown_text(source)}' of the plan, which is "
-            f"'{shown_text(name)}'; it has {listed}. Return {{'items': {{name: dataset}}}}"
+            f"{self._title} returns no dataset for source '{escape_text(source)}' of the plan, which is "
+            f"'{escape_text(name)}'; it has {listed}. Return {{'items': {{name: dataset}}}}"
         )
 
     def _opened(self, name: str, dataset: Any) -> ItemsView:
@@ -221,10 +221,10 @@ class RecipeDatasets:
             opened = replace(source, dataset=source.dataset(), is_factory=False)
         except (InvalidPlan, EmptyView) as error:
             kind = type(error)
-            raise kind(f"{self._title}, dataset '{shown_text(name)}': {error}") from error
+            raise kind(f"{self._title}, dataset '{escape_text(name)}': {error}") from error
         except PenstockError:
             raise
         except Exception as error:
-            error.add_note(f"while opening the dataset '{shown_text(name)}' of {self._title}")
+            error.add_note(f"while opening the dataset '{escape_text(name)}' of {self._title}")
             raise
         return view.over(opened)

@@ -10,19 +10,21 @@ from fractions import Fraction
 from typing import Any
 
 from loader.errors import InvalidRuntime
-from loader.modalities import DECODERS, Decoder, decode_bytes, decoder_for
+from loader.modalities import DECODERS, Decoder, decode_bytes, find_decoder
 from loader.modalities.audio.request import AudioDecoder
 from loader.modalities.fields import last_word, load
 from loader.modalities.image.random_crop import RandomResizedCrop
 from loader.modalities.image.request import ImageDecoder
 from loader.modalities.video.request import VideoDecoder
 from loader.run.recipe.decode import ByBucket
-from loader.run.trail.trail import MAX_OPTIONS_CHARS, CodeFacts, facts_of
+from loader.run.trail.trail import MAX_OPTIONS_CHARS, CodeFacts, code_facts
 
 RecordedDecoders = tuple[tuple[str, str, CodeFacts], ...]
 """(field, bucket or "", facts) of each decoder of a training."""
 
-_CLASSES = {facts_of(one).name: one for one in (AudioDecoder, ImageDecoder, RandomResizedCrop, VideoDecoder)}
+_CLASSES = {
+    code_facts(one).name: one for one in (AudioDecoder, ImageDecoder, RandomResizedCrop, VideoDecoder)
+}
 _PACKAGE = "loader.modalities."
 MOST_CLIP_BYTES = 2**30
 """Largest clip that a viewer decodes by a run log's word: a training on a large node may take more."""
@@ -85,7 +87,7 @@ def rebuilt_decoder(field: str, facts: CodeFacts) -> Decoder | None:
     """Return a built-in decoder with the recorded options; None for user code, and beyond the viewer's limits."""
     default = _default(field)
     if default is not None:
-        own = facts_of(default)
+        own = code_facts(default)
         if own.name == facts.name and own.options == facts.options:
             return default
     class_ = _CLASSES.get(facts.name)
@@ -93,7 +95,7 @@ def rebuilt_decoder(field: str, facts: CodeFacts) -> Decoder | None:
         return _with_options(class_, facts.options)
     if facts.options:
         return None
-    if facts.name == facts_of(decode_bytes).name:
+    if facts.name == code_facts(decode_bytes).name:
         return decode_bytes
     if not facts.name.startswith(_PACKAGE):
         return None
@@ -106,7 +108,7 @@ def rebuilt_decoder(field: str, facts: CodeFacts) -> Decoder | None:
 
 def _default(field: str) -> Decoder | None:
     try:
-        return decoder_for(field)
+        return find_decoder(field)
     except (InvalidRuntime, ImportError, ValueError):
         return None
 

@@ -19,7 +19,7 @@ from loader.json_text import parse_json_object
 from loader.order.slots import Slots
 from loader.run.recipe.recipe import stored_views
 from loader.run.replay import Functions
-from loader.run.trail.lean_trail import LeanTrail, no_lean_trail, read_lean_trail, stored_rows
+from loader.run.trail.lean_trail import LeanTrail, no_lean_trail, read_lean_trail, read_step_rows
 from loader.run.trail.step_rows import CRC, NOTE
 from loader.run.trail.trail import StartRecord
 
@@ -227,7 +227,7 @@ class Training:
         trail = self.trail
         if trail is None or not len(self._tries(step)):
             return []
-        rows = self._stored.get(step, lambda: stored_rows(self.root, trail, step))
+        rows = self._stored.get(step, lambda: read_step_rows(self.root, trail, step))
         return self._of_last_plan(step, rows).to_dicts()
 
     @cached_property

@@ -16,7 +16,7 @@ from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table_bytes
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime
-from loader.rollouts.undecided import transaction_of
+from loader.rollouts.undecided import part_transaction
 
 if TYPE_CHECKING:
     import polars
@@ -99,11 +99,11 @@ def _parts_of_transaction(version: loader.Version, ordinal: int) -> range:
     (located,), _ = parts.locate(np.array([ordinal]))
     begin = int(located)
     end = begin + 1
-    transaction = transaction_of(parts, begin)
-    while begin and transaction_of(parts, begin - 1) == transaction:
+    transaction = part_transaction(parts, begin)
+    while begin and part_transaction(parts, begin - 1) == transaction:
         begin -= 1
         _check_parts(version, end - begin)
-    while end < len(parts) and transaction_of(parts, end) == transaction:
+    while end < len(parts) and part_transaction(parts, end) == transaction:
         end += 1
         _check_parts(version, end - begin)
     return range(begin, end)

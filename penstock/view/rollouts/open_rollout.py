@@ -16,7 +16,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed
-from loader.modalities.array import CLOCK, decode, layout_of
+from loader.modalities.array import CLOCK, decode, npy_layout
 from loader.rollouts.rollout_fields import MASK, TOKENS, TURNS, VERSIONS
 
 from ...text import clean
@@ -265,7 +265,7 @@ def _open_large(
         place,
         address.describe(plain.field),
     )
-    layout = layout_of(field.head(HEAD_BYTES))
+    layout = npy_layout(field.head(HEAD_BYTES))
     shape = replace(plain, shape=shape_text(layout.dtype, layout.shape))
     # The header is not checked by itself, so it decides only what is read, and the whole is checked then.
     is_readable = len(layout.shape) == 1 and place.nbytes <= MOST_FIELD_BYTES

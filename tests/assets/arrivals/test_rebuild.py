@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.make_batches import discover, rebuild_of, take_over
+from assets.arrivals.make_batches import copy_batches, discover, rebuild_of
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
@@ -83,10 +83,10 @@ def test_taking_over_can_be_killed_and_leaves_out_what_was_taken_down(
 
     root.store.put_if_absent = dies  # type: ignore[method-assign, assignment]
     with pytest.raises(ConnectionError):
-        take_over(root.store, "demo", "beside", denies)
+        copy_batches(root.store, "demo", "beside", denies)
     root.store.put_if_absent = kept  # type: ignore[method-assign]
-    assert len(take_over(root.store, "demo", "beside", denies)) == 1
-    assert take_over(root.store, "demo", "beside", denies) == []
+    assert len(copy_batches(root.store, "demo", "beside", denies)) == 1
+    assert copy_batches(root.store, "demo", "beside", denies) == []
     keys = [[item.key for item in manifest.objects] for manifest in manifests(root.store, "beside")]
     assert keys == [["0.jpg", "1.jpg", "2.jpg", "4.jpg", "5.jpg"], ["more.txt"]]
 

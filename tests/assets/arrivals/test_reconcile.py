@@ -18,7 +18,7 @@ import pytest
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import TickDataset, paused
+from assets.arrivals.progress import TickDataset, source_pause
 from assets.arrivals.reconcile import read_inventory, reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
@@ -274,7 +274,7 @@ def test_jobs(tmp_path: Path) -> None:
         assert not run("d_pause_source", "d_pause", source="files", reason=" ", by="ann").success
         assert run("d_pause_source", "d_pause", source="files", reason="night", by="ann").success
         with loader.Root(tmp_path / "root") as root:
-            assert paused(root.store, "d", "files") is not None
+            assert source_pause(root.store, "d", "files") is not None
             assert run("d_reconcile", "d__reconciliation").success
             assert manifests(root.store, "d") == []  # paused: only looked at
             assert run("d_pause_source", "d_pause", source="files", resume=True).success

@@ -109,7 +109,7 @@ def test_lookup_reads_only_row_groups_of_its_hashes(corpus: Corpus, monkeypatch:
     assert len(segment.files) == 8
     assert [file.path[-10:] for file in segment.files][:3] == ["00.parquet", "20.parquet", "40.parquet"]
     one = np.sort(band_hashes(corpus.signature["t00001"][None])[0][:1])
-    read = [len(bands) for bands in band_segments.bands_with(version.store, segment, one)]
+    read = [len(bands) for bands in band_segments.find_hash_bands(version.store, segment, one)]
     assert 1 <= len(read) <= 2
     assert max(read) <= 64
 
@@ -162,7 +162,7 @@ def test_segment_that_another_run_deletes_is_made_again(
     """It goes between the look for segments and the look-up in them, as a merge deletes it."""
     version = corpus.publish(40)
     corpus.check(version)
-    real = band_index.bands_with
+    real = band_index.find_hash_bands
     calls = []
 
     def late(*arguments: Any) -> Iterator[band_segments.Bands]:
@@ -171,7 +171,7 @@ def test_segment_that_another_run_deletes_is_made_again(
             corpus.root.store.delete_many([info.key for info in corpus.root.store.list("tables/")])
         yield from real(*arguments)
 
-    monkeypatch.setattr(band_index, "bands_with", late)
+    monkeypatch.setattr(band_index, "find_hash_bands", late)
     corpus.check(version)
     assert len(calls) == 2
 

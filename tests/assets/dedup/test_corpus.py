@@ -19,7 +19,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from assets.dedup.near_pairs import find, index_images
-from assets.dedup.settle import Candidates, candidates_of, table_of
+from assets.dedup.settle import Candidates, compared_frame, table_candidates
 from assets.featurizers import make as featurizer
 from assets.media.clips.cut import cut_video
 from assets.media.image.cut import cut_image
@@ -100,7 +100,7 @@ def hashed(kind: str, name: str, data: bytes) -> dict[str, Any]:
 
 
 def candidates(rows: list[dict[str, Any]]) -> Candidates:
-    return candidates_of(table_of(rows), [row["key"] for row in rows])
+    return table_candidates(compared_frame(rows), [row["key"] for row in rows])
 
 
 def cut(kind: str, path: Path) -> Iterator[tuple[str, bytes]]:

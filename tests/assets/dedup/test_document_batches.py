@@ -13,8 +13,8 @@ import pytest
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.document_copies import near_published
 from assets.dedup.policy import NearDuplicates, TextMatch
-from assets.dedup.texts import documents_of
-from assets.featurizers.texts.minhash import signature_of
+from assets.dedup.texts import sign_documents
+from assets.featurizers.texts.minhash import text_signature
 from assets.gate_settings import Gate
 from assets.pages.report import check_metadata, samples_metadata
 from assets.pipeline.tables import read_table
@@ -166,7 +166,7 @@ def test_document_is_no_copy_of_the_one_that_it_replaces(dataset: Any) -> None:
     version = dataset.release(SPEC).version
     table = version.samples().collect()
     (key,) = table.filter(table["raw_key"] == "a.txt")["key"]
-    changed = documents_of(["new"], signature_of(article(1, changed=4).decode())[None])
+    changed = sign_documents(["new"], text_signature(article(1, changed=4).decode())[None])
     near = near_published(changed, version, TextMatch(), but=())
     assert [near.keys[ordinal] for ordinal in near.ordinal.tolist()] == [key]
     assert len(near_published(changed, version, TextMatch(), but={key}).ordinal) == 0

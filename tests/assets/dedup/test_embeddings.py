@@ -11,9 +11,9 @@ import loader
 from assets.dedup import near_duplicates as stretches
 from assets.dedup import near_pairs as blocks
 from assets.dedup.near_duplicates import near_published, published_samples
-from assets.dedup.near_pairs import embeddings_of, near_embeddings
+from assets.dedup.near_pairs import near_embeddings, stack_embeddings
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
-from assets.dedup.settle import candidates_of, table_of
+from assets.dedup.settle import compared_frame, table_candidates
 from loader.errors import FieldMismatch
 
 FIELD = "embedding.npy"
@@ -32,7 +32,7 @@ def test_blocks_are_one_product(
     rows = unit_vectors(n_rows, 12, seed=1)
     queries = unit_vectors(n_queries, 12, seed=2)
     queries[: n_queries // 2] = rows[-(n_queries // 2) :] * 3  # their length does not matter
-    found = near_embeddings(embeddings_of(queries), embeddings_of(rows), 0.6)
+    found = near_embeddings(stack_embeddings(queries), stack_embeddings(rows), 0.6)
     cosines = queries.astype(np.float64) @ rows.T.astype(np.float64)
     cosines /= np.linalg.norm(queries, axis=1, keepdims=True)
     assert np.abs(cosines - 0.6).min() > 1e-5  # none that rounding decides
@@ -45,7 +45,7 @@ def test_blocks_are_one_product(
 def test_memory_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     import tracemalloc
 
-    rows, queries = embeddings_of(unit_vectors(20_000, 8, 1)), embeddings_of(unit_vectors(2_000, 8, 2))
+    rows, queries = stack_embeddings(unit_vectors(20_000, 8, 1)), stack_embeddings(unit_vectors(2_000, 8, 2))
     near_embeddings(queries.take(np.arange(2)), rows, 0.999)
     tracemalloc.start()
     try:
@@ -57,20 +57,20 @@ def test_memory_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_without_one_are_near_to_nothing() -> None:
-    some = embeddings_of([None, np.zeros(3, np.float32), np.float32([1, 0, 0]), np.zeros(0, np.float32)])
+    some = stack_embeddings([None, np.zeros(3, np.float32), np.float32([1, 0, 0]), np.zeros(0, np.float32)])
     found = near_embeddings(some, some, 0.1)
     assert (found.query.tolist(), found.row.tolist()) == ([2], [2])
-    nobody = embeddings_of([None, None])
+    nobody = stack_embeddings([None, None])
     assert len(near_embeddings(nobody, some, 0.1)) == len(near_embeddings(some, nobody, 0.1)) == 0
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: embeddings_of([np.ones(3), np.ones(4)]), r"embeddings of \[3, 4\] numbers"),
-        (lambda: embeddings_of([np.float32([1, np.nan])]), "NaN or infinity"),
+        (lambda: stack_embeddings([np.ones(3), np.ones(4)]), r"embeddings of \[3, 4\] numbers"),
+        (lambda: stack_embeddings([np.float32([1, np.nan])]), "NaN or infinity"),
         (
-            lambda: near_embeddings(embeddings_of([np.ones(3)]), embeddings_of([np.ones(4)]), 0.5),
+            lambda: near_embeddings(stack_embeddings([np.ones(3)]), stack_embeddings([np.ones(4)]), 0.5),
             "embeddings of 3 and 4 numbers cannot be compared",
         ),
     ],
@@ -123,8 +123,8 @@ def test_published_embeddings_are_read_in_stretches(made: Made, monkeypatch: pyt
         }
         for n in (3, 7, 29)
     ]
-    new = candidates_of(
-        table_of(rows), [row["raw_sha256"] for row in rows], embeddings_of(made.vectors[[3, 7, 29]])
+    new = table_candidates(
+        compared_frame(rows), [row["raw_sha256"] for row in rows], stack_embeddings(made.vectors[[3, 7, 29]])
     )
     for at_once in (4096, 4, 1):
         monkeypatch.setattr(stretches, "EMBEDDINGS_AT_ONCE", at_once)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.dedup.hamming import MAX_DISTANCE, build, chunks_for, cut, masks, n_compared, near
+from assets.dedup.hamming import MAX_DISTANCE, build, cheapest_chunks, cut, masks, n_compared, near_rows
 
 hashes = st.integers(0, 2**64 - 1)
 
@@ -22,7 +22,7 @@ def brute_force(filed: np.ndarray, queries: np.ndarray, max_distance: int) -> li
 
 
 def found(filed: np.ndarray, queries: np.ndarray, max_distance: int) -> list[tuple[int, int, int]]:
-    return list(zip(*(part.tolist() for part in near(build(filed, max_distance), queries)), strict=True))
+    return list(zip(*(part.tolist() for part in near_rows(build(filed, max_distance), queries)), strict=True))
 
 
 def flipped(base: int, bits: frozenset[int]) -> int:
@@ -58,7 +58,7 @@ def test_exact_among_many_whatever_the_cut(n_filed: int) -> None:
     for position in range(len(queries)):
         for bit in draw.permutation(64)[: position % 11]:
             queries[position] ^= np.uint64(1) << np.uint64(bit)
-    assert len(chunks_for(n_filed, 8)) != len(chunks_for(300, 8))
+    assert len(cheapest_chunks(n_filed, 8)) != len(cheapest_chunks(300, 8))
     everything = np.bitwise_count(queries[:, None] ^ filed[None, :])
     rows = np.argwhere(everything <= 8)
     expected = [(int(q), int(r), int(everything[q, r])) for q, r in rows]
@@ -106,7 +106,7 @@ def test_memory_is_what_is_found_and_one_step() -> None:
     )  # 13 bits from 7, and filed in the same places by 48 of them
     tracemalloc.start()
     try:
-        assert len(near(index, queries)[0]) == 0
+        assert len(near_rows(index, queries)[0]) == 0
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

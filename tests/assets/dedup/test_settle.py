@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.dedup.near_pairs import find, image_hashes_of, index_images
+from assets.dedup.near_pairs import find, index_images, table_image_hashes
 from assets.dedup.policy import NearDuplicates
-from assets.dedup.settle import candidates_of, classes, looks, measured, settle, table_of
+from assets.dedup.settle import classes, compared_frame, looks, quality_measures, settle, table_candidates
 
 Row = dict[str, Any]
 POLICY = NearDuplicates(max_distance=4)
@@ -36,8 +36,8 @@ def settled(
     new: Sequence[Row], published: Sequence[Row], policy: NearDuplicates = POLICY
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(key -> what it is a copy of, published key -> what supersedes it)."""
-    mine = candidates_of(table_of(new), [one["raw_sha256"] for one in new])
-    theirs, members = looks(table_of(published), ungrouped=False)
+    mine = table_candidates(compared_frame(new), [one["raw_sha256"] for one in new])
+    theirs, members = looks(compared_frame(published), ungrouped=False)
     near = find(index_images(theirs.pictures, policy.max_distance), mine.pictures, mirrored=policy.mirrored)
     found = settle(mine, theirs, near, policy)
     keys = [one["key"] for one in published]
@@ -71,7 +71,7 @@ def are_near(one: Row, other: Row, policy: NearDuplicates) -> tuple[int, int] | 
 
 
 def quality(one: Row) -> tuple[int, ...]:
-    return tuple(classes(measured(table_of([one])))[0].tolist())
+    return tuple(classes(quality_measures(compared_frame([one])))[0].tolist())
 
 
 def by_the_rule(
@@ -255,11 +255,11 @@ def test_better_one_of_another_split_does_not_take_the_place() -> None:
 
 
 def test_reason_says_how_near_and_why_the_other_stays() -> None:
-    mine = candidates_of(
-        table_of(new := [row("a", 1, source_width_px=200), row("b", 2**64 - 2), row("c", 2**60)]),
+    mine = table_candidates(
+        compared_frame(new := [row("a", 1, source_width_px=200), row("b", 2**64 - 2), row("c", 2**60)]),
         [one["raw_sha256"] for one in new],
     )
-    theirs, _ = looks(table_of([row("p", 2**60, split="validation")]), ungrouped=False)
+    theirs, _ = looks(compared_frame([row("p", 2**60, split="validation")]), ungrouped=False)
     policy = replace(POLICY, max_distance=1)
     near = find(index_images(theirs.pictures, 1), mine.pictures, mirrored=True)
     found = settle(mine, theirs, near, policy)
@@ -283,7 +283,7 @@ def test_reason_says_how_near_and_why_the_other_stays() -> None:
 def test_what_makes_a_copy_the_better_one(told: Mapping[str, Any], better: str) -> None:
     published = row("p", 5, source_nbytes=10_000)
     new = row("n", 5, **{"source_nbytes": 10_000, **told})
-    mine, theirs = (candidates_of(table_of([one]), [one["key"]]) for one in (new, published))
+    mine, theirs = (table_candidates(compared_frame([one]), [one["key"]]) for one in (new, published))
     near = find(index_images(theirs.pictures, 1), mine.pictures, mirrored=False)
     found = settle(mine, theirs, near, POLICY)
     if not better:
@@ -302,4 +302,4 @@ def test_what_is_not_a_hash_is_refused() -> None:
     with pytest.raises(
         ValueError, match="'phash' holds 'nonsense'; accepted: 1 to 3 times 16 hexadecimal digits"
     ):
-        image_hashes_of(table_of([row("n", 5, phash="nonsense")]))
+        table_image_hashes(compared_frame([row("n", 5, phash="nonsense")]))

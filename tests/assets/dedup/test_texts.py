@@ -11,11 +11,11 @@ from assets.dedup.bands import band_hashes, shared_buckets
 from assets.dedup.policy import NearDuplicates, TextMatch
 from assets.dedup.texts import (
     PublishedNear,
-    documents_of,
     least_equal_values,
     settle_documents,
+    sign_documents,
 )
-from assets.featurizers.texts.minhash import NO_WORD, signature_of
+from assets.featurizers.texts.minhash import NO_WORD, text_signature
 
 BANDS = 14
 VALUES = 8
@@ -102,7 +102,7 @@ def test_copies_are_those_of_comparing_all_with_all(
     published = published[~(published == NO_WORD).all(axis=1)]
     pairs = near_pairs(ours, published, least_equal_values(min_similarity))
     keys = [f"ours{number}" for number in range(n)]
-    copies = settle_documents(documents_of(keys, ours), min_similarity, pairs)
+    copies = settle_documents(sign_documents(keys, ours), min_similarity, pairs)
     found = {int(key[4:]): (copy.of, round(112 * (1 - copy.distance))) for key, copy in copies.items()}
     assert found == reference(ours, published, min_similarity)
     for copy in copies.values():
@@ -116,17 +116,17 @@ def test_repeated_copy_has_the_original_of_the_first() -> None:
     copy = other.copy()
     copy[: 6 * VALUES] = first[: 6 * VALUES]  # 6 bands of 14; 8 of the other
     ours = np.stack([first, copy, other, copy])
-    copies = settle_documents(documents_of(["first", "copy", "other", "again"], ours), 0.4)
+    copies = settle_documents(sign_documents(["first", "copy", "other", "again"], ours), 0.4)
     assert {key: found.of for key, found in copies.items()} == {"copy": "first", "again": "first"}
 
 
 def test_text_many_times_has_one_original() -> None:
     """Each is compared once, not with all others: 20,000 take a moment."""
-    one = signature_of("a text that comes again and again, without an end")
-    other = signature_of("another text, which comes once among all of these")
+    one = text_signature("a text that comes again and again, without an end")
+    other = text_signature("another text, which comes once among all of these")
     many = np.repeat(one[None], 20_000, axis=0)
     many[7] = other
-    copies = settle_documents(documents_of([f"t{n}" for n in range(20_000)], many), 0.8)
+    copies = settle_documents(sign_documents([f"t{n}" for n in range(20_000)], many), 0.8)
     assert len(copies) == 19_998
     assert {copy.of for copy in copies.values()} == {"t0"}
     assert copies["t19999"].reason == "near_duplicate of t0 (similarity 1.00, the other landed before)"
@@ -139,7 +139,7 @@ def test_published_document_is_named_before_an_equally_near_one() -> None:
     a, published = b.copy(), b.copy()
     a[8:20] += 1
     published[40:52] += 1
-    documents = documents_of(["a", "b"], np.stack([a, b]))
+    documents = sign_documents(["a", "b"], np.stack([a, b]))
     pairs = near_pairs(np.stack([a, b]), published[None], 90)
     assert pairs.document.tolist() == [1]
     copies = settle_documents(documents, 0.8, pairs)
@@ -149,8 +149,8 @@ def test_published_document_is_named_before_an_equally_near_one() -> None:
 
 def test_documents_without_words_are_no_copies() -> None:
     empty = np.full((3, 112), NO_WORD, np.uint32)
-    assert settle_documents(documents_of(["a", "b", "c"], empty), 0.8) == {}
-    assert settle_documents(documents_of([], empty[:0]), 0.8) == {}
+    assert settle_documents(sign_documents(["a", "b", "c"], empty), 0.8) == {}
+    assert settle_documents(sign_documents([], empty[:0]), 0.8) == {}
 
 
 def test_hash_of_a_band_depends_on_its_number_and_each_value() -> None:
@@ -211,9 +211,9 @@ def planted(n_originals: int, seed: int) -> tuple[list[str], dict[int, tuple[int
 
 def check_planted(n_originals: int) -> None:
     texts, copy_of = planted(n_originals, seed=5)
-    every = np.stack([signature_of(text) for text in texts])
+    every = np.stack([text_signature(text) for text in texts])
     keys = [str(number) for number in range(len(texts))]
-    copies = settle_documents(documents_of(keys, every), 0.8)
+    copies = settle_documents(sign_documents(keys, every), 0.8)
     found = {int(key): int(copy.of) for key, copy in copies.items()}
     right = [copy for copy, original in found.items() if copy_of.get(copy, (None,))[0] == original]
     assert len(right) >= 0.99 * len(found)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.drift.compare import baseline_of, published_records
+from assets.drift.compare import published_records, version_baseline
 from assets.pipeline.stages import require_published
 from assets.spec import DatasetSpec, Feature
 from penstock.stages import current_record
@@ -67,7 +67,7 @@ def test_feed_and_what_it_must_not_become(
     )
     version = root.open("demo@latest")
     assert list(published_records(root, version, 2)) == published[:0:-1]
-    baseline = baseline_of(root, version)
+    baseline = version_baseline(root, version)
     assert [set(one.samples["partition"]) for one in baseline.batches] == [
         {name} for name in reversed(published)
     ]

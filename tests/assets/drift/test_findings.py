@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.drift.captions import caption_findings, texts_of
-from assets.drift.columns import zeros_of
-from assets.drift.distributions import Drawn, distance, distribution, level, ratio, settled, stability
-from assets.drift.findings import UNKNOWN, EffectSize, Thresholds, stands_out
+from assets.drift.captions import caption_findings, object_texts
+from assets.drift.columns import count_zeros
+from assets.drift.distributions import Drawn, distance, distribution, level, ratio, settle_ties, stability
+from assets.drift.findings import UNKNOWN, EffectSize, Thresholds, is_notable
 from assets.drift.shares import Counted, index_difference, mix, share_difference
 
 ALPHA = 0.01
@@ -70,11 +70,11 @@ def test_more_spread_among_batches_never_makes_a_finding(
     def others(factor: float) -> list[EffectSize]:
         return [EffectSize(effect=one * factor, chance=0.05, noise=0.1) for one in effects]
 
-    if not stands_out(mine, 0.2, lambda: others(1.0)):
-        assert not stands_out(mine, 0.2, lambda: others(1.0 + wider))
-    assert not stands_out(mine, 2.0, list)
-    assert stands_out(mine, 0.2, list) == (effect > 0.2)
-    assert not stands_out(UNKNOWN, 0.0, list)
+    if not is_notable(mine, 0.2, lambda: others(1.0)):
+        assert not is_notable(mine, 0.2, lambda: others(1.0 + wider))
+    assert not is_notable(mine, 2.0, list)
+    assert is_notable(mine, 0.2, list) == (effect > 0.2)
+    assert not is_notable(UNKNOWN, 0.0, list)
 
 
 def noisy(value: float, n: int, seed: int, digits: float = 1e-13) -> Drawn:
@@ -108,14 +108,14 @@ def test_numbers_that_lie_close_but_are_many_are_told_apart() -> None:
     """A feature around 1 with a spread of 0.01, 20,000 times: neighbours lie within the last digits."""
     draw = np.random.default_rng(0)
     batches = [Drawn(values=np.sort(draw.normal(1, 0.01, 20_000)), objects=20_000) for _ in range(4)]
-    (now,) = settled([batches[0]])
+    (now,) = settle_ties([batches[0]])
     assert np.abs(now.values - batches[0].values).max() < 1e-5
     moved = Drawn(values=np.sort(draw.normal(1.004, 0.01, 20_000)), objects=20_000)
     assert distribution(moved, batches, 1e-6, (0.2, 0.1, 0.2), column="x")
 
 
 def test_what_is_nothing_but_for_its_last_digits_is_a_zero() -> None:
-    assert zeros_of(np.array([0.0, 1e-17, -1e-15, 1e-6, np.nan]), 5).k == 3
+    assert count_zeros(np.array([0.0, 1e-17, -1e-15, 1e-6, np.nan]), 5).k == 3
 
 
 SKEWED: Mapping[str, Callable[[np.random.Generator, int], Any]] = {
@@ -192,11 +192,11 @@ def texts(words: list[str], shift: int) -> list[dict[str, object]]:
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_texts_of_the_neighbour_are_seen_without_a_baseline(shift: int) -> None:
     words = [f"word{'abcdefghij'[i % 10]}{'abcdefghij'[i // 10]}" for i in range(60)]
-    assert caption_findings(texts_of(texts(words, 0), {}), [], Thresholds(), 1e-6) == []
-    (found,) = caption_findings(texts_of(texts(words, shift), {}), [], Thresholds(), 1e-6)
+    assert caption_findings(object_texts(texts(words, 0), {}), [], Thresholds(), 1e-6) == []
+    (found,) = caption_findings(object_texts(texts(words, shift), {}), [], Thresholds(), 1e-6)
     assert (found.what, found.certain) == ("texts of another row", True)
     assert f"row {shift:+d}" in found.now
-    few = texts_of(texts(words[:10], shift), {})
+    few = object_texts(texts(words[:10], shift), {})
     assert caption_findings(few, [], Thresholds(), 1e-6) == []  # ten texts are no proof
 
 
@@ -209,6 +209,6 @@ def test_lengths_of_the_neighbour_are_seen_without_a_baseline() -> None:
         return [{"key": f"{i:03d}", "text": said[(i + shift) % 200]} for i in range(200)]
 
     durations = {f"{i:03d}": float(length) for i, length in enumerate(seconds)}
-    assert caption_findings(texts_of(objects(0), durations), [], Thresholds(), 1e-6) == []
-    (found,) = caption_findings(texts_of(objects(1), durations), [], Thresholds(), 1e-6)
+    assert caption_findings(object_texts(objects(0), durations), [], Thresholds(), 1e-6) == []
+    (found,) = caption_findings(object_texts(objects(1), durations), [], Thresholds(), 1e-6)
     assert found.what == "texts of another row"

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 from assets.drift import Thresholds
 from assets.drift.compare import DRIFT_CHECKS, GateInputs
-from assets.pages.gate_page import MAX_PLOTS, plotted, render
+from assets.pages.gate_page import MAX_PLOTS, plot_findings, render
 from assets.pages.plots import before_and_after
 from benchmarks.gates.regressions import REGRESSIONS
 from benchmarks.gates.trial import published
@@ -44,7 +44,7 @@ def test_page_of_what_was_found() -> None:
     feed = feed.with_samples(lambda i, row: row | ({"label": HOSTILE} if row["label"] == "tram" else {}))
     looked_at = compared(feed)
     results = [DRIFT_CHECKS["drift"](looked_at), DRIFT_CHECKS["agreement"](looked_at)]
-    picture = plotted(looked_at, results)
+    picture = plot_findings(looked_at, results)
     assert picture.startswith("![before and after of ")
     assert len(picture) < 60_000
     html = render(f"photos {HOSTILE}", {"batch": HOSTILE, "compared with": "photos@6"}, results, picture)
@@ -61,7 +61,7 @@ def test_page_of_what_was_found() -> None:
 def test_page_without_a_baseline_or_findings() -> None:
     looked_at = replace(compared(delivery(77, 60)), baseline=None)
     results = [DRIFT_CHECKS["drift"](looked_at)]
-    assert plotted(looked_at, results) == ""
+    assert plot_findings(looked_at, results) == ""
     assert "img" not in Tags(render("photos", {}, results, "")).seen
 
 

@@ -12,14 +12,14 @@ import pytest
 import loader
 from assets.checks import CheckResult
 from assets.drift import DriftFinding
-from assets.drift.compare import baseline_of
+from assets.drift.compare import version_baseline
 from assets.drift.findings import as_check
 from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.pages import gate_page as examples
-from assets.pages.gate_page import MAX_OF_FINDING, before_of, render, shown_of
+from assets.pages.gate_page import MAX_OF_FINDING, baseline_examples, finding_examples, render
 from assets.release.gate_run import audit_batch
 from assets.release.version_asset import audit_waiting, publish_batches
 from assets.samples.assembly import candidate
@@ -73,13 +73,13 @@ def test_every_kind_is_drawn_once_and_an_object_by_its_first_sample(
         ("videos/clip.mp4", "video", "image/jpeg"),
         ("speech/tone.wav", "audio", "image/png"),
     ):
-        (words, example), *more = shown_of(root, cut, table, [found(raw_key, "no such object")])
+        (words, example), *more = finding_examples(root, cut, table, [found(raw_key, "no such object")])
         assert not more
         assert words == "leak: raw_sha256"
         assert (example.kind, example.media_type, example.trouble) == (kind, pictures, "")
         assert example.facts["raw_key"] == raw_key
         assert min(example.width_px, example.height_px) > 0
-        again = shown_of(
+        again = finding_examples(
             root, cut, table, [found(raw_key, example.key), found(example.key, column="subject")]
         )
         assert [one.key for _, one in again] == [example.key]
@@ -89,14 +89,14 @@ def test_pictures_are_bounded(root: loader.Root, cut: StageRecord, monkeypatch: 
     table = candidate(root, cut)
     keys = table["key"].to_list()
     assert len(keys) >= 4
-    assert len(shown_of(root, cut, table, [found(*keys)])) == MAX_OF_FINDING
+    assert len(finding_examples(root, cut, table, [found(*keys)])) == MAX_OF_FINDING
     several = [found(key, column=f"c{n}") for n, key in enumerate(keys)]
-    whole = [len(one.picture) for _, one in shown_of(root, cut, table, several)]
+    whole = [len(one.picture) for _, one in finding_examples(root, cut, table, several)]
     assert len(whole) == len(keys)
     monkeypatch.setattr(examples, "MAX_NBYTES", sum(whole) - 1)
-    assert len(shown_of(root, cut, table, several)) == len(keys) - 1
+    assert len(finding_examples(root, cut, table, several)) == len(keys) - 1
     monkeypatch.setattr(examples, "MAX_EXAMPLES", 2)
-    assert len(shown_of(root, cut, table, several)) == 2
+    assert len(finding_examples(root, cut, table, several)) == 2
 
 
 def test_nothing_of_a_sample_is_read_by_a_browser_as_markup(root: loader.Root, cut: StageRecord) -> None:
@@ -105,7 +105,7 @@ def test_nothing_of_a_sample_is_read_by_a_browser_as_markup(root: loader.Root, c
         label=pl.lit(hostile), licence=pl.lit(f'"><img src=x {hostile}')
     )
     result = found(CAT, column=hostile)
-    tags = Tags(render("photos", {}, [result], "", shown_of(root, cut, table, [result])))
+    tags = Tags(render("photos", {}, [result], "", finding_examples(root, cut, table, [result])))
     assert "script" not in tags.seen
     assert [one[:22] for one in tags.pictures] == ["data:image/jpeg;base64"]
 
@@ -133,41 +133,41 @@ def test_takedown_reaches_the_page_of_a_batch_that_no_version_has(
     assert not [path for path in map(str, unclean(prove(root, n))) if "gates/" in path]
     # A page that is made later shows what is left.
     table = candidate(root, cut)
-    assert shown_of(root, cut, table, [found(key)]) == []
+    assert finding_examples(root, cut, table, [found(key)]) == []
     other = next(one for one in table["key"] if one != key)
-    assert [one.key for _, one in shown_of(root, cut, table, [found(key, other)])] == [other]
+    assert [one.key for _, one in finding_examples(root, cut, table, [found(key, other)])] == [other]
 
 
 def test_what_was_there_before_stands_below_by_kind(root: loader.Root, cut: StageRecord) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))
-    baseline = baseline_of(root, root.open("demo@1"))
-    shown = shown_of(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
+    baseline = version_baseline(root, root.open("demo@1"))
+    shown = finding_examples(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
     assert [one.kind for _, one in shown] == ["video", "image"]
-    before = before_of(root, baseline, shown)
+    before = baseline_examples(root, baseline, shown)
     assert list(dict.fromkeys(words for words, _ in before)) == ["video in demo@1", "image in demo@1"]
     images = [one for words, one in before if words == "image in demo@1"]
     assert 1 < len(images) <= MAX_OF_FINDING
     assert len({one.facts["raw_key"] for one in images}) == len(images)
     assert {one.modality for one in images} == {"image"}
     assert all(one.picture and not one.trouble for _, one in before)
-    assert before_of(root, baseline, shown) == before
-    assert before_of(root, baseline, []) == []
+    assert baseline_examples(root, baseline, shown) == before
+    assert baseline_examples(root, baseline, []) == []
     html = render("demo", {}, [], "", shown, before)
     assert html.index("Examples of the findings") < html.index("image in demo@1")
 
     raw_key = images[0].facts["raw_key"]
     root.log.deny([Target(kind="raw", value=raw_key)], "ticket 6", "privacy desk")
-    assert raw_key not in [one.facts["raw_key"] for _, one in before_of(root, baseline, shown)]
+    assert raw_key not in [one.facts["raw_key"] for _, one in baseline_examples(root, baseline, shown)]
 
 
 def test_picture_that_cannot_be_drawn_stops_no_verdict(
     root: loader.Root, cut: StageRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))
-    baseline = baseline_of(root, root.open("demo@1"))
-    shown = shown_of(root, cut, candidate(root, cut), [found("videos/clip.mp4")])
+    baseline = version_baseline(root, root.open("demo@1"))
+    shown = finding_examples(root, cut, candidate(root, cut), [found("videos/clip.mp4")])
     root.store.delete_many([info.key for info in root.store.list("data/") if info.key.endswith(".tar")])
-    assert before_of(root, baseline, shown) == []
+    assert baseline_examples(root, baseline, shown) == []
     assert "is not drawn" in caplog.text
 
 
@@ -181,7 +181,7 @@ def test_pictures_of_before_are_of_the_same_dataset(
         asked.append(baseline.version.dataset)
         return []
 
-    monkeypatch.setattr("assets.release.gate_run.before_of", told)
+    monkeypatch.setattr("assets.release.gate_run.baseline_examples", told)
     with root.write("other") as out:
         out.add("e/1", {"x.txt": b"x"}, source={"raw_sha256": "0" * 64})
     audit_waiting(root, "demo", "r", Gate(suite=(), baseline="other@1"))
@@ -195,13 +195,13 @@ def test_pictures_of_before_are_bounded(
     root: loader.Root, cut: StageRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))
-    baseline = baseline_of(root, root.open("demo@1"))
-    shown = shown_of(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
-    before = before_of(root, baseline, shown)
+    baseline = version_baseline(root, root.open("demo@1"))
+    shown = finding_examples(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
+    before = baseline_examples(root, baseline, shown)
     monkeypatch.setattr(examples, "MAX_NBYTES", sum(len(one.picture) for _, one in before) - 1)
-    assert before_of(root, baseline, shown) == before[:-1]
+    assert baseline_examples(root, baseline, shown) == before[:-1]
     monkeypatch.setattr(examples, "MAX_KINDS", 1)
-    assert {words for words, _ in before_of(root, baseline, shown)} == {"video in demo@1"}
+    assert {words for words, _ in baseline_examples(root, baseline, shown)} == {"video in demo@1"}
 
 
 def unclean(proof: Any) -> list[Any]:
@@ -215,12 +215,12 @@ def test_without_what_draws_there_are_names_alone(
 
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert shown_of(root, cut, candidate(root, cut), [found(CAT)]) == []
+    assert finding_examples(root, cut, candidate(root, cut), [found(CAT)]) == []
 
 
 def test_samples_of_different_objects_come_first(root: loader.Root, cut: StageRecord) -> None:
     keys = candidate(root, cut)["key"].to_list()
     table = candidate(root, cut).with_columns(raw_key=pl.when(pl.col("key") != keys[-1]).then(pl.lit("one")))
     assert len(keys) > MAX_OF_FINDING
-    shown = [one.key for _, one in shown_of(root, cut, table, [found(*keys)])]
+    shown = [one.key for _, one in finding_examples(root, cut, table, [found(*keys)])]
     assert sorted(shown) == sorted([keys[0], keys[-1], keys[1]])

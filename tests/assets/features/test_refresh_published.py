@@ -18,7 +18,7 @@ from assets.media.unit import Unusable
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import FieldNotFound
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from penstock.stages import append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]
@@ -140,7 +140,7 @@ def values(version: loader.Version, field: str) -> list[int]:
     """Of the live samples whose parts have the field."""
     ordinals = np.flatnonzero(version.select(field, where_present=True).members())
     found = read_fields(version.store, version.address(ordinals, [field]))
-    return sorted(int(decoder_for(field)(one[field], None)[0]) for one in found)
+    return sorted(int(find_decoder(field)(one[field], None)[0]) for one in found)
 
 
 def tars(root: loader.Root) -> set[str]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from assets.features.compute import feature_kind, inputs_of
+from assets.features.compute import feature_kind, part_inputs
 from assets.featurizers import Features, make
 from assets.media.unit import Unusable
 from assets.testing.featurizers import npy
@@ -214,12 +214,12 @@ def test_only_episodes_are_taken_as_episodes() -> None:
             part = part_of(root, fields)
             assert feature_kind(sync, "video", part) == kind
             assert feature_kind(phash, "video", part) == "video"  # cameras stay what they were
-            assert inputs_of(phash, "video", part) == {"mp4": "mp4" if "mp4" in fields else "cam.mp4"}
-        assert inputs_of(sync, "episode", part) == {
+            assert part_inputs(phash, "video", part) == {"mp4": "mp4" if "mp4" in fields else "cam.mp4"}
+        assert part_inputs(sync, "episode", part) == {
             "joint.ns.npy": "joint.ns.npy",
             "cam.mp4.packets": "cam.mp4.packets",
         }
-        assert inputs_of(sync, "video", part) == {}
+        assert part_inputs(sync, "video", part) == {}
 
 
 def test_real_episodes_are_measured_and_windows_follow(tmp_path: Path) -> None:

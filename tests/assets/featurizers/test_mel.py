@@ -9,7 +9,7 @@ import pytest
 
 from assets.featurizers.mel import Mel, mel_filters
 from assets.media.unit import Unusable
-from loader.modalities.audio.resample import resampled
+from loader.modalities.audio.resample import resample
 
 GOLDEN = np.load(Path(__file__).parent / "golden_mel.npz")
 SAMPLES = GOLDEN["samples"] / np.float32(2**15)
@@ -74,7 +74,7 @@ def test_stereo_at_another_rate_is_mixed_and_resampled(make: Any) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 22_050))
     features = Mel()("audio", {"flac": make.flac(noise, 44_100)})
     mono = np.rint(noise * 2**23) / 2**23
-    wanted = Mel().of(resampled(mono.mean(axis=0, keepdims=True).astype(np.float32), 44_100, 16_000)[0])
+    wanted = Mel().of(resample(mono.mean(axis=0, keepdims=True).astype(np.float32), 44_100, 16_000)[0])
     found = features.fields["mel.npy"]
     assert isinstance(found, np.ndarray)
     assert found.shape == (80, 50)

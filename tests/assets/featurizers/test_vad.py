@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from assets.featurizers import vad
 from assets.featurizers.vad import RATE_HZ, VoiceActivity, probabilities
-from assets.media.audio.cut import LevelMeter, segments_of, union_of
+from assets.media.audio.cut import LevelMeter, audible_segments, union
 from assets.media.policy import AudioPolicy
 from loader.errors import MissingDependency
-from loader.modalities import decoder_for
-from loader.modalities.audio.resample import resampled
+from loader.modalities import find_decoder
+from loader.modalities.audio.resample import resample
 from tests.servers.processes import python
 
 VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))  # Hz
@@ -94,7 +94,7 @@ def test_silence_noise_and_tones_are_no_speech(make: Any) -> None:
 
 
 def test_stereo_at_another_rate(make: Any) -> None:
-    sound = resampled(spoken()[None], RATE_HZ, 44_100)
+    sound = resample(spoken()[None], RATE_HZ, 44_100)
     found = features(make, np.tile(sound, (2, 1)), 44_100)
     assert found.columns["n_speech_segments"] == 1
     assert found.columns["speech_ratio"] == pytest.approx(0.37, abs=0.04)
@@ -186,9 +186,9 @@ def test_real_speech_is_where_the_original_finds_it_and_the_energy_too(tmp_path:
     files: list[Path] = []
     sounds: list[np.ndarray] = []
     for path in speech_of_the_corpus():
-        samples: np.ndarray = decoder_for("wav")(path.read_bytes(), None)  # type: ignore[assignment]
+        samples: np.ndarray = find_decoder("wav")(path.read_bytes(), None)  # type: ignore[assignment]
         rate_hz = 8_000 if "asterisk" in path.parts else 44_100 if path.stem == "jfk" else 16_000
-        sounds.append(resampled(samples.mean(axis=0, keepdims=True), rate_hz, RATE_HZ)[0])
+        sounds.append(resample(samples.mean(axis=0, keepdims=True), rate_hz, RATE_HZ)[0])
         files.append(tmp_path / f"{len(files)}.npy")
         np.save(files[-1], sounds[-1])
     done = python("-c", REFERENCE, *files, check=True)
@@ -199,7 +199,7 @@ def test_real_speech_is_where_the_original_finds_it_and_the_energy_too(tmp_path:
         meter = LevelMeter(RATE_HZ)
         meter.add(sound[None])
         loud = np.zeros(len(sound), bool)
-        for start, end in union_of(segments_of(meter.finish(), meter.frame, len(sound), policy)):
+        for start, end in union(audible_segments(meter.finish(), meter.frame, len(sound), policy)):
             loud[start:end] = True
         heard = np.concatenate([loud[start:end] for start, end in found])
         assert heard.mean() > 0.97  # what is spoken is loud

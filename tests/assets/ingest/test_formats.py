@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import loader
-from assets.arrivals.joined_objects import raw_objects_in
+from assets.arrivals.joined_objects import raw_store
 from assets.arrivals.make_batches import discover
 from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.samples.samples_asset import samples_stage
-from assets.sources import Source, walked_formats
+from assets.sources import Source, in_place_formats
 from assets.spec import DatasetSpec
 from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of
@@ -48,7 +48,7 @@ class Batch:
         root.create()
         format = name.partition(".")[0]
         source = Source(format=format, keep=keep, fields=OPTIONS.get(name, NO_OPTIONS).fields)
-        self.root, self.store = root, raw_objects_in(open_store(str(place)), source)
+        self.root, self.store = root, raw_store(open_store(str(place)), source)
         self.spec = DatasetSpec(
             name="demo", sources=(source,), gate=Gate(thresholds=None), max_reject_rate=1.0
         )
@@ -83,7 +83,7 @@ def copied(place: Path, root: loader.Root) -> Path:
     ("name", "keep"),
     [
         *((name, "copy") for name in ALL),
-        *((name, "in place") for name in ALL if format_of(name) in walked_formats()),
+        *((name, "in place") for name in ALL if format_of(name) in in_place_formats()),
     ],
 )
 def test_batch_has_the_samples_of_an_import(

@@ -17,7 +17,7 @@ from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.arrivals.batch_manifests import read_manifest
-from assets.arrivals.joined_objects import raw_objects_in
+from assets.arrivals.joined_objects import raw_store
 from assets.arrivals.make_batches import discover
 from assets.arrivals.progress import TickDataset, read_progress
 from assets.arrivals.reconcile import reconcile
@@ -76,7 +76,7 @@ def upload(folder: Path, url: str) -> Store:
 
 
 def seen(place: Path | str, source: Source = SOURCE) -> Store:
-    return raw_objects_in(open_store(str(place)), source)
+    return raw_store(open_store(str(place)), source)
 
 
 @pytest.fixture

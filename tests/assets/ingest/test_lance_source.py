@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import loader
-from assets.arrivals.joined_objects import raw_objects_in
+from assets.arrivals.joined_objects import raw_store
 from assets.arrivals.make_batches import discover
 from assets.gate_settings import Gate
 from assets.sources import Source
@@ -41,7 +41,7 @@ def land(place: Path, root: loader.Root, run: Run) -> Land:
     """Take what has arrived to a version; return the counts of its units."""
 
     def go() -> dict[str, int]:
-        (batch,) = discover(root.store, raw_objects_in(open_store(str(place)), SOURCE), "demo", source=SOURCE)
+        (batch,) = discover(root.store, raw_store(open_store(str(place)), SOURCE), "demo", source=SOURCE)
         assert run("ingest", DEMO, batch, place).success
         assert run("release", DEMO, place=place).success
         record: StageRecord | None = current_record(root.store, "demo", "units", batch)
@@ -67,7 +67,7 @@ def test_fragments_bring_new_rows_and_changed_ones_and_no_row_twice(
     assert land() == {"units": 1, "published_before": 1, "replacing": 0, "dropped": 1}
     dataset.optimize.compact_files()
     dataset.update({"text": "'new'"}, where="n = 2")
-    seen = raw_objects_in(open_store(str(place)), SOURCE).list()
+    seen = raw_store(open_store(str(place)), SOURCE).list()
     fragments = {f"data/{one.data_files()[0].path}" for one in lance.dataset(str(place)).get_fragments()}
     assert {info.key for info in seen if not SOURCE.sieve()(info)} == fragments  # not files of older versions
     assert land() == {"units": 1, "published_before": 3, "replacing": 1, "dropped": 1}

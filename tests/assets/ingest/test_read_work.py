@@ -13,7 +13,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.ingest.formats import read_batch
-from assets.ingest.formats.walked_objects import refused_where_unreadable
+from assets.ingest.formats.walked_objects import refuse_unreadable
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
@@ -174,5 +174,5 @@ def test_samples_without_a_field_that_all_of_the_dataset_have_are_an_error(tmp_p
 def test_scratch_without_room_is_no_objects_fault() -> None:
     """A bag of ROS 2 lies on scratch while it is read."""
     scratch = on_scratch(None, "when a.db3 was read", room_for="it", again="read again")
-    with pytest.raises(StoreError, match="Set TMPDIR"), refused_where_unreadable("cut"), scratch:
+    with pytest.raises(StoreError, match="Set TMPDIR"), refuse_unreadable("cut"), scratch:
         raise OSError(errno.ENOSPC, "no space left")

@@ -11,7 +11,7 @@ import loader
 from assets.ingest.cut import cut_objects
 from assets.ingest.media import AuditBatch, audit_objects
 from assets.ingest.time_limits import container_limits, media_row_limits
-from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, declared_work, work_of
+from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, media_work, read_header_work
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
 from loader.storage import Store, open_store
@@ -91,20 +91,20 @@ def test_what_a_container_tells(landing: Store, tmp_path: Path) -> None:
     path = flac(tmp_path / "ten-hours.flac", 36_000 * RATE_HZ)
     video = encode(tmp_path / "v.mp4", [np.zeros((64, 96, 3), np.uint8)] * 50)
     landed(landing, path, video)
-    assert declared_work((landing, path.name)) == (36_000.0, 0.0, 36_000.0 * RATE_HZ)
-    found = declared_work((landing, video.name))
+    assert read_header_work((landing, path.name)) == (36_000.0, 0.0, 36_000.0 * RATE_HZ)
+    found = read_header_work((landing, video.name))
     assert found is not None
     assert found[:2] == (pytest.approx(2.0), pytest.approx(50 * 64 * 96))
     slow = encode(tmp_path / "slow.mp4", [np.zeros((64, 96, 3), np.uint8)] * 5, codec="libsvtav1", options={})
     landed(landing, slow)
-    assert declared_work((landing, slow.name)) == (pytest.approx(0.2), pytest.approx(2 * 5 * 64 * 96), 0.0)
+    assert read_header_work((landing, slow.name)) == (pytest.approx(0.2), pytest.approx(2 * 5 * 64 * 96), 0.0)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\x00" * 5000, b"fLaC" + b"\x00" * 200])
 def test_of_what_is_no_container_nothing_is_told(landing: Store, tmp_path: Path, data: bytes) -> None:
     landing.put("x", data)
-    assert declared_work((landing, "x")) is None
-    assert declared_work((landing, "missing")) is None
+    assert read_header_work((landing, "x")) is None
+    assert read_header_work((landing, "missing")) is None
 
 
 @pytest.mark.parametrize("container", ["ogg", "mpegts", "adts"])
@@ -117,7 +117,7 @@ def test_where_the_length_is_estimated_the_bytes_count(
     rate_hz = 48_000
     write_sound(path, np.zeros((1, rate_hz), np.float32), rate_hz, codec=codec, container=container)
     landing.put("x", path.read_bytes() * 40)
-    found = declared_work((landing, "x"))
+    found = read_header_work((landing, "x"))
     assert found is not None
     assert found[0] >= landing.head("x").nbytes / 2000
 
@@ -184,7 +184,7 @@ def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_pa
     admitted, _ = audit_objects(audit_batch(landing, InlineCompute()), rows)
     decoded = media_row_limits(admitted, SPEC, lambda _: None)
     assert decoded == told
-    assert work_of(admitted[0]).values == RATE_HZ
+    assert media_work(admitted[0]).values == RATE_HZ
 
 
 def test_object_that_takes_longer_is_refused_with_its_length(landing: Store, tmp_path: Path) -> None:

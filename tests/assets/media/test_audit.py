@@ -15,7 +15,7 @@ import pytest
 from assets.media.audio import audit as audio_audit
 from assets.media.audit import audit
 from assets.media.clips.cut import cut_video
-from assets.media.container import PacketIndex, index_packets, opened
+from assets.media.container import PacketIndex, index_packets, open_container
 from assets.media.cutters import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
@@ -106,9 +106,9 @@ def test_every_frame_is_found_among_b_frames(
 ) -> None:
     """Also those on which others build, and those on which none does, whose neighbours are passed over."""
     path = encode_video(noise_frames(30), codec=codec, options=options)
-    with opened(path) as container:
+    with open_container(path) as container:
         index = index_packets(container, container.streams.video[0])
-    with opened(path) as container:
+    with open_container(path) as container:
         hashes = {frame.pts or 0: frame_crc(frame) for frame in container.decode(video=0)}
     assert len(hashes) == 30
     assert seek_ok(path, hashes, index)

@@ -21,8 +21,8 @@ from assets.media.policy import (
     ImagePolicy,
     VideoPolicy,
     bucket_name,
-    bucket_of,
     grid_px,
+    image_bucket,
     sizes,
 )
 
@@ -109,7 +109,7 @@ def test_nearest_aspect_of_the_largest_base_that_is_filled(width: int, height: i
         if near:
             expected = near
             break
-    found = bucket_of(DEFAULT, width, height)
+    found = image_bucket(DEFAULT, width, height)
     if expected is None:
         assert found is None
     else:
@@ -126,7 +126,7 @@ def test_nearest_aspect_of_the_largest_base_that_is_filled(width: int, height: i
 def test_nothing_is_enlarged_or_cut_more_than_allowed(
     width: int, height: int, upscale: float, crop: float
 ) -> None:
-    found = bucket_of(Buckets(max_upscale=upscale, max_crop=crop), width, height)
+    found = image_bucket(Buckets(max_upscale=upscale, max_crop=crop), width, height)
     if found is None:
         return
     to_width, to_height, _ = parsed(found)
@@ -137,8 +137,8 @@ def test_nothing_is_enlarged_or_cut_more_than_allowed(
 
 def test_picture_on_its_side_gets_the_bucket_on_its_side() -> None:
     for width, height in ((341, 256), (1920, 1080), (4000, 3000), (700, 511), (3000, 900)):
-        there = bucket_of(DEFAULT, width, height)
-        back = bucket_of(DEFAULT, height, width)
+        there = image_bucket(DEFAULT, width, height)
+        back = image_bucket(DEFAULT, height, width)
         assert there
         assert back
         assert parsed(there)[:2] == parsed(back)[1::-1]
@@ -160,7 +160,7 @@ def test_picture_on_its_side_gets_the_bucket_on_its_side() -> None:
     ],
 )
 def test_some_buckets(width: int, height: int, frames: int | None, expected: str | None) -> None:
-    assert bucket_of(DEFAULT, width, height, frames) == expected
+    assert image_bucket(DEFAULT, width, height, frames) == expected
 
 
 @pytest.mark.parametrize(

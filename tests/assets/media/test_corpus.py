@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.cutters import ALL_KINDS, CUTTERS, Known, kind_of
+from assets.media.cutters import ALL_KINDS, CUTTERS, Known, file_kind
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Kind, Unit, Unusable
@@ -117,7 +117,7 @@ def cut(
     path: Path, scratch: Path, policy: CutPolicy, audit: dict[str, Any]
 ) -> tuple[Kind | None, list[Unit], tuple[str, str]]:
     try:
-        kind = kind_of(str(path), mime_of(path), ALL_KINDS)
+        kind = file_kind(str(path), mime_of(path), ALL_KINDS)
         return kind, CUTTERS[kind].cut(str(path), scratch, policy, Known(audit=audit)), ("admitted", "")
     except Unusable as unusable:
         return None, [], (unusable.outcome, unusable.code)

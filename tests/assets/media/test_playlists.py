@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from assets.media.audit import audit
-from assets.media.container import opened
+from assets.media.container import open_container
 from assets.media.cut_audit import image
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Unusable
@@ -62,7 +62,7 @@ def test_file_that_names_others_is_no_media(
         path.write_bytes(tag + text.encode())
         with pytest.raises(Unusable):
             audit(str(path), sniff(path.read_bytes()[:HEAD_BYTES]))
-        with pytest.raises(Unusable), opened(str(path)):
+        with pytest.raises(Unusable), open_container(str(path)):
             pass
         assert image._by_ffmpeg(str(path)) is None
     assert paths == []

@@ -29,9 +29,9 @@ class Poison:
         return self
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        from loader.modalities import decoder_for
+        from loader.modalities import find_decoder
 
-        if decoder_for("jpg")(sample["jpg"], None).shape[1] == 64:  # type: ignore[attr-defined]
+        if find_decoder("jpg")(sample["jpg"], None).shape[1] == 64:  # type: ignore[attr-defined]
             os.kill(os.getpid(), signal.SIGKILL)
         return Features(fields={}, columns={"survived": True})
 

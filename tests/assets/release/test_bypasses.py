@@ -20,7 +20,7 @@ from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
 from penstock.stages import current_record
@@ -76,7 +76,7 @@ def failed(
     monkeypatch.setenv(LANDING, str(landing))
     monkeypatch.setenv(BAD, "1")
     batch = arrive(landing)
-    instance.add_dynamic_partitions(str(batches_of(SPEC).name), [batch])
+    instance.add_dynamic_partitions(str(batch_partitions(SPEC).name), [batch])
     ingest = definitions().resolve_job_def("demo_ingest")
     assert ingest.execute_in_process(instance=instance, partition_key=batch).success
     stopped = release_job().execute_in_process(instance=instance, raise_on_error=False)
@@ -111,7 +111,7 @@ def test_automation_that_asks_for_a_version(
             if spec.key == VERSION
             else spec
         ),
-        [samples_asset(SPEC, batches_of(SPEC)), version_asset("demo", SPEC.gate, SPEC)],
+        [samples_asset(SPEC, batch_partitions(SPEC)), version_asset("demo", SPEC.gate, SPEC)],
     )
     eager = dg.Definitions(
         assets=assets,
@@ -162,7 +162,7 @@ def test_parts_are_not_published_by_hand_before_a_gate_has_looked_at_them(
     monkeypatch.setenv(ROOT, root.url)
     monkeypatch.setenv(LANDING, str(landing))
     batch = arrive(landing)
-    instance.add_dynamic_partitions(str(batches_of(SPEC).name), [batch])
+    instance.add_dynamic_partitions(str(batch_partitions(SPEC).name), [batch])
     ingest = definitions().resolve_job_def("demo_ingest")
     assert ingest.execute_in_process(instance=instance, partition_key=batch).success
     record = current_record(root.store, "demo", "samples", batch)

@@ -17,7 +17,7 @@ from assets.arrivals.batch_manifests import RawObject, read_manifest
 from assets.release.lag import _median, _quantile, duration_text, lags
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from dagster_project.sensors.release import release_sensor
 
 SPEC = DatasetSpec(name="demo", max_reject_rate=1.0)
@@ -124,7 +124,7 @@ def test_every_batch_asks_for_a_release_once(instance: dg.DagsterInstance) -> No
         run = instance.create_run_for_job(dg.job(name="stream_release")(lambda: None), tags=tags)
         instance.report_run_failed(run)
 
-    instance.add_dynamic_partitions(str(batches_of(replace(SPEC, name="stream")).name), ["a", "b"])
+    instance.add_dynamic_partitions(str(batch_partitions(replace(SPEC, name="stream")).name), ["a", "b"])
     assert tick() == ""
     passed("a")
     passed("b")

@@ -18,7 +18,7 @@ from loader.cache.peers import deadlines
 from loader.cache.peers import members as members_module
 from loader.cache.peers import peer_cache as peer_cache_module
 from loader.cache.peers.client import PeerClient
-from loader.cache.peers.connection import kept_connections
+from loader.cache.peers.connection import idle_connections
 from loader.cache.peers.server import MOST_CONNECTIONS
 from loader.cache.running_loaders import RunningLoaders
 from loader.errors import Transient
@@ -407,8 +407,8 @@ def test_threads_that_ask_at_once_keep_their_connections(tmp_path, origin, monke
 
 def test_kept_connections_of_all_processes_fit_a_server():
     for nodes in range(1, 65):
-        assert 2 <= kept_connections(nodes) <= client_module.IN_FLIGHT
-        assert nodes * 32 * kept_connections(nodes) <= MOST_CONNECTIONS
+        assert 2 <= idle_connections(nodes) <= client_module.IN_FLIGHT
+        assert nodes * 32 * idle_connections(nodes) <= MOST_CONNECTIONS
 
 
 def test_calls_to_one_peer_are_few_at_a_time(tmp_path, origin, monkeypatch):

@@ -16,7 +16,7 @@ from assets.ingest.published import published_labels
 from assets.pipeline.stages import recut_requests
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store
 from penstock.stages import partitions
@@ -26,7 +26,7 @@ from resources.storage import LandingResource, RootResource
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 DATASET = "demo"
 SPEC = DatasetSpec(name=DATASET, label_from="folder", max_reject_rate=1.0)
-BATCHES = batches_of(SPEC)
+BATCHES = batch_partitions(SPEC)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
-from dagster_project.runs import CodeLocation, code_location_of
+from dagster_project.runs import CodeLocation, sensor_location
 from dagster_project.sensors import recovery
 from dagster_project.sensors.discovery import _without_run
 from dagster_project.sensors.recovery import (
@@ -29,7 +29,7 @@ from dagster_project.sensors.recovery import (
     again,
     end_orphans,
     is_alive,
-    lost,
+    lost_runs,
     will_start_again,
 )
 from loader.errors import Transient
@@ -198,8 +198,8 @@ def test_sensor_knows_where_it_is_evaluated(instance: dg.DagsterInstance) -> Non
         instance=instance,
         code_location_origin=at,
     ) as context:
-        assert code_location_of(context) == HERE
-    assert code_location_of(dg.build_sensor_context(instance=instance)) is None
+        assert sensor_location(context) == HERE
+    assert sensor_location(dg.build_sensor_context(instance=instance)) is None
 
 
 def test_batch_that_another_code_location_ran_is_still_to_be_run_here(instance: dg.DagsterInstance) -> None:
@@ -215,7 +215,7 @@ def test_what_another_code_location_lost_is_its_own_to_ask_for(instance: dg.Dags
     for one in (run, other):
         instance.report_run_failed(one, "its process is gone")
     now_s = time.time() + 1
-    assert [found.run_id for found in lost(instance, "cats_ingest", now_s, HERE.label)] == [run.run_id]
+    assert [found.run_id for found in lost_runs(instance, "cats_ingest", now_s, HERE.label)] == [run.run_id]
     assert [request.tags[recovery.AGAIN_OF] for request in again(instance, "cats_ingest", HERE.label)] == [
         run.run_id
     ]
@@ -238,50 +238,50 @@ def test_number_that_was_given_away_again_is_not_the_process() -> None:
 def test_what_no_step_is_to_blame_for_is_lost(instance: dg.DagsterInstance) -> None:
     run = instance.create_run_for_job(DEFS.resolve_job_def("cats_ingest"))
     instance.report_run_failed(run, "its process is gone")
-    (found,) = lost(instance, "cats_ingest", time.time())
+    (found,) = lost_runs(instance, "cats_ingest", time.time())
     assert found.run_id == run.run_id
     assert will_start_again(instance, found)
-    assert lost(instance, "another", time.time()) == []
-    assert lost(instance, "cats_ingest", time.time() + 25 * HOUR_S) == []
+    assert lost_runs(instance, "another", time.time()) == []
+    assert lost_runs(instance, "cats_ingest", time.time() + 25 * HOUR_S) == []
 
 
 def test_check_that_said_no_is_not(instance: dg.DagsterInstance) -> None:
     run = go(instance, refuse="yes")
-    assert lost(instance, "cats_ingest", time.time() + HOUR_S) == []
+    assert lost_runs(instance, "cats_ingest", time.time() + HOUR_S) == []
     assert not will_start_again(instance, run)
 
 
 def test_store_that_did_not_answer_is(instance: dg.DagsterInstance) -> None:
     run = go(instance, store="yes")
-    assert [found.run_id for found in lost(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
+    assert [found.run_id for found in lost_runs(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
 
 
 def test_what_dagster_starts_again_or_somebody_did_is_left_alone(instance: dg.DagsterInstance) -> None:
     before = time.time()
     run = go(instance, store="yes")
     instance.add_run_tags(run.run_id, {WILL_RETRY: "true"})
-    assert lost(instance, "cats_ingest", before + PROMISE_S - 1) == []
+    assert lost_runs(instance, "cats_ingest", before + PROMISE_S - 1) == []
     instance.add_run_tags(run.run_id, {WILL_RETRY: "false"})
-    assert len(lost(instance, "cats_ingest", time.time() + 1)) == 1
+    assert len(lost_runs(instance, "cats_ingest", time.time() + 1)) == 1
     go(instance)
-    assert lost(instance, "cats_ingest", time.time() + 1) == []
+    assert lost_runs(instance, "cats_ingest", time.time() + 1) == []
 
 
 def test_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.DagsterInstance) -> None:
     run = go(instance, store="yes", **{WILL_RETRY: "true"})
     late = time.time() + PROMISE_S + 5
-    assert [found.run_id for found in lost(instance, "cats_ingest", late)] == [run.run_id]
+    assert [found.run_id for found in lost_runs(instance, "cats_ingest", late)] == [run.run_id]
     go(instance)  # it came
-    assert lost(instance, "cats_ingest", late) == []
+    assert lost_runs(instance, "cats_ingest", late) == []
 
 
 def test_promise_that_was_kept_or_taken_back_is_left_alone(instance: dg.DagsterInstance) -> None:
     late = time.time() + PROMISE_S + 5
     other = go(instance)
     go(instance, store="yes", **{WILL_RETRY: "true", "dagster/auto_retry_run_id": other.run_id})
-    assert lost(instance, "cats_ingest", late) == []
+    assert lost_runs(instance, "cats_ingest", late) == []
     go(instance, store="yes", **{WILL_RETRY: "true", "dagster/backfill": "gone"})
-    assert lost(instance, "cats_ingest", late) == []
+    assert lost_runs(instance, "cats_ingest", late) == []
 
 
 def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) -> None:
@@ -289,19 +289,19 @@ def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) ->
         before = time.time()
         run = go(instance, store="yes", **{ATTEMPT: str(attempt)})
         if pause_s:
-            assert lost(instance, "cats_ingest", before + pause_s / 2) == []
-        assert [found.run_id for found in lost(instance, "cats_ingest", time.time() + pause_s + 5)] == [
+            assert lost_runs(instance, "cats_ingest", before + pause_s / 2) == []
+        assert [found.run_id for found in lost_runs(instance, "cats_ingest", time.time() + pause_s + 5)] == [
             run.run_id
         ]
     last = go(instance, store="yes", **{ATTEMPT: str(len(PAUSES_S) + 1)})
-    assert lost(instance, "cats_ingest", time.time() + 20 * HOUR_S) == []
+    assert lost_runs(instance, "cats_ingest", time.time() + 20 * HOUR_S) == []
     assert not will_start_again(instance, last)
 
 
 def test_step_that_could_not_tell_dagsters_database_is_asked_for(instance: dg.DagsterInstance) -> None:
     run = go(instance, database="yes")
     assert run.tags.get("dagster/failure_reason") == "STEP_FAILURE"
-    assert [found.run_id for found in lost(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
+    assert [found.run_id for found in lost_runs(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
 
 
 def test_each_is_asked_for_with_the_next_attempt(instance: dg.DagsterInstance) -> None:

@@ -10,7 +10,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec
-from dagster_project.definitions import batches_of, build_defs
+from dagster_project.definitions import batch_partitions, build_defs
 from loader.storage import open_store
 from penstock.alerts import Alert
 from resources.alerts import AlertsResource
@@ -54,7 +54,7 @@ def stopped_run(
     with loader.Root(tmp_path / "root") as root:
         root.create()
         (batch,) = discover(root.store, open_store(str(tmp_path / "landing")), "demo")
-    instance.add_dynamic_partitions(str(batches_of(SPEC).name), [batch])
+    instance.add_dynamic_partitions(str(batch_partitions(SPEC).name), [batch])
     return defs.resolve_job_def("demo_ingest").execute_in_process(
         instance=instance, partition_key=batch, raise_on_error=False, run_config=QUIET
     )
@@ -76,7 +76,7 @@ def test_stopped_batch_is_told_once_and_its_end_too(
     assert len(sent) == 1
     (tmp_path / "landing" / "torn.jpg").unlink()
     tolerant = build_defs(resources, [DatasetSpec(name="demo", max_reject_rate=1.0)])
-    (key,) = instance.get_dynamic_partitions(str(batches_of(SPEC).name))
+    (key,) = instance.get_dynamic_partitions(str(batch_partitions(SPEC).name))
     tolerant.resolve_job_def("demo_ingest").execute_in_process(
         instance=instance, partition_key=key, run_config=QUIET
     )

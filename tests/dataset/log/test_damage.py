@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.dataset.log.append import read_tail
-from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse
+from loader.dataset.log.entries import canonical, entry_checksum, entry_key, parse
 from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import MARKER, check_root
@@ -190,7 +190,7 @@ def test_commit_that_is_not_of_its_manifest_is_not_opened(tmp_path):
         writer.add("k", {"cls": 1})
     n = root.state.n
     value = {**json.loads(root.store.get(entry_key(n)).data), "txn": "older"}
-    root.store.put(entry_key(n), canonical({**value, "checksum": checksum_of(value)}))
+    root.store.put(entry_key(n), canonical({**value, "checksum": entry_checksum(value)}))
     with pytest.raises(Corrupt, match="it commits d@1 with txn 'older', the manifest has"):
         loader.Root(tmp_path).open("d@1")
 

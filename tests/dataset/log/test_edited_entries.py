@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loader.dataset.log.entries import canonical, checksum_of, entry_key, find_edited, parse
+from loader.dataset.log.entries import canonical, entry_checksum, entry_key, find_edited, parse
 from loader.dataset.log.fold import fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.state import State
@@ -15,7 +15,7 @@ from tests.dataset.log.histories import all_entries, history
 def rewritten(entry, **change):
     """The entry edited by somebody who knows the format: its checksum is right."""
     value = json.loads(entry.data) | change
-    return canonical(value | {"checksum": checksum_of(value)})
+    return canonical(value | {"checksum": entry_checksum(value)})
 
 
 @pytest.mark.parametrize("k", range(1, 7))

@@ -12,7 +12,7 @@ from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
 from loader.dataset.log.state import State
 from loader.dataset.publishing.commit import Pending, commit
-from loader.dataset.publishing.publication_gate import digest_of
+from loader.dataset.publishing.publication_gate import publish_digest
 from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.manifest import Change
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
@@ -27,7 +27,7 @@ def parts_of(root, txn, n=3):
 def verdict(root, parts, *, says="published", exclude=None, supersede=None, r=1, against=(), **other):
     """Path of a gate's record on these parts."""
     body = {
-        "publishes": digest_of(parts, exclude or {}, supersede or {}),
+        "publishes": publish_digest(parts, exclude or {}, supersede or {}),
         "against": list(against),
         **other,
     }
@@ -233,4 +233,4 @@ def test_bytes_of_it():
         b'"index_footer_crc32c":5,"index_nbytes":3,"index_path":"data/t/p.parquet","n_rows":2,"nbytes":1,"part":"t-p",'
         b'"path":"data/t/p.tar","sha256":"00"}],"txn":"t"}],{"a":"x"},{"b":"y"}]'
     )
-    assert digest_of([part], {"a": "x"}, {"b": "y"}) == hashlib.sha256(told).hexdigest()
+    assert publish_digest([part], {"a": "x"}, {"b": "y"}) == hashlib.sha256(told).hexdigest()

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.search.segment_reads import coverage, merged_segments, read_segment
+from loader.dataset.search.segment_reads import coverage, merge_segments, read_segment
 from loader.dataset.search.segments import (
     SegmentKind,
     SegmentPart,
@@ -108,8 +108,8 @@ def test_merged_segments_have_the_values_of_each_part_once(root):
         part = [parts[number]]
         path = put_segment(root.store, FOLDER, TEXTS, part, values(TEXTS, part, seed=number))
         segments.append(read_segment(root.store, path, TEXTS))
-    ((path, data),) = merged_segments(segments, FOLDER, TEXTS)
-    assert ((path, data),) == tuple(merged_segments(segments, FOLDER, TEXTS))
+    ((path, data),) = merge_segments(segments, FOLDER, TEXTS)
+    assert ((path, data),) == tuple(merge_segments(segments, FOLDER, TEXTS))
     root.store.put_if_absent(path, data)
     merged = read_segment(root.store, path, TEXTS)
     assert list(merged.parts) == parts

@@ -10,9 +10,9 @@ import pytest
 
 import loader
 from loader.dataset.reading.verified_gathers import gather_bytes
-from loader.dataset.search.field_texts import MOST_FIELD_BYTES, searched_text
+from loader.dataset.search.field_texts import MOST_FIELD_BYTES, search_text
 from loader.dataset.search.text_reads import TextReader
-from loader.dataset.search.words import folded_texts, in_order, parse_words, term_matches
+from loader.dataset.search.words import fold_texts, in_order, parse_words, term_matches
 from loader.errors import FieldNotFound, InvalidRuntime, NotIndexed
 from penstock.search.make import make_index
 
@@ -171,7 +171,7 @@ def test_texts_read_at_once_are_these_read_one_by_one(tmp_path, monkeypatch, is_
             for each, text in enumerate(data):
                 writer.add(f"k{each:02}", {"caption.txt": text, "label.cls": 0})
         version = root.open("d")
-        expected = [searched_text("caption.txt", text) for text in data]
+        expected = [search_text("caption.txt", text) for text in data]
         if b"damaged" in data:
             (path,) = (tmp_path / str(number)).rglob("*.tar")
             path.write_bytes(path.read_bytes().replace(b"damaged", b"damages"))
@@ -247,7 +247,7 @@ def test_random_texts_agree_with_a_search_by_words():
         "'",
     ]
     texts = ["".join(rng.choices(pieces, k=rng.randint(0, 8))) for _ in range(400)]
-    folded = folded_texts(pa.array(texts))
+    folded = fold_texts(pa.array(texts))
     for _ in range(120):
         query = "".join(rng.choices(pieces, k=rng.randint(1, 4)))
         if rng.random() < 0.3:

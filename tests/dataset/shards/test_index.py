@@ -121,7 +121,7 @@ def test_large_index_is_read_by_row_group(put, names):
     whole = pq.read_table(io.BytesIO(data))
     assert index.read_group(11).keys == whole["key"].to_pylist()[11 * 2048 : 12 * 2048]
     assert store.nbytes < len(data) / 2
-    assert [index.row_group_of(row) for row in (0, 2047, 2048, 59_999)] == [0, 0, 1, 29]
+    assert [index.row_group_number(row) for row in (0, 2047, 2048, 59_999)] == [0, 0, 1, 29]
 
 
 def test_footer_case_is_tested():
@@ -131,7 +131,7 @@ def test_footer_case_is_tested():
 
 def read_all(store, place):
     index = IndexFile(store, place)
-    return [index.read_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
+    return [index.read_group(g) for g in range(index.row_group_number(index.n_rows - 1) + 1)]
 
 
 @pytest.mark.parametrize("earlier", [False, True])

@@ -43,7 +43,7 @@ def test_parts_are_told_with_and_without_hashing_them(few, layout, added, data):
 
 def check_parts(files, layout, added):
     table = PartsTable(ShardRows(files), [], "test@1")
-    assert table.shard_at("p0") is None
+    assert table.find_shard("p0") is None
     assert table.ids.to_pylist() == [f"p{i}" for i in range(len(layout))]
     for i, groups in enumerate(layout):
         for group in "abcg":
@@ -51,7 +51,7 @@ def check_parts(files, layout, added):
             assert bool(table.has_group(group)[i]) == there
             if there:
                 assert table.shard(group, i)["path"] == f"p{i}-{group}"
-                assert table.shard_at(f"p{i}-{group}") == table.shard(group, i)
+                assert table.find_shard(f"p{i}-{group}") == table.shard(group, i)
 
 
 @pytest.mark.parametrize("few", [0, 2**14])
@@ -62,7 +62,7 @@ def test_first_shard_at_a_shared_path_is_found_in_tables_of_any_size(monkeypatch
     table = table.set_column(3, "path", pa.array(["own", "shared", "shared", "shared"]))
     rows = ShardRows([ShardsFile("t", table_bytes(table, "shards", row_group_rows=2))])
     parts = PartsTable(rows, [], "test@1")
-    first = parts.shard_at("shared")
+    first = parts.find_shard("shared")
     assert (first["part"], first["group"]) == ("p0", "b")
 
 

@@ -14,7 +14,7 @@ from benchmarks.episode_start import AT, DATASET, DECODE, make_root
 from benchmarks.latency_server import BUCKET, latency_store
 from loader.dataset.shards.bitmap import BLOCK_BITS, SelectTable, pack
 from loader.dataset.versions import kept_bits
-from loader.dataset.versions.kept_bits import StoredBits, kept_table_bytes, load_kept
+from loader.dataset.versions.kept_bits import StoredBits, kept_bits_bytes, load_kept
 from loader.order.random.keyed_permutation import I64
 from loader.storage import open_store
 
@@ -54,7 +54,7 @@ class Recorded:
 def stored(bits: np.ndarray, first: I64) -> tuple[Recorded, Any]:
     packed = np.frombuffer(pack(bits), np.uint8)
     kept = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[first]
-    store = Recorded(kept_table_bytes(first, kept, packed, {"path": "windows/x.parquet"}))
+    store = Recorded(kept_bits_bytes(first, kept, packed, {"path": "windows/x.parquet"}))
     loaded = load_kept(store, "windows/x.parquet", len(first))  # type: ignore[arg-type]
     assert loaded is not None
     assert np.array_equal(loaded[0], kept)

@@ -14,7 +14,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.dataset.versions.documents import field_nbytes
-from loader.dataset.versions.pack import checks_of
+from loader.dataset.versions.pack import piece_checks
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
 from tests.proxy_stores import ProxyStore
 
@@ -297,7 +297,7 @@ def test_checksums_are_of_the_pieces_bytes(root):
     version = write(root)
     view = packed(version.select(FIELD), checksums=True)
     assert view.id == packed(version.select(FIELD)).id
-    checks = checks_of(view)
+    checks = piece_checks(view)
     documents, counts = view.table.longer_than(16)
     assert dict(zip(view.documents.keys(documents), counts.tolist(), strict=True)) == {
         key: n for key, n in by_key().items() if n > 16
@@ -349,7 +349,7 @@ def test_damaged_checksums_are_refused(tmp_path):
         ):
             path.write_bytes(data)
             with pytest.raises(Corrupt, match=says):
-                checks_of(view)
+                piece_checks(view)
 
 
 def test_tables_exchanged_are_refused(tmp_path):
@@ -357,7 +357,7 @@ def test_tables_exchanged_are_refused(tmp_path):
     with loader.Root(str(tmp_path)) as root:
         views = [write(root, name=name).select(FIELD) for name in ("docs", "texts")]
         made = [packed(view, checksums=True) for view in views]
-        for ending, read in ((".checks", lambda number: checks_of(made[number])), ("", again(views))):
+        for ending, read in ((".checks", lambda number: piece_checks(made[number])), ("", again(views))):
             paths = sorted(tmp_path.glob(f"packs/{'[0-9a-f]' * 64}{ending}.parquet"))
             assert len(paths) == 2
             first, second = (path.read_bytes() for path in paths)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.versions.pack import checks_of
+from loader.dataset.versions.pack import piece_checks
 from loader.errors import InvalidPlan
 from tests.dataset.stores import Counting
 from tests.order import reference
@@ -238,7 +238,7 @@ def test_split_document_of_a_list_has_checksums_of_its_pieces(root):
     version = write(root)
     request = loader.pack(FIELD, 16, checksums=True)
     packed = listed(version).packed(request)
-    assert checks_of(packed) is not None
+    assert piece_checks(packed) is not None
     plan = loader.plan({"docs": listed(version)}, seed=3, global_batch=2, pack=request)
     plain = loader.plan({"docs": listed(version)}, seed=3, global_batch=2, pack=loader.pack(FIELD, 16))
     assert trained(plan, 3)[0] == trained(plain, 3)[0]

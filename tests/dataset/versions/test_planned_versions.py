@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.dataset.log.leases import list_leases
-from loader.dataset.log.start_notes import parse_start_notes, planned_ids, start_path
+from loader.dataset.log.start_notes import parse_start_notes, plan_version_ids, start_path
 from loader.errors import Corrupt, Forbidden, InvalidPlan, NotARoot, VersionNotFound, VersionRetired
 from loader.order.random.plan_hash import content_hash, plan_json
 from tests.proxy_stores import ObservedStore, ProxyStore
@@ -47,7 +47,7 @@ def claims(root: loader.Root) -> list[tuple[str, ...]]:
 
 
 def ids_of(plan: loader.Plan) -> list[str]:
-    return planned_ids(plan.to_json())
+    return plan_version_ids(plan.to_json())
 
 
 def test_log_is_read_after_the_lease_of_all_versions(url: str, root: loader.Root, plan: loader.Plan) -> None:
@@ -267,7 +267,7 @@ def test_damaged_manifest_is_corrupt(url: str, root: loader.Root, plan: loader.P
     "body", [None, [], {}, {"sources": []}, {"sources": {"a": 3, "b": {"view": {"version": "x"}}}}]
 )
 def test_no_version_is_in_damaged_json(body: object) -> None:
-    assert planned_ids(body) == []
+    assert plan_version_ids(body) == []
 
 
 def test_versions_of_packed_and_listed_views_are_in_a_plan() -> None:
@@ -277,4 +277,4 @@ def test_versions_of_packed_and_listed_views_are_in_a_plan() -> None:
         "packed": {"kind": "packed", "documents": {"kind": "listed", "view": version}},
         "windows": {"kind": "windows", "episodes": version},
     }
-    assert planned_ids({"sources": {name: {"view": view} for name, view in views.items()}}) == [id]
+    assert plan_version_ids({"sources": {name: {"view": view} for name, view in views.items()}}) == [id]

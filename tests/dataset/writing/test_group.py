@@ -37,12 +37,12 @@ def emb(sample):
 
 def values(version, field="emb.npy"):
     from loader.dataset.reading.verified_bucket_reads import read_fields
-    from loader.modalities import decoder_for
+    from loader.modalities import find_decoder
 
     view = version.select(field, where_present=True)
     addresses = version.address(view.version_ordinals(np.arange(len(view))), [field])
     read = read_fields(version.store, addresses)
-    return {a.key: decoder_for(field)(r[field], None).tolist() for a, r in zip(addresses, read, strict=True)}
+    return {a.key: find_decoder(field)(r[field], None).tolist() for a, r in zip(addresses, read, strict=True)}
 
 
 def test_old_shards_are_not_touched(made):

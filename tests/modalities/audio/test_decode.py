@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
-decode = decoder_for("wav")
+decode = find_decoder("wav")
 RNG = np.random.default_rng(9)
 RATE_HZ = 16_000
 SINE = 0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE_HZ) / RATE_HZ)

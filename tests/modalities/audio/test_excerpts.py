@@ -11,10 +11,10 @@ import pytest
 
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities import decoder_for
-from loader.modalities.audio.resample import resampled
+from loader.modalities import find_decoder
+from loader.modalities.audio.resample import resample
 
-decode = decoder_for("wav")
+decode = find_decoder("wav")
 RATE_HZ = 44_100
 N = 3 * RATE_HZ + 77
 
@@ -55,7 +55,7 @@ def test_excerpt_is_the_slice_of_the_whole(sounds: dict[str, bytes], name: str, 
     data = sounds[name]
     stored_hz = 48_000 if name == "opus" else RATE_HZ
     whole = decode(data, None)
-    whole = whole if rate_hz is None else resampled(whole, stored_hz, rate_hz)
+    whole = whole if rate_hz is None else resample(whole, stored_hz, rate_hz)
     rng = np.random.default_rng(4)
     for seed in range(8):
         n = int(rng.integers(1, whole.shape[1] // 2))

@@ -14,12 +14,12 @@ import pytest
 import soundfile
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
-from loader.modalities.audio.padding import edit_end, ends_of, flac_samples, mp3_samples
+from loader.modalities import find_decoder
+from loader.modalities.audio.padding import audio_ends, edit_end, flac_samples, mp3_samples
 from loader.modalities.audio.timeline import Heard, floats
 
 SECONDS, ODD = 1, 137  # a length that is no multiple of any codec's frame
-decode = decoder_for("flac")
+decode = find_decoder("flac")
 
 
 def noise(rate_hz: int) -> np.ndarray:
@@ -59,7 +59,7 @@ def heard_in(data: bytes) -> tuple[np.ndarray, Heard]:
     """(float32 [channels, n], facts) of any container that FFmpeg reads."""
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.audio[0]
-        heard = Heard(ends_of(container, stream, data))
+        heard = Heard(audio_ends(container, stream, data))
         pieces = [piece for frame in container.decode(stream) for piece in heard.add(frame)]
         return np.concatenate([*pieces, *heard.finish()], axis=1), heard
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.modalities.audio.resample import Resampler, resampled, window
+from loader.modalities.audio.resample import Resampler, resample, window
 from tests.servers.processes import python
 
 PAIRS = [(44_100, 16_000), (48_000, 16_000), (192_000, 16_000), (44_100, 48_000), (8_000, 16_000)]
@@ -29,12 +29,12 @@ def middle_db(samples: np.ndarray) -> float:
 def test_what_fits_passes_and_what_does_not_is_stopped(source_hz: int, target_hz: int) -> None:
     nyquist = min(source_hz, target_hz) / 2
     for share in (0.05, 0.5, 0.8, 0.93):
-        found = resampled(tone(share * nyquist, source_hz), source_hz, target_hz)
+        found = resample(tone(share * nyquist, source_hz), source_hz, target_hz)
         assert middle_db(found) == pytest.approx(0, abs=0.2), share
     if target_hz < source_hz:
         for share, at_most in ((1.0, -58), (1.02, -100), (1.2, -100), (1.9, -100)):
             if share * nyquist < source_hz / 2:
-                found = resampled(tone(share * nyquist, source_hz), source_hz, target_hz)
+                found = resample(tone(share * nyquist, source_hz), source_hz, target_hz)
                 assert middle_db(found) < at_most, share
 
 
@@ -42,7 +42,7 @@ def test_what_fits_passes_and_what_does_not_is_stopped(source_hz: int, target_hz
 def test_every_sample_is_where_it_belongs(source_hz: int, target_hz: int) -> None:
     """Against the tone itself at the new rate, at the beginning of the sound and after 20 s."""
     hz = 0.31 * min(source_hz, target_hz)
-    found = resampled(tone(hz, source_hz, 20.0), source_hz, target_hz)[0]
+    found = resample(tone(hz, source_hz, 20.0), source_hz, target_hz)[0]
     exact = tone(hz, target_hz, 20.0)[0]
     assert found.shape == exact.shape
     for start in (0.1, 19.8):
@@ -58,7 +58,7 @@ def test_outside_the_sound_there_is_silence(source_hz: int, target_hz: int) -> N
         click[0, place] = 0.5
         period = source_hz // 100
         wide = np.pad(click, ((0, 0), (period * 10, period * 10)))
-        found, around = resampled(click, source_hz, target_hz), resampled(wide, source_hz, target_hz)
+        found, around = resample(click, source_hz, target_hz), resample(wide, source_hz, target_hz)
         begin = target_hz // 10
         assert np.array_equal(found, around[:, begin : begin + found.shape[1]])
 
@@ -75,7 +75,7 @@ def test_blocks_and_windows_change_nothing(
     source_hz: int, target_hz: int, n: int, n_channels: int, data: st.DataObject
 ) -> None:
     noise = np.random.default_rng(n).uniform(-1, 1, (n_channels, n)).astype(np.float32)
-    whole = resampled(noise, source_hz, target_hz)
+    whole = resample(noise, source_hz, target_hz)
     assert whole.shape == (n_channels, round(Fraction(n * target_hz, source_hz)))
     resampler = Resampler(source_hz, target_hz, n_channels)
     size = max(data.draw(st.integers(1, n)), n // 50)
@@ -89,7 +89,7 @@ def test_blocks_and_windows_change_nothing(
     low, high = window(first, stop, source_hz, target_hz, n)
     assert low * target_hz % source_hz == 0
     begin = first - low * target_hz // source_hz
-    part = resampled(noise[:, low:high], source_hz, target_hz)
+    part = resample(noise[:, low:high], source_hz, target_hz)
     assert np.array_equal(part[:, begin : begin + stop - first], whole[:, first:stop])
 
 

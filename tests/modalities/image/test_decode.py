@@ -14,13 +14,13 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.image import decode as image
 from loader.modalities.image import jpeg_header
 from loader.modalities.image.deep_png import needs_bits
 from loader.modalities.image.request import ImageDecoder
 
-decode = decoder_for("jpg")
+decode = find_decoder("jpg")
 RNG = np.random.default_rng(7)
 SMOOTH = np.add.outer(np.arange(48) * 3, np.arange(64) * 2)[:, :, None] % 256 // np.array([1, 2, 3])
 PIXELS = SMOOTH.astype(np.uint8)
@@ -183,7 +183,7 @@ def png16(samples, colour_type, trns=b""):
 
 
 def test_16_bit_samples_keep_their_high_byte_on_request():
-    decode = decoder_for("png", bits=8)
+    decode = find_decoder("png", bits=8)
     wide = RNG.integers(0, 65536, (5, 7, 4), dtype=np.uint16)
     high = (wide >> 8).astype(np.uint8)
     assert np.array_equal(decode(png16(wide[:, :, 0], 0), None), np.dstack([high[:, :, 0]] * 3))
@@ -211,12 +211,12 @@ def test_transparent_grey_is_found_at_every_depth(depth):
 
 def test_transparent_colour_of_16_bits_is_refused():
     with pytest.raises(DecodeFailed, match="store it with an alpha channel"):
-        decoder_for("png", bits=8)(png16(np.zeros((2, 2, 3), np.uint16), 2, bytes(6)), None)
+        find_decoder("png", bits=8)(png16(np.zeros((2, 2, 3), np.uint16), 2, bytes(6)), None)
 
 
 def test_bytes_decide_not_the_suffix():
     data = saved(PIXELS, "PNG")
-    assert np.array_equal(decoder_for("photo.jpg")(data, None), PIXELS)
+    assert np.array_equal(find_decoder("photo.jpg")(data, None), PIXELS)
 
 
 def test_truncated_jpeg_is_refused_wherever_it_ends():
@@ -268,7 +268,7 @@ def in_three_scans(jpeg):
 def test_jpeg_of_too_many_scans_is_refused(progressive, kind):
     """Each scan is a pass over all pixels, progressive or not: 66 KB of them decoded for 17 s."""
     data = kind(many_scans(progressive, 150))
-    for read in (decode, decoder_for("img"), ImageDecoder(size=(24, 32))):
+    for read in (decode, find_decoder("img"), ImageDecoder(size=(24, 32))):
         with pytest.raises(DecodeFailed, match=r"jpg: 15\d scans; at most 100 are accepted"):
             read(data, None)
 
@@ -344,7 +344,7 @@ def test_header_that_is_known_is_the_one_that_is_walked():
         for place in rng.integers(0, 700, rng.integers(0, 4)):
             data[place] = rng.choice([0, 1, 7, 0xC0, 0xC4, 0xD9, 0xDA, 0xE1, 0xFF])
         cut = bytes(data[: rng.integers(2, 800)] if turn % 3 == 0 else data)
-        wanted = outcome(jpeg_header._walked, cut)
+        wanted = outcome(jpeg_header._walk_segments, cut)
         seen.add(type(wanted))
         for given in (cut, memoryview(cut), cut):
             assert outcome(jpeg_header.read_header, given) == wanted

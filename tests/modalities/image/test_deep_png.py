@@ -12,7 +12,7 @@ from PIL import Image
 
 import loader
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 GRAY, RGB, GRAY_ALPHA, RGB_ALPHA = 0, 2, 4, 6
 WIDE = np.random.default_rng(11).integers(0, 65536, (24, 40, 4), dtype=np.uint16)
@@ -36,7 +36,7 @@ GRAY_PNG, RGB_PNG = png16(WIDE[..., :1], GRAY), png16(WIDE[..., :3], RGB)
 
 @pytest.mark.parametrize("word", ["png", "img", "jpg"])
 def test_gray_of_16_bits_keeps_its_numbers(word):
-    for decode in (decoder_for(word), loader.image(), loader.image(bits=16)):
+    for decode in (find_decoder(word), loader.image(), loader.image(bits=16)):
         got = decode(GRAY_PNG, None)
         assert got.dtype == np.uint16
         assert got.flags.c_contiguous
@@ -44,7 +44,7 @@ def test_gray_of_16_bits_keeps_its_numbers(word):
 
 
 def test_colour_of_16_bits_is_refused_until_bits_are_named():
-    for decode in (decoder_for("png"), loader.image(), loader.random_resized_crop((8, 8))):
+    for decode in (find_decoder("png"), loader.image(), loader.random_resized_crop((8, 8))):
         with pytest.raises(DecodeFailed, match=r"bits=16.*bits=8"):
             decode(RGB_PNG, None)
     assert np.array_equal(loader.image(bits=16)(RGB_PNG), WIDE[..., :3])

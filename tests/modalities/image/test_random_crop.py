@@ -15,12 +15,12 @@ from PIL import Image
 
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.fields import PlacingDecoder, nowhere
 from loader.modalities.image.random_crop import draw_box
 from loader.native import python
 
-decode = decoder_for("jpg")
+decode = find_decoder("jpg")
 KINDS = {"JPEG": {"quality": 95}, "PNG": {}, "WEBP": {"lossless": True}}
 Y, X = np.mgrid[:96, :160].astype(float)
 WAVES = 128 + 60 * np.cos(X / 9 + Y / 14) + 50 * np.cos(Y / 5 - X / 31)

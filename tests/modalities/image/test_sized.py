@@ -9,11 +9,11 @@ from PIL import Image
 
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.image.decode import MAX_IMAGE_PX
 from loader.modalities.image.request import MAX_SIZE_PX
 
-decode = decoder_for("jpg")
+decode = find_decoder("jpg")
 Y, X = np.mgrid[:96, :160].astype(float)
 WAVES = 128 + 60 * np.cos(X / 9 + Y / 14) + 50 * np.cos(Y / 5 - X / 31)
 PIXELS = np.stack([WAVES, 255 - WAVES, X * 1.5], axis=-1).clip(0, 255).astype(np.uint8)

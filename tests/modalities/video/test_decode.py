@@ -17,7 +17,7 @@ from av.video.reformatter import Interpolation
 from PIL import Image
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.video.demux import whole_file
 from loader.modalities.video.request import VideoDecoder, video
 from loader.modalities.video.timeline import Timeline
@@ -31,7 +31,7 @@ def frames_at(n, time_base=Fraction(1, 25)):
 
 class TestWhichFrames:
     def test_defaults(self):
-        assert decoder_for("cam.mp4") == video(frames=16)
+        assert find_decoder("cam.mp4") == video(frames=16)
         assert video(4, 2, (8, 9), 3) == VideoDecoder(frames=4, stride=2, size=(8, 9), start=3)
         decoder = video(np.int64(4), size=(np.int32(8), 9))
         assert pickle.loads(pickle.dumps(decoder)) == decoder  # noqa: S301

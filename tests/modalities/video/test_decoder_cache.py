@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from loader.modalities.image.crop import Framing
 from loader.modalities.video.decode import read_bare
-from loader.modalities.video.packet_decode import MAX_DECODERS, MAX_PX, DecoderCache, preamble, settings_of
+from loader.modalities.video.packet_decode import (
+    MAX_DECODERS,
+    MAX_PX,
+    DecoderCache,
+    decoder_settings,
+    preamble,
+)
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
 from tests.servers.patience import PATIENCE_S
@@ -256,8 +262,8 @@ def test_every_setting_of_a_decoder_names_it(coded):
         "reorder_frames": 7,
     }
     for name, value in other.items():
-        assert settings_of(replace(facts, **{name: value})) != settings_of(facts), name
-    assert settings_of(replace(facts, nbytes=1, crc32c=1, end_pts=1)) == settings_of(facts)
+        assert decoder_settings(replace(facts, **{name: value})) != decoder_settings(facts), name
+    assert decoder_settings(replace(facts, nbytes=1, crc32c=1, end_pts=1)) == decoder_settings(facts)
 
 
 class Decoder:

@@ -11,7 +11,7 @@ import loader
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities.image.crop import Framing, nearest
 from loader.modalities.video.decode import read_bare, read_clip
-from loader.modalities.video.frame_pixels import pixels_of
+from loader.modalities.video.frame_pixels import frame_pixels
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.modalities.video.request import RUN
 from loader.modalities.video.timeline import Timeline
@@ -183,7 +183,7 @@ def test_gray_of_8_bits_is_rgb():
 @pytest.mark.parametrize("bits", [None, 8, 16])
 def test_samples_that_no_integer_of_16_bits_holds_are_refused(pix_fmt, bits):
     with pytest.raises(DecodeFailed, match="npy"):
-        pixels_of(pix_fmt, bits)
+        frame_pixels(pix_fmt, bits)
 
 
 def test_float_video_is_refused_by_name():
@@ -195,8 +195,8 @@ def test_float_video_is_refused_by_name():
 
 def test_deep_gray_with_alpha_is_refused_unless_8_bits_are_requested():
     with pytest.raises(DecodeFailed, match="bits=8"):
-        pixels_of("ya16le", None)
-    assert pixels_of("ya16le", 8).channels == 3
+        frame_pixels("ya16le", None)
+    assert frame_pixels("ya16le", 8).channels == 3
 
 
 @pytest.mark.parametrize("bits", [7, "8", 12, True])

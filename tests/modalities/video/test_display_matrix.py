@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.display_matrix import matrix_of, side_data_of
+from loader.modalities.video.display_matrix import frame_matrix, frame_side_data
 
 
 def test_kind_that_pyav_does_not_know_is_told():
@@ -18,6 +18,6 @@ def test_kind_that_pyav_does_not_know_is_told():
     Image.new("RGB", (64, 48), "red").save(sink, "AVIF", exif=exif.tobytes())
     with av.open(io.BytesIO(sink.getvalue())) as container:
         frame = next(container.decode(video=0))
-        for read in (side_data_of, matrix_of):
+        for read in (frame_side_data, frame_matrix):
             with pytest.raises(DecodeFailed, match="31"):
                 read(frame)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities.image.crop import Framing, PixelTurn, covering, turned
+from loader.modalities.image.crop import Framing, PixelTurn, apply_turn, covering
 from loader.modalities.video.request import video
 
 TURNS = [PixelTurn(*flags) for flags in product((False, True), repeat=3)]
@@ -28,7 +28,7 @@ def rng(seed=0):
 def test_box_of_the_upright_picture_whatever_its_turn(data, height, width, turn):
     stored = np.arange(height * width * 3, dtype=np.uint32).astype(np.uint8).reshape(height, width, 3)
     stored[..., 0], stored[..., 1] = np.arange(height)[:, None], np.arange(width)
-    upright = turned(stored, turn)
+    upright = apply_turn(stored, turn)
     top = data.draw(st.integers(0, upright.shape[0] - 1))
     left = data.draw(st.integers(0, upright.shape[1] - 1))
     high = data.draw(st.integers(1, upright.shape[0] - top))
@@ -37,7 +37,7 @@ def test_box_of_the_upright_picture_whatever_its_turn(data, height, width, turn)
     for size in (None, (7, 5)):
         layout = Framing(crop=(top, left, high, wide), size=size).layout((height, width), turn)
         y, x, h, w = layout.kept if size is None else layout.source
-        assert np.array_equal(turned(np.ascontiguousarray(stored[y : y + h, x : x + w]), turn), wanted)
+        assert np.array_equal(apply_turn(np.ascontiguousarray(stored[y : y + h, x : x + w]), turn), wanted)
         if size is not None:
             assert layout.kept == (0, 0, *layout.scaled)
             assert layout.scaled == ((5, 7) if turn.transpose else (7, 5))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
-from loader.modalities.video.container_checks import check_tables, check_tables_of
+from loader.modalities import find_decoder
+from loader.modalities.video.container_checks import check_file_tables, check_tables
 from tests.servers.processes import python
 
 MANY = 20_000_000
@@ -144,9 +144,9 @@ def test_forged_table_is_refused_by_every_reader(name):
     data = make()
     for read in (
         check_tables,
-        lambda data: check_tables_of(io.BytesIO(data)),
-        decoder_for("mp4"),
-        decoder_for("m4a"),
+        lambda data: check_file_tables(io.BytesIO(data)),
+        find_decoder("mp4"),
+        find_decoder("m4a"),
     ):
         with pytest.raises(DecodeFailed, match=why):
             read(data)
@@ -174,7 +174,7 @@ def test_tables_that_hold_what_they_say_are_accepted(videos):
     for data, _ in videos.values():
         check_tables(data)
         file = io.BytesIO(data)
-        check_tables_of(file)
+        check_file_tables(file)
         assert file.tell() == 0
 
 

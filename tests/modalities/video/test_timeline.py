@@ -32,14 +32,14 @@ def test_frame_shown_is_the_last_that_has_begun():
         (1, 4),
         (1.039, 4),
     ):
-        assert clock.frame_at(time_s) == frame
+        assert clock.frame_number(time_s) == frame
     assert (clock.begin_s, clock.end_s) == (0, Fraction(1040, 1000))
 
 
 @pytest.mark.parametrize("time_s", [-0.001, Fraction(-1, 10**9), Fraction(1040, 1000), 1.04, 7, 1e9])
 def test_nothing_is_shown_before_the_first_frame_or_after_the_last(time_s):
     with pytest.raises(DecodeFailed, match=r"no frame is shown at .*from 0.000000 to 1.040000 s"):
-        timeline([0, 120, 40, 80, 1000]).frame_at(time_s)
+        timeline([0, 120, 40, 80, 1000]).frame_number(time_s)
 
 
 @pytest.mark.parametrize("rate", [10, 24, Fraction(30000, 1001), 30, 50, 60, 120])
@@ -49,26 +49,26 @@ def test_floats_that_were_meant_for_a_frame_find_it(rate):
     below = 0
     for n in range(0, 20_000, 37):
         below += Fraction(n / float(rate)) < Fraction(n) / Fraction(rate)
-        assert clock.frame_at(n / float(rate)) == n
-        assert clock.frame_at(Fraction(n) / Fraction(rate)) == n
-        assert n == 0 or clock.frame_at(Fraction(n) / Fraction(rate) - Fraction(1, 10**12)) == n - 1
+        assert clock.frame_number(n / float(rate)) == n
+        assert clock.frame_number(Fraction(n) / Fraction(rate)) == n
+        assert n == 0 or clock.frame_number(Fraction(n) / Fraction(rate) - Fraction(1, 10**12)) == n - 1
     assert below > 50 or rate == 10 or rate == 50
 
 
 def test_slack_is_for_floats_alone():
     clock = timeline([0, 40, 80])
     early = Fraction(40, 1000) - FLOAT_SLACK_S / 2
-    assert clock.frame_at(float(early)) == 1
-    assert clock.frame_at(early) == 0
-    assert clock.frame_at(float(Fraction(40, 1000) - 2 * FLOAT_SLACK_S)) == 0
+    assert clock.frame_number(float(early)) == 1
+    assert clock.frame_number(early) == 0
+    assert clock.frame_number(float(Fraction(40, 1000) - 2 * FLOAT_SLACK_S)) == 0
 
 
 def test_hidden_frames_are_never_shown_and_time_may_begin_anywhere():
     clock = timeline([-80, -40, 0, 40], hidden=(0,))
     assert len(clock) == 3
-    assert clock.frame_at(-0.04) == 0
+    assert clock.frame_number(-0.04) == 0
     with pytest.raises(DecodeFailed):
-        clock.frame_at(-0.08)
+        clock.frame_number(-0.08)
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
@@ -82,10 +82,10 @@ def test_any_instant_is_what_its_definition_says(pts, time_s, time_base):
     shown = [i for i, p in enumerate(sorted(pts)) if p * time_base <= time_s]
     if not shown or time_s >= (max(pts) + 40) * time_base:
         with pytest.raises(DecodeFailed):
-            clock.frame_at(time_s)
+            clock.frame_number(time_s)
     else:
-        assert clock.frame_at(time_s) == shown[-1]
-    first = clock.first_from(time_s)
+        assert clock.frame_number(time_s) == shown[-1]
+    first = clock.next_frame_number(time_s)
     assert all((p * time_base >= time_s) == (i >= first) for i, p in enumerate(sorted(pts)))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.video.container_checks import check_segment
 from loader.modalities.video.decode import read_clip
 from loader.modalities.video.packet_table import index_packets, read_packets
@@ -61,8 +61,8 @@ def test_random_access_is_the_sequential_decode(files, media):
         assert [media.number_in(frame) for frame in reference] == list(range(60)), name
         for frames in ([0], [59], *rng.integers(0, 60, (12, 3)).tolist()):
             assert np.array_equal(read_clip(data, lambda _, f=frames: f), [reference[n] for n in frames])
-        assert decoder_for("cam.webm") == decoder_for("cam.mkv") == decoder_for("cam.mov") == video()
-        assert decoder_for("cam.webm")(data).shape == (16, 64, 96, 3)
+        assert find_decoder("cam.webm") == find_decoder("cam.mkv") == find_decoder("cam.mov") == video()
+        assert find_decoder("cam.webm")(data).shape == (16, 64, 96, 3)
 
 
 def with_hidden_frames(data, show_bit):

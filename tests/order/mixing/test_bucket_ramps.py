@@ -15,7 +15,7 @@ from loader.order.plan import make_plan
 from loader.order.planned_source import source
 from loader.order.sources.bucket import bucket, size_ramp
 from loader.order.sources.views import SyntheticView, synthetic
-from loader.run.recipe.world import micro_count, micros_before
+from loader.run.recipe.world import count_micros, micro_count
 
 SIZES = {"b0": 40, "b1": 30, "w32h1": 20}
 SLOTS = st.sampled_from((1, 2, 3, 4, 6, 8))
@@ -169,7 +169,7 @@ def test_what_is_told_is_what_a_count_finds():
     assert "bucket 'b0': batches of 8" in made.describe()
     for end in (0, 5, 10, 11, 40):
         counted = sum(micro_count(made.batch_size(step), 2, 2) for step in range(end))
-        assert micros_before(made, end, 2, 2) == counted
+        assert count_micros(made, end, 2, 2) == counted
 
 
 def test_growths_and_ramps_together(properties, reference):

@@ -29,7 +29,7 @@ def test_every_test_that_guarantees_name_exists():
 
 
 def test_example_of_a_keys_fields():
-    example = "".join(keyed_permutation.framed(field).hex() for field in (7, "photos", "P", 0))
+    example = "".join(keyed_permutation.encode_field(field).hex() for field in (7, "photos", "P", 0))
     written = re.search(r"hashes the bytes\s+`([0-9a-f ]+)`", TEXT)
     assert written.group(1).replace(" ", "") == example
 

@@ -26,8 +26,8 @@ def test_mixing_is_the_reference_for_numbers_and_arrays(reference, k, values):
 
 
 def test_fields_are_framed_so_that_no_two_lists_of_fields_look_alike():
-    assert keyed_permutation.framed(-5) == b"\x03\x00\x00\x00i-5"
-    assert keyed_permutation.framed("é") == b"\x03\x00\x00\x00s\xc3\xa9"
+    assert keyed_permutation.encode_field(-5) == b"\x03\x00\x00\x00i-5"
+    assert keyed_permutation.encode_field("é") == b"\x03\x00\x00\x00s\xc3\xa9"
     lists = [(1, "a"), (1, "a", ""), (11, "a"), ("1", "a"), (1, "a", 1), (1, "a1"), (1, "", "a")]
     assert len({keyed_permutation.hash_fields(*fields) for fields in lists}) == len(lists)
 

@@ -209,7 +209,7 @@ def test_step_far_away_takes_the_calls_of_a_near_one():
         try:
             turn = made.turn(step)
             mixture.stream_slots(
-                turn.stream.segment_at(turn.step), turn.stream.names, turn.step, turn.stream.batch
+                turn.stream.current_segment(turn.step), turn.stream.names, turn.step, turn.stream.batch
             )
         finally:
             sys.setprofile(None)

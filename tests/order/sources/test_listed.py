@@ -17,8 +17,8 @@ from loader.order.planned_source import source
 from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.pack_request import pack
-from loader.order.sources.views import ListedView, checked_list, synthetic
-from loader.order.substitutes import planned_stack
+from loader.order.sources.views import ListedView, check_list, synthetic
+from loader.order.substitutes import plan_stack
 from tests.order import reference
 from tests.order.steps.test_occurrences import check_found
 
@@ -29,7 +29,7 @@ LISTS = st.lists(st.integers(0, 29), min_size=12, max_size=60)
 
 
 def listed(ordinals, n=30, name="a"):
-    return ListedView(synthetic(n, name), checked_list(ordinals))
+    return ListedView(synthetic(n, name), check_list(ordinals))
 
 
 def planned(ordinals, seed=3, batch=7, **more):
@@ -78,7 +78,7 @@ def test_any_ranks_and_runs_of_steps_have_the_same_slots(ordinals, world, steps,
     listed_bad = {"a": [f"{one:012d}" for one in bad]} if len(set(ordinals) - bad) > 20 else None
     made, steps = planned(ordinals, boundary=boundary, quarantine=listed_bad), sorted(steps)
     for rank in range(world):
-        found = planned_stack(made, steps, rank, world)
+        found = plan_stack(made, steps, rank, world)
         for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
             alone = made.slots(step).part(rank_slice(7, rank, world))
             assert np.array_equal(rows(found.slots.part(slice(start, stop))), rows(alone))
@@ -141,7 +141,7 @@ def test_plan_comes_back_and_its_list_is_part_of_its_hash():
 )
 def test_other_lists_are_refused(given_list, error, words):
     with pytest.raises(error, match=words):
-        checked_list(given_list)
+        check_list(given_list)
 
 
 def test_no_packing_buckets_or_growth():

@@ -4,7 +4,7 @@ import pytest
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import Denied
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
@@ -88,7 +88,7 @@ def kills(tmp_path, publish, place, change, every):
 
     def store_of(name):
         store = open_store(f"memory://{tmp_path.name}/{name}")
-        root = root_over(store)
+        root = root_in_store(store)
         change(False)
         publish(root, place)
         exclude(root, "notes", ["b"], **BY)
@@ -96,10 +96,10 @@ def kills(tmp_path, publish, place, change, every):
         return store
 
     def run(store):
-        publish(root_over(store), place)
+        publish(root_in_store(store), place)
 
     for store, k, when in killed_runs(run, store_of, verbs=PUTS, at=range(1, 99, every)):
-        yield root_over(store), k, when
+        yield root_in_store(store), k, when
 
 
 @VERBS

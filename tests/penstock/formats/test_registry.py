@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 import loader
 from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.dataset.shards.seals import SEALS
 from loader.dataset.tables.columns import fits
 from loader.errors import LossyExport, PenstockError
@@ -138,13 +138,13 @@ def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, t
     """Nothing is left beside the version's parts; seals are those of one run."""
     place, url = format_places / name, f"memory://{tmp_path.name}"
     whole, skipped = open_store(f"{url}/whole"), set()
-    expected, _ = make(verb, name, place, root_over(whole))
+    expected, _ = make(verb, name, place, root_in_store(whole))
     for k in range(1, 100, at_scale(5, 3)):
         store = open_store(f"{url}/{k}")
         try:
-            make(verb, name, place, root_over(Death(k, SIDES[k % 2 == 0], PUTS, stop).of(store)))
+            make(verb, name, place, root_in_store(Death(k, SIDES[k % 2 == 0], PUTS, stop).of(store)))
         except Killed:
-            version, (*_, parts) = make(verb, name, place, root_over(store))
+            version, (*_, parts) = make(verb, name, place, root_in_store(store))
             assert (version.id, version.number) == (expected.id, 1)
             assert below(store, SEALS) == below(whole, SEALS)
             if verb != "register":
@@ -170,12 +170,12 @@ def test_sealing_and_adoption_that_were_killed_are_finished_by_a_second_run(name
 
     def registered(at):
         store = open_store(f"memory://{tmp_path.name}/{at}")
-        make("register", name, format_places / name, root_over(store))
+        make("register", name, format_places / name, root_in_store(store))
         store.delete_many(below(store, SEALS))
         return store
 
     def run(store):
-        root = root_over(store)
+        root = root_in_store(store)
         assert seal(root.open("d")).failures == adopt(root, "d").failures == []
 
     n = 0
@@ -312,7 +312,7 @@ def test_object_damaged_anywhere_is_named_or_read_alike_by_both_verbs(
     sound = sample_counts(format_places).get(name)
     digests = []
     for verb in ("register", "import") if format in {*REGISTERED, "arrow"} else ("import",):
-        root = root_over(open_store(f"memory://damaged-{next(NUMBER)}"))
+        root = root_in_store(open_store(f"memory://damaged-{next(NUMBER)}"))
         errors = outcome(verb, name, place, root)
         assert all(any(one in why for one in (key, *companions, "hold no samples")) for why in errors), errors
         if root.datasets():
@@ -616,7 +616,7 @@ def fresh():
 
 def made(runs):
     """d@n of a root in memory: a part for each run, fields that some lack in a group of their own."""
-    root = root_over(fresh())
+    root = root_in_store(fresh())
     every = set.intersection(*(set(fields) for run in runs for _, fields, *_ in run))
     for run in runs:
         groups = {name: "media" if name in every else "more" for _, fields, *_ in run for name in fields}
@@ -641,7 +641,7 @@ def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_facto
     place = open_store(tmp_path_factory.mktemp("place"))
     done = export(version, name, place, workers=1)
     assert (done.failures, done.lost) == ([], [])
-    back = imported(name, place, root_over(fresh()), workers=1)
+    back = imported(name, place, root_in_store(fresh()), workers=1)
     assert digest(back, full=False) == digest(version, full=False)
     found = [one.samples().select("key", "split").collect().sort("key").to_dicts() for one in (back, version)]
     assert found[0] == found[1]
@@ -654,12 +654,12 @@ def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_facto
     )
     if name not in LEAVE:
         return  # it cannot be registered
-    registered = register(root_over(fresh()), name, place.url, "d").version
+    registered = register(root_in_store(fresh()), name, place.url, "d").version
     assert digest(registered) == digest(version)
     out = open_store(tmp_path_factory.mktemp("out"))
     again = export(registered, name, out, workers=1)
     assert (again.failures, again.lost, again.samples) == ([], [], len(version))
     assert objects_in(out) == objects_in(place)  # law 3: export(register(F, x), F) is x
-    assert digest(imported(name, out, root_over(fresh()), workers=1), full=False) == digest(
+    assert digest(imported(name, out, root_in_store(fresh()), workers=1), full=False) == digest(
         version, full=False
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import PenstockError
 from loader.storage import Store, open_store
 from penstock.formats.content_digest import content_digest
@@ -87,7 +87,7 @@ def importing(
 ) -> tuple[ImportReport, loader.Root]:
     """Import a place; return the report and the root, which is one in memory if none is given."""
     if root is None:
-        root = root_over(open_store(f"memory://imported-{next(NUMBER)}"))
+        root = root_in_store(open_store(f"memory://imported-{next(NUMBER)}"))
     root = root if isinstance(root, loader.Root) else loader.Root(root)
     store = open_store(place) if isinstance(place, Path | str) else place
     options = ColumnarOptions(key, dict(fields), frozenset(without), allow_missing=allow_missing)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import loader
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.dataset.tables.small_tables import parse_small_table
 from loader.storage import ObjectInfo, Store, open_store
 from penstock.metrics.root_reader import RootReader
@@ -67,7 +67,7 @@ def begin_runs(root: loader.Root, n_runs: int, n_old: int) -> None:
 def test_scrape_makes_three_requests_and_two_for_each_live_run(
     store: Counted, n_runs: int, n_old: int
 ) -> None:
-    root = root_over(store, "crc32c")
+    root = root_in_store(store, "crc32c")
     begin_runs(root, n_runs, n_old)
     reader = RootReader(root)
     reader.read()
@@ -94,7 +94,7 @@ def test_scrape_makes_three_requests_and_two_for_each_live_run(
 def test_first_scrape_reads_each_object_and_parses_each_window_once(
     store: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = root_over(store, "crc32c")
+    root = root_in_store(store, "crc32c")
     begin_runs(root, 12, 0)
     parsed: list[str] = []
 
@@ -111,7 +111,7 @@ def test_first_scrape_reads_each_object_and_parses_each_window_once(
 
 
 def test_scrape_of_a_long_run_lists_only_new_objects(store: Counted) -> None:
-    root = root_over(store, "crc32c")
+    root = root_in_store(store, "crc32c")
     begin_runs(root, 1, 0)
     now_us = time.time_ns() // 1000
     for number in range(2500):

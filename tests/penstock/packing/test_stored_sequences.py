@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import Conflict, InvalidPlan, InvalidRuntime, InvalidSample
 from loader.order.sources import pack_table
 from loader.storage import open_store
@@ -225,7 +225,7 @@ def test_killed_command_goes_on_and_gives_the_same_version(documents):
     request = loader.pack(TOKENS, 32)
 
     def pack(store):
-        return pack_documents(root_over(store), "docs@1", "packed", request, workers=1, shard_bytes=640)
+        return pack_documents(root_in_store(store), "docs@1", "packed", request, workers=1, shard_bytes=640)
 
     def copied(name):
         store = open_store(str(documents.folder / f"copy-{name}"))
@@ -239,7 +239,9 @@ def test_killed_command_goes_on_and_gives_the_same_version(documents):
         report = pack(store)
         assert report.id == expected.id
         skipped = max(skipped, report.skipped_parts)
-        shards = {shard["path"] for shard in root_over(store).open("packed@1").parts.shard_rows().to_pylist()}
+        shards = {
+            shard["path"] for shard in root_in_store(store).open("packed@1").parts.shard_rows().to_pylist()
+        }
         written = [
             info.key for info in store.list("data/") if info.key.endswith(".tar") and "/packed/" in info.key
         ]

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from loader.errors import Denied
@@ -122,7 +122,7 @@ def test_takedown_that_arrives_in_mid_write_stops_the_commit(documents):
     death = Death(
         3, "after", {"put", "put_if_absent", "put_file"}, lambda: root.log.deny([target], "ticket 12", "desk")
     )
-    interrupted = root_over(death.of(open_store(root.url)))
+    interrupted = root_in_store(death.of(open_store(root.url)))
     with pytest.raises(
         Denied, match=r"takedown \d+ arrived meanwhile: .*sequence-\d+-.* Run the command again"
     ):
@@ -154,7 +154,7 @@ def test_request_denies_sequences_of_a_killed_command(documents, capsys):
     for at in range(2, 30, 3):
         store = Death(at, "before", {"put", "put_if_absent", "put_file"}, stop).of(open_store(root.url))
         try:
-            pack_documents(root_over(store), "docs@1", f"packed-{at}", REQUEST)
+            pack_documents(root_in_store(store), "docs@1", f"packed-{at}", REQUEST)
         except Killed:
             continue
         break
@@ -184,7 +184,7 @@ def test_request_lists_no_transaction_of_other_datasets(documents):
     waiting = root.begin("docs")
     deny = root.log.deny([Target(kind="sample", value="doc-00001", dataset="docs")], "ticket 12", "desk")
     store = ObservedStore(open_store(root.url))
-    observed_root = root_over(store)
+    observed_root = root_in_store(store)
     assert undenied_sequences(observed_root, [deny]) == {}
     assert ("list", f"data/{waiting}/") not in store.calls
     killed = root.begin("new")  # it may be a killed command's

@@ -29,14 +29,14 @@ def record(tmp_path: Path) -> str:
 
 def test_gap_is_read_in_parts(record: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "PART", 7)
-    read, parts = feed.read_trail_of, list[int]()
+    read, parts = feed.read_rank_trail, list[int]()
 
     def counted(root: loader.Root, run: str, steps: range) -> Any:
         trail = read(root, run, steps)
         parts.append(len(trail.steps))
         return trail
 
-    monkeypatch.setattr(feed, "read_trail_of", counted)
+    monkeypatch.setattr(feed, "read_rank_trail", counted)
     rows = [row for batch in TrackedSteps(record, "big-7", "mlflow").from_trail(1, 30) for row in batch]
     assert [(row.step, row.values["loss"]) for row in rows] == [(step, float(step)) for step in range(2, 30)]
     assert parts == [7] * 4

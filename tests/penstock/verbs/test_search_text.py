@@ -5,7 +5,7 @@ import pytest
 
 import loader
 from assets.featurizers.models.embedding import Embedding
-from assets.featurizers.models.model import pinned
+from assets.featurizers.models.model import pin_featurizer
 
 TEXTS = ["a red cup", "a blue car", "the cat", "red red red"]
 
@@ -20,7 +20,7 @@ def weights(shared, tmp_path_factory):
 @pytest.fixture
 def root(weights, tmp_path):
     """Samples whose embeddings are the ones of texts, by the same network."""
-    featurizer = pinned(
+    featurizer = pin_featurizer(
         Embedding(
             network="transformers", weights=str(weights), image=None, video=None, text="txt", device="cpu"
         )

@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.errors import Transient
-from loader.run.ahead.next_reads import Extents, RankFuture, pages_of
+from loader.run.ahead.next_reads import Extents, RankFuture, extent_pages
 from loader.run.ahead.read_ahead import Claim, ReadAhead
 from tests.servers.patience import PATIENCE_S, until
 
@@ -206,4 +206,4 @@ def test_what_is_planned_is_what_the_steps_ask_for(versions):
 
 def test_pages_of_ranges():
     extents = Extents(np.array([0, 99, 100, 250, 700]), np.array([1, 2, 0, 300, 100]))
-    assert pages_of(extents, 100) == [0, 1, 2, 3, 4, 5, 7]
+    assert extent_pages(extents, 100) == [0, 1, 2, 3, 4, 5, 7]

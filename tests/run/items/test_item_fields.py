@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from loader.errors import InvalidSample
-from loader.run.items.item_fields import columns_of, fields_of
+from loader.run.items.item_fields import item_columns, item_fields
 
 Pair = namedtuple("Pair", "image label")
 
@@ -30,12 +30,12 @@ Pair = namedtuple("Pair", "image label")
     ],
 )
 def test_item_becomes_fields(item, names, fields):
-    assert fields_of(item, names) == fields
+    assert item_fields(item, names) == fields
 
 
 def test_image_becomes_an_array():
     image = Image.new("RGB", (3, 2), (1, 2, 3))
-    array = fields_of((image, 5), None)["0"]
+    array = item_fields((image, 5), None)["0"]
     assert array.dtype == np.uint8
     assert array.shape == (2, 3, 3)
     assert array[1, 2].tolist() == [1, 2, 3]
@@ -61,14 +61,14 @@ class Own:
 )
 def test_item_that_is_no_sample_says_why(item, names, says):
     with pytest.raises(InvalidSample) as raised:
-        fields_of(item, names)
+        item_fields(item, names)
     assert says in str(raised.value)
 
 
 def test_dataset_that_returns_itself_is_refused():
     dataset = Own()
     with pytest.raises(InvalidSample, match="it is the dataset itself"):
-        fields_of(dataset, None, dataset)
+        item_fields(dataset, None, dataset)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_dataset_that_returns_itself_is_refused():
     ],
 )
 def test_items_of_one_form_become_columns(items, names):
-    columns = columns_of(items, names)
-    fields = [fields_of(item, names) for item in items]
+    columns = item_columns(items, names)
+    fields = [item_fields(item, names) for item in items]
     assert list(columns) == list(fields[0])
     assert columns == {name: [sample[name] for sample in fields] for name in columns}
 
@@ -108,4 +108,4 @@ def test_items_of_one_form_become_columns(items, names):
     ],
 )
 def test_other_items_are_looked_at_one_by_one(items, names):
-    assert columns_of(items, names, dataset=ValueError()) is None
+    assert item_columns(items, names, dataset=ValueError()) is None

@@ -61,7 +61,7 @@ def test_generators_of_the_training_are_left_alone(kinds):
     seeds = ItemSeeds()
     for _ in range(2):
         batch(seeds, Drawing(*kinds), [0, 1, 2])
-    assert all(generator.is_at(state) for generator, state in zip(GENERATORS, states, strict=True))
+    assert all(generator.has_state(state) for generator, state in zip(GENERATORS, states, strict=True))
 
 
 def test_generators_are_as_before_after_an_error():
@@ -73,7 +73,7 @@ def test_generators_are_as_before_after_an_error():
 
     with pytest.raises(KeyError):
         ItemSeeds().make(1, lambda: words_of([0]), fail, lambda place: fail())
-    assert all(generator.is_at(state) for generator, state in zip(GENERATORS, states, strict=True))
+    assert all(generator.has_state(state) for generator, state in zip(GENERATORS, states, strict=True))
 
 
 def test_dataset_that_draws_nothing_is_made_once():

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.run.batch.batch import MAKING, StepMetrics
-from loader.run.metrics import LIMITS, STAGES, WAITS, Metrics, limited_by, stage_seconds
+from loader.run.metrics import LIMITS, STAGES, WAITS, Metrics, find_bottleneck, stage_seconds
 
 never = threading.Event()
 
@@ -52,7 +52,7 @@ def slow_run(memory_root, watched):
             before, _ = batches.metrics(), batches.status_line()
             for _ in batches:
                 stall("consumer", 0.1)  # many times what a busy machine takes for a batch
-            limit, line = limited_by(batches.metrics(), before, ahead=workers > 0), batches.status_line()
+            limit, line = find_bottleneck(batches.metrics(), before, ahead=workers > 0), batches.status_line()
         store.change = lambda key, offset, data: data
         return limit, line
 
@@ -76,25 +76,25 @@ def made(**seconds):
 def test_every_stage_of_making_can_limit():
     assert LIMITS.keys() == MAKING.keys()
     for stage, limit in LIMITS.items():
-        assert limited_by(made(**{stage: 2.0}, consumer=5.0, busy=1.0, room=9.0)) == limit
+        assert find_bottleneck(made(**{stage: 2.0}, consumer=5.0, busy=1.0, room=9.0)) == limit
     others = dict.fromkeys(MAKING, 1.0)
-    assert limited_by(made(**{**others, "decode": 1.1}, consumer=5.0)) == "decoder"
+    assert find_bottleneck(made(**{**others, "decode": 1.1}, consumer=5.0)) == "decoder"
 
 
 def test_reading_that_waits_for_no_store_is_copying():
     waiting = made(fetch=4.0, consumer=5.0)
-    assert limited_by(waiting | {"fetch_busy_us_total": 0.9e6}) == "store"
-    assert limited_by(waiting | {"fetch_busy_us_total": 1.1e6}) == "copying"
+    assert find_bottleneck(waiting | {"fetch_busy_us_total": 0.9e6}) == "store"
+    assert find_bottleneck(waiting | {"fetch_busy_us_total": 1.1e6}) == "copying"
     before = made(fetch=2.0, consumer=2.0) | {"fetch_busy_us_total": 1.0e6}
-    assert limited_by(waiting | {"fetch_busy_us_total": 1.1e6}, before) == "store"
-    assert limited_by(waiting | {"fetch_busy_us_total": 2.0e6}, before) == "copying"
+    assert find_bottleneck(waiting | {"fetch_busy_us_total": 1.1e6}, before) == "store"
+    assert find_bottleneck(waiting | {"fetch_busy_us_total": 2.0e6}, before) == "copying"
 
 
 def test_reading_that_waits_for_other_nodes_is_peers():
-    assert limited_by(made(fetch=4.0, peers=1.9, consumer=5.0)) == "store"
-    assert limited_by(made(fetch=4.0, peers=2.1, consumer=5.0)) == "peers"
+    assert find_bottleneck(made(fetch=4.0, peers=1.9, consumer=5.0)) == "store"
+    assert find_bottleneck(made(fetch=4.0, peers=2.1, consumer=5.0)) == "peers"
     before = made(fetch=2.0, peers=1.5, consumer=2.0)
-    assert limited_by(made(fetch=4.0, peers=2.1, consumer=5.0), before) == "store"
+    assert find_bottleneck(made(fetch=4.0, peers=2.1, consumer=5.0), before) == "store"
 
 
 def test_fetch_is_divided_by_what_reads_waited_for_since_the_step_before():
@@ -110,7 +110,7 @@ def test_fetch_is_divided_by_what_reads_waited_for_since_the_step_before():
         metrics.count("cache_peer_us", peer_us)
         metrics.count("cache_store_us", store_us)
         step = StepMetrics([0])
-        step.spent("fetch", 2.0)
+        step.add_seconds("fetch", 2.0)
         metrics.add(step)
         after = metrics.snapshot()
         assert after["peer_wait_seconds_sum"] - before["peer_wait_seconds_sum"] == peers_s
@@ -119,29 +119,29 @@ def test_fetch_is_divided_by_what_reads_waited_for_since_the_step_before():
 
 def test_consumer_limits_while_it_hardly_waits():
     just = WAITS * 100.0
-    assert limited_by(made(fetch=500.0, consumer=just - 0.1, busy=100.0 - just + 0.1)) == "consumer"
-    assert limited_by(made(fetch=500.0, consumer=just + 0.1, busy=100.0 - just - 0.1)) == "store"
+    assert find_bottleneck(made(fetch=500.0, consumer=just - 0.1, busy=100.0 - just + 0.1)) == "consumer"
+    assert find_bottleneck(made(fetch=500.0, consumer=just + 0.1, busy=100.0 - just - 0.1)) == "store"
 
 
 def test_without_batches_ahead_the_largest_share_limits():
     half = {"fetch": 3.0, "decode": 4.0, "consumer": 8.0}
-    assert limited_by(made(**half, busy=3.9), ahead=False) == "decoder"
-    assert limited_by(made(**half, busy=4.1), ahead=False) == "consumer"
+    assert find_bottleneck(made(**half, busy=3.9), ahead=False) == "decoder"
+    assert find_bottleneck(made(**half, busy=4.1), ahead=False) == "consumer"
 
 
 def test_nothing_is_judged_by_nothing():
-    assert limited_by(made()) is None
-    assert limited_by(made(consumer=1.0)) is None
-    assert limited_by(made(fetch=1.0)) is None
+    assert find_bottleneck(made()) is None
+    assert find_bottleneck(made(consumer=1.0)) is None
+    assert find_bottleneck(made(fetch=1.0)) is None
     seen = made(fetch=3.0, consumer=3.0)
-    assert limited_by(seen, before=seen) is None
+    assert find_bottleneck(seen, before=seen) is None
 
 
 def test_only_what_happened_since_counts():
     before = made(fetch=100.0, consumer=100.0)
     now = made(fetch=101.0, decode=5.0, consumer=106.0)
-    assert limited_by(now) == "store"
-    assert limited_by(now, before) == "decoder"
+    assert find_bottleneck(now) == "store"
+    assert find_bottleneck(now, before) == "decoder"
     since = stage_seconds(now, before)
     assert {stage: seconds for stage, seconds in since.items() if seconds} == {
         "fetch": 1.0,

@@ -193,12 +193,12 @@ def test_what_a_failed_step_did_is_counted(versions):
 
 def test_fetch_is_the_wait_less_the_checksums():
     seen = StepMetrics(0)
-    with seen.timed("plan"), seen.timed_fetch():
+    with seen.time_stage("plan"), seen.time_fetch():
         threading.Event().wait(0.02)
-        seen.spent("verify", 0.015)
+        seen.add_seconds("verify", 0.015)
     assert 0 < seen.seconds["fetch"] <= seen.seconds["plan"] - 0.015
-    with seen.timed_fetch():
-        seen.spent("verify", 3600.0)  # of many threads together
+    with seen.time_fetch():
+        seen.add_seconds("verify", 3600.0)  # of many threads together
     assert seen.seconds["fetch"] <= seen.seconds["plan"] - 0.015
 
 

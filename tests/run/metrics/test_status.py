@@ -8,7 +8,7 @@ import re
 import pytest
 
 import loader
-from loader.run.metrics import Status, shown
+from loader.run.metrics import Status, show_progress
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def test_file_sees_nothing(batches, capsys):
     assert [batch.step for batch in batches.with_status(out)] == [0, 1, 2, 3]
     batches.seek(0)
     assert len(list(batches.with_status())) == 4
-    assert list(shown(iter("abc"), lambda: "line", out, every_s=0)) == ["a", "b", "c"]
+    assert list(show_progress(iter("abc"), lambda: "line", out, every_s=0)) == ["a", "b", "c"]
     assert out.getvalue() == "".join(capsys.readouterr()) == ""
 
 
 def test_real_terminal_sees_one_line_rewritten(batches):
     parent, child = pty.openpty()
     with os.fdopen(child, "w") as terminal:
-        assert [batch.step for batch in shown(batches, batches.status_line, terminal, every_s=0)] == [
+        assert [batch.step for batch in show_progress(batches, batches.status_line, terminal, every_s=0)] == [
             0,
             1,
             2,
@@ -89,20 +89,22 @@ def test_real_terminal_sees_one_line_rewritten(batches):
 def test_shorter_line_leaves_nothing_of_the_longer_one():
     lines = iter(["long line", "short", "longest line of all"])
     out = Terminal()
-    assert list(shown(iter("abc"), lambda: next(lines), out, every_s=0)) == ["a", "b", "c"]
+    assert list(show_progress(iter("abc"), lambda: next(lines), out, every_s=0)) == ["a", "b", "c"]
     assert out.getvalue() == "\rlong line\rshort    \rlongest line of all\n"
 
 
 def test_it_is_throttled():
     out, told = Terminal(), []
-    assert len(list(shown(iter(range(1000)), lambda: told.append(1) or "", out, every_s=3600))) == 1000
+    assert (
+        len(list(show_progress(iter(range(1000)), lambda: told.append(1) or "", out, every_s=3600))) == 1000
+    )
     assert told == []
     assert out.getvalue() == ""
 
 
 def test_loop_that_is_left_ends_the_line():
     out = Terminal()
-    run = shown(iter("abc"), lambda: "line", out, every_s=0)
+    run = show_progress(iter("abc"), lambda: "line", out, every_s=0)
     next(run)
     next(run)
     run.close()

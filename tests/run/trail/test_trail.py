@@ -19,7 +19,7 @@ import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
 from loader.run.trail import recorder, step_rows
-from loader.run.trail.step_range_reads import read_trail_of
+from loader.run.trail.step_range_reads import read_rank_trail
 from tests.dataset.stores import Counting
 from tests.servers.patience import PATIENCE_S, until
 
@@ -586,12 +586,12 @@ def test_part_of_a_trail_costs_its_steps_and_a_read_per_start(memory_root, plan,
     root._use(counted)
     for steps in (range(13, 17), range(19, 22), range(10 * n_starts, 10 * n_starts + 5)):
         before = counted.of("get")
-        part = read_trail_of(root, "r", steps).steps
+        part = read_rank_trail(root, "r", steps).steps
         expected = [(step, start) for step in steps for start in rows_of.get(step, ())]
         assert list(zip(part["step"], part["note.start"], strict=True)) == expected
         assert counted.of("get") - before <= 2 * n_starts + 1
     whole = loader.read_trail(memory_root, "r").steps
-    assert read_trail_of(memory_root, "r", range(10**6)).steps["digest"].equals(whole["digest"])
+    assert read_rank_trail(memory_root, "r", range(10**6)).steps["digest"].equals(whole["digest"])
 
 
 def test_part_of_a_long_trail_reads_few_objects(tmp_path, samples):
@@ -609,7 +609,7 @@ def test_part_of_a_long_trail_reads_few_objects(tmp_path, samples):
     counted = Counting(store)
     root = loader.Root(tmp_path)
     root._use(counted)
-    part = read_trail_of(root, "r", range(201, 207))
+    part = read_rank_trail(root, "r", range(201, 207))
     assert part.steps["step"].to_list() == list(range(201, 207))
     assert counted.of("get") <= 7, "five tables of 200, and the start"
 
@@ -635,7 +635,7 @@ def test_part_of_a_trail_has_the_last_try_of_each_step(tmp_path, samples):
     tries = loader.read_trail(disk_root, "r").steps.sort("at_us").unique(["step", "rank"], keep="last")
     last = {row["step"]: row["at_us"] for row in tries.filter(tries["rank"] == 0).to_dicts()}
     for steps in (range(9, 10), range(11, 14), range(12, 20), range(16, 19), range(20)):
-        part = read_trail_of(disk_root, "r", steps).steps
+        part = read_rank_trail(disk_root, "r", steps).steps
         assert set(part["rank"]) == {0}
         assert {row["step"]: row["at_us"] for row in part.to_dicts()} == {step: last[step] for step in steps}
 

@@ -90,7 +90,7 @@ def test_windows_stand_at_the_true_rows(keeps: list[list[bool]], every: int, ins
         assert windows.keys(numbers) == [f"ep{n}@{row}" for n, row in expected]
         assert windows.stored_ordinals(numbers).tolist() == [stored_order.index(n) for n, _ in expected]
         for key, number in zip(windows.keys(numbers), numbers.tolist(), strict=True):
-            assert windows.windows_at(key) == [number]
+            assert windows.key_windows(key) == [number]
         again = kept(stored_again(root), every=every, pad="inside" if inside else "mask")
         assert (again.identity, again.id) == (windows.identity, windows.id)
         if not expected:
@@ -404,7 +404,7 @@ def test_forged_table_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_bits, "_all_page_facts", lambda packed: pages)
         rows = (np.array(numbers, np.int64) for numbers in (first, first_kept))
-        data = kept_bits.kept_table_bytes(*rows, packed, {"path": path})
+        data = kept_bits.kept_bits_bytes(*rows, packed, {"path": path})
     root.store.delete_many([path])
     root.store.put_if_absent(path, data)
     if is_seen_in_use is None:

@@ -22,7 +22,7 @@ from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.run.recipe.decode import decoders
-from loader.run.recipe.episode_clocks import checked_times
+from loader.run.recipe.episode_clocks import check_times
 from loader.run.recipe.video_packet_reads import Readers
 from loader.run.recipe.window_reads import WindowReads
 from penstock.cli import main
@@ -319,7 +319,7 @@ def test_arrays_of_arrays_have_no_blocks() -> None:
         return data.replace(b"'<i8', ", b"('<i4',(2,)), ").replace(b" " * 7 + b"\n", b"\n", 1)
 
     data, pairs = npy(np.arange(20_000)), with_pairs(npy(np.arange(20_000)))
-    decoder: Any = loader.modalities.decoder_for("x.npy")
+    decoder: Any = loader.modalities.find_decoder("x.npy")
     assert decoder(pairs, None).shape == (20_000, 2)
     assert index_rows(pairs) == b""
     with pytest.raises(DecodeFailed, match="no contiguous rows"):
@@ -357,7 +357,7 @@ def test_row_blocks_with_another_dtype_are_refused() -> None:
 def test_times_of_blocks_ascend_without_a_wrap() -> None:
     times = np.array([0, 2**63 - 1, -(2**63), -1, 5, 6])
     with pytest.raises(DecodeFailed, match="block 2"):
-        checked_times(times)
+        check_times(times)
 
 
 @pytest.mark.parametrize("n", [1, 8191, 8192, 8193, 20_000])

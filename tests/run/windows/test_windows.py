@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import Corrupt, DecodeFailed, InvalidPlan, InvalidRuntime
 from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
-from loader.run.recipe.episode_clocks import ns_of
+from loader.run.recipe.episode_clocks import ticks_ns
 from penstock.cli import main
 from penstock.denied.hashed_names import Marks
 from penstock.upkeep.takedown.derived import derived_edits
@@ -533,5 +533,5 @@ def test_times_of_any_base_are_rounded_down(base: Fraction) -> None:
     """Also of bases that no encoder writes, and of ticks beyond int64 in between."""
     ticks = [0, 1, -1, 7, 512, 2**31, 2**40 + 3, -(2**40), 2**62, -(2**62)]
     exact = [min(max((tick * base * SECOND).__floor__(), -(2**62)), 2**62) for tick in ticks]
-    assert ns_of(np.array(ticks), base).tolist() == exact
-    assert ns_of(np.array(ticks[:6]), base).tolist() == exact[:6]
+    assert ticks_ns(np.array(ticks), base).tolist() == exact
+    assert ticks_ns(np.array(ticks[:6]), base).tolist() == exact[:6]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.shards.shard import aligned
+from loader.dataset.shards.shard import allocate_aligned
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
 from loader.storage.disk import folder_files
@@ -201,7 +201,7 @@ def test_pieces_of_any_size_and_place_in_memory_are_written_one_behind_the_other
     """Large ones go past the page cache: not where the file has come to an odd place, or memory begins at one."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         memory, sizes = (
-            aligned(DIRECT_BYTES + DIRECT_ALIGNMENT),
+            allocate_aligned(DIRECT_BYTES + DIRECT_ALIGNMENT),
             [DIRECT_BYTES, DIRECT_BYTES + 7, DIRECT_BYTES, 1],
         )
         memory[:] = os.urandom(len(memory))

@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from loader.run.trail.trail import trail_folder
-from loader.run.trail.trail_outline import MOST_OBJECTS, listed_runs, trail_outline
+from loader.run.trail.trail_outline import MOST_OBJECTS, list_runs, trail_outline
 from penstock.metrics.conditions import STALLED_LEAST_S
 from penstock.nodes.node_check import CheckStatus, NodeCheckResult, put_failures
 from penstock.stages import StageRecord, append_record
@@ -95,7 +95,7 @@ def test_damaged_run_log_and_manifest_hide_nothing_else(home):
     train(home, plan_of(home), "two", recipe=plain)
     write_photos(home, "others", numbers=range(30, 32))
     folder = home.url.removeprefix("file://")
-    (name,) = next(one for one in listed_runs(home.store) if one.run == "two").rows
+    (name,) = next(one for one in list_runs(home.store) if one.run == "two").rows
     with open(f"{folder}/{trail_folder('two')}{name}", "wb") as file:
         file.write(b"no table")
     with open(f"{folder}/{home.state.versions('others')[0].manifest}", "ab") as file:
@@ -202,7 +202,7 @@ def test_datasets_without_a_version_cost_a_listing_a_dataset(root):
 
 
 def test_reads_do_not_grow_with_the_length_of_a_run(home):
-    (listed,) = listed_runs(home.store)
+    (listed,) = list_runs(home.store)
     place, _, rest = listed.rows[0].partition("/")
     data = home.store.get(trail_folder("one") + listed.rows[0]).data
     reads = Counter()
@@ -213,7 +213,7 @@ def test_reads_do_not_grow_with_the_length_of_a_run(home):
         for number in range(n):
             name = f"{place}/{number:019d}{rest[19:]}"
             home.store.put_if_absent(trail_folder(run) + name, data)
-        longer = next(one for one in listed_runs(home.store) if one.run == run)
+        longer = next(one for one in list_runs(home.store) if one.run == run)
         outline = trail_outline(counting(home.store, reads, run), longer)
         assert (len(longer.rows), outline.is_whole) == (n, False)
     assert reads == {"of-30": MOST_OBJECTS + 1, "of-90": MOST_OBJECTS + 1}
@@ -236,7 +236,7 @@ def counting(store, reads, run):
 
 
 def test_newest_runs_have_a_line_and_others_a_name(home):
-    listed = listed_runs(home.store)
+    listed = list_runs(home.store)
     assert [one.run for one in listed] == ["one"]
     names = [f"r{n}" for n in range(MOST_TRAININGS + 2)]
     for name in names:
@@ -247,7 +247,7 @@ def test_newest_runs_have_a_line_and_others_a_name(home):
 
 
 def test_forged_plan_names_no_version(home):
-    listed = listed_runs(home.store)[0]
+    listed = list_runs(home.store)[0]
     line = training_line(home, home.store, listed, None)
     plan = trail_outline(home.store, listed).starts[-1].plan
     folder = home.url.removeprefix("file://")

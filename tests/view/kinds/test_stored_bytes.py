@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from penstock.view.kinds import Facts, kind_of, stored_bytes
 from tests.run import media
 from tests.view.kinds.values import HOSTILE_TEXT, photo
@@ -52,7 +52,7 @@ def shown(field, data, **more):
 def test_picture_is_what_the_loader_decodes(pixels_of, format) -> None:
     data = encoded(photo(300, 400), format)
     lines, marks, thumbnail, (whole,) = shown("jpg", data)
-    assert np.array_equal(pixels_of(whole), decoder_for("jpg")(data, None))
+    assert np.array_equal(pixels_of(whole), find_decoder("jpg")(data, None))
     assert lines[1] == "400 x 300 px, RGB, channels last"
     assert pixels_of(thumbnail).shape == (144, 192, 3)
     assert marks == ()
@@ -75,7 +75,7 @@ def test_sound_is_what_the_loader_decodes() -> None:
     lines, _, thumbnail, (heard, _) = shown("flac", data)
     samples, rate = soundfile.read(io.BytesIO(heard.data), dtype="float32", always_2d=True)
     assert rate == media.RATE_HZ
-    assert np.array_equal(samples.T, decoder_for("flac")(data, None))
+    assert np.array_equal(samples.T, find_decoder("flac")(data, None))
     assert lines[1] == "1 channel, 0.1 s at 8,000 Hz"
     assert thumbnail.type == "image/png"
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from assets.featurizers import Features, version_of
-from assets.featurizers.decoding import photo, shrunk
+from assets.featurizers.decoding import photo, shrink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Colours:
         return self
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        pixels = shrunk(photo(sample, "jpg"), (96, 96)).astype(np.float64)
+        pixels = shrink(photo(sample, "jpg"), (96, 96)).astype(np.float64)
         bins = np.clip(pixels / 64 - 0.5, 0, 3)
         low, part = np.floor(bins).astype(int), bins % 1
         colours = np.zeros((5, 5, 5))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from assets.featurizers.models.batching import ModelBatches, Row, shape_of
+from assets.featurizers.models.batching import ModelBatches, Row, row_shape
 from assets.featurizers.models.devices import repeatable
 from loader.errors import ModelFailed
 
@@ -243,7 +243,7 @@ def test_shapes_are_known_apart() -> None:
     grown = batches(each_alone, batch_size=1, max_batch_size=8)
     for width in (3, 5):
         grown.results(rows_of(8, width=width))
-    assert set(grown.fits) == {shape_of(row) for width in (3, 5) for row in rows_of(1, width=width)}
+    assert set(grown.fits) == {row_shape(row) for width in (3, 5) for row in rows_of(1, width=width)}
 
 
 def across(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -9,10 +9,10 @@ from assets.featurizers.models.devices import (
     budget_bytes,
     check_device,
     check_device_name,
-    device_at,
-    gpus_for,
+    device_gpus,
     is_out_of_memory,
-    measured_bytes,
+    measure_bytes,
+    process_device,
     repeatable,
 )
 from loader.errors import ModelFailed
@@ -22,7 +22,7 @@ from tests.servers.processes import python
 
 def test_driver_and_torch_agree() -> None:
     assert n_gpus() == torch.cuda.device_count()
-    assert device_at("auto", "") == ("cuda:0" if torch.cuda.is_available() else "cpu")
+    assert process_device("auto", "") == ("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.gpu
@@ -30,10 +30,10 @@ def test_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     there = n_gpus()
     assert there == torch.cuda.device_count() > 0
-    assert visible_gpus() == gpus_for("auto") == gpus_for("cuda") == tuple(map(str, range(there)))
-    assert gpus_for("cuda:0") == ("0",)
-    assert gpus_for(f"cuda:{there}") == ()
-    assert device_at("auto", "") == device_at("cuda", "") == "cuda:0"
+    assert visible_gpus() == device_gpus("auto") == device_gpus("cuda") == tuple(map(str, range(there)))
+    assert device_gpus("cuda:0") == ("0",)
+    assert device_gpus(f"cuda:{there}") == ()
+    assert process_device("auto", "") == process_device("cuda", "") == "cuda:0"
     check_device("cuda:0")
     with pytest.raises(ModelFailed, match=rf"no device cuda:{there} here: torch .* finds {there} GPUs"):
         check_device(f"cuda:{there}")
@@ -45,14 +45,14 @@ def test_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_device_is_settled_where_samples_are_computed() -> None:
-    assert device_at("cpu", "cuda:0") == "cpu"
-    assert device_at("auto", "cpu") == "cpu"
-    assert [device_at(name, "") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:3"]
-    assert [device_at(name, "cuda:0") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:0"]
+    assert process_device("cpu", "cuda:0") == "cpu"
+    assert process_device("auto", "cpu") == "cpu"
+    assert [process_device(name, "") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:3"]
+    assert [process_device(name, "cuda:0") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:0"]
     with pytest.raises(
         ModelFailed, match="device='cuda', but this worker has no GPU: set `gpus` in the slot"
     ):
-        device_at("cuda", "cpu")
+        process_device("cuda", "cpu")
     for wrong in ("gpu", "cuda:", "mps", "cpu:1", ""):
         with pytest.raises(ValueError, match=f"device='{wrong}'; accepted: 'auto', 'cpu', 'cuda'"):
             check_device_name(wrong)
@@ -66,9 +66,9 @@ def test_gpus_are_those_that_the_process_sees(
     told: str, there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    assert visible_gpus() == gpus_for("auto") == gpus_for("cuda") == there
-    assert gpus_for("cuda:1") == there[1:2]
-    assert gpus_for("cpu") == ()
+    assert visible_gpus() == device_gpus("auto") == device_gpus("cuda") == there
+    assert device_gpus("cuda:1") == there[1:2]
+    assert device_gpus("cpu") == ()
 
 
 def test_device_that_is_not_there_is_said_so() -> None:
@@ -118,7 +118,7 @@ def test_memory_is_measured_at_its_peak(place: str) -> None:
         big = torch.cat([big[: 64 << 20], big[: 64 << 20]])  # 384 and 128 MiB at once, 128 in the end
         return len(big)
 
-    value, taken = measured_bytes(place, work)
+    value, taken = measure_bytes(place, work)
     assert value == 128 << 20
     # A process of many tests lets go of some MiB in between.
     assert 480 << 20 <= taken <= 540 << 20

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.features.compute import SampleRange, compute_part, gpus_of, model_here
+from assets.features.compute import SampleRange, compute_part, featurizer_gpus, model_here
 from assets.featurizers import Features
 from assets.featurizers import make as featurizer
 from assets.featurizers.decoding import spread, whole_blocks
-from assets.featurizers.models import MODELS, ModelFeaturizer, cropped
-from assets.featurizers.models.batching import gathered
-from assets.featurizers.models.model import pinned
+from assets.featurizers.models import MODELS, ModelFeaturizer, crop_centre
+from assets.featurizers.models.batching import gather_features
+from assets.featurizers.models.model import pin_featurizer
 from assets.media.unit import Unusable
 from loader.errors import InvalidWeights
 from loader.modalities import encode
@@ -89,9 +89,11 @@ def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
     """In batches that may grow: most of the 80 samples are of one size. The device is the workers' to find."""
     import torch
 
-    auto, stated = (pinned(model(models, name, device=device, dtype=dtype)) for device in ("auto", "cuda:0"))
+    auto, stated = (
+        pin_featurizer(model(models, name, device=device, dtype=dtype)) for device in ("auto", "cuda:0")
+    )
     assert (auto.batch_size, stated.batch_size) == (0, 8)
-    assert gpus_of(auto)[:1] == gpus_of(stated) != ()
+    assert featurizer_gpus(auto)[:1] == featurizer_gpus(stated) != ()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     few = [stored(stated("image", sample)) for sample in pictures]
@@ -156,7 +158,7 @@ def test_little_waits_for_its_like(
     """With no room to wait rows are computed as they come: more filled up batches, the same features."""
     one = model(models, "latent", batch_size=4)
     expected = [stored(made) for made in one.features("image", pictures)]
-    monkeypatch.setitem(gathered.__globals__, "WAITING_BYTES", 0)
+    monkeypatch.setitem(gather_features.__globals__, "WAITING_BYTES", 0)
     assert [stored(made) for made in one.features("image", pictures)] == expected
 
 
@@ -213,7 +215,7 @@ def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: P
         "max_batch_size": 64,
         "memory_bytes": 1 << 20,
         "readers": 2,
-        "sha256": pinned(one).sha256,
+        "sha256": pin_featurizer(one).sha256,
     }
     assert {replace(one, **{name: value}).version for name, value in same.items()} == {one.version}
     assert replace(one, device="cuda:1").version == replace(one, device="cuda").version
@@ -228,11 +230,11 @@ def test_version_is_declared_without_reading_anything(models: Models) -> None:
     one = model(models, "embedding")
     nowhere = replace(one, weights="/nowhere/x.safetensors")
     assert nowhere.declared_version == one.declared_version != one.version
-    stated = replace(nowhere, sha256=pinned(one).sha256)
+    stated = replace(nowhere, sha256=pin_featurizer(one).sha256)
     assert stated.version == stated.declared_version == one.version
     with pytest.raises(InvalidWeights, match=r"no weights at /nowhere/x\.safetensors"):
-        pinned(nowhere)
-    assert pinned(stated) is stated
+        pin_featurizer(nowhere)
+    assert pin_featurizer(stated) is stated
 
 
 def test_other_weights_under_the_same_name_are_loaded_anew(
@@ -364,13 +366,13 @@ def test_caption_that_ends_is_counted_to_its_end(models: Models, samples: Sample
 def test_pictures_are_cut_around_their_centre() -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (37, 53, 3), np.uint8)
-    assert np.array_equal(cropped(pixels[:32, :32], 32), pixels[:32, :32])
-    assert np.array_equal(cropped(pixels[:32], 32), pixels[:32, 10:42])
+    assert np.array_equal(crop_centre(pixels[:32, :32], 32), pixels[:32, :32])
+    assert np.array_equal(crop_centre(pixels[:32], 32), pixels[:32, 10:42])
     assert np.array_equal(whole_blocks(pixels, 8), pixels[2:34, 2:50])
-    assert cropped(pixels, 64).shape == (64, 64, 3)
+    assert crop_centre(pixels, 64).shape == (64, 64, 3)
     strip = np.zeros((1, 40_000, 3), np.uint8)
-    assert cropped(strip, 224).shape == (224, 224, 3)
-    assert cropped(strip.transpose(1, 0, 2), 224).shape == (224, 224, 3)
+    assert crop_centre(strip, 224).shape == (224, 224, 3)
+    assert crop_centre(strip.transpose(1, 0, 2), 224).shape == (224, 224, 3)
 
 
 def test_frames_are_spread_from_the_first_to_the_last() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from assets.featurizers import make
 from assets.featurizers.texts import minhash
-from assets.featurizers.texts.minhash import N_VALUES, NO_WORD, signature_of
+from assets.featurizers.texts.minhash import N_VALUES, NO_WORD, text_signature
 from assets.featurizers.texts.shingles import shingle_blocks
 from assets.media.unit import Unusable
 from penstock import words
@@ -55,7 +55,7 @@ def test_equal_values_estimate_the_jaccard_similarity(similarity: float) -> None
         n_tail = round(596 * (1 - similarity) / (1 + similarity))
         tail = [f"x{number}y{place}" for place in range(n_tail)]
         other = body[: len(body) - n_tail] + tail
-        equal = signature_of(" ".join(body)) == signature_of(" ".join(other))
+        equal = text_signature(" ".join(body)) == text_signature(" ".join(other))
         estimates.append(equal.mean())
     assert np.mean(estimates) == pytest.approx(similarity, abs=0.02)
 

@@ -17,7 +17,7 @@ import pytest
 
 from assets.media.audio.audit import audit_audio
 from assets.media.audio.decode import LoudnessMeter, Unmeasurable
-from assets.media.container import packets_of
+from assets.media.container import demux_packets
 from assets.media.unit import Unusable
 
 SoundFile = Callable[..., str]
@@ -223,7 +223,7 @@ class Interrupted:
 
 def test_packets_behind_an_index_error_are_read() -> None:
     packets = [SimpleNamespace(stream=SimpleNamespace(index=0), dts=n, size=9) for n in range(5)]
-    found = list(packets_of(Interrupted(packets, {2, 4}), SimpleNamespace(index=0)))  # type: ignore[arg-type]
+    found = list(demux_packets(Interrupted(packets, {2, 4}), SimpleNamespace(index=0)))  # type: ignore[arg-type]
     assert [packet.dts for packet in found] == [0, 1, 2, 3, 4, None]
 
 

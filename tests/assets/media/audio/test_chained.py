@@ -12,7 +12,7 @@ from assets.media.cut_audit.findings import SOUND_DIFFERS, SOUND_OFFSET, STAGE
 from assets.media.cutters import CUTTERS
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.unit import Unusable
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 RATE_HZ = 48_000
 N_LINKS, LINK_SAMPLES = 3, 76_800
@@ -54,7 +54,7 @@ def taken(path: str, scratch: Path) -> list[np.ndarray]:
     scratch.mkdir()
     units = CUTTERS["audio"].cut(path, scratch, POLICY)
     audit_units(path, "audio", units, row)
-    return [decoder_for("flac")(unit.fields["flac"].read_bytes(), None)[0] for unit in units]
+    return [find_decoder("flac")(unit.fields["flac"].read_bytes(), None)[0] for unit in units]
 
 
 def test_every_link_is_heard_behind_the_one_before(chained: str, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_every_link_is_heard_behind_the_one_before(chained: str, tmp_path: Path)
 
 
 def test_training_hears_every_link(chained: str) -> None:
-    samples = decoder_for("opus" if "opus" in chained else "ogg")(Path(chained).read_bytes(), None)
+    samples = find_decoder("opus" if "opus" in chained else "ogg")(Path(chained).read_bytes(), None)
     slack = N_LINKS * PER_LINK.get(Path(chained).stem, 0)
     assert abs(samples.shape[1] - N_LINKS * LINK_SAMPLES) <= slack
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from assets.media.audio.cut import cut_audio
-from assets.media.audio.decode import AudioTimeline, pieces_at
+from assets.media.audio.decode import AudioTimeline, read_pieces
 from assets.media.clips.cut import cut_video
-from assets.media.container import opened, required_audio
+from assets.media.container import open_container, require_audio
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
 
@@ -150,8 +150,8 @@ def test_rounded_timestamps_are_no_gaps(tmp_path: Path) -> None:
             frame.sample_rate, frame.pts, frame.time_base = 44100, start, Fraction(1, 44100)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
-    with opened(str(path)) as container:
-        timeline = AudioTimeline(container, required_audio(container), 44100)
+    with open_container(str(path)) as container:
+        timeline = AudioTimeline(container, require_audio(container), 44100)
         assert np.array_equal(np.concatenate(list(timeline), axis=1) * 2**15, tone[None])
         heard = timeline.heard
         assert (heard.n_filled, heard.n_overlapping, heard.n_padding) == (0, 0, 0)
@@ -178,9 +178,9 @@ def test_pieces_lie_where_their_spans_say(tmp_path: Path) -> None:
         (19 * tenth, 21 * tenth),
         (Fraction(3), Fraction(4)),
     ]
-    with opened(path) as container:
-        timeline = AudioTimeline(container, required_audio(container), 16000)
-        found = [(samples[0] * 2**15, n_real) for samples, n_real in pieces_at(timeline, spans, 16000)]
+    with open_container(path) as container:
+        timeline = AudioTimeline(container, require_audio(container), 16000)
+        found = [(samples[0] * 2**15, n_real) for samples, n_real in read_pieces(timeline, spans, 16000)]
     before, inside, across, behind, outside = found
     assert before[1] == 1600
     assert np.array_equal(before[0], [*[0] * 1600, *count[:1600]])
@@ -195,9 +195,9 @@ def test_pieces_lie_where_their_spans_say(tmp_path: Path) -> None:
 def test_pieces_of_sound_that_begins_late(tmp_path: Path) -> None:
     count = np.arange(1, 16001, dtype=np.int16)
     path = with_hole(tmp_path / "a", count, 4800, at=0)  # begins at 0.3 s
-    with opened(path) as container:
-        timeline = AudioTimeline(container, required_audio(container), 16000)
-        ((found, n_real),) = pieces_at(timeline, [(Fraction(1, 5), Fraction(1, 2))], 16000)
+    with open_container(path) as container:
+        timeline = AudioTimeline(container, require_audio(container), 16000)
+        ((found, n_real),) = read_pieces(timeline, [(Fraction(1, 5), Fraction(1, 2))], 16000)
     assert n_real == 3200
     assert np.array_equal(found[0] * 2**15, [*[0] * 1600, *count[:3200]])
 
@@ -225,9 +225,9 @@ def test_clip_says_what_became_of_its_channels(
 
 def test_pieces_come_as_soon_as_they_are_complete(tmp_path: Path) -> None:
     path = wav(tmp_path / "a", np.zeros((1, 16000 * 60), np.int16), 16000)
-    with opened(path) as container:
-        timeline = AudioTimeline(container, required_audio(container), 16000)
-        pieces = pieces_at(timeline, [(Fraction(n), Fraction(n + 1)) for n in range(60)], 16000)
+    with open_container(path) as container:
+        timeline = AudioTimeline(container, require_audio(container), 16000)
+        pieces = read_pieces(timeline, [(Fraction(n), Fraction(n + 1)) for n in range(60)], 16000)
         next(pieces)
         assert timeline.heard.n_source < 16000 * 12  # a block, and not the whole file
         assert sum(1 for _ in pieces) == 59

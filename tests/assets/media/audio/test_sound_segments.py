@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from assets.media.audio.cut import (
     LevelMeter,
     SegmentLimits,
+    audible_segments,
+    audible_spans,
     complement,
     cut_audio,
-    heard_spans,
-    segments_of,
     split_span,
 )
 from assets.media.cutters import Known
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.segments import Segment
 from assets.media.unit import Unit, Unusable
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 SoundFile = Callable[..., str]
 RATE_HZ = 16_000
@@ -50,7 +50,7 @@ def spans(sound: np.ndarray, policy: AudioPolicy = POLICY) -> list[tuple[float, 
     meter = LevelMeter(RATE_HZ)
     for start in range(0, len(sound), 7_001):
         meter.add(sound[None, start : start + 7_001])
-    found = segments_of(meter.finish(), meter.frame, len(sound), policy)
+    found = audible_segments(meter.finish(), meter.frame, len(sound), policy)
     return [(start / RATE_HZ, end / RATE_HZ) for start, end in found]
 
 
@@ -83,7 +83,7 @@ def test_what_fades_ends_later_than_what_is_as_faint_begins() -> None:
     rng = np.random.default_rng(0)
     levels = rng.normal(-60, 0.3, 1000).astype(np.float32)
     levels[200:250], levels[250:300], levels[600:650] = -20, -52, -52
-    found = heard_spans(levels, replace(LIMITS, padding=0, longest=1000))
+    found = audible_spans(levels, replace(LIMITS, padding=0, longest=1000))
     assert found == [(200, 300)]
 
 
@@ -131,7 +131,7 @@ def test_spans_are_in_order_apart_and_no_longer_than_allowed(
 ) -> None:
     rng = np.random.default_rng(seed)
     levels = np.concatenate([np.zeros(0), *(rng.normal(db, 3, n) for n, db in steps)]).astype(np.float32)
-    found = heard_spans(levels, LIMITS)
+    found = audible_spans(levels, LIMITS)
     edges = [edge for span in found for edge in span]
     assert edges == sorted(edges)
     assert all(0 < end - start <= LIMITS.longest for start, end in found)
@@ -153,7 +153,7 @@ def test_pieces_are_neither_too_long_nor_too_short(length: int) -> None:
 
 def heard(unit: Unit) -> np.ndarray:
     """float32 [n] of one channel, as stored."""
-    stored: np.ndarray = decoder_for("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
+    stored: np.ndarray = find_decoder("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
     return stored[0]
 
 
@@ -165,7 +165,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, sound_file: SoundFile) -> None
     sound = spoken((1.0, 3.0), (6.0, 8.5), total_s=12.0)
     path = sound_file(sound, RATE_HZ, codec="pcm_s16le")
     units = cut(path, tmp_path, POLICY)
-    whole, rebuilt = decoder_for("wav")(Path(path).read_bytes(), None), np.full(len(sound), np.nan)
+    whole, rebuilt = find_decoder("wav")(Path(path).read_bytes(), None), np.full(len(sound), np.nan)
     for unit in units:
         start = int(unit.start.split("@")[0])
         stored = heard(unit)

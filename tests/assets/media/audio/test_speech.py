@@ -10,10 +10,10 @@ import pytest
 
 from assets.media.audio.cut import cut_audio
 from assets.media.audio.flac import write_flac
-from assets.media.cutters import kind_of
+from assets.media.cutters import file_kind
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.unit import Unit, Unusable
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.modalities.audio.downmix import Channels
 
 MakeWav = Callable[..., bytes]
@@ -87,10 +87,10 @@ def test_sound_that_ends_before_its_header_says_is_rejected(tmp_path: Path, make
         with pytest.raises(
             Unusable, match=f"announces {len(whole)} bytes, the file has {shorter}"
         ) as refused:
-            kind_of(str(path), "audio/wav")
+            file_kind(str(path), "audio/wav")
         assert refused.value.code == "truncated"
     path.write_bytes(whole[:4] + b"\xff\xff\xff\xff" + whole[8:])  # written while it was being recorded
-    assert kind_of(str(path), "audio/wav") == "audio"
+    assert file_kind(str(path), "audio/wav") == "audio"
 
 
 def test_container_that_ends_early_is_rejected(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ Cut = Callable[..., list[Unit]]
 
 def stored(unit: Unit) -> np.ndarray:
     """float [channels, n]"""
-    found: np.ndarray = decoder_for("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
+    found: np.ndarray = find_decoder("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
     return found
 
 

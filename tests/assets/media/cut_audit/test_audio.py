@@ -69,13 +69,13 @@ def test_sound_out_of_sync(
     clip_with_sound: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     """1024: the priming of AAC, taken for sound; 32: two milliseconds."""
-    really = clip_cut.pieces_at
+    really = clip_cut.read_pieces
 
     def shifted(timeline: Any, spans: Any, rate_hz: int, *rest: Any) -> Any:
         by = Fraction(late, rate_hz)
         return really(timeline, [(start - by, end - by) for start, end in spans], rate_hz, *rest)
 
-    monkeypatch.setattr(clip_cut, "pieces_at", shifted)
+    monkeypatch.setattr(clip_cut, "read_pieces", shifted)
     assert refused_as(clip_with_sound()) == findings.SOUND_OFFSET
 
 

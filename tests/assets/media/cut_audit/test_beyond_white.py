@@ -14,7 +14,7 @@ from assets.media.clips import canonical as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video import spans
-from assets.media.video.timestamps import timed_frames as really_shown
+from assets.media.video.timestamps import time_frames as really_shown
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]
@@ -95,7 +95,7 @@ def test_frame_beside_it_is_found(
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(spans, "timed_frames", late)
+    monkeypatch.setattr(spans, "time_frames", late)
     assert refused_as(beyond(name)) == findings.WRONG_FRAME
 
 

@@ -16,7 +16,7 @@ from assets.media.unit import Unit, Unusable
 from assets.media.video import frame_filter, spans
 from assets.media.video.spans import ClipSpan
 from assets.media.video.timestamps import TimedFrame
-from assets.media.video.timestamps import timed_frames as really_shown
+from assets.media.video.timestamps import time_frames as really_shown
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]
@@ -60,7 +60,7 @@ def test_honest_clips_pass(
 def test_rotation_and_mirrors_ignored(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, matrix: Any
 ) -> None:
-    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([], False))
+    monkeypatch.setattr(frame_filter, "matrix_filters", lambda matrix: ([], False))
     found = refused_as(source(matrix=matrix))
     # Turned by a quarter the shape is wrong as well, which is looked at first.
     assert found == (findings.ASPECT_RATIO if matrix is QUARTER_TURN else findings.ROTATION)
@@ -71,7 +71,7 @@ def test_rotation_ignored_in_a_square(
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
     assert refused_as(path) == ""
-    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([], False))
+    monkeypatch.setattr(frame_filter, "matrix_filters", lambda matrix: ([], False))
     assert refused_as(path) == findings.ROTATION
 
 
@@ -79,7 +79,7 @@ def test_wrong_way_round(
     encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
-    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([("transpose", "2")], True))
+    monkeypatch.setattr(frame_filter, "matrix_filters", lambda matrix: ([("transpose", "2")], True))
     assert refused_as(path) == findings.ROTATION
 
 
@@ -132,7 +132,7 @@ def test_frame_beside_it(
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(spans, "timed_frames", late)
+    monkeypatch.setattr(spans, "time_frames", late)
     assert refused_as(source()) == findings.WRONG_FRAME
 
 
@@ -159,7 +159,7 @@ def test_times_that_are_not_the_sources(
         for now in really_shown(*arguments, **options):
             yield now._replace(pts=wrong(now.pts))
 
-    monkeypatch.setattr(spans, "timed_frames", mistaken)
+    monkeypatch.setattr(spans, "time_frames", mistaken)
     monkeypatch.setattr(
         video, "windows", lambda *_: [ClipSpan(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
@@ -178,7 +178,7 @@ def test_dts_taken_for_pts(
         for one, earlier in zip(kept[2:], times, strict=False):  # decoded two frames before it is shown
             yield one._replace(pts=earlier)
 
-    monkeypatch.setattr(spans, "timed_frames", mistaken)
+    monkeypatch.setattr(spans, "time_frames", mistaken)
     assert refused_as(path) == findings.WRONG_FRAME
 
 
@@ -190,7 +190,7 @@ def test_frames_left_out(
             if number % 10 != 3:
                 yield now
 
-    monkeypatch.setattr(spans, "timed_frames", some)
+    monkeypatch.setattr(spans, "time_frames", some)
     assert refused_as(source()) == findings.FRAMES_MISSING
 
 

@@ -100,8 +100,8 @@ def with_chunks(png: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
     return png[:33] + b"".join(chunk(*one) for one in chunks) + png[33:]
 
 
-P3 = icc.profile_of(icc.RgbSpace(red=(0.68, 0.32), green=(0.265, 0.69), blue=(0.15, 0.06)))
-ADOBE = icc.profile_of(icc.ADOBE_RGB)
+P3 = icc.display_profile(icc.RgbSpace(red=(0.68, 0.32), green=(0.265, 0.69), blue=(0.15, 0.06)))
+ADOBE = icc.display_profile(icc.ADOBE_RGB)
 SPACES = [(P3, "p3", linear), (ADOBE, "adobe", gamma(563 / 256))]
 
 
@@ -129,7 +129,7 @@ def test_profile_of_a_jpeg_is_used(tmp_path: Path) -> None:
 def test_profile_that_is_srgb_changes_nothing(tmp_path: Path) -> None:
     for profile in (
         ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(),
-        icc.profile_of(icc.SRGB),
+        icc.display_profile(icc.SRGB),
     ):
         found, by = seen(saved(PATCHES, icc_profile=profile), tmp_path)
         assert by == "icc"

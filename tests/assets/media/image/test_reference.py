@@ -15,13 +15,13 @@ from PIL.PngImagePlugin import PngInfo
 from assets.media.audit import audit_image, audit_units
 from assets.media.image import cut as reference_photo
 from assets.media.image import to_srgb as icc
-from assets.media.image.cut import cut_image, stripped
+from assets.media.image.cut import cut_image, strip_metadata
 from assets.media.image.file_parts import jpeg_parts, png_parts, upright, webp_parts
 from assets.media.image.open import photo
 from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 
 Array = np.ndarray
 SECRET = b"51.5007N 0.1246W, serial number 4711"
@@ -85,7 +85,7 @@ def gossiping_webp(orientation: int = 6) -> bytes:
     return data + SECRET
 
 
-P3 = icc.profile_of(icc.space_of_code_points(12, 13) or icc.SRGB)
+P3 = icc.display_profile(icc.space_of_code_points(12, 13) or icc.SRGB)
 
 GOSSIP: dict[str, Callable[..., bytes]] = {
     "jpg": gossiping_jpeg,
@@ -113,7 +113,7 @@ def stored(unit: Unit) -> tuple[str, bytes]:
 
 
 def as_trained_on(data: bytes) -> Array:
-    pixels = decoder_for("jpg")(data, None)
+    pixels = find_decoder("jpg")(data, None)
     assert isinstance(pixels, np.ndarray)
     return pixels
 
@@ -143,7 +143,7 @@ def test_stripped_photo_stays_upright(tmp_path: Path, word: str, orientation: in
     from PIL import ImageOps
 
     data = GOSSIP[word](orientation)
-    bare = stripped(data, KIND[word], orientation)
+    bare = strip_metadata(data, KIND[word], orientation)
     with Image.open(io.BytesIO(data)) as before, Image.open(io.BytesIO(bare)) as after:
         exif_left = after.getexif()
         assert dict(exif_left) == ({0x0112: orientation} if orientation > 1 else {})
@@ -152,7 +152,7 @@ def test_stripped_photo_stays_upright(tmp_path: Path, word: str, orientation: in
         )
         assert not set(after.info) & {"comment", "xmp", "photoshop", "mp", "Author", "XML:com.adobe.xmp"}
     assert np.array_equal(as_trained_on(bare), as_trained_on(data))
-    assert stripped(bare, KIND[word], orientation) == bare
+    assert strip_metadata(bare, KIND[word], orientation) == bare
 
 
 def test_coded_pixels_are_copied(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_coded_pixels_are_copied(tmp_path: Path) -> None:
         ("webp", webp_parts, {"VP8L"}),
     ):
         data = GOSSIP[word](6)
-        bare = stripped(data, KIND[word], 6)
+        bare = strip_metadata(data, KIND[word], 6)
         found = [
             [part.whole for part in parts(one) if part.name in names]  # type: ignore[operator]
             for one in (data, bare)
@@ -175,7 +175,7 @@ def test_webp_announces_only_what_it_has() -> None:
     alpha = np.dstack([PIXELS, PIXELS[..., 0]])
     for pixels, orientation, flags in ((PIXELS, 1, 0), (PIXELS, 6, 0x08), (alpha, 6, 0x18), (alpha, 1, 0x10)):
         data = saved(pixels, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3, icc_profile=P3)
-        (first, *_) = webp_parts(stripped(data, "WEBP", orientation))
+        (first, *_) = webp_parts(strip_metadata(data, "WEBP", orientation))
         assert (first.name, first.body[0]) == ("VP8X", flags)
 
 
@@ -222,7 +222,7 @@ def test_jfif_thumbnail_goes_as_well() -> None:
     plain = saved(PIXELS, "JPEG")
     head = b"JFIF\0\1\2\0\0\1\0\1\2\2" + bytes(range(12))  # 2 x 2 px
     data = plain[:2] + segment(0xE0, head) + plain[20:]
-    bare = stripped(data, "JPEG", 1)
+    bare = strip_metadata(data, "JPEG", 1)
     (jfif,) = [part for part in jpeg_parts(bare) if part.name == "e0"]
     assert jfif.body == b"JFIF\0\1\2\0\0\1\0\1\0\0"
     assert np.array_equal(as_trained_on(bare), as_trained_on(data))
@@ -293,14 +293,16 @@ def test_animation_s_first_frame_is_stored_without_loss(tmp_path: Path) -> None:
 
 def test_what_was_stripped_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an orientation that gets lost, a pixel that changes."""
-    real = stripped
-    monkeypatch.setattr(reference_photo, "stripped", lambda data, kind, orientation: real(data, kind, 1))
+    real = strip_metadata
+    monkeypatch.setattr(
+        reference_photo, "strip_metadata", lambda data, kind, orientation: real(data, kind, 1)
+    )
     unit = cut(tmp_path, gossiping_jpeg(6))
     assert (unit.metadata["photo_mode"], unit.metadata["width_px"]) == ("lossless", 48)
     assert "another picture" in unit.fields["json"]["stored"]["because"]
     other = PIXELS.copy()
     other[0, 0] += 1
-    monkeypatch.setattr(reference_photo, "stripped", lambda *rest: saved(other, "PNG"))
+    monkeypatch.setattr(reference_photo, "strip_metadata", lambda *rest: saved(other, "PNG"))
     assert cut(tmp_path, saved(PIXELS, "PNG")).metadata["photo_mode"] == "lossless"
 
 
@@ -308,7 +310,7 @@ def test_what_the_loader_sees_is_compared_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a loader that turns nothing."""
-    monkeypatch.setattr("loader.modalities.image.decode.turned", lambda pixels, turn: pixels)
+    monkeypatch.setattr("loader.modalities.image.decode.apply_turn", lambda pixels, turn: pixels)
     for strip in (True, False):
         unit = cut(tmp_path, gossiping_jpeg(3), strip_gps=strip)
         assert unit.metadata["photo_mode"] == "lossless"

@@ -12,8 +12,8 @@ import pytest
 from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video.colour import VideoSignal, rendering_of, to_sdr
-from assets.media.video.frame_filter import FrameFilter, turns_of
+from assets.media.video.colour import VideoSignal, frame_rendering, to_sdr
+from assets.media.video.frame_filter import FrameFilter, matrix_filters
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -142,7 +142,7 @@ def test_hdr_and_wide_colours_are_those_of_the_formulas(
 def test_what_is_not_taken(policy: dict[str, Any], pix_fmt: str, tags: dict[str, int], code: str) -> None:
     frame = plain(pix_fmt, np.array([100, 128, 128]), **{"colorspace": 6, **tags})
     with pytest.raises(Unusable) as refused:
-        rendering_of(frame, VideoPolicy(**policy))
+        frame_rendering(frame, VideoPolicy(**policy))
     assert (refused.value.outcome, refused.value.code) == ("dropped", code)
 
 
@@ -197,22 +197,22 @@ def test_tags_are_in_the_bitstream_and_in_the_container(
 def test_angle_that_is_no_quarter_turn_is_refused(matrix: tuple[float, ...]) -> None:
     a, b, c, d = (round(value * 65536) for value in matrix)
     with pytest.raises(Unusable, match="is no quarter turn and no mirror") as refused:
-        turns_of((a, b, 0, c, d, 0, 0, 0, 1 << 30))
+        matrix_filters((a, b, 0, c, d, 0, 0, 0, 1 << 30))
     assert (refused.value.outcome, refused.value.code) == ("dropped", "rotation")
 
 
 def test_colours_that_change_in_mid_clip_are_refused(
     tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = rendering_of
+    really = frame_rendering
 
     def changing(frame: av.VideoFrame, policy: VideoPolicy) -> Any:
         frame.color_primaries = 6 if (frame.pts or 0) >= 400 else 1
         return really(frame, policy)
 
     path = encode_video(numbered_frames(20))
-    monkeypatch.setattr("assets.media.video.frame_filter.rendering_of", changing)
-    monkeypatch.setattr("assets.media.video.frame_filter._form_of", lambda frame: frame.pts)
+    monkeypatch.setattr("assets.media.video.frame_filter.frame_rendering", changing)
+    monkeypatch.setattr("assets.media.video.frame_filter._frame_form", lambda frame: frame.pts)
     with pytest.raises(Unusable) as refused:
         cut_video(path, tmp_path, CutPolicy())
     assert refused.value.code == "colour_change"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.clips.cut import cut_video
-from assets.media.container import opened
+from assets.media.container import open_container
 from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video.audit import audit_video
@@ -20,11 +20,11 @@ from assets.media.video.spans import (
     ClipSpan,
     Times,
     frames_in_order,
-    frames_of,
     frames_sought,
     may_seek,
+    span_frames,
+    stream_times,
     stretches,
-    times_of,
 )
 from assets.media.video.timestamps import frame_crc
 
@@ -55,8 +55,8 @@ SPANS = [
 
 
 def crcs(path: str, spans: list[ClipSpan], audit: dict[str, Any], *, seeks: bool) -> dict[int, int]:
-    with opened(path) as container:
-        frames = frames_of(container, container.streams.video[0], spans, audit, seeks=seeks)
+    with open_container(path) as container:
+        frames = span_frames(container, container.streams.video[0], spans, audit, seeks=seeks)
         return {one.pts: frame_crc(one.frame) for one in frames}
 
 
@@ -86,9 +86,9 @@ def test_any_spans(tmp_path_factory: pytest.TempPathFactory, starts: list[int], 
     path = _numbered(tmp_path_factory)
     spans = [ClipSpan(start=start, end=start + length) for start in starts]
     wanted = [pts for pts in range(0, 2400, 40) if any(span.start <= pts < span.end for span in spans)]
-    with opened(path) as container:
+    with open_container(path) as container:
         stream = container.streams.video[0]
-        found = [one.pts for one in frames_sought(container, stream, spans, times_of(container, stream))]
+        found = [one.pts for one in frames_sought(container, stream, spans, stream_times(container, stream))]
     assert found == wanted
 
 
@@ -131,10 +131,10 @@ def test_clips_are_the_same_whether_sought_or_not(
     monkeypatch.undo()
 
     def every_packet(container: Any, stream: Any) -> Times:
-        times = times_of(container, stream)
+        times = stream_times(container, stream)
         return Times(shown=times.shown, keys=times.shown)  # what a file says that has no table of keyframes
 
-    monkeypatch.setattr("assets.media.video.spans.times_of", every_packet)
+    monkeypatch.setattr("assets.media.video.spans.stream_times", every_packet)
     monkeypatch.setattr("assets.media.video.spans.frames_in_order", counted := Counted(frames_in_order))
     assert clips("mistaken", Known(audit=audit)) == in_order
     assert counted.n
@@ -159,7 +159,7 @@ def test_nothing_is_sought_where_a_reason_speaks_against_it(
 ) -> None:
     path = encode_video(numbered_frames(10))
     audit = audit_video(path)
-    with opened(path) as container:
+    with open_container(path) as container:
         assert may_seek(container, audit)
         assert not may_seek(container, audit | reason)
         assert not may_seek(container, {})

@@ -12,7 +12,7 @@ from assets.media.container import PacketIndex
 from assets.media.policy import VideoPolicy
 from assets.media.segments import Segment
 from assets.media.unit import Unusable
-from assets.media.video.spans import given_spans, shots, spread
+from assets.media.video.spans import segment_spans, shots, spread
 
 
 def index(start: int = 0, end: int = 10_000) -> PacketIndex:
@@ -69,7 +69,7 @@ def test_given_segments_are_those_that_are_given() -> None:
         Segment(start_s=0.1, end_s=0.3),
         Segment(start_s=0.2, end_s=9.0, label="a", caption="b"),
     ]
-    spans = given_spans(index(start=40_000, end=49_000), segments)
+    spans = segment_spans(index(start=40_000, end=49_000), segments)
     assert [(span.start, span.end) for span in spans] == [(40_100, 40_300), (40_200, 49_000)]
     assert [span.segment for span in spans] == segments
 
@@ -77,7 +77,7 @@ def test_given_segments_are_those_that_are_given() -> None:
 def test_tenth_of_a_second_is_a_tenth() -> None:
     """0.1 as a float64 is a little more: a frame at exactly a tenth would be left out."""
     video = PacketIndex(n_packets=1, start_pts=0, end_pts=10**15, time_base=(1, 10**15), max_gop_frames=1)
-    (span,) = given_spans(video, [Segment(start_s=0.1, end_s=0.3)])
+    (span,) = segment_spans(video, [Segment(start_s=0.1, end_s=0.3)])
     assert Fraction(span.start, 10**15) == Fraction(1, 10)
 
 
@@ -90,17 +90,17 @@ def test_segment_outside_of_the_video_is_refused(
 ) -> None:
     segments = [Segment(start_s=start_s, end_s=end_s)]
     if expected is not None:  # who wrote it down rounded to whole seconds
-        (span,) = given_spans(index(), segments)
+        (span,) = segment_spans(index(), segments)
         assert (span.start, span.end) == expected
         return
     with pytest.raises(Unusable, match=f"from {start_s} to {end_s} s lies outside of the video") as refused:
-        given_spans(index(), segments)
+        segment_spans(index(), segments)
     assert (refused.value.outcome, refused.value.code) == ("rejected", "segment")
 
 
 def test_video_that_the_table_does_not_name_is_dropped() -> None:
     with pytest.raises(Unusable) as refused:
-        given_spans(index(), [])
+        segment_spans(index(), [])
     assert (refused.value.outcome, refused.value.code) == ("dropped", "no_segments")
 
 

@@ -12,7 +12,7 @@ from assets.media.clips.cut import cut_video
 from assets.media.container import PacketIndex, kind_inside
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.video.frame_filter import fit, turns_of
+from assets.media.video.frame_filter import fit, matrix_filters
 from assets.media.video.spans import windows
 from loader.modalities.video.packet_table import read_packets
 
@@ -221,7 +221,7 @@ def test_turns_put_every_corner_where_the_matrix_says(
     matrix: tuple[int, int, int, int], expected: tuple[list[tuple[str, str]], bool]
 ) -> None:
     a, b, c, d = (value * 65536 for value in matrix)
-    turns, swapped = turns_of((a, b, 0, c, d, 0, 0, 0, 1 << 30))
+    turns, swapped = matrix_filters((a, b, 0, c, d, 0, 0, 0, 1 << 30))
     assert (turns, swapped) == expected
     # The same by hand: move the four pixels of a 2 x 2 picture by the matrix, and by the filters' definitions.
     pixels = np.array([[1, 2], [3, 4]])

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from assets.sources import read_formats, walked_formats
+from assets.sources import in_place_formats, read_formats
 from penstock.formats.registry import EXPORTED, IMPORTED, REGISTERED, TABLES
 from penstock.verbs.formats import LEROBOT
 
@@ -23,7 +23,7 @@ def test_formats_page_agrees_with_registries():
         for name in re.findall(r"[a-z-]+", names)
     }
     registered, imported = {*REGISTERED, *TABLES, LEROBOT}, {*REGISTERED, *IMPORTED}
-    assert imported == {*walked_formats(), *read_formats()}
+    assert imported == {*in_place_formats(), *read_formats()}
     assert rows == {
         name: (
             {
@@ -31,7 +31,7 @@ def test_formats_page_agrees_with_registries():
                 for command, names in (("register", registered), ("import", imported), ("export", EXPORTED))
                 if name in names
             },
-            "copy, in place" if name in walked_formats() else "copy",
+            "copy, in place" if name in in_place_formats() else "copy",
         )
         for name in registered | imported | EXPORTED
     }

@@ -25,7 +25,7 @@ from loader.errors import (
     InvalidRuntime,
     InvalidStore,
 )
-from loader.modalities import decoder_for, row_blocks
+from loader.modalities import find_decoder, row_blocks
 from loader.modalities.video.demux import whole_file
 from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import packets_bytes, read_packets
@@ -477,7 +477,7 @@ def test_run_without_its_table_says_so(own, root):
     with loader.Loader(plan, decode=False, epochs=1) as batches:
         assert bytes(next(iter(batches))[RUN][0]) == fields[RUN]
     with pytest.raises(DecodeFailed, match="has no container"):
-        decoder_for(RUN)(fields[RUN], None)
+        find_decoder(RUN)(fields[RUN], None)
     assert "needs its sample's field" in sample_record(alone, 0).fields[0].error
     with pytest.raises(DecodeFailed, match="its packet table is of"):
         loader.video(at=(0,)).of_run(fields[RUN][:-1], fields[f"{RUN}.packets"])

@@ -14,7 +14,7 @@ from rosbags.typesys import Stores, get_typestore
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.importer import ColumnarOptions
@@ -64,7 +64,7 @@ def times(root: loader.Root) -> tuple[dict[str, str], dict[str, list[int]]]:
     ((fields, _),) = contents(root.open("log")).values()
     topics = json.loads(fields["episode.json"])["topics"]
     names = {topic: facts["clock"] for topic, facts in topics.items()}
-    return names, {topic: decoder_for("ns.npy")(fields[f"{topic}.ns.npy"]).tolist() for topic in topics}
+    return names, {topic: find_decoder("ns.npy")(fields[f"{topic}.ns.npy"]).tolist() for topic in topics}
 
 
 def camera(shift_ns: int, rows: int = N) -> Rows:

@@ -9,7 +9,7 @@ from PIL import Image
 
 import loader
 from loader.errors import PenstockError
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from tests.penstock.formats.builders import records
 from tests.penstock.formats.versions import contents, importing
 
@@ -126,7 +126,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
         assert arrays["observation.depth.npy"].dtype == np.uint16
         depths = [DEPTH + np.uint16(number + k) for k in range(steps)]
         assert np.array_equal(arrays["observation.depth.npy"], np.stack(depths))
-        wanted = [decoder_for("x.png")(picture(number + k), None) for k in range(steps)]
+        wanted = [find_decoder("x.png")(picture(number + k), None) for k in range(steps)]
         assert np.array_equal(np.asarray(frames), np.stack(wanted))
 
 

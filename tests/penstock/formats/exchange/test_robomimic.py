@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 import loader
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.storage import open_store
 from penstock.formats.episodes import robomimic_import as robomimic
 from penstock.formats.importer import ColumnarOptions
@@ -61,7 +61,7 @@ def test_each_demonstration_is_a_sample_with_its_arrays(tmp_path):
                 ("dones.npy", demo["dones"]),
                 ("obs.agentview_image.npy", demo["obs/agentview_image"]),
             ):
-                value = decoder_for(field)(fields[field], None)
+                value = find_decoder(field)(fields[field], None)
                 assert value.dtype.isnative
                 np.testing.assert_array_equal(value, array[()])
             assert columns["n_steps"] == demo.attrs["num_samples"] == len(demo["actions"])

@@ -24,7 +24,7 @@ from rosbags.typesys import Stores, TypesysError, get_types_from_msg, get_typest
 import loader
 from fuzz.seeds import ordinary_priority
 from loader.errors import PenstockError
-from loader.modalities import decoder_for
+from loader.modalities import find_decoder
 from loader.storage import open_store
 from penstock.formats.episodes.message_decoders import LogChannel, ros_decoder
 from penstock.formats.importer import ColumnarOptions
@@ -43,7 +43,9 @@ def imported(folder, root, kind, *without):
 
 def values_of(fields):
     """Field -> its value as text, in which NaN equals NaN."""
-    found = {name: decoder_for(name)(data) for name, data in fields.items() if name.endswith(("npy", "json"))}
+    found = {
+        name: find_decoder(name)(data) for name, data in fields.items() if name.endswith(("npy", "json"))
+    }
     return texts({name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in found.items()})
 
 
@@ -226,12 +228,12 @@ def expected(fields):
         told[f"{name}.header.frame_id.json"] = ["base"] * ROWS
     for name, value in (("height", 2), ("width", 3), ("is_bigendian", 1), ("step", 8)):
         told[f"depth.{name}.npy"] = [value] * ROWS
-    scans = decoder_for("scan.ranges.npy")(fields["scan.ranges.npy"])
+    scans = find_decoder("scan.ranges.npy")(fields["scan.ranges.npy"])
     assert (scans.dtype, scans.shape, scans[3, 0]) == (np.float32, (ROWS, 3), 3)
     assert np.isinf(scans[:, 1]).all()
     assert np.isnan(scans[:, 2]).all()
     told["scan.ranges.npy"] = scans.tolist()
-    depth = decoder_for("depth.npy")(fields["depth.npy"])
+    depth = find_decoder("depth.npy")(fields["depth.npy"])
     assert (depth.dtype, depth.shape) == (np.uint16, (ROWS, 2, 3, 1))
     assert depth[1, 1].ravel().tolist() == [(9 + 2 * j) * 256 + 10 + 2 * j for j in range(3)]
     told["depth.npy"] = depth.tolist()
@@ -346,7 +348,7 @@ def test_protobuf_by_the_descriptors_of_the_log(tmp_path):
             "m.points.json": [[{"nanos": i, "seconds": 0}] for i in range(2)],
         }
     )
-    assert decoder_for("npy")(fields["m.ids.npy"]).dtype == np.uint32
+    assert find_decoder("npy")(fields["m.ids.npy"]).dtype == np.uint32
 
 
 def pictures(number):
@@ -393,7 +395,7 @@ def test_packets_are_copied(name, tmp_path):
     write_json(tmp_path / "in" / "a.mcap", rows, kind=f"foxglove.{kind}")
     assert imported(tmp_path / "in", tmp_path / "root", "mcap").failures == []
     _, fields, _ = sample_of(tmp_path / "root", contents)
-    assert decoder_for("npy")(fields["cam.ns.npy"]).tolist() == times
+    assert find_decoder("npy")(fields["cam.ns.npy"]).tolist() == times
     assert "cam.mp4.packets" in fields
     step = 1000 if name == "png" else 1  # a gap of more than 2^31 ns
     with av.open(io.BytesIO(fields["cam.mp4"])) as video:

@@ -19,7 +19,7 @@ from loader.dataset.columnar.arrow_columns import TableRows
 from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.columnar.choices import SchemaFacts
 from loader.dataset.columnar.column_names import Partitions, metadata_name
-from loader.dataset.columnar.plain_values import reader_of
+from loader.dataset.columnar.plain_values import value_reader
 from loader.dataset.names import escape_name
 from loader.errors import Corrupt, FieldMismatch, InvalidSample, NotSupported, ObjectNotFound
 from penstock.formats.content_digest import content_digest
@@ -165,19 +165,19 @@ def test_times_and_decimals_are_the_same_text_at_every_depth(name):
     array, text = TEXTS[name]
     array = array if text else pa.array([AT.replace(tzinfo=None, microsecond=0)], pa.timestamp("ms"))
     text = text or "2024-01-02T03:04:05+00:00"
-    assert reader_of(array, as_text=True)(0) == text
+    assert value_reader(array, as_text=True)(0) == text
     one = pa.array([0, 1], pa.int32())
     struct = pa.StructArray.from_arrays([array, pa.array([7])], names=["x", "n"])
     lists = pa.ListArray.from_arrays(one, array)
     maps = pa.MapArray.from_arrays(one, pa.array(["k"]), struct)
     coded = pa.StructArray.from_arrays([array.dictionary_encode()], names=["x"])
-    assert reader_of(struct, as_text=True)(0) == {"x": text, "n": 7}
-    assert reader_of(lists, as_text=True)(0) == [text]
-    assert reader_of(maps, as_text=True)(0) == [["k", {"x": text, "n": 7}]]
-    assert reader_of(coded, as_text=True)(0) == {"x": text}
+    assert value_reader(struct, as_text=True)(0) == {"x": text, "n": 7}
+    assert value_reader(lists, as_text=True)(0) == [text]
+    assert value_reader(maps, as_text=True)(0) == [["k", {"x": text, "n": 7}]]
+    assert value_reader(coded, as_text=True)(0) == {"x": text}
     deep = pa.StructArray.from_arrays([pa.ListArray.from_arrays(one, struct)], names=["d"])
-    assert reader_of(deep, as_text=True)(0) == {"d": [{"x": text, "n": 7}]}
-    assert reader_of(pa.nulls(1, deep.type), as_text=True)(0) is None
+    assert value_reader(deep, as_text=True)(0) == {"d": [{"x": text, "n": 7}]}
+    assert value_reader(pa.nulls(1, deep.type), as_text=True)(0) is None
 
 
 def test_structs_and_lists_with_times_become_json_fields(tmp_path):

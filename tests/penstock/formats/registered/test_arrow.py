@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, InvalidStore
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
@@ -109,7 +109,7 @@ def test_every_kind_of_column_has_the_digest_of_its_import(data, stream, rows, t
     place = tmp_path_factory.mktemp("place")
     arrow(place / "0.arrow", pa.table(columns), stream, rows)
     fields = {name: word for name, word in TEXTS.items() if name in some}
-    root = root_over(open_store(f"memory://arrow-{place.name}-{stream}"))
+    root = root_in_store(open_store(f"memory://arrow-{place.name}-{stream}"))
     version = register(root, "arrow", place, "t", fields=fields).version
     assert digests(version) == digests(imported(place, None, fields))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.columnar.arrow_columns import TableRows, joined
-from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions, features_of
+from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions, schema_features
 from loader.dataset.columnar.parquet_chunks import CHUNKS, ChunkCache
 from loader.dataset.tables import manifest
 from loader.errors import (
@@ -340,7 +340,7 @@ def test_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
     table = pa.table({"c": array})
     words = ["", "u4", "npy"] if kind == pa.list_(pa.uint16()) else [""]
     fields = {"c": word} if (word := data.draw(st.sampled_from(words))) else {}
-    rows = TableRows(table.schema, features_of(table.schema), ColumnarOptions(fields=fields), "o")
+    rows = TableRows(table.schema, schema_features(table.schema), ColumnarOptions(fields=fields), "o")
     (column,) = [one for one in rows.columns if one.kind == "field"]
     sliced = table.slice(first)
     each = [
@@ -355,9 +355,9 @@ def test_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
 
 def test_text_that_becomes_a_field_decodes_at_once():
     table = pa.table({"c": pa.array(["a", None, "ü", ""])})
-    rows = TableRows(table.schema, features_of(table.schema), ColumnarOptions(fields={"c": ""}), "o")
+    rows = TableRows(table.schema, schema_features(table.schema), ColumnarOptions(fields={"c": ""}), "o")
     assert bytes(joined(rows.columns[0], table.column("c"), "o")) == "aü".encode()
-    assert TableRows(table.schema, features_of(table.schema), NO_OPTIONS, "o").field_columns == []
+    assert TableRows(table.schema, schema_features(table.schema), NO_OPTIONS, "o").field_columns == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=30))

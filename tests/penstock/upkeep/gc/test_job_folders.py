@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 import loader
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.storage import open_store
 from penstock.compute.job import Start
 from penstock.upkeep.gc import plan
@@ -102,7 +102,7 @@ def test_sweep_that_is_killed_leaves_no_results_without_their_description(
         return open_store(str(place))
 
     def sweep(store):
-        properties.look(root_over(store), 17 * DAY)
+        properties.look(root_in_store(store), 17 * DAY)
 
     for store, k, side in killed_runs(sweep, store_of, verbs={"delete_many"}):
         job, left = job_in(store.url), {info.key for info in store.list("jobs/")}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.storage import open_store
 
 
@@ -23,7 +23,7 @@ def odd_root(s3, monkeypatch):
         warnings.simplefilter("ignore")
         import boto3
     url = "s3://bucket/odd-root"
-    root = root_over(open_store(url))
+    root = root_in_store(open_store(url))
     root.create()
     with root.write("photos") as writer:
         writer.add("a", {"x.npy": np.zeros(3)})

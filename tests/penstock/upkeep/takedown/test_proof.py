@@ -231,7 +231,7 @@ def test_pages_in_node_caches_are_purged(kit, tmp_path, s3):
         version = root.open("photos")
         shards = version.parts.shard_contents(version.group_of("bin"))
         path, sha256, _ = max(shards, key=lambda shard: shard[2])  # the sample of 81 kB
-        index = object_prefix(f"{version.parts.shard_at(path)['index_footer_sha256']} index")
+        index = object_prefix(f"{version.parts.find_shard(path)['index_footer_sha256']} index")
         former = former_page_name(sha256, 4096, 3)  # of an earlier release
         (folder / "pages" / former[:2]).mkdir(exist_ok=True)
         (folder / "pages" / former[:2] / former).write_bytes(bytes(4112))

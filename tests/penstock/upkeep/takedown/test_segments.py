@@ -10,7 +10,7 @@ import pytest
 import loader
 from loader.cache.pages import make_place
 from loader.dataset.search.how import parse_how
-from loader.dataset.search.segment_reads import merged_segments, read_segment
+from loader.dataset.search.segment_reads import merge_segments, read_segment
 from loader.errors import SampleNotFound
 from loader.storage import open_store
 from penstock.denied.record import read_record
@@ -99,7 +99,7 @@ def test_proof_searches_segments_that_no_run_recorded(kit, root):
     kind = segment_kind(paths[0])
     kind = replace(kind, columns=pa.schema([("text", pa.string())]))
     segments = [read_segment(root.store, path, kind) for path in paths]
-    ((merged, data),) = merged_segments(segments, folder, kind)
+    ((merged, data),) = merge_segments(segments, folder, kind)
     n = kit.deny(root)
     kit.take_down(root, n)
     kit.sweep(root)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.root import root_over
+from loader.dataset.root import root_in_store
 from loader.errors import Denied
 from loader.storage import open_store
 from penstock.denied.record import read_record
@@ -64,7 +64,7 @@ def test_killed_while_raw_objects_go(kit, tmp_path):
 
     def run(store):
         raw = RawDeletion(delete_object, files_beside)
-        run_takedown(root_over(store), n, apply=True, raw=raw, raw_below=[str(tmp_path)])
+        run_takedown(root_in_store(store), n, apply=True, raw=raw, raw_below=[str(tmp_path)])
 
     for store, _, _ in killed_runs(run, store_of, at=range(1, 999, 2)):
         on_record = {one["deleted"] for one in read_record(store, n).having("raw")}

@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.dataset.log.dataset_starts import dump_dataset_start
-from loader.dataset.log.entries import canonical, checksum_of, entry_key
+from loader.dataset.log.entries import canonical, entry_checksum, entry_key
 from loader.dataset.log.log import Log
 from loader.dataset.log.snapshots import dump_state, hint_key
 from loader.errors import Corrupt, FormatTooNew
@@ -59,7 +59,7 @@ def rewrite(**fields):
 
     def edit(data):
         value = {**json.loads(data), **fields}
-        return canonical({**value, "checksum": checksum_of(value)})
+        return canonical({**value, "checksum": entry_checksum(value)})
 
     return edit
 

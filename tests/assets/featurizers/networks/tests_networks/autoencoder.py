@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assets.featurizers.decoding import normalised
+from assets.featurizers.decoding import normalise_pixels
 
 from .modules import Config, loaded, save_random
 
@@ -57,7 +57,7 @@ class Autoencoder(nn.Module):
 
     def encode(self, pixels: Tensor) -> Tensor:
         half = pixels.new_full((3,), 0.5, dtype=torch.float32)
-        x = self.first(normalised(pixels, half, half, self.first.weight.dtype))
+        x = self.first(normalise_pixels(pixels, half, half, self.first.weight.dtype))
         for number, residual in enumerate(self.residuals):
             x = residual(x)
             if number < len(self.halvings):

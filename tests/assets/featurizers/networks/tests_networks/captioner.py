@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assets.featurizers.decoding import normalised
+from assets.featurizers.decoding import normalise_pixels
 
 from .modules import Block, Config, Patches, loaded, save_random
 
@@ -47,7 +47,7 @@ class Captioner(nn.Module):
 
     def generate(self, pixels: Tensor, max_tokens: int) -> dict[str, Tensor]:
         half = pixels.new_full((3,), 0.5, dtype=torch.float32)
-        seen = self.image(normalised(pixels, half, half, self.out.weight.dtype))
+        seen = self.image(normalise_pixels(pixels, half, half, self.out.weight.dtype))
         tokens = pixels.new_full((len(pixels), 1), FIRST, dtype=torch.int64)
         length = pixels.new_zeros(len(pixels), dtype=torch.int64)
         logprobs = []

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assets.featurizers.decoding import normalised
+from assets.featurizers.decoding import normalise_pixels
 
 from .modules import Block, Config, Patches, loaded, save_random
 
@@ -61,7 +61,7 @@ class TwoTowers(nn.Module):
 
     def images(self, pixels: Tensor) -> Tensor:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (MEAN, STD))
-        x = normalised(pixels, mean, std, self.image_out.weight.dtype)
+        x = normalise_pixels(pixels, mean, std, self.image_out.weight.dtype)
         out: Tensor = self.image_out(self.image(x)[:, 0])
         return out
 

@@ -36,8 +36,8 @@ from .run_delay import process_delay_s
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
-    from .workers.script_values import ScriptValues, SentValue
-
+    from .workers.script_values import ScriptValues
+    from .workers.startup_message import SentValue
 
 logger = logging.getLogger(__name__)
 

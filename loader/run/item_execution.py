@@ -12,7 +12,7 @@ from .recipe.recipe import check_word
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
-    from .workers.script_values import SentValue
+    from .workers.startup_message import SentValue
 
 
 class ItemExecution(Execution):

@@ -142,19 +142,6 @@ def check_options(format: str, importer: Importer | None, options: ColumnarOptio
             raise InvalidRuntime(
                 f"topic {topic!r} with the clock {clock!r}; give its name, or {EVERY_TOPIC!r} for all"
             )
-    check_allow_missing(format, options.allow_missing)
-
-
-def check_allow_missing(format: str, allow_missing: bool) -> None:
-    """Raise InvalidRuntime if the option is set for a format that states no numbers."""
-    from .registry import FORMATS
-
-    if allow_missing and not FORMATS[format].may_miss:
-        accepted = ", ".join(sorted(name for name, one in FORMATS.items() if one.may_miss))
-        raise InvalidRuntime(
-            f"--allow-missing is for formats that state how much a source has; {format} states nothing: leave the "
-            f"option out. Accepted: {accepted}"
-        )
 
 
 def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:

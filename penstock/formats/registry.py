@@ -238,6 +238,16 @@ def find_registered(
     return format.find_objects(store, infos), format.OBJECTS_PER_SHARD
 
 
+def check_allow_missing(format: str, allow_missing: bool) -> None:
+    """Raise InvalidRuntime if the option is set for a format that states no numbers."""
+    if allow_missing and not FORMATS[format].may_miss:
+        accepted = ", ".join(sorted(name for name, one in FORMATS.items() if one.may_miss))
+        raise InvalidRuntime(
+            f"--allow-missing is for formats that state how much a source has; {format} states nothing: leave the "
+            f"option out. Accepted: {accepted}"
+        )
+
+
 def _check_known(name: str, accepted: frozenset[str]) -> None:
     if name not in accepted:
         raise InvalidStore(f"format {name!r} is not known; accepted: {', '.join(sorted(accepted))}")

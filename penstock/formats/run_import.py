@@ -57,7 +57,7 @@ from .registration.selection import EVERYTHING, ListedObjects, Selection, list_s
 from .registration.shard_rows import group_guessed
 from .registration.taken_down import TakenDown
 from .registration.unread_files import unread_files
-from .registry import FORMATS, importer_named, registered_named
+from .registry import FORMATS, check_allow_missing, importer_named, registered_named
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
 """Text formats that users confuse -> ending of object names."""
@@ -95,7 +95,7 @@ def import_place(
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     check_dataset_name(dataset)
     importer = importer_named(format)
-    check_options(format, importer, options)
+    _check_options(format, importer, options)
     check_apart(root.store, store, APART)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
@@ -125,6 +125,15 @@ def import_place(
         version = _relabelled(report, root, version, labels, objects.infos, since)
         report.describe(version, parent, stated.lines())
     return report
+
+
+def _check_options(
+    format: str,
+    importer: Importer | None,
+    options: ColumnarOptions,
+) -> None:
+    check_options(format, importer, options)
+    check_allow_missing(format, options.allow_missing)
 
 
 def _stated_counts(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loader.storage import BACKENDS
+from loader.storage.spec import BACKENDS
 from loader.testing.stores import StoreConformance
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs over aiohttp

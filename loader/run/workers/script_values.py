@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import Unpicklable
 from ..recipe.recipe import Recipe
-from .startup_message import CAPTURE_BYTES, refuse_gpu
+from .startup_message import CAPTURE_BYTES, SentValue, refuse_gpu
 from .value_search import BY_IDENTITY, ValuePlace, value_places
 
 EVERY_S = 0.5
@@ -57,17 +57,6 @@ class _ScriptValue:
             return False
         now = fingerprint(self.place.value())
         return now.digest != self.fingerprint.digest
-
-
-class SentValue(NamedTuple):
-    """A global of a module that workers import by name."""
-
-    module: str
-    """Name of the module."""
-    key: str
-    """Name of the global."""
-    data: bytes
-    """Pickle of its value in the training."""
 
 
 class ScriptValues:

@@ -14,7 +14,7 @@ from functools import _lru_cache_wrapper, lru_cache
 from multiprocessing import current_process
 from struct import Struct
 from types import FunctionType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
@@ -26,14 +26,22 @@ from .shared_array_reads import HEAD_BYTES, ArrayUnpickler, map_private
 from .shared_arrays import OutsideArrays
 from .unpicklable_part import unpicklable_part
 
-if TYPE_CHECKING:
-    from .script_values import SentValue
-
 logger = logging.getLogger(__name__)
 
 CAPTURE_BYTES = 64 * 2**20
 """Pickled size, in bytes, from which a warning names a transform or decoder."""
 _FORKED_WITH = ("torch", "torchvision")  # importing them starts no threads, which a fork would not survive
+
+
+class SentValue(NamedTuple):
+    """A global of a module that workers import by name."""
+
+    module: str
+    """Name of the module."""
+    key: str
+    """Name of the global."""
+    data: bytes
+    """Pickle of its value in the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +52,13 @@ class StartupMessage:
     """Settings of the cache."""
     log_level: int
     """Log level of the package's logger."""
-    values: "tuple[SentValue, ...]" = ()
+    values: tuple[SentValue, ...] = ()
     """Globals of the user's modules, which the worker compares with its own."""
     items: "Mapping[int, ItemsSource]" = field(default_factory=dict)
     """Source -> its dataset, which a pickled plan leaves behind."""
 
     @staticmethod
-    def of(recipe: Recipe, cache: CacheSpec, values: "tuple[SentValue, ...]" = ()) -> "StartupMessage":
+    def of(recipe: Recipe, cache: CacheSpec, values: tuple[SentValue, ...] = ()) -> "StartupMessage":
         return StartupMessage(
             recipe=recipe,
             cache=cache,

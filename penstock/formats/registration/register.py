@@ -29,10 +29,9 @@ from loader.storage.threads import DaemonPool
 from ...exclusion_records import standing_exclusions, stay_out
 from ...places import check_apart
 from ...units import size
-from ..importer import check_allow_missing
 from ..reading.sample import NO_METADATA, ForeignShard, FoundObjects, shards_of
 from ..reading.stated_counts import StatedCounts
-from ..registry import FORMATS, TABLES, find_registered
+from ..registry import FORMATS, TABLES, check_allow_missing, find_registered
 from .earlier import PlaceDifference, difference
 from .file_labels import (
     NO_LABELS,

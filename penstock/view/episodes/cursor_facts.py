@@ -2,12 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from ...units import number as number_text
-
-if TYPE_CHECKING:
-    from .episode_record import Lane
+from .lanes import Lane
 
 Values = Mapping[str, tuple[float | int | bool, ...]]
 """Field -> the row of a stream."""
@@ -38,7 +35,7 @@ def row_text(row: int, anchor_name: str) -> str:
     return f"{row:,} of {anchor_name}"
 
 
-def farthest_text(lanes: Iterable["Lane"], values: Values) -> str:
+def farthest_text(lanes: Iterable[Lane], values: Values) -> str:
     """Return the action's dimension that is farthest from the state's; "" without both."""
     largest = 0.0
     text = ""

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from penstock.view.episodes.cursor_facts import farthest_text, row_text, track_text
-from penstock.view.episodes.episode_record import Lane
+from penstock.view.episodes.lanes import Lane
 
 
 @pytest.mark.parametrize(

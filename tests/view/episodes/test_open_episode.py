@@ -23,7 +23,8 @@ from penstock.formats.run_import import import_place
 from penstock.view.episodes import bands
 from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
-from penstock.view.episodes.episode_record import episode_record, groups, lanes_of, moment, stepped
+from penstock.view.episodes.episode_record import episode_record, moment, stepped
+from penstock.view.episodes.lanes import groups, lanes_of
 from penstock.view.episodes.open_episode import is_episode, open_episode
 from penstock.view.episodes.stream_summary import read_rows
 from penstock.view.inspect.version_record import fields_of

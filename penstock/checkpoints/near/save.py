@@ -7,17 +7,17 @@ The caller's thread copies the state to host memory. One other thread does the r
 3. The first rank writes the marker to every node, and deletes the third newest step.
 
 Every rank calls equally often, and each call is one exchange of that thread, in the order of the calls. So no rank
-waits for an exchange that another one does not join.
+waits for an exchange that another one does not join. If one fails, the thread waits until all ranks answer again.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future
-from datetime import timedelta
 from threading import Event, Lock
 from typing import Any, NamedTuple
 
-from torch import distributed
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
 
@@ -27,15 +27,16 @@ from ..ranks import first_error, from_all_ranks, on_every_rank
 from .host_copy import HostCopy
 from .nodes import NearNodes, NearSaveFailed
 from .part_stream import WRITE_BYTES
+from .rank_group import GroupFailed, RankGroup
 from .room import STEPS, check_room, planned_bytes, state_bytes
 from .writer import PARTS_AT_ONCE, SAVE_S, NearWriter
 
 _log = logging.getLogger(__name__)
 
-GROUP_S = 300.0
-"""Seconds after which an exchange of the ranks fails: longer than SAVE_S and a request."""
 CLOSE_S = SAVE_S + 60.0
 """Longest wait for the running near save at the end."""
+WAIT_S = 0.5
+"""Seconds between two looks at whether a rank waits for another."""
 
 
 class NearCounts(NamedTuple):
@@ -57,16 +58,18 @@ class NearSaves:
     on_failed: Callable[..., object] | None = None
     """Called with the step and `reason=` by the first failure after a success, in the background thread."""
 
-    def __init__(self, nodes: NearNodes, run: str, part_bytes: int, group: Any, step_bytes: int) -> None:
+    def __init__(
+        self, nodes: NearNodes, run: str, part_bytes: int, ranks: RankGroup, step_bytes: int
+    ) -> None:
         self._nodes = nodes
         self._run = run
         self._part_bytes = part_bytes
-        self._group = group
+        self._ranks = ranks
         self.step_bytes = step_bytes
         """Bytes of this rank's parts of a step."""
         self._copy_bytes = 0  # of the state in host memory, which other ranks may have too
         self._host_copy = HostCopy()
-        self._is_first = group is None or distributed.get_rank(group) == 0
+        self._passed_step = -1  # newest step that this rank was to save
         self._pool = DaemonPool(1, "penstock-near")
         self._lock = Lock()
         self._state: Mapping[str, Any] | None = None
@@ -86,19 +89,17 @@ class NearSaves:
 
         Raises: InvalidRuntime on every rank.
         """
-        group = None
-        if distributed.is_available() and distributed.is_initialized():
-            group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_S))
+        ranks = RankGroup.open(f"near/{run}")
+        group = ranks.group
         nodes = on_every_rank(open_nodes, group)
         step_bytes = planned_bytes(plain_state(state), group)
         check_room(nodes, run, step_bytes, group)
-        is_first = group is None or distributed.get_rank(group) == 0
-        if nodes.partner is None and is_first:
+        if nodes.partner is None and ranks.is_first:
             _log.warning(
                 "near checkpoints lie on one node only, %s: they outlive a killed process, not a lost node",
                 nodes.own,
             )
-        saves = NearSaves(nodes, run, part_bytes, group, step_bytes)
+        saves = NearSaves(nodes, run, part_bytes, ranks, step_bytes)
         # The first save then finds the memory: fresh memory takes a step as long again as the copy.
         copy = saves._host_copy.take(plain_state(state))
         saves._copy_bytes = state_bytes(copy)
@@ -111,14 +112,14 @@ class NearSaves:
         """
         plain = plain_state(state)
         has_changed = state_bytes(plain) != self._copy_bytes
-        if not any(from_all_ranks(has_changed, self._group)):
+        if not any(from_all_ranks(has_changed, self._ranks.group)):
             return
-        self.step_bytes = planned_bytes(plain, self._group)
+        self.step_bytes = planned_bytes(plain, self._ranks.group)
         check_room(
             self._nodes,
             self._run,
             self.step_bytes,
-            self._group,
+            self._ranks.group,
         )
         copy = self._host_copy.take(plain)
         self._copy_bytes = state_bytes(copy)
@@ -131,6 +132,7 @@ class NearSaves:
 
     def save(self, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Copy the state, and save it in the background; if the save before is running, skip this one."""
+        self._passed_step = step
         if self._saving is not None and not self._saving.done():
             self._last = self._pool.submit(self._decline, step)
             return
@@ -144,13 +146,13 @@ class NearSaves:
             begun,
         )
         self._last = self._saving
-        if self._group is None:
+        if self._ranks.group is None:
             # torch warns in the thread until then, and all threads share the warning filters.
             begun.wait()
 
     def delete_until(self, step: int) -> None:
         """Delete near steps that a checkpoint in the root made needless, in the background, on the first rank."""
-        if self._is_first:
+        if self._ranks.is_first:
             self._last = self._pool.submit(self._delete_until, step)
 
     def wait(self) -> None:
@@ -158,17 +160,22 @@ class NearSaves:
         last = self._last
         if last is None:
             return
-        try:
-            last.result(CLOSE_S)
-        except TimeoutError:
-            _log.warning("a near save has not ended after %g s; the training goes on without it", CLOSE_S)
+        deadline_s = time.monotonic() + CLOSE_S
+        while time.monotonic() < deadline_s:
+            # No save runs while a rank does not answer, perhaps for hours.
+            if self._ranks.is_apart:
+                return
+            finished, _ = futures.wait([last], WAIT_S)
+            if finished:
+                return
+        _log.warning("a near save has not ended after %g s; the training goes on without it", CLOSE_S)
 
     def close(self) -> None:
         """Wait for the running near save, and destroy the process group."""
         self.wait()
+        self._ranks.end()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._group is not None and distributed.is_initialized():
-            distributed.destroy_process_group(self._group)
+        self._ranks.close()
 
     def describe(self) -> str:
         """Return where near steps lie, and what became of them."""
@@ -185,6 +192,8 @@ class NearSaves:
             text += f"; the newest is step {counts.step}"
         if counts.problem:
             text += f"; the last one failed: {counts.problem}"
+        if self._ranks.is_apart:
+            text += "; they go on once all ranks answer"
         return text
 
     def _save(self, step: int, facts: Mapping[str, Any], begun: Event) -> None:
@@ -209,16 +218,19 @@ class NearSaves:
             # A rank that dies after the marker must not cost the step, which a start will need.
             if writer is None or not writer.is_committed:
                 self._fail(step, error)
-                return
+            else:
+                self._succeed(step)
+            self._rejoin_after(error)
+            return
         finally:
             begun.set()
         self._succeed(step)
 
     def _write(self, state: Mapping[str, Any], writer: NearWriter) -> None:
         how: dict[str, Any] = {"no_dist": True}
-        if self._group is not None:
-            how = {"process_group": self._group}
-        save(dict(state), storage_writer=writer, **how)
+        if self._ranks.group is not None:
+            how = {"process_group": self._ranks.group}
+        self._ranks.exchange(lambda: save(dict(state), storage_writer=writer, **how))
 
     def _decline(self, step: int) -> None:
         """Let the other ranks know that this one has no copy of a step."""
@@ -226,14 +238,23 @@ class NearSaves:
             self._agree(step, is_ready=False)
         except Exception as error:  # noqa: BLE001 - it costs the near checkpoint, never a step
             self._fail(step, error)
+            self._rejoin_after(error)
             return
         self._skip()
 
+    def _rejoin_after(self, error: Exception) -> None:
+        """Wait in this thread until all ranks answer again, if they did not. The steps meanwhile are skipped."""
+        if isinstance(error, GroupFailed) and self._ranks.rejoin(lambda: self._passed_step):
+            _log.warning("all ranks answer again: near saves go on after step %d", self._ranks.resume_after)
+
     def _agree(self, step: int, *, is_ready: bool) -> bool:
         """Return whether all ranks are ready to save a step. Raises: NearSaveFailed."""
-        if self._group is None:
+        # Another rank had passed this step when all joined again.
+        if step <= self._ranks.resume_after:
+            return False
+        if self._ranks.group is None:
             return is_ready
-        answers = from_all_ranks((step, is_ready), self._group)
+        answers = self._ranks.exchange(lambda: from_all_ranks((step, is_ready), self._ranks.group))
         steps = {rank_step for rank_step, _ in answers}
         if len(steps) > 1:
             raise NearSaveFailed(f"the ranks save different steps: {sorted(steps)}")
@@ -270,7 +291,7 @@ class NearSaves:
             )
             if self.on_failed is not None:
                 self.on_failed(step, reason=problem)
-        if self._is_first:
+        if self._ranks.is_first:
             # Parts without a marker would fill the disks while the fault lasts.
             self._delete_failed(step)
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -30,6 +31,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.storage.disk.store import LocalStore
 from loader.storage.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
+from penstock.checkpoints.near import rank_group
 
 SIZES = {"small": (1001, 32, 1), "9M": (20_001, 192, 12), "100M": (20_001, 768, 12)}
 
@@ -196,6 +198,45 @@ def save_near(request, rank):
             saved.wait()
         counts = saved.near_counts()
     return {"counts": counts, "changes": changes and changes()}
+
+
+def save_near_with_a_pause(request, rank):
+    """Save near steps on a rank of a node until one is saved after a pause of rank 1 in which an exchange fails.
+
+    Return the counts.
+    """
+    rank_group.GROUP_S = 1.0
+    rank_group.LOOK_S = 0.05
+    near = NodeCache(path=request["near"][rank], limit_bytes=2**16, page_bytes=4096, peers=request["peers"])
+    with Checkpoints(request["url"], "run", near=near, near_every=1) as saved:
+        saved.load(near_state(0, rank))
+        step = 0
+        has_saved = torch.zeros(1)
+        while has_saved.item() < distributed.get_world_size() and step < 150:
+            step += 1
+            state = near_state(step, rank)
+            if step == 3 and rank == 1:
+                pause(NearFiles, "open_new", 2.5)
+            saved.save_near(step, state)
+            time.sleep(0.1)
+            counts = saved.near_counts()
+            has_saved[0] = float(counts.failed > 0 and counts.step > 3)
+            distributed.all_reduce(has_saved)
+        saved.wait()
+        counts = saved.near_counts()
+    return {"counts": counts}
+
+
+def pause(owner, name, seconds):
+    """Let the next call of a method wait."""
+    call = getattr(owner, name)
+
+    def wrapped(*args):
+        setattr(owner, name, call)
+        time.sleep(seconds)
+        return call(*args)
+
+    setattr(owner, name, wrapped)
 
 
 def as_rank(request, rank, meet, answer):

@@ -94,10 +94,18 @@ class Decisions:
         stored = self._records.like
         if like is None:
             if until is not None:
-                raise InvalidRuntime(f"until = {until} without like=: name the run whose steps to repeat")
+                raise InvalidRuntime(
+                    f"until = {until} without like=: name the run whose steps to repeat",
+                    what="until",
+                    given=until,
+                    accepted="until with like=",
+                )
             if stored is not None:
                 raise PlanMismatch(
-                    f"run {self._run!r} began with like={stored.like!r}: pass it again, or give the run another name"
+                    f"run {self._run!r} began with like={stored.like!r}: pass it again, or give the run another name",
+                    what="like",
+                    where=f"run {self._run!r}",
+                    accepted=stored.like,
                 )
             return
         if stored is not None and until is None:
@@ -119,7 +127,11 @@ class Decisions:
         if before is not None and policy < before.policy:
             raise InvalidRuntime(
                 f"policy({policy}) at step {step}: the decision of step {before.step} had version {before.policy}, and "
-                "versions of a policy only grow. Call policy() with the trainer's version before each step"
+                "versions of a policy only grow. Call policy() with the trainer's version before each step",
+                what="policy",
+                where=f"step {step}",
+                given=policy,
+                accepted=f"{before.policy} or more",
             )
         return self._decide(step, policy, before)
 
@@ -141,7 +153,9 @@ class Decisions:
             key = decision_key(last.run, step)
             raise Corrupt(
                 f"{self._root.url}/{key} is missing while {last.key} exists: it was deleted. Restore it from a mirror, "
-                "or give the run another name, and repeat the steps before it by like= and until="
+                "or give the run another name, and repeat the steps before it by like= and until=",
+                what=f"record {key}",
+                where=self._root.url,
             )
         return stored
 
@@ -212,11 +226,19 @@ class Decisions:
         covering = original.covering(until)
         if covering is None or until > last.end:
             raise PlanMismatch(
-                f"until = {until}: run {original.run!r} has decided the steps before {last.end}; pass at most that"
+                f"until = {until}: run {original.run!r} has decided the steps before {last.end}; pass at most that",
+                what="until",
+                where=f"run {original.run!r}",
+                given=until,
+                accepted=f"at most {last.end}",
             )
         raise PlanMismatch(
             f"until = {until} is inside a decision of run {original.run!r}, which has the steps {covering.step} to "
-            f"{covering.end - 1}: pass {covering.step} or {covering.end}"
+            f"{covering.end - 1}: pass {covering.step} or {covering.end}",
+            what="until",
+            where=f"run {original.run!r}",
+            given=until,
+            accepted=[covering.step, covering.end],
         )
 
     def _check_arguments(self, record: DecisionRecord) -> None:
@@ -230,7 +252,11 @@ class Decisions:
             if stored != self._asked[name]:
                 raise PlanMismatch(
                     f"{subject} {name} = {stored!r}; {name} = {self._asked[name]!r} was given. Pass the first one, or "
-                    "give the run another name"
+                    "give the run another name",
+                    what=name,
+                    where=subject,
+                    given=self._asked[name],
+                    accepted=stored,
                 )
 
     def _decide(self, step: int, policy: int, before: DecisionRecord | None) -> OpenDecision | None:
@@ -349,7 +375,10 @@ class Decisions:
         if record.run != self._run:
             raise Denied(
                 f"steps {record.step} to {record.end - 1} of run {record.run!r} had rollouts that a takedown removed, "
-                f"and their plan {record.plan} is gone. Pass until={record.step}, and decide anew from there"
+                f"and their plan {record.plan} is gone. Pass until={record.step}, and decide anew from there",
+                what="until",
+                where=f"run {record.run!r}",
+                accepted=record.step,
             )
         version = self._root.open(self._arguments.ref)
         rows = self._select_rows(version, self._previous_cursor(record), record)
@@ -396,7 +425,11 @@ class Decisions:
             remedy = f"start on at most {global_batch} ranks, or give a run with multiple= another name"
         raise InvalidRuntime(
             f"step {record.step} of run {self._run!r} has {global_batch} sequences for {self._world_size} ranks: "
-            f"{remedy}"
+            f"{remedy}",
+            what="world_size",
+            where=f"step {record.step}",
+            given=self._world_size,
+            accepted=f"at most {global_batch}",
         )
 
     def _warn_of_parts(self, n_new: int) -> None:

@@ -176,7 +176,12 @@ def explain(
         rows = rows[rank_slice(len(slots), world.rank, world.world_size)]
     if slot is not None:
         if not 0 <= slot < len(rows):
-            raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(rows) - 1}")
+            raise InvalidRuntime(
+                f"slot = {slot}; this batch has slots 0 to {len(rows) - 1}",
+                what="slot",
+                given=slot,
+                accepted=f"0 to {len(rows) - 1}",
+            )
         rows = rows[slot : slot + 1]
     return explain_slots(plan, step, slots, rows)
 
@@ -201,7 +206,12 @@ def explain_slots(
             continue
         view = stored_view(source.view)
         if view is None:
-            raise InvalidRuntime(unsupported(name, source.view, "has no stored bytes to explain"))
+            raise InvalidRuntime(
+                unsupported(name, source.view, "has no stored bytes to explain"),
+                what=f"source {name!r}",
+                given=type(source.view).__name__,
+                accepted="views with stored bytes",
+            )
         version = view.version
         pieces: dict[int, list[ExplainedPiece]] = {}
         if isinstance(source.view, PackedView):

@@ -134,7 +134,10 @@ class Following(SuccessiveLoaders):
         if stored is None or self.plan.hash not in (stored["before"], stored["plan"]):
             raise PlanMismatch(
                 f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "
-                f"({self._root.url}/{key}): give a training that is another one a name of its own"
+                f"({self._root.url}/{key}): give a training that is another one a name of its own",
+                what="plan",
+                where=f"run {self._run!r}, step {step}",
+                given=self.plan.hash,
             )
         if stored["plan"] == self.plan.hash:
             return self.plan

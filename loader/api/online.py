@@ -138,7 +138,10 @@ def backlog(
     if max_lag is not None:
         if newest_policy is None:
             raise InvalidRuntime(
-                f"max_lag = {max_lag!r} without policy=: name the version of the newest policy"
+                f"max_lag = {max_lag!r} without policy=: name the version of the newest policy",
+                what="max_lag",
+                given=max_lag,
+                accepted="max_lag with policy=",
             )
         first_rule = DecisionRule(
             groups=1,
@@ -273,7 +276,10 @@ class OnlineBatches(SuccessiveLoaders):
         if self._policy is not None and number < self._policy:
             raise InvalidRuntime(
                 f"policy({number}) after policy({self._policy}): versions of a policy only grow, such as the "
-                "trainer's step"
+                "trainer's step",
+                what="policy",
+                given=number,
+                accepted=f"{self._policy} or more",
             )
         self._policy = number
 
@@ -318,7 +324,10 @@ class OnlineBatches(SuccessiveLoaders):
             plan_hash = str(followed["plan"])
         except (TypeError, LookupError, InvalidRuntime) as error:
             raise PlanMismatch(
-                f"not a state of loader.online ({error!r}): pass what state_dict() returned, unchanged"
+                f"not a state of loader.online ({error!r}): pass what state_dict() returned, unchanged",
+                what="state",
+                given=repr(error),
+                accepted="what state_dict() returned",
             ) from None
         if first < 0:
             self._continue_from_record(step, None)
@@ -328,7 +337,10 @@ class OnlineBatches(SuccessiveLoaders):
             raise PlanMismatch(
                 f"the state was saved at step {step} under the plan {plan_hash}, and run {self._run!r} has decided "
                 f"step {first} otherwise, or its record is missing (penstock verify). To go on from a checkpoint of "
-                f"run {followed.get('run')!r} under another name, pass like= and until="
+                f"run {followed.get('run')!r} under another name, pass like= and until=",
+                what="state",
+                where=f"run {self._run!r}, step {first}",
+                given=plan_hash,
             )
         self._continue_from_record(step, record)
         if self._loader is not None and self.plan.hash == plan_hash:

@@ -53,7 +53,12 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     if isinstance(run, Mapping):
         return _of_state(root, run)
     if not isinstance(run, str) or not _RUN.fullmatch(run):
-        raise InvalidName(f"run = {run!r:.200}: the name of a run, a plan's hash or a state is needed")
+        raise InvalidName(
+            f"run = {run!r:.200}: the name of a run, a plan's hash or a state is needed",
+            what="run",
+            given=run,
+            accepted="the name of a run, a plan's hash or a state",
+        )
     if _PLAN.fullmatch(run):
         return open_plan(root, run, retired=True)
     plans: list[str] = []
@@ -66,7 +71,11 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
         runs = ", ".join(trail_runs(primary_of(root.store))) or "none"
         raise RunNotFound(
             f"{root.url}: no run {run!r} has left a trail, a report, a checkpoint or a version that it followed. Runs "
-            f"with a trail: {runs}"
+            f"with a trail: {runs}",
+            what="run",
+            where=root.url,
+            given=run,
+            accepted=runs,
         )
     if step is None:
         where = "pass step="
@@ -74,7 +83,11 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
         where = f"step {step} is on no record"
     raise NotRecorded(
         f"{root.url}: run {run!r} had the plans {', '.join(sorted(set(plans)))}; {where}. A trail has every step: "
-        "loader.Loader(plan, trail=loader.Trail(root, run=...))"
+        "loader.Loader(plan, trail=loader.Trail(root, run=...))",
+        what="step",
+        where=f"run {run!r}",
+        given=step,
+        accepted=sorted(set(plans)),
     )
 
 
@@ -178,7 +191,10 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
     past = state.get("past")
     if not isinstance(past, Mapping) or not isinstance(past.get("sources"), Mapping):
         raise PlanMismatch(
-            f"not the state of a Loader: it has {sorted(map(str, state))}. Pass what state_dict() returned, unchanged"
+            f"not the state of a Loader: it has {sorted(map(str, state))}. Pass what state_dict() returned, unchanged",
+            what="state",
+            given=sorted(map(str, state)),
+            accepted="what state_dict() returned",
         )
     lost: Exception | None = None
     for info, body in saved_plans(primary_of(root.store)):
@@ -197,7 +213,10 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
         raise lost
     raise NotRecorded(
         f"no plan of {root.url}/plans/ has the past of this state, at step {state.get('step')}: save it with "
-        "plan.save(root). loader.Trail(root, run=...) does so by itself"
+        "plan.save(root). loader.Trail(root, run=...) does so by itself",
+        what="state",
+        where=f"{root.url}/plans/",
+        given=state.get("step"),
     )
 
 

@@ -13,14 +13,14 @@ from ..dataset.versions.view import View
 from ..errors import Corrupt, Denied, InvalidPlan, ObjectNotFound, PlanMismatch, VersionRetired
 from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
-from ..order.plan import Plan, Schedule, make_plan
+from ..order.plan import Plan, make_plan
 from ..order.planned_source import MixtureSource
 from ..order.planned_source import source as _source
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy
 from ..order.sources.quarantine import QuarantineKeys
 from ..order.sources.views import ListedView, OrderView, SyntheticView, synthetic
-from ..order.weights import GlobalBatch, Weight
+from ..order.weights import GlobalBatch, Schedule, Weight
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
@@ -161,7 +161,12 @@ def _plan_body(root: Root, plan_hash: str) -> Any:
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
     except ObjectNotFound as error:
-        raise InvalidPlan(f"{root.url} has no plan {plan_hash!r}; plan.save(root) stores one") from error
+        raise InvalidPlan(
+            f"{root.url} has no plan {plan_hash!r}; plan.save(root) stores one",
+            what="plan",
+            where=root.url,
+            given=plan_hash,
+        ) from error
     try:
         return parse_json(data)
     except DamagedJson as error:
@@ -212,11 +217,16 @@ def open_retired(root: Root, ref: str) -> Version:
             f"{record.name} ({record.id}) was retired ({record.retired}), and its data is deleted: its samples cannot "
             "be shown any more. The trail of a run keeps digests and notes (loader.read_trail)",
             dataset=record.dataset,
+            what=record.name,
+            where=record.id,
+            given=record.retired,
         ) from error
     if denied:
         raise Denied(
             f"{record.name} ({record.id}) was retired, and a later takedown covers samples of it: no version shows "
-            "them. The trail of a run keeps digests and notes (loader.read_trail)"
+            "them. The trail of a run keeps digests and notes (loader.read_trail)",
+            what=record.name,
+            where=record.id,
         )
     return version
 
@@ -244,13 +254,19 @@ def _check_view_json(spec: object) -> None:
     kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in _VIEW_JSON:
         raise InvalidPlan(
-            f"a plan's view is of kind {kind!r:.80}; known are {', '.join(map(repr, _VIEW_JSON))} and 'items'"
+            f"a plan's view is of kind {kind!r:.80}; known are {', '.join(map(repr, _VIEW_JSON))} and 'items'",
+            what="view",
+            given=kind,
+            accepted=(*_VIEW_JSON, "items"),
         )
     for name, kinds in _VIEW_JSON[kind].items():
         value = spec.get(name)
         if name not in spec or not isinstance(value, kinds):
             raise InvalidPlan(
-                f"the plan's JSON is damaged: {name} of a {kind!r} view is {value!r:.80}; save the plan again"
+                f"the plan's JSON is damaged: {name} of a {kind!r} view is {value!r:.80}; save the plan again",
+                what=name,
+                where=f"{kind!r} view",
+                given=value,
             )
 
 
@@ -312,7 +328,9 @@ def _slices(spec: Mapping[str, Any]) -> "list[SliceTerm]":
     bodies = spec.get("slices", [])
     if not isinstance(bodies, list):
         raise InvalidPlan(
-            f"the plan's JSON is damaged: a view's slices are {bodies!r:.80}; save the plan again"
+            f"the plan's JSON is damaged: a view's slices are {bodies!r:.80}; save the plan again",
+            what="slices",
+            given=bodies,
         )
     if not bodies:
         return []

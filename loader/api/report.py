@@ -229,7 +229,9 @@ def _reports(
             of_dataset.setdefault(version.dataset, set()).add((source.source, version.number, version.id))
     if not of_dataset:
         raise InvalidRuntime(
-            f"the plan reads no version of {root.url}: report to the root that the training reads from"
+            f"the plan reads no version of {root.url}: report to the root that the training reads from",
+            what="root",
+            given=root.url,
         )
     where = redact(str(checkpoint))[:MAX_TEXT_CHARS]
     return tuple(

@@ -24,7 +24,12 @@ def add_quarantine(
     """
     step = check_int("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
-        raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
+        raise InvalidPlan(
+            f"quarantined({lists!r}): {{source name: [sample keys]}} is needed",
+            what="quarantined",
+            given=lists,
+            accepted="{source name: [sample keys]}",
+        )
     source_names = {planned.source for planned in plan.sources.values()}
     views: dict[str, OrderView] = {}
     for name in source_names:

@@ -34,7 +34,11 @@ def split_sources(
         for label, view in parts.items():
             full_name = bucket_source(name, label)
             if full_name in planned:
-                raise InvalidPlan(f"{full_name!r} names a bucket of two sources: rename source {name!r}")
+                raise InvalidPlan(
+                    f"{full_name!r} names a bucket of two sources: rename source {name!r}",
+                    what=f"source {name!r}",
+                    given=full_name,
+                )
             part = replace(source, view=view)
             planned[full_name] = plan_source(full_name, part, label)
     bucket_labels(planned.values(), bucket_by.by)  # raises for too many
@@ -50,11 +54,16 @@ def split_view(
 ) -> dict[str, OrderView]:
     """Return label -> the part of a view in that bucket. Raises InvalidPlan, naming the source."""
     if not hasattr(view, "split"):
-        raise InvalidPlan(unsupported(name, view, "cannot be split into buckets"))
+        raise InvalidPlan(
+            unsupported(name, view, "cannot be split into buckets"),
+            what=f"source {name!r}",
+            given=type(view).__name__,
+            accepted="views that can be split into buckets",
+        )
     try:
         parts: dict[str, OrderView] = view.split(by, edges)
     except InvalidPlan as error:
-        raise InvalidPlan(f"source {name!r}: {error}") from None
+        raise error.with_message(f"source {name!r}: {error}", where=f"source {name!r}") from None
     return parts
 
 
@@ -66,7 +75,10 @@ def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
         examples = first_few(ordered)
         raise InvalidPlan(
             f"{by!r} gives {len(ordered)} buckets ({examples}): at most {MAX_BUCKETS} are dealt; use coarser "
-            "ones, or edges="
+            "ones, or edges=",
+            what=by,
+            given=len(ordered),
+            accepted=MAX_BUCKETS,
         )
     return ordered
 
@@ -151,7 +163,9 @@ def grow_turns(
     buckets = plan.buckets
     if buckets is None:
         if bucket_by is not None:
-            raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
+            raise InvalidPlan(
+                "grow(bucket_by=) of a plan without buckets: leave it out", what="bucket_by", where="grow"
+            )
         return {}
 
     # The plan's schedules, as (start step, value) pairs.
@@ -208,7 +222,9 @@ def _check_sizes_complete(
             f"the new version has samples of the bucket(s) {first_few(new_labels)}, "
             "which the plan has no batch size for: "
             "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), "
-            "or start a new plan"
+            "or start a new plan",
+            what="bucket_by",
+            given=first_few(new_labels),
         )
 
 
@@ -227,12 +243,20 @@ def _add_requested_sizes(
     Raises: InvalidPlan if `bucket_by` does not make the plan's buckets, or changes their batches.
     """
     if not isinstance(bucket_by, BucketBy):
-        raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
+        raise InvalidPlan(
+            f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed",
+            what="bucket_by",
+            given=bucket_by,
+            accepted="loader.bucket(...)",
+        )
     is_same = bucket_by.by == buckets.by and bucket_by.edges == buckets.edges
     if not is_same:
         raise InvalidPlan(
             f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, "
-            f"the plan has {buckets.by!r} with {buckets.edges}: a plan keeps its buckets when it grows"
+            f"the plan has {buckets.by!r} with {buckets.edges}: a plan keeps its buckets when it grows",
+            what="bucket_by",
+            given=[bucket_by.by, bucket_by.edges],
+            accepted=[buckets.by, buckets.edges],
         )
     requested_schedule = size_ramp(bucket_by, labels, slot_schedule)
     _check_sizes_unchanged(size_schedule, requested_schedule)
@@ -262,5 +286,9 @@ def _check_sizes_unchanged(
             if new_size != size:
                 raise InvalidPlan(
                     f"bucket {label!r} has batches of {size} in the plan, {new_size} by bucket_by "
-                    f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
+                    f"from step {start} on: a growth leaves them as they are; pass what the plan was made with",
+                    what=f"batch of bucket {label!r}",
+                    where=f"step {start}",
+                    given=new_size,
+                    accepted=size,
                 )

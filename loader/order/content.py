@@ -67,12 +67,20 @@ class PlanContent:
         check_int("seed", self.seed, 0, 2**64 - 1)
         check_int("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
-            raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
+            raise InvalidPlan(
+                f"allow_repeats = {self.allow_repeats!r}: True or False is needed",
+                what="allow_repeats",
+                given=self.allow_repeats,
+                accepted=[True, False],
+            )
         check_int("first_step", self.first_step, 0, MAX_FIRST_STEP)
         if self.first_step and self.boundary != MASK:
             raise InvalidPlan(
                 f'first_step = {self.first_step} with boundary = {self.boundary!r}: it needs boundary="mask", whose '
-                "epochs begin with a step"
+                "epochs begin with a step",
+                what="first_step",
+                given=self.first_step,
+                accepted='first_step with boundary="mask"',
             )
         is_bucketed = self.buckets is not None
         check_boundary(
@@ -154,7 +162,11 @@ class PlanContent:
         raise BatchTooLarge(
             f"source {first.name!r} has {n} samples, "
             f"fewer than {which_batch} = {batch}{others}, "
-            f"so one batch could hold a sample twice: {remedy}"
+            f"so one batch could hold a sample twice: {remedy}",
+            what=which_batch,
+            where=f"source {first.name!r}",
+            given=batch,
+            accepted=f"at most {n}",
         )
 
     @property
@@ -322,16 +334,29 @@ class PlanContent:
         try:
             number = step.__index__()
         except AttributeError:
-            raise InvalidRuntime(f"step = {step!r}: a whole number >= 0 is needed") from None
+            raise InvalidRuntime(
+                f"step = {step!r}: a whole number >= 0 is needed",
+                what="step",
+                given=step,
+                accepted="a whole number >= 0",
+            ) from None
         own_number = number - self.first_step
         if own_number < 0:
-            raise InvalidRuntime(f"step = {number}: steps count from {self.first_step}")
+            raise InvalidRuntime(
+                f"step = {number}: steps count from {self.first_step}",
+                what="step",
+                given=number,
+                accepted=f"{self.first_step} or more",
+            )
         _, largest = self.batch_range
         positions = (own_number + 1) * largest
         if positions > MAX_POSITIONS:
             n_steps = MAX_POSITIONS // largest
             last_step = self.first_step + n_steps - 1
             raise InvalidRuntime(
-                f"step = {number}: the last step with a global batch of {largest} is {last_step}"
+                f"step = {number}: the last step with a global batch of {largest} is {last_step}",
+                what="step",
+                given=number,
+                accepted=f"at most {last_step}",
             )
         return number

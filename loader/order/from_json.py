@@ -9,7 +9,7 @@ from .bucket_sources import bucket_segments, interleave_parts
 from .content import ORDER_VERSION, PLAN_FORMAT
 from .grow import restore_growths
 from .mixture import chain_segments
-from .plan import Plan, integer_schedule
+from .plan import Plan
 from .planned_source import PlannedSource
 from .random.lanes import MAX_SAMPLES, LaneShape
 from .random.plan_hash import MAX_GLOBAL_BATCH, check_int, content_hash
@@ -17,7 +17,7 @@ from .sources.growth import Growth
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine, QuarantineList
 from .sources.views import OrderView
-from .weights import in_force, split_schedule
+from .weights import in_force, integer_schedule, split_schedule
 
 _DAMAGED = "the plan's JSON is damaged"
 _MAX_STEP = 2**53  # JSON readers with floats have whole numbers up to here
@@ -33,7 +33,12 @@ def plan_from_json(
     count or the final hash differs).
     """
     if not isinstance(d, dict):
-        raise InvalidPlan(f"a plan is a JSON object, got {type(d).__name__}")
+        raise InvalidPlan(
+            f"a plan is a JSON object, got {type(d).__name__}",
+            what="plan",
+            given=type(d).__name__,
+            accepted="a JSON object",
+        )
     # Before anything else: a newer format may lack fields that this one has.
     _check_version("format", d.get("format"), PLAN_FORMAT)
     _check_version("order", d.get("order"), ORDER_VERSION)
@@ -72,7 +77,9 @@ def plan_from_json(
     if plan.hash != expected:
         raise PlanMismatch(
             f"the plan comes out as {plan.hash}, its JSON is {expected}: "
-            f"{_differences(d, plan.to_json())} differs"
+            f"{_differences(d, plan.to_json())} differs",
+            what="plan",
+            given=_differences(d, plan.to_json()),
         )
     return plan
 
@@ -90,7 +97,11 @@ def _check_packing(
             own_json = own and own.to_json()
             plan_json = packing and packing.to_json()
             raise InvalidPlan(
-                f"{_DAMAGED}: source {name!r} is packed as {own_json}, the plan's pack is {plan_json}"
+                f"{_DAMAGED}: source {name!r} is packed as {own_json}, the plan's pack is {plan_json}",
+                what="pack",
+                where=f"source {name!r}",
+                given=own_json,
+                accepted=plan_json,
             )
 
 
@@ -163,10 +174,18 @@ def _check_version(
 ) -> None:
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if not is_int or value < 1:
-        raise InvalidPlan(f"not a plan: {name} = {value!r}, a whole number from 1 to {newest} is needed")
+        raise InvalidPlan(
+            f"not a plan: {name} = {value!r}, a whole number from 1 to {newest} is needed",
+            what=name,
+            given=value,
+            accepted=f"a whole number from 1 to {newest}",
+        )
     if value > newest:
         raise FormatTooNew(
-            f"the plan has {name} {value}; this package reads up to {newest}: upgrade penstock-data"
+            f"the plan has {name} {value}; this package reads up to {newest}: upgrade penstock-data",
+            what=name,
+            given=value,
+            accepted=f"at most {newest}",
         )
 
 
@@ -213,7 +232,10 @@ def _check_fields(d: dict[str, Any]) -> None:
         labels = {entry.get("bucket") for entry in d["sources"].values()}
         if labels != set(bucket_by["batch"]):
             raise InvalidPlan(
-                f"{_DAMAGED}: its sources have the buckets {labels}, bucket_by.batch has {bucket_by['batch']}"
+                f"{_DAMAGED}: its sources have the buckets {labels}, bucket_by.batch has {bucket_by['batch']}",
+                what="bucket_by.batch",
+                given=sorted(bucket_by["batch"]),
+                accepted=sorted(labels),
             )
     for number, entry in enumerate(d["segments"]):
         _check_entry(
@@ -234,13 +256,19 @@ def _check_entry(
 ) -> None:
     """Raise InvalidPlan unless an entry is an object with these fields. kinds: field -> type."""
     if not isinstance(entry, dict):
-        raise InvalidPlan(f"{_DAMAGED}: {name} is {entry!r}, not an object")
+        raise InvalidPlan(
+            f"{_DAMAGED}: {name} is {entry!r}, not an object", what=name, given=entry, accepted="an object"
+        )
     for field, kind in kinds.items():
         value = entry.get(field)
         if not isinstance(value, kind):
             kind_name = getattr(kind, "__name__", kind)
             raise InvalidPlan(
-                f"{_DAMAGED}: {name} has {field} = {value!r}, a value of type {kind_name} is needed"
+                f"{_DAMAGED}: {name} has {field} = {value!r}, a value of type {kind_name} is needed",
+                what=field,
+                where=name,
+                given=value,
+                accepted=kind_name,
             )
 
 
@@ -249,7 +277,9 @@ def _growths(
     sources: Mapping[str, PlannedSource],
 ) -> tuple[Growth, ...]:
     if not isinstance(entries, list):
-        raise InvalidPlan(f"{_DAMAGED}: grown is {entries!r}, not a list")
+        raise InvalidPlan(
+            f"{_DAMAGED}: grown is {entries!r}, not a list", what="grown", given=entries, accepted="a list"
+        )
     steps: list[tuple[int, str]] = []
     for number, entry in enumerate(entries):
         name = f"grown[{number}]"
@@ -280,7 +310,12 @@ def _size_schedule(bucket_by: Mapping[str, Any]) -> list[tuple[int, dict[str, in
     """Return (start step, label -> slots of a batch) from step 0 on; an entry of the ramp names only what changes."""
     ramp = bucket_by.get("ramp", [])
     if not isinstance(ramp, list):
-        raise InvalidPlan(f"{_DAMAGED}: bucket_by.ramp is {ramp!r}, not a list")
+        raise InvalidPlan(
+            f"{_DAMAGED}: bucket_by.ramp is {ramp!r}, not a list",
+            what="bucket_by.ramp",
+            given=ramp,
+            accepted="a list",
+        )
     first = {"start_step": 0, "batch": bucket_by["batch"]}
     sizes: dict[str, int] = {}
     out: list[tuple[int, dict[str, int]]] = []
@@ -340,7 +375,12 @@ def _quarantine_list(
         version = ""
         if growth:
             version = f" and its growth {growth}"
-        raise InvalidPlan(f"{_DAMAGED}: {name} names the source {source!r}{version}")
+        raise InvalidPlan(
+            f"{_DAMAGED}: {name} names the source {source!r}{version}",
+            what="source",
+            where=name,
+            given=[source, growth],
+        )
     return QuarantineList(
         start_step=entry["start_step"],
         source=source,
@@ -370,7 +410,10 @@ def _reopen_source(
     if differences:
         raise PlanMismatch(
             f"source {name!r} is not the view that was planned: {', '.join(differences)}. Open the version "
-            "that the plan names, or make a new plan"
+            "that the plan names, or make a new plan",
+            what="view",
+            where=f"source {name!r}",
+            given=differences,
         )
     return PlannedSource(
         name=name,

@@ -40,7 +40,11 @@ def grow_content(
         same_names = sorted(new_sources.keys() & sources.keys())
         if same_names:
             first_name = same_names[0]
-            raise InvalidPlan(f"source {first_name!r} has the name of a grown view: rename it in a new plan")
+            raise InvalidPlan(
+                f"source {first_name!r} has the name of a grown view: rename it in a new plan",
+                what=f"source {first_name!r}",
+                accepted="the name of no grown view",
+            )
         sources |= new_sources
         growths.append(growth)
 
@@ -67,11 +71,26 @@ def _check_growth(
 ) -> None:
     """Raise InvalidPlan unless the plan may grow at a step."""
     if plan.pack is not None:
-        raise InvalidPlan("a plan with packing does not grow: make a new plan over the new version")
+        raise InvalidPlan(
+            "a plan with packing does not grow: make a new plan over the new version",
+            what="pack",
+            where="grow",
+        )
     if plan.boundary == MASK:
-        raise InvalidPlan('a plan with boundary="mask" does not grow: make a new plan over the new version')
+        raise InvalidPlan(
+            'a plan with boundary="mask" does not grow: make a new plan over the new version',
+            what="boundary",
+            where="grow",
+            given="mask",
+        )
     if not isinstance(views, Mapping) or not views:
-        raise InvalidPlan(f"grow({views!r}): a mapping of source names to their new views is needed")
+        raise InvalidPlan(
+            f"grow({views!r}): a mapping of source names to their new views is needed",
+            what="views",
+            where="grow",
+            given=views,
+            accepted="a mapping of source names to their new views",
+        )
     for source in plan.sources.values():
         if source.source in views and isinstance(source.view, ItemsView):
             raise InvalidPlan(
@@ -82,7 +101,11 @@ def _check_growth(
         if step < last_step:
             raise InvalidPlan(
                 f"a source grows at step {last_step} already, and shares of buckets change there: with buckets "
-                f"a later growth has that step or a later one, not {step}"
+                f"a later growth has that step or a later one, not {step}",
+                what="step",
+                where="grow",
+                given=step,
+                accepted=f"{last_step} or more",
             )
 
 
@@ -94,16 +117,37 @@ def _next_growth(
     """Return the number, from 1, of a source's growth at a step. Raises InvalidPlan if the source cannot grow there."""
     names = {source.source for source in plan.sources.values()}
     if name not in names:
-        raise InvalidPlan(f"grow names the source {name!r}; the sources are {sorted(names)}")
+        raise InvalidPlan(
+            f"grow names the source {name!r}; the sources are {sorted(names)}",
+            what="source",
+            where="grow",
+            given=name,
+            accepted=sorted(names),
+        )
     growths = plan.source_growths(name)
     if growths:
         last_step = growths[-1].step
         if step <= last_step:
             raise InvalidPlan(
                 f"source {name!r} grows at step {last_step} already; "
-                f"a later growth has a later step, not {step}"
+                f"a later growth has a later step, not {step}",
+                what="step",
+                where=f"source {name!r}",
+                given=step,
+                accepted=f"more than {last_step}",
             )
     return len(growths) + 1
+
+
+def _check_weight(name: str, source: MixtureSource) -> None:
+    if source.weight != 1:
+        raise InvalidPlan(
+            f"source {name!r}: grow() takes no weight, {source.weight!r} was given. Pass the view only; the plan's "
+            "schedule sets weights",
+            what="weight",
+            where=f"source {name!r}",
+            given=source.weight,
+        )
 
 
 def _grow_source(
@@ -117,16 +161,14 @@ def _grow_source(
 
     source: the new version's view, before a split into buckets. number: of the growth among the source's, from 1.
     """
-    if source.weight != 1:
-        raise InvalidPlan(
-            f"source {name!r}: grow() takes no weight, {source.weight!r} was given. Pass the view only; the plan's "
-            "schedule sets weights"
-        )
+    _check_weight(name, source)
     old = _previous_views(plan, name, number)
     all_views = [*old.values(), source.view]
     if any(hasattr(view, "first_epoch") for view in all_views):
         raise InvalidPlan(
-            f"source {name!r} has a list, which does not grow: make a new plan over the new version"
+            f"source {name!r} has a list, which does not grow: make a new plan over the new version",
+            what="list",
+            where=f"source {name!r}",
         )
     new = _new_views(plan.buckets, name, source.view, old)
     sources = _plan_whole_views(
@@ -237,7 +279,10 @@ def _new_views(
     parts = split_view(name, view, buckets.by, buckets.edges)
     if not parts:
         raise EmptyView(
-            f"source {name!r} has no samples (N = 0) in the new version: leave it out of the schedule"
+            f"source {name!r} has no samples (N = 0) in the new version: leave it out of the schedule",
+            what="view",
+            where=f"source {name!r}",
+            given=0,
         )
     return dict(parts.items())
 
@@ -251,7 +296,10 @@ def _empty_view(
     if not hasattr(old_view, "of_version"):
         raise InvalidPlan(
             f"source {stream!r} has no samples in the new version, and its view cannot be continued. Leave the source "
-            "out, or make a new plan"
+            "out, or make a new plan",
+            what="view",
+            where=f"source {stream!r}",
+            given=0,
         )
     return old_view.of_version(new_view.version)
 
@@ -295,7 +343,10 @@ def restore_growths(
         number = len(earlier) + 1
         if (name, number) not in views:
             raise InvalidPlan(
-                f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
+                f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it",
+                what="grown",
+                where=f"step {step}",
+                given=name,
             )
         pairs = _pairs_to_compare(
             name,

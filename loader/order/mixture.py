@@ -28,7 +28,12 @@ def check_boundary(
 ) -> None:
     """Raise InvalidPlan for an unknown value, or for "mask" if the sources' epochs have no common end."""
     if boundary not in (FILL, MASK):
-        raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
+        raise InvalidPlan(
+            f'boundary = {boundary!r}: "fill" or "mask" is needed',
+            what="boundary",
+            given=boundary,
+            accepted=[FILL, MASK],
+        )
     if boundary == FILL:
         return
     if bucketed:
@@ -41,7 +46,10 @@ def check_boundary(
         return
     raise InvalidPlan(
         f'boundary = "mask" with {obstacle}: it needs a single source. With "fill" nothing is lost, and a batch '
-        "across an epoch's end goes on into the next epoch"
+        "across an epoch's end goes on into the next epoch",
+        what="boundary",
+        given=obstacle.partition(",")[0],
+        accepted="a single source",
     )
 
 

@@ -138,7 +138,9 @@ def _source_views(plan: PlanContent, source: str) -> list[PlannedSource]:
     if not views:
         known = dict.fromkeys(planned.source for planned in plan.sources.values())
         names = ", ".join(known)
-        raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
+        raise InvalidRuntime(
+            f"source = {source!r}: the plan has {names}", what="source", given=source, accepted=names
+        )
     return views
 
 

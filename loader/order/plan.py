@@ -24,15 +24,21 @@ from .sources.quarantine import QuarantineKeys, build_quarantine
 from .sources.views import OrderView, synthetic
 from .state import check_state, step_state
 from .substitutes import plan_slots, plan_stack
-from .weights import GlobalBatch, Weight, in_force, integer_weights, parse_ramp, split_schedule
+from .weights import (
+    GlobalBatch,
+    Schedule,
+    Weight,
+    in_force,
+    integer_schedule,
+    parse_ramp,
+    split_schedule,
+)
 
 if TYPE_CHECKING:
     from .occurrences import Occurrence, Substituted
 
 
 __all__ = ["MixtureSource", "OrderView", "Plan", "PlannedSource", "make_plan", "source", "synthetic"]
-
-Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 
 
 class PlanStore(Protocol):
@@ -269,7 +275,11 @@ def make_plan(
     """
     ramp = parse_ramp(global_batch)
     if not isinstance(views, Mapping) or not views:
-        raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
+        raise InvalidPlan(
+            f"views = {views!r}: a mapping of at least one source name to its view is needed",
+            what="views",
+            given=views,
+        )
     packing = None
     if pack is not None:
         views, packing = pack_sources(views, pack, bucket_by)
@@ -297,7 +307,11 @@ def make_plan(
         return _plan_without_buckets(sources, weight_schedule, ramp, content)
     by = parse_bucket_by(bucket_by)
     if not isinstance(by, BucketBy):
-        raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
+        raise InvalidPlan(
+            f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed",
+            what="bucket_by",
+            given=bucket_by,
+        )
     return _plan_with_buckets(views, by, weight_schedule, ramp, content)
 
 
@@ -369,35 +383,6 @@ def parse_bucket_by(bucket_by: BucketBy | str | None) -> BucketBy | None:
     return bucket_by
 
 
-def integer_schedule(
-    weights: Mapping[str, Weight],
-    schedule: Schedule,
-) -> list[tuple[int, dict[str, int]]]:
-    """Return a schedule with integer weights, as (start step, weights) pairs from step 0 on. Raises: InvalidPlan.
-
-    weights: all sources' weights, in force from step 0 unless the schedule has an entry there.
-    """
-    weight_schedule: list[tuple[int, dict[str, int]]] = []
-    for entry in schedule:
-        try:
-            start, mixture = entry
-            unknown = sorted(set(mixture) - set(weights))
-        except (TypeError, ValueError):
-            raise InvalidPlan(
-                f"schedule entry {entry!r}: (step, {{source name: weight}}) is needed"
-            ) from None
-        first_allowed = 0
-        if weight_schedule:
-            first_allowed = weight_schedule[-1][0] + 1
-        start = check_int(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
-        if unknown:
-            raise InvalidPlan(f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}")
-        weight_schedule.append((start, integer_weights(mixture)))
-    if not weight_schedule or weight_schedule[0][0] > 0:
-        weight_schedule.insert(0, (0, integer_weights(weights)))
-    return weight_schedule
-
-
 def pack_sources(
     views: Mapping[str, OrderView | MixtureSource],
     pack: object,
@@ -405,9 +390,17 @@ def pack_sources(
 ) -> tuple[dict[str, OrderView | MixtureSource], Packing]:
     """Return the sources with packed views, and how they are packed. Raises: InvalidPlan."""
     if not isinstance(pack, PackBy):
-        raise InvalidPlan(f"pack = {pack!r}: loader.pack('tokens.npy', length=2048) is needed")
+        raise InvalidPlan(
+            f"pack = {pack!r}: loader.pack('tokens.npy', length=2048) is needed",
+            what="pack",
+            given=pack,
+        )
     if bucket_by is not None:
-        raise InvalidPlan("pack= with bucket_by=: packed sequences are of one length; leave bucket_by out")
+        raise InvalidPlan(
+            "pack= with bucket_by=: packed sequences are of one length; leave bucket_by out",
+            what="bucket_by",
+            accepted="pack or bucket_by",
+        )
     packed: dict[str, OrderView | MixtureSource] = {}
     packings: dict[str, Packing] = {}
     for name, view_or_source in views.items():
@@ -416,21 +409,30 @@ def pack_sources(
         is_packed = isinstance(view, PackedView) and view.request == pack  # by the caller
         if not is_packed:
             if not hasattr(view, "packed"):
-                raise InvalidPlan(unsupported(name, view, "cannot be packed"))
+                text = unsupported(name, view, "cannot be packed")
+                raise InvalidPlan(text, what=f"source {name!r}", given=type(view).__name__)
             try:
                 view = view.packed(pack)
             except InvalidPlan as error:
-                raise InvalidPlan(f"source {name!r}: {error}") from None
+                raise error.with_message(f"source {name!r}: {error}", where=f"source {name!r}") from None
         packed[name] = replace(source, view=view)
         packings[name] = view.packing
 
+    return packed, _common_packing(packings)
+
+
+def _common_packing(packings: Mapping[str, Packing]) -> Packing:
+    """Return the packing of the first source. Raises: InvalidPlan if another source's differs."""
     # All sources have the request's fields. Their dtypes come from the versions, and may differ.
     first = next(iter(packings.values()))
     for number, (field, _, _) in enumerate(first.layout):
         dtypes = {name: packing.layout[number][2] for name, packing in packings.items()}
         if len(set(dtypes.values())) > 1:
             raise InvalidPlan(
-                f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
+                f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike",
+                what="pack",
+                where=field,
+                given=dtypes,
             )
     for name, packing in packings.items():
         if packing.shapes != first.shapes or packing.ragged != first.ragged:
@@ -444,4 +446,4 @@ def pack_sources(
             raise InvalidPlan(
                 f"pack: column {column!r} has the types {kinds}; a batch has one: store the column of all sources alike"
             )
-    return packed, first
+    return first

@@ -48,7 +48,12 @@ def plan_facts(
     rank_slice(smallest_batch, 0, world_size)  # raises if there are more ranks than slots
     is_number = isinstance(steps_per_s, int | float) and not isinstance(steps_per_s, bool)
     if not is_number or not 0 < steps_per_s < float("inf"):
-        raise InvalidRuntime(f"steps_per_s = {steps_per_s!r}: a number above 0 is needed")
+        raise InvalidRuntime(
+            f"steps_per_s = {steps_per_s!r}: a number above 0 is needed",
+            what="steps_per_s",
+            given=steps_per_s,
+            accepted="a number above 0",
+        )
     return _all_facts(plan, world_size, steps_per_s)
 
 

@@ -146,12 +146,18 @@ def plan_source(
     """Freeze a source, or one of its buckets. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
     if not isinstance(name, str) or not name:
         raise InvalidPlan(
-            f"source name {name!r}: a non-empty string is needed; it is part of the order's keys"
+            f"source name {name!r}: a non-empty string is needed; it is part of the order's keys",
+            what="source name",
+            given=name,
         )
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidPlan(f"source name {name!r} is not valid Unicode text") from None
+        raise InvalidPlan(
+            f"source name {name!r} is not valid Unicode text",
+            what="source name",
+            given=name,
+        ) from None
 
     requested = mixture_source(view_or_source)
     view = requested.view
@@ -161,11 +167,18 @@ def plan_source(
     if not is_view:
         raise InvalidPlan(
             f"source {name!r} is a {type(view).__name__}, not a view: pass version.select(...), "
-            "loader.source(view, ...) or loader.synthetic(n)"
+            "loader.source(view, ...) or loader.synthetic(n)",
+            what=f"source {name!r}",
+            given=type(view).__name__,
         )
     n = len(view)
     if n == 0:
-        raise EmptyView(f"source {name!r} has no samples (N = 0): loosen its predicate or leave it out")
+        raise EmptyView(
+            f"source {name!r} has no samples (N = 0): loosen its predicate or leave it out",
+            what="view",
+            where=f"source {name!r}",
+            given=0,
+        )
 
     try:
         _check_jumps(view)
@@ -177,7 +190,7 @@ def plan_source(
             getattr(view, "decoded_chunk", None),
         )
     except InvalidPlan as error:
-        raise InvalidPlan(f"source {name!r}: {error}") from None
+        raise error.with_message(f"source {name!r}: {error}", where=f"source {name!r}") from None
     return PlannedSource(
         name=name,
         view=view,
@@ -230,4 +243,9 @@ def unknown_key(
         hint = "packed sources are keyed by document, not by the sequences that `batch.ids` names"
     else:
         hint = "keys are what `batch.ids` and `View.keys` give"
-    return InvalidRuntime(f"key = {key!r}: no view of source {source!r} has a sample of this key; {hint}")
+    return InvalidRuntime(
+        f"key = {key!r}: no view of source {source!r} has a sample of this key; {hint}",
+        what="key",
+        where=f"source {source!r}",
+        given=key,
+    )

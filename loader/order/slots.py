@@ -238,14 +238,27 @@ def rank_slice(
     Raises InvalidRuntime if world_size is outside [1, global_batch], or rank outside [0, world_size).
     """
     if world_size < 1:
-        raise InvalidRuntime(f"world_size = {world_size}: at least 1 is needed")
+        raise InvalidRuntime(
+            f"world_size = {world_size}: at least 1 is needed",
+            what="world_size",
+            given=world_size,
+            accepted="at least 1",
+        )
     if world_size > global_batch:
         raise InvalidRuntime(
             f"world_size = {world_size} is more than global_batch = {global_batch}: some ranks would get no "
-            "slot; use a larger global batch or fewer data-parallel ranks"
+            "slot; use a larger global batch or fewer data-parallel ranks",
+            what="world_size",
+            given=world_size,
+            accepted=f"at most {global_batch}",
         )
     if not 0 <= rank < world_size:
-        raise InvalidRuntime(f"rank = {rank}: 0 <= rank < world_size = {world_size} is needed")
+        raise InvalidRuntime(
+            f"rank = {rank}: 0 <= rank < world_size = {world_size} is needed",
+            what="rank",
+            given=rank,
+            accepted=f"0 to {world_size - 1}",
+        )
     next_rank = rank + 1
     start = rank * global_batch // world_size
     stop = next_rank * global_batch // world_size

@@ -178,17 +178,25 @@ def check_state(plan: PlanContent, state: object) -> int:
     differences = _differences(saved["past"], own["past"])
     differences += _segment_differences(saved["segments"], own["segments"])
     if differences:
+        names = [_field_name(difference) for difference in differences]
         differences += _other_datasets(saved["past"], plan)
         listed = "; ".join(differences)
         raise PlanMismatch(
             f"the state was saved at step {step} of a plan with another past: {listed}. "
             "Later segments and quarantine lists may be changed; for anything earlier open the plan that the run "
-            "began with, or start a new run at step 0"
+            "began with, or start a new run at step 0",
+            what="state",
+            where=f"step {step}",
+            given=names,
         )
     if saved["plan"] != own["plan"]:
         raise PlanMismatch(
             f"the state's past is {saved['plan']!r}, this plan's is {own['plan']!r} at step {step}, though "
-            "the fields that it lists agree: a view's full id differs, or the state was edited"
+            "the fields that it lists agree: a view's full id differs, or the state was edited",
+            what="plan",
+            where=f"step {step}",
+            given=saved["plan"],
+            accepted=own["plan"],
         )
     if step == plan.first_step:
         return step
@@ -197,20 +205,32 @@ def check_state(plan: PlanContent, state: object) -> int:
     if digest != _digest_of_step(plan, last_step):
         raise PlanMismatch(
             f"the state's digest of step {last_step} is {digest!r}, this plan's batch has another: "
-            "the view's samples, or the order's code, differ from the run that saved it"
+            "the view's samples, or the order's code, differ from the run that saved it",
+            what="digest",
+            where=f"step {last_step}",
+            given=digest,
         )
     return step
 
 
 def _well_formed(state: object) -> dict[str, Any]:
     if not isinstance(state, dict):
-        raise PlanMismatch(f"a state is a dict from state_dict(), got {type(state).__name__}")
+        raise PlanMismatch(
+            f"a state is a dict from state_dict(), got {type(state).__name__}",
+            what="state",
+            given=type(state).__name__,
+            accepted="a dict from state_dict()",
+        )
 
     # A newer package's state first: its fields may have changed.
     form = state.get("format")
     if isinstance(form, int) and form > STATE_FORMAT:
         raise FormatTooNew(
-            f"the state has format {form}; this package reads up to {STATE_FORMAT}: upgrade penstock-data"
+            f"the state has format {form}; this package reads up to {STATE_FORMAT}: upgrade penstock-data",
+            what="format",
+            where="state",
+            given=form,
+            accepted=f"at most {STATE_FORMAT}",
         )
     order_version = None
     past = state.get("past")
@@ -219,7 +239,11 @@ def _well_formed(state: object) -> dict[str, Any]:
     if isinstance(order_version, int) and order_version > ORDER_VERSION:
         raise FormatTooNew(
             f"the state was saved under order version {order_version}; this package has up to "
-            f"{ORDER_VERSION}: upgrade penstock-data"
+            f"{ORDER_VERSION}: upgrade penstock-data",
+            what="order version",
+            where="state",
+            given=order_version,
+            accepted=f"at most {ORDER_VERSION}",
         )
 
     wrong = []
@@ -232,9 +256,19 @@ def _well_formed(state: object) -> dict[str, Any]:
         fields = sorted(map(str, state))
         raise PlanMismatch(
             f"not a state of format {STATE_FORMAT}: {named} missing or of the wrong kind; it has {fields}. Pass what "
-            "state_dict() returned, unchanged"
+            "state_dict() returned, unchanged",
+            what="state",
+            given=wrong or ["format"],
+            accepted="what state_dict() returned",
         )
     return state
+
+
+def _field_name(difference: str) -> str:
+    if "segment(s)" in difference:
+        return "segments"
+    name, _, _ = difference.partition(":")
+    return name
 
 
 def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:

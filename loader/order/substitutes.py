@@ -75,7 +75,10 @@ def _fill_with_substitutes(
                 raise InvalidPlan(
                     f"step {step}, source {own_source!r}, position {position}: the sample and its "
                     f"{MAX_ATTEMPTS} substitutes are all quarantined. So large a share of a source is left out with a "
-                    "predicate on its view"
+                    "predicate on its view",
+                    what=f"source {own_source!r}",
+                    where=f"step {step}",
+                    given=position,
                 )
             attempt, view_ordinal, ordinal = first
             slots.attempt[slot] = attempt

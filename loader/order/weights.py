@@ -19,6 +19,8 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 _SHOWN_WEIGHTS = 8  # most weights in an error
 T = TypeVar("T")
 
+Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
+
 
 def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     """Return the weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
@@ -35,7 +37,12 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
         if fraction:
             fractions[name] = fraction
     if not fractions:
-        raise InvalidPlan(f"weights {dict(weights)!r}: at least one source needs a weight above 0")
+        raise InvalidPlan(
+            f"weights {dict(weights)!r}: at least one source needs a weight above 0",
+            what="weights",
+            given=dict(weights),
+            accepted="a weight above 0",
+        )
 
     integers = smallest_integers(fractions)
     total = sum(integers.values())
@@ -53,7 +60,10 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     brief = _first_weights(integers)
     raise InvalidPlan(
         f"weights {brief} sum to {total} after division by their gcd: at most "
-        f"{MAX_TOTAL_WEIGHT} is accepted; round them to coarser numbers{hint}"
+        f"{MAX_TOTAL_WEIGHT} is accepted; round them to coarser numbers{hint}",
+        what="weights",
+        given=total,
+        accepted=f"at most {MAX_TOTAL_WEIGHT}",
     )
 
 
@@ -77,15 +87,29 @@ def _fraction(name: str, weight: Weight) -> Fraction:
     except (TypeError, ValueError, ZeroDivisionError):
         raise InvalidPlan(
             f"source {name!r}: weight {weight!r} is not a finite number; "
-            "an int, a Fraction, a float or a decimal string is accepted"
+            "an int, a Fraction, a float or a decimal string is accepted",
+            what="weight",
+            where=f"source {name!r}",
+            given=weight,
+            accepted="an int, a Fraction, a float or a decimal string",
         ) from None
     if exact < 0:
-        raise InvalidPlan(f"source {name!r}: weight {weight!r} is negative; 0 leaves the source out")
+        raise InvalidPlan(
+            f"source {name!r}: weight {weight!r} is negative; 0 leaves the source out",
+            what="weight",
+            where=f"source {name!r}",
+            given=weight,
+            accepted="0 or more",
+        )
     near = exact.limit_denominator(MAX_TOTAL_WEIGHT)
     if exact and not near:
         raise InvalidPlan(
             f"source {name!r}: weight {weight!r} rounds to 0 at a resolution of 1/{MAX_TOTAL_WEIGHT}; "
-            "give whole-number weights, or 0 to leave the source out"
+            "give whole-number weights, or 0 to leave the source out",
+            what="weight",
+            where=f"source {name!r}",
+            given=weight,
+            accepted=f"1/{MAX_TOTAL_WEIGHT} or more",
         )
     return near
 
@@ -142,7 +166,12 @@ def steps_of(
         try:
             start, value = entry
         except (TypeError, ValueError):
-            raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
+            raise InvalidPlan(
+                f"{name} entry {entry!r}: (step, number) is needed",
+                what=name,
+                given=entry,
+                accepted="(step, number)",
+            ) from None
         start_name = f"{name} entry {number}: step"
         start = check_int(start_name, start, low, high)
         value_name = f"{name} from step {start}"
@@ -155,7 +184,12 @@ def steps_of(
                 continue
         schedule.append((start, value))
     if not schedule:
-        raise InvalidPlan(f"{name} = {changes!r}: a number, or [(0, number), (step, number), ...], is needed")
+        raise InvalidPlan(
+            f"{name} = {changes!r}: a number, or [(0, number), (step, number), ...], is needed",
+            what=name,
+            given=changes,
+            accepted="a number, or [(0, number), (step, number), ...]",
+        )
     return schedule
 
 
@@ -186,3 +220,41 @@ def split_schedule(
         value = in_force(schedule, start)
         out.append((start, value))
     return out
+
+
+def integer_schedule(
+    weights: Mapping[str, Weight],
+    schedule: Schedule,
+) -> list[tuple[int, dict[str, int]]]:
+    """Return a schedule with integer weights, as (start step, weights) pairs from step 0 on. Raises: InvalidPlan.
+
+    weights: all sources' weights, in force from step 0 unless the schedule has an entry there.
+    """
+    weight_schedule: list[tuple[int, dict[str, int]]] = []
+    for entry in schedule:
+        try:
+            start, mixture = entry
+            unknown = sorted(set(mixture) - set(weights))
+        except (TypeError, ValueError):
+            raise InvalidPlan(
+                f"schedule entry {entry!r}: (step, {{source name: weight}}) is needed",
+                what="schedule",
+                given=entry,
+                accepted="(step, {source name: weight})",
+            ) from None
+        first_allowed = 0
+        if weight_schedule:
+            first_allowed = weight_schedule[-1][0] + 1
+        start = check_int(f"schedule entry {len(weight_schedule)}: step", start, first_allowed, 2**53)
+        if unknown:
+            raise InvalidPlan(
+                f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}",
+                what="schedule",
+                where=f"step {start}",
+                given=unknown,
+                accepted=sorted(weights),
+            )
+        weight_schedule.append((start, integer_weights(mixture)))
+    if not weight_schedule or weight_schedule[0][0] > 0:
+        weight_schedule.insert(0, (0, integer_weights(weights)))
+    return weight_schedule

@@ -151,7 +151,11 @@ def record_body(name: str, data: bytes) -> dict[str, Any]:
     body = parse_json_object(data)
     if whole_number(body["format"], MOST_COUNT) > FORMAT:
         raise FormatTooNew(
-            f"{name} has format {body['format']}; this penstock reads up to {FORMAT}: upgrade penstock-data"
+            f"{name} has format {body['format']}; this penstock reads up to {FORMAT}: upgrade penstock-data",
+            what="format",
+            where=name,
+            given=body["format"],
+            accepted=f"at most {FORMAT}",
         )
     return body
 
@@ -229,7 +233,10 @@ class RunRecords:
         if depth > MOST_LIKES:
             raise Corrupt(
                 f"{store.url}/{like_folder(run)}: more than {MOST_LIKES} runs follow one another by like=, perhaps in "
-                "a circle; delete the record that is wrong"
+                "a circle; delete the record that is wrong",
+                what="like",
+                where=like_folder(run),
+                accepted=f"at most {MOST_LIKES} runs",
             )
         self._store = store
         self.run = run
@@ -284,7 +291,10 @@ class RunRecords:
             if steps:
                 raise PlanMismatch(
                     f"run {self.run!r} has decided steps without like=, the first at step {steps[0]}: give a run that "
-                    "repeats another one a name of its own"
+                    "repeats another one a name of its own",
+                    what="like",
+                    where=f"run {self.run!r}",
+                    given=steps[0],
                 )
             data = like.to_json()
             self._put(like.key, data)
@@ -294,7 +304,10 @@ class RunRecords:
             raise PlanMismatch(
                 f"run {self.run!r} began with like={self.like and self.like.like!r}, until="
                 f"{self.like and self.like.until}; like={like.like!r}, until={like.until} was given. Pass the first "
-                "ones, or give the run another name"
+                "ones, or give the run another name",
+                what="like",
+                where=f"run {self.run!r}",
+                given=[like.like, like.until],
             )
         self._original = RunRecords(self._store, like.like, 1)
 
@@ -327,7 +340,9 @@ class RunRecords:
         except Forbidden as error:
             raise Forbidden(
                 f"{self._store.url}/{key} cannot be created ({error}): loader.online stores each decision. Allow the "
-                "job to create objects under follows/, lists/, packs/ and plans/"
+                "job to create objects under follows/, lists/, packs/ and plans/",
+                what=key,
+                where=self._store.url,
             ) from error
         return True
 
@@ -338,7 +353,9 @@ class RunRecords:
         if body["format"] == FOLLOW_FORMAT:
             raise PlanMismatch(
                 f"{self._store.url}/{key} is a record of loader.follow: run {self.run!r} follows a dataset. Give "
-                "the run of loader.online a name of its own"
+                "the run of loader.online a name of its own",
+                what=key,
+                where=f"run {self.run!r}",
             )
         try:
             return parse_decision(body, self.run, step)
@@ -378,7 +395,10 @@ class RunRecords:
     def _damage_error(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(
             f"{self._store.url}/{key} is no record of a decision ({error}): it was damaged. Restore it from a mirror, "
-            "or give the run another name and pass like= and until= to repeat its steps before this one"
+            "or give the run another name and pass like= and until= to repeat its steps before this one",
+            what=key,
+            where=self._store.url,
+            given=str(error),
         )
 
 

@@ -39,7 +39,10 @@ def check_continues(version: Version, cursor: Cursor, run: str) -> bool:
         raise PlanMismatch(
             f"{version.name} has the part {last!r} where run {run!r} decided the rollouts of "
             f"{cursor.last!r}, under version {cursor.version}: that version was retired, and this one does not "
-            "continue it. Give the run another name; like= and until= repeat its steps"
+            "continue it. Give the run another name; like= and until= repeat its steps",
+            what=f"part {last!r}",
+            where=version.name,
+            given=cursor.last,
         )
     return True
 
@@ -138,7 +141,11 @@ def _open_rows(
         if stop > n_rows:  # before the ranges are filled: a damaged record could claim any number
             raise Corrupt(
                 f"part {parts.id(position)} of {version.name} has {n_rows} rows; the record of a decision counts "
-                f"{stop}: it was damaged. Restore follows/ from a mirror"
+                f"{stop}: it was damaged. Restore follows/ from a mirror",
+                what=f"part {parts.id(position)}",
+                where=version.name,
+                given=n_rows,
+                accepted=stop,
             )
         rows = range_rows(ranges)
     first_ordinal = int(parts.first_ordinal[position])
@@ -158,7 +165,9 @@ def _with_columns(version: Version, places: dict[str, Int64s]) -> pa.Table:
     if missing:
         raise InvalidSample(
             f"{version.name} has no column {missing[0]}: loader.online reads rollouts. Write them with loader.rollout, "
-            "with versions= for tokens that a policy sampled"
+            "with versions= for tokens that a policy sampled",
+            what=f"column {missing[0]}",
+            where=version.name,
         )
     group = stored_columns["group_id"]["group"]
     names = []
@@ -223,7 +232,10 @@ def _check_values(
         raise InvalidSample(
             f"{version.name}: sample {key!r} has no {name}, as {n_missing} undecided samples have none. Write rollouts "
             "with loader.rollout(..., versions=) and at least one sampled token, or leave these out: "
-            f"root.exclude({version.dataset!r}, [{key!r}], reason=...)"
+            f"root.exclude({version.dataset!r}, [{key!r}], reason=...)",
+            what=name,
+            where=f"{version.name}, sample {key!r}",
+            given=n_missing,
         )
     if not len(values):
         return

@@ -13,6 +13,7 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidName, InvalidRuntime, PlanMismatch
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -193,7 +194,7 @@ def test_another_training_under_the_same_name_is_refused(root: loader.Root) -> N
     options = {"every": EVERY, "rank": 0, "world_size": 1, "framework": "numpy", "workers": 0}
     with (
         loader.follow(root, other, run="big", **options) as batches,
-        pytest.raises(PlanMismatch, match="name of its own"),
+        refusal(PlanMismatch, what="plan", where="run 'big', step 4", given=other.hash),
     ):
         taken(batches, 9)
     with begin(root, run="small") as batches:

@@ -19,6 +19,7 @@ from loader.errors import (
     PlanMismatch,
 )
 from loader.rollouts.record import DecisionRecord
+from tests.refusals import refusal
 from tests.rollouts.online_model import Model, Row
 from tests.rollouts.rollout_roots import (
     PACK,
@@ -177,14 +178,12 @@ def test_policy_decides_what_is_stale(root: loader.Root) -> None:
             6,
             2 * (trained_first(root) == "old"),
         )
-        with pytest.raises(InvalidRuntime, match="only grow"):
+        with refusal(InvalidRuntime, what="policy", given=5):
             batches.policy(5)
         state = batches.state_dict()
     with online(root, groups=1, max_lag=2) as batches:
         batches.load_state_dict(state)
-        with pytest.raises(
-            InvalidRuntime, match=r"policy\(1\) at step 1: the decision of step 0 had version 6"
-        ):
+        with refusal(InvalidRuntime, what="policy", where="step 1", given=1):
             next(batches)  # the step, by default
         batches.policy(6)
         next(batches)
@@ -207,9 +206,9 @@ def test_backlog_of_a_policy_leaves_out_what_is_stale_or_small_for_it(root: load
     assert counts == [6, 3, 0]
     # The run decides by its own lag, whatever a caller gives.
     assert loader.backlog(root, REF, "big", policy=3, max_lag=9) == 3
-    with pytest.raises(InvalidRuntime, match="max_lag = 2 without policy="):
+    with refusal(InvalidRuntime, what="max_lag", given=2):
         loader.backlog(root, REF, "big", max_lag=2)
-    with pytest.raises(InvalidRuntime, match="policy"):
+    with refusal(InvalidRuntime, what="policy", given=1.5):
         loader.backlog(root, REF, "big", policy=1.5)  # type: ignore[arg-type]
 
 
@@ -281,14 +280,17 @@ def test_wrong_arguments_are_refused(
 
 def test_more_ranks_than_sequences_are_refused_before_anything_is_stored(root: loader.Root) -> None:
     publish_groups(root, "t0", 6, size=2)
-    with online(root, groups=2, world=(0, 40)) as batches, pytest.raises(InvalidRuntime, match="multiple=40"):
+    with (
+        online(root, groups=2, world=(0, 40)) as batches,
+        refusal(InvalidRuntime, what="world_size", where="step 0", given=40),
+    ):
         next(batches)
     assert not list(root.store.list("follows/"))
     with online(root, groups=2) as batches:
         next(batches)
     with (
         online(root, groups=2, world=(0, 40)) as batches,
-        pytest.raises(InvalidRuntime, match=r"start on at most \d+ ranks"),
+        refusal(InvalidRuntime, what="world_size", where="step 0", given=40),
     ):
         next(batches)
 
@@ -297,7 +299,7 @@ def test_rollout_without_a_policy_is_named_and_may_be_left_out(root: loader.Root
     key, fields, metadata = sample("t0/g/0", "g", 0)
     publish(root, "t0", [[*group("t0", "h", 2, 0), (key, fields, {**metadata, "policy_min": None})]])
     with online(root, groups=1) as batches:
-        with pytest.raises(InvalidSample, match=r"'t0/g/0' has no policy_min, .*root.exclude\('rl', "):
+        with refusal(InvalidSample, what="policy_min", where="rl@1, sample 't0/g/0'", given=1):
             next(batches)
         root.exclude(REF, ["t0/g/0"], reason="no policy")
         next(batches)
@@ -307,14 +309,14 @@ def test_rollout_without_a_policy_is_named_and_may_be_left_out(root: loader.Root
 def test_dataset_of_other_samples_is_refused(root: loader.Root) -> None:
     with root.write("rl") as writer:
         writer.add("a", {"cls": 1})
-    with online(root) as batches, pytest.raises(InvalidSample, match="no column group_id"):
+    with online(root) as batches, refusal(InvalidSample, what="column group_id", where="rl@1"):
         next(batches)
 
 
 def test_sequence_that_does_not_fit_is_refused_with_its_key(root: loader.Root) -> None:
     publish_groups(root, "t0", 3)
     pack = loader.pack("tokens.npy", 8, split=False, beside={"mask.npy": 0})
-    with online(root, pack=pack) as batches, pytest.raises(InvalidPlan, match="t0/g"):
+    with online(root, pack=pack) as batches, refusal(InvalidPlan, what="length", where="pack", given=6):
         next(batches)
 
 
@@ -327,7 +329,7 @@ def test_version_that_does_not_continue_the_decided_one_is_refused(root: loader.
         next(batches)
         root.retire("rl@2", reason="a broken sampler")
         publish_groups(root, "t2", 3)
-        with pytest.raises(PlanMismatch, match="'t2-w1' where run 'big' decided the rollouts of 't1-w1'"):
+        with refusal(PlanMismatch, what="part 't2-w1'", where="rl@3", given="t1-w1"):
             next(batches)
 
 
@@ -372,7 +374,7 @@ def test_record_with_rows_that_no_part_has_is_refused(root: loader.Root) -> None
     body = stored(root)
     body["cursor"]["left"] = [[1, [[0, 2**39]]]]
     root.store.put(f"follows/big/{0:019d}.json", json.dumps(body).encode())
-    with pytest.raises(Corrupt, match="Restore follows/ from a mirror"):
+    with refusal(Corrupt, what="part t0-w1", where="rl@1", given=6):
         loader.backlog(root, REF, "big")
 
 
@@ -383,10 +385,10 @@ def test_record_of_a_newer_release_and_of_follow_are_refused(root: loader.Root) 
     key = f"follows/big/{0:019d}.json"
     body = stored(root)
     root.store.put(key, json.dumps({**body, "format": 3}).encode())
-    with online(root) as batches, pytest.raises(FormatTooNew, match="upgrade"):
+    with online(root) as batches, refusal(FormatTooNew, what="format", given=3):
         next(batches)
     root.store.put(key, json.dumps({**body, "format": 1}).encode())
-    with online(root) as batches, pytest.raises(PlanMismatch, match=r"loader\.follow"):
+    with online(root) as batches, refusal(PlanMismatch, what=key, where="run 'big'"):
         next(batches)
 
 

@@ -15,6 +15,7 @@ import loader
 from loader.api.report import Report, _newest, new_reports
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot
 from loader.storage import open_store
+from tests.refusals import refusal
 
 
 def write(root: loader.Root, dataset: str, n: int = 12) -> None:
@@ -120,7 +121,7 @@ def test_place_that_is_no_root_ends_no_training(
     assert caplog.records[0].exc_info[0] is NotARoot
     other = loader.Root(tmp_path / "third")
     write(other, "photos")
-    with pytest.raises(InvalidRuntime, match="reads no version of"):
+    with refusal(InvalidRuntime, what="root", given=other.url):
         loader.report(other, plan, run="r", steps=(0, 1), strict=True)
 
 

@@ -139,6 +139,9 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
             f"{parsed} is {record.name} ({record.id}), retired: {record.retired}; "
             f"{existing_names(state, record.dataset)}",
             dataset=record.dataset,
+            what=str(parsed),
+            where=record.id,
+            given=record.retired,
         )
     return record
 

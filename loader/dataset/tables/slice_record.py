@@ -248,7 +248,10 @@ def read_slice(
     except ObjectNotFound:
         raise SliceNotFound(
             f"{store.url} has no number {number} of the slice {dataset}/{name}; penstock slice show "
-            f"{dataset}/{name} lists its numbers"
+            f"{dataset}/{name} lists its numbers",
+            what=f"slice {dataset}/{name}",
+            where=store.url,
+            given=number,
         ) from None
 
 
@@ -358,6 +361,10 @@ def parse_slice_table(
     if not is_ascending or sha256 != record.sha256:
         raise Corrupt(
             f"{path}: the sha256 of its ordinals is {sha256}, {record.path} states {record.sha256}: it was changed. "
-            "Restore both from a mirror, or save the slice again"
+            "Restore both from a mirror, or save the slice again",
+            what="sha256",
+            where=path,
+            given=sha256,
+            accepted=record.sha256,
         )
     return table.select(list(columns))

@@ -257,7 +257,13 @@ def _check_fit(
     is_long = group_tokens > asked.length
     if is_long.any():
         n_long = int(is_long.sum())
-        raise InvalidPlan(_too_long(documents, asked, ordinals[is_long[groups]], n_long))
+        raise InvalidPlan(
+            _too_long(documents, asked, ordinals[is_long[groups]], n_long),
+            what="length",
+            where="pack",
+            given=n_long,
+            accepted=f"documents of at most {asked.length} tokens",
+        )
 
 
 def _groups(documents: ViewDocuments, column: str, ordinals: Int64s) -> Int64s:

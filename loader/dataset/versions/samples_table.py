@@ -342,7 +342,11 @@ def _parse_expression(
     if unknown:
         hint = did_you_mean(unknown[0], columns) or ";"
         raise FieldNotFound(
-            f"{what} names {unknown}{hint} the samples table of {version.name} has {', '.join(sorted(columns))}"
+            f"{what} names {unknown}{hint} the samples table of {version.name} has {', '.join(sorted(columns))}",
+            what=what,
+            where=version.name,
+            given=unknown,
+            accepted=sorted(columns),
         )
     return expression
 

@@ -74,7 +74,11 @@ class SliceTerm:
     def from_json(cls, body: object) -> "SliceTerm":
         """Return the term that `to_json` wrote. Raises: InvalidPlan."""
         if not isinstance(body, Mapping):
-            raise InvalidPlan(f"the plan's JSON is damaged: a slice is {body!r:.80}; save the plan again")
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: a slice is {body!r:.80}; save the plan again",
+                what="slice",
+                given=body,
+            )
         n = body.get("n")
         sha256 = body.get("sha256")
         where = body.get("where", "")
@@ -82,13 +86,17 @@ class SliceTerm:
         try:
             name = check_slice_name(body.get("name"))
         except InvalidName as error:
-            raise InvalidPlan(f"the plan's JSON is damaged: {error}; save the plan again") from None
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: {error}; save the plan again", what="slice", given=str(error)
+            ) from None
         is_number = isinstance(n, int) and not isinstance(n, bool)
         is_digest = isinstance(sha256, str) and _SHA256.fullmatch(sha256)
         is_valid = is_number and is_digest and is_text(where) and isinstance(without, bool)
         if not is_valid or not 1 <= int(n or 0) <= MAX_NUMBER:
             raise InvalidPlan(
-                f"the plan's JSON is damaged: the slice {name!r} is {dict(body)!r:.200}; save the plan again"
+                f"the plan's JSON is damaged: the slice {name!r} is {dict(body)!r:.200}; save the plan again",
+                what=f"slice {name}",
+                given=dict(body),
             )
         return cls(
             name=name,

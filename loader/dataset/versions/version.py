@@ -234,9 +234,8 @@ class Version:
             if field in body["field_nbytes"]:
                 return str(group)
         near = did_you_mean(field, self.fields) if isinstance(field, str) else ""
-        raise FieldNotFound(
-            f"{self.name} has no field {field!r}{near or ';'} it has {', '.join(self.fields)}"
-        )
+        text = f"{self.name} has no field {field!r}{near or ';'} it has {', '.join(self.fields)}"
+        raise FieldNotFound(text, what=field, where=self.name)
 
     def select(self, *fields: str, columns: "AskedColumns" = (), where_present: bool = False) -> "View":
         """Return a view of these fields. Only their bytes are fetched. No names: all fields but row blocks of others.

@@ -57,7 +57,12 @@ class LaneShape:
         _check_count("h", self.rounds_h, MAX_LANES)
         is_power_of_two = self.lanes & (self.lanes - 1) == 0
         if not is_power_of_two:
-            raise InvalidPlan(f"lanes = {self.lanes}: a power of two is needed, such as {DEFAULT_LANES}")
+            raise InvalidPlan(
+                f"lanes = {self.lanes}: a power of two is needed, such as {DEFAULT_LANES}",
+                what="lanes",
+                given=self.lanes,
+                accepted="a power of two",
+            )
 
     @property
     def slots(self) -> int:
@@ -89,7 +94,12 @@ def _check_count(
     """Raise InvalidPlan unless value is an int from 1 to high; numpy's integers are refused."""
     is_int = isinstance(value, int) and not isinstance(value, bool)  # bool is an int in Python
     if not is_int or not 1 <= value <= high:
-        raise InvalidPlan(f"{name} = {value!r}: a whole number from 1 to {high} is needed")
+        raise InvalidPlan(
+            f"{name} = {value!r}: a whole number from 1 to {high} is needed",
+            what=name,
+            given=value,
+            accepted=f"a whole number from 1 to {high}",
+        )
 
 
 def choose_shape(

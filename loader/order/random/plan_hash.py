@@ -21,7 +21,12 @@ def check_int(
     if hasattr(value, "__index__") and not is_bool:  # accepts numpy's integers
         number = value.__index__()
     if number is None or not low <= number <= high:
-        raise InvalidPlan(f"{name} = {value!r}: a whole number from {low} to {high} is needed")
+        raise InvalidPlan(
+            f"{name} = {value!r}: a whole number from {low} to {high} is needed",
+            what=name,
+            given=value,
+            accepted=f"a whole number from {low} to {high}",
+        )
     return int(number)
 
 
@@ -30,7 +35,7 @@ def plan_json(content: dict[str, Any]) -> bytes:
     try:
         return canonical_json(content, "plan")
     except TypeError as error:
-        raise InvalidPlan(str(error)) from error
+        raise InvalidPlan(str(error), what="plan", given=str(error)) from error
 
 
 def content_hash(prefix: str, content: dict[str, Any]) -> str:

@@ -64,16 +64,13 @@ def bucket(
     """
     if not isinstance(by, str) or not by.strip():
         raise InvalidPlan(
-            f"bucket({by!r}): an SQL expression on the samples table is needed, such as 'bucket'"
-        )
-    has_budget = budget is not None
-    if has_budget and batch is not None:
-        raise InvalidPlan(
-            "bucket(batch=, budget=): give the batch sizes, or a budget that they follow from, not both"
+            f"bucket({by!r}): an SQL expression on the samples table is needed, such as 'bucket'",
+            what="by",
+            where="bucket",
+            given=by,
         )
     needs_budget = cost is not None or multiple != 1
-    if needs_budget and not has_budget:
-        raise InvalidPlan("bucket(cost=, multiple=) say how batches follow from a budget: give budget= too")
+    _check_budget(budget is not None, batch is not None, needs_budget)
     batch_of_label = _by_label("batch", batch)
     cost_of_label = _by_label("cost", cost)
 
@@ -148,7 +145,10 @@ def batch_sizes(
     multiple = bucket_by.multiple
     if multiple > global_batch:
         raise InvalidPlan(
-            f"multiple = {multiple} is more than global_batch = {global_batch}, the largest batch of any bucket"
+            f"multiple = {multiple} is more than global_batch = {global_batch}, the largest batch of any bucket",
+            what="multiple",
+            given=multiple,
+            accepted=f"at most {global_batch}",
         )
     budget = in_force(bucket_by.budget, step)
     for label in labels:
@@ -176,7 +176,9 @@ def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
         return _positive(f"pixels of bucket {label!r}", pixels)
     raise InvalidPlan(
         f"bucket {label!r}: its name does not say what a sample costs (w896h1152 and w640h384f32 do, and upper edges); "
-        "pass cost={label: number, ...}"
+        "pass cost={label: number, ...}",
+        what="cost",
+        where=f"bucket {label!r}",
     )
 
 
@@ -198,12 +200,33 @@ def first_few(names: Sequence[str]) -> str:
     return text
 
 
+def _check_budget(has_budget: bool, has_batch: bool, needs_budget: bool) -> None:
+    if has_budget and has_batch:
+        raise InvalidPlan(
+            "bucket(batch=, budget=): give the batch sizes, or a budget that they follow from, not both",
+            what="batch",
+            where="bucket",
+        )
+    if needs_budget and not has_budget:
+        raise InvalidPlan(
+            "bucket(cost=, multiple=) say how batches follow from a budget: give budget= too",
+            what="budget",
+            where="bucket",
+        )
+
+
 def _by_label(name: str, option: object) -> dict[str, Any]:
     """Return a mapping from text labels. Raises InvalidPlan if the option of `bucket` is no mapping."""
     if option is None:
         return {}
     if not isinstance(option, Mapping):
-        raise InvalidPlan(f"bucket({name}={option!r}): a mapping of a bucket's label to its number is needed")
+        raise InvalidPlan(
+            f"bucket({name}={option!r}): a mapping of a bucket's label to its number is needed",
+            what=name,
+            where="bucket",
+            given=option,
+            accepted="a mapping of a bucket's label to its number",
+        )
     by_label = {}
     for label, value in option.items():
         by_label[str(label)] = value
@@ -222,7 +245,11 @@ def _check_labels(
         first_unknown = unknown[:_SHOWN_NAMES]
         buckets = first_few(labels)
         raise InvalidPlan(
-            f"bucket({name}=) names {first_unknown}; the buckets of {bucket_by.by!r} are {buckets}"
+            f"bucket({name}=) names {first_unknown}; the buckets of {bucket_by.by!r} are {buckets}",
+            what=name,
+            where="bucket",
+            given=first_unknown,
+            accepted=buckets,
         )
 
 
@@ -243,7 +270,11 @@ def _edges(edges: Sequence[Number]) -> tuple[str, ...]:
         is_valid = False
     if not is_valid:
         raise InvalidPlan(
-            f"bucket(edges={edges!r}): two or more ascending numbers are needed; the last may be float('inf')"
+            f"bucket(edges={edges!r}): two or more ascending numbers are needed; the last may be float('inf')",
+            what="edges",
+            where="bucket",
+            given=edges,
+            accepted="two or more ascending numbers",
         )
 
     texts = []
@@ -263,7 +294,12 @@ def _positive(name: str, value: Number) -> Fraction:
     except (ValueError, ZeroDivisionError):
         exact = Fraction(0)
     if isinstance(value, bool) or exact <= 0:
-        raise InvalidPlan(f"{name} = {value!r}: a number above 0 is needed")
+        raise InvalidPlan(
+            f"{name} = {value!r}: a number above 0 is needed",
+            what=name,
+            given=value,
+            accepted="a number above 0",
+        )
     return exact
 
 

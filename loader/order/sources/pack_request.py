@@ -79,11 +79,29 @@ def pack(
 
 def _check_texts(field: object, lengths: object, together: object) -> None:
     if not isinstance(field, str) or not field:
-        raise InvalidPlan(f"pack({field!r}): the name of an .npy field is needed, such as 'tokens.npy'")
+        raise InvalidPlan(
+            f"pack({field!r}): the name of an .npy field is needed, such as 'tokens.npy'",
+            what="field",
+            where="pack",
+            given=field,
+            accepted="the name of an .npy field",
+        )
     if lengths is not None and (not isinstance(lengths, str) or not lengths.strip()):
-        raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
+        raise InvalidPlan(
+            f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed",
+            what="lengths",
+            where="pack",
+            given=lengths,
+            accepted="an SQL expression on the samples table",
+        )
     if together is not None and (not isinstance(together, str) or not together):
-        raise InvalidPlan(f"pack(together={together!r}): the name of a column is needed, such as 'pair_id'")
+        raise InvalidPlan(
+            f"pack(together={together!r}): the name of a column is needed, such as 'pair_id'",
+            what="together",
+            where="pack",
+            given=together,
+            accepted="the name of a column",
+        )
 
 
 def _check_single_pieces(side_fields: Sequence[tuple[str, int]], *, is_split: bool) -> None:
@@ -100,7 +118,13 @@ def _check_single_pieces(side_fields: Sequence[tuple[str, int]], *, is_split: bo
 def _check_truths(**arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, bool):
-            raise InvalidPlan(f"pack({name}={value!r}): True or False is needed")
+            raise InvalidPlan(
+                f"pack({name}={value!r}): True or False is needed",
+                what=name,
+                where="pack",
+                given=value,
+                accepted=[True, False],
+            )
 
 
 def _check_names(argument: str, request: object, example: str) -> tuple[str, ...]:

@@ -103,7 +103,10 @@ class SideField:
             )
         if dtype.kind != "f" and not _fits(self.fill, dtype):
             raise InvalidPlan(
-                f"pack: beside = {self.fill!r} does not fit into {dtype}, the dtype of {self.field!r}"
+                f"pack: beside = {self.fill!r} does not fit into {dtype}, the dtype of {self.field!r}",
+                what="beside",
+                where=self.field,
+                given=self.fill,
             )
 
     @property
@@ -273,7 +276,9 @@ class Packing:
                 ragged=tuple(ragged),
             )
         except (KeyError, TypeError, IndexError) as error:
-            raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: pack = {body!r} ({error})", what="pack", given=body
+            ) from None
 
 
 def _check_nbytes(side: SideField, length: int) -> None:
@@ -304,7 +309,12 @@ def _dtype(name: str) -> np.dtype[Any]:
         with suppress(TypeError):
             dtype = np.dtype(name)
     if dtype is None:
-        raise InvalidPlan(f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'")
+        raise InvalidPlan(
+            f"pack: dtype = {name!r} is no numpy dtype; write it as numpy does, such as '<u2'",
+            what="dtype",
+            where="pack",
+            given=name,
+        )
     return dtype
 
 

@@ -170,7 +170,12 @@ def build_quarantine(
         entries = [(0, value)]
     is_text = isinstance(entries, str)  # a str is a Sequence
     if not isinstance(entries, Sequence) or is_text:
-        raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
+        raise InvalidPlan(
+            f"quarantine = {value!r}: {{source name: [sample keys]}} is needed",
+            what="quarantine",
+            given=value,
+            accepted="{source name: [sample keys]}",
+        )
 
     key_lists: dict[tuple[int, str], list[Iterable[str]]] = {}  # (first step, source) -> lists of keys
     for entry in entries:
@@ -179,7 +184,10 @@ def build_quarantine(
             source_keys = keys_by_source.items()
         except (AttributeError, TypeError, ValueError):
             raise InvalidPlan(
-                f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed"
+                f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed",
+                what="quarantine",
+                given=entry,
+                accepted="(step, {source name: [sample keys]})",
             ) from None
         start = check_int("quarantine entry: step", start, 0, 2**53)
         for source, keys in source_keys:
@@ -209,18 +217,32 @@ def list_samples(
     Raises InvalidPlan if the source is unknown, or a key has no live sample.
     """
     if source not in views:
-        raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")
+        raise InvalidPlan(
+            f"quarantine names the source {source!r}; the sources are {sorted(views)}",
+            what="quarantine",
+            given=source,
+        )
     for keys in key_lists:
         is_text = isinstance(keys, str)  # its characters are no keys
         if is_text or not isinstance(keys, Iterable):
-            raise InvalidPlan(f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed")
+            raise InvalidPlan(
+                f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed",
+                what="quarantine",
+                where=f"source {source!r}",
+                given=keys,
+            )
 
     distinct: dict[str, None] = {}  # in the order of the lists
     for keys in key_lists:
         distinct.update(dict.fromkeys(keys))
     for key in distinct:
         if not isinstance(key, str):
-            raise InvalidPlan(f"quarantine[{source!r}] has {key!r}; sample keys are strings")
+            raise InvalidPlan(
+                f"quarantine[{source!r}] has {key!r}; sample keys are strings",
+                what="key",
+                where=f"source {source!r}",
+                given=key,
+            )
 
     distinct_keys = list(distinct)
     ordinals = views[source].ordinals(distinct_keys)
@@ -235,7 +257,10 @@ def list_samples(
         first_unknown = unknown[0]
         raise InvalidPlan(
             f"quarantine[{source!r}] names {n_unknown} sample(s) that its version does not have, the first is "
-            f"{first_unknown!r}; correct the keys, or leave out keys that were excluded from the version"
+            f"{first_unknown!r}; correct the keys, or leave out keys that were excluded from the version",
+            what="key",
+            where=f"source {source!r}",
+            given=first_unknown,
         )
     samples.sort()
     return tuple(samples)

@@ -68,12 +68,16 @@ def view_growth(
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
-            f"source {source!r} reads a {type(old).__name__}, which a {type(view).__name__} does not go on from"
+            f"source {source!r} reads a {type(old).__name__}, which a {type(view).__name__} does not go on from",
+            what="view",
+            where=f"source {source!r}",
+            given=type(view).__name__,
+            accepted=type(old).__name__,
         )
     try:
         delta: Delta = view.since(old, compare=compare)
     except InvalidPlan as error:
-        raise InvalidPlan(f"source {source!r}: {error}") from None
+        raise error.with_message(f"source {source!r}: {error}", where=f"source {source!r}") from None
     return delta
 
 
@@ -186,7 +190,12 @@ def synthetic(
         _check_size(f"bucket {label!r}", n, name)
     total = sum(buckets.values())
     if total != n_samples:
-        raise InvalidPlan(f"the buckets have {total} samples, n_samples is {n_samples}")
+        raise InvalidPlan(
+            f"the buckets have {total} samples, n_samples is {n_samples}",
+            what="n_samples",
+            given=n_samples,
+            accepted=total,
+        )
     return SyntheticView(n_samples, name, tuple(buckets.items()))
 
 
@@ -197,9 +206,20 @@ def _check_size(
 ) -> None:
     is_bool = isinstance(n, bool)  # bool is an int in Python
     if not isinstance(n, int) or is_bool or not 0 <= n <= MAX_SAMPLES:
-        raise InvalidPlan(f"{argument} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+        raise InvalidPlan(
+            f"{argument} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed",
+            what=argument,
+            given=n,
+            accepted=f"a whole number from 1 to {MAX_SAMPLES}",
+        )
     if n == 0:
-        raise EmptyView(f"synthetic view {name!r} has no samples ({argument} = 0); at least 1 is needed")
+        raise EmptyView(
+            f"synthetic view {name!r} has no samples ({argument} = 0); at least 1 is needed",
+            what=argument,
+            where=f"synthetic view {name!r}",
+            given=0,
+            accepted="at least 1",
+        )
 
 
 class ListedView:
@@ -287,11 +307,19 @@ def check_list(value: Any) -> I64:
         value = list(value)
     array = np.asarray(value)
     if array.size == 0:
-        raise EmptyView("listed: the list is empty; name the version ordinals of one sample at least")
+        raise EmptyView(
+            "listed: the list is empty; name the version ordinals of one sample at least",
+            what="listed",
+            given=0,
+            accepted="at least 1 version ordinal",
+        )
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidPlan(
             f"listed: the list is {array.dtype} {list(array.shape)}; version ordinals are needed, whole numbers in one "
-            "dimension, such as view.ordinals(keys) gives"
+            "dimension, such as view.ordinals(keys) gives",
+            what="listed",
+            given=[str(array.dtype), *array.shape],
+            accepted="whole numbers in one dimension",
         )
     is_outside = (array < 0) | (array >= MAX_SAMPLES)
     outside = np.flatnonzero(is_outside)
@@ -299,6 +327,10 @@ def check_list(value: Any) -> I64:
         place = int(outside[0])
         raise InvalidPlan(
             f"listed: place {place} has {array[place]}, as {len(outside)} of {len(array)} have such; -1 is a key that "
-            "no live sample of the version has: leave it out, or list samples of the version that has it"
+            "no live sample of the version has: leave it out, or list samples of the version that has it",
+            what="listed",
+            where=f"place {place}",
+            given=int(array[place]),
+            accepted="ordinals of the version",
         )
     return array.astype(np.int64)

@@ -359,5 +359,10 @@ def whole_number(name: str, value: object, low: int) -> int:
     if hasattr(value, "__index__") and not isinstance(value, bool):
         number = value.__index__()
     if number is None or number < low:
-        raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
+        raise InvalidRuntime(
+            f"{name} = {value!r}; a whole number of at least {low} is needed",
+            what=name,
+            given=value,
+            accepted=f"a whole number of at least {low}",
+        )
     return int(number)

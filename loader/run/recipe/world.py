@@ -54,7 +54,11 @@ class World:
             raise InvalidRuntime(f"world_size = {self.world_size}; at least 1 is needed")
         if not 0 <= self.rank < self.world_size:
             raise InvalidRuntime(
-                f"rank = {self.rank} with world_size = {self.world_size}; ranks are numbered 0 to {self.world_size - 1}"
+                f"rank = {self.rank} with world_size = {self.world_size}; ranks are numbered 0 to "
+                f"{self.world_size - 1}",
+                what="rank",
+                given=self.rank,
+                accepted=f"0 to {self.world_size - 1}",
             )
 
     @staticmethod
@@ -131,7 +135,10 @@ class World:
             return World.from_env()
         if rank is None or world_size is None:
             raise InvalidRuntime(
-                f"rank = {rank}, world_size = {world_size}; pass both, or neither to read the environment"
+                f"rank = {rank}, world_size = {world_size}; pass both, or neither to read the environment",
+                what="rank",
+                given=[rank, world_size],
+                accepted="both, or neither",
             )
         return World(rank=rank, world_size=world_size)
 

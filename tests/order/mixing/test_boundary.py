@@ -14,6 +14,7 @@ from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.views import synthetic
 from loader.order.substitutes import substitute
+from tests.refusals import refusal
 
 exact = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -137,7 +138,7 @@ def test_quarantine_and_substitutes_are_those_of_the_position():
 
 def test_state_of_another_boundary_is_refused():
     fill = make_plan({"photos": synthetic(100, "photos")}, seed=7, global_batch=32)
-    with pytest.raises(PlanMismatch, match="boundary: 'fill' in the state, 'mask'"):
+    with refusal(PlanMismatch, what="state", where="step 3", given=["boundary"]):
         masked().check_state(fill.state(3))
 
 

@@ -21,6 +21,7 @@ from loader.order.sources.views import ListedView, check_list, synthetic
 from loader.order.substitutes import plan_stack
 from tests.order import reference
 from tests.order.steps.test_occurrences import check_found
+from tests.refusals import refusal
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "listed.json"
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
@@ -146,11 +147,11 @@ def test_other_lists_are_refused(given_list, error, words):
 
 def test_no_packing_buckets_or_growth():
     view = listed(range(30))
-    with pytest.raises(InvalidPlan, match="a list of a SyntheticView cannot be packed"):
+    with refusal(InvalidPlan, where="source 'a'"):
         make_plan({"a": view}, seed=1, global_batch=4, pack=pack("tokens.npy", 8))
-    with pytest.raises(InvalidPlan, match="'a' is a ListedView, which cannot be split into buckets"):
+    with refusal(InvalidPlan, what="source 'a'", given="ListedView"):
         make_plan({"a": view}, seed=1, global_batch=4, bucket_by=bucket("kind"))
     plain = make_plan({"a": synthetic(30, "a")}, seed=1, global_batch=4)
     for made, more in ((make_plan({"a": view}, seed=1, global_batch=4), synthetic(40, "a")), (plain, view)):
-        with pytest.raises(InvalidPlan, match="'a' has a list, which does not grow"):
+        with refusal(InvalidPlan, what="list", where="source 'a'"):
             made.grow({"a": more}, 3)

@@ -12,6 +12,7 @@ from loader.order import plan
 from loader.order.sources.pack_request import pack
 from tests.order.building import test_grow_buckets
 from tests.order.steps import test_stack
+from tests.refusals import refusal
 
 
 def with_lanes(properties):
@@ -113,7 +114,7 @@ def test_documents_are_found_in_their_sequences(properties):
         ]
         assert made.steps_of("docs", key, before=12) == wanted
         assert bool(wanted) == bool(tokens[document])
-    with pytest.raises(InvalidRuntime, match="packed sources are keyed by document, not by the sequences"):
+    with refusal(InvalidRuntime, what="key", where="source 'docs'", given="sequence-000000000006"):
         made.steps_of("docs", made.batch_ids(0)[0][1], before=12)
 
 
@@ -136,10 +137,10 @@ def test_far_away():
 
 def test_refusals(properties):
     made = properties.two_sources_plan()
-    with pytest.raises(InvalidRuntime, match="source = 'wub': the plan has photos, web"):
+    with refusal(InvalidRuntime, what="source", given="wub"):
         made.steps_of("wub", "000000000000", before=3)
-    with pytest.raises(InvalidRuntime, match="key = 'x': no view of source 'photos'"):
+    with refusal(InvalidRuntime, what="key", where="source 'photos'", given="x"):
         made.steps_of("photos", "x", before=3)
-    with pytest.raises(InvalidRuntime, match="steps count from 0"):
+    with refusal(InvalidRuntime, what="step", given=-1):
         made.steps_of("photos", "000000000000", before=-1)
     assert made.steps_of("photos", "000000000000", before=0) == []

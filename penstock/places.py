@@ -74,7 +74,8 @@ def check_apart(root: Store, place: Store, why: str) -> None:
     other_server, other_path = _location(place)
     is_nested = path.startswith(other_path) or other_path.startswith(path)
     if server == other_server and is_nested:
-        raise InvalidStore(f"{place.url} and {root.url}: one lies in the other. {why}")
+        message = f"{place.url} and {root.url}: one lies in the other. {why}"
+        raise InvalidStore(message, what="locations", given=[place.url, root.url], accepted="locations apart")
 
 
 def check_file_apart(root: Store, path: str | os.PathLike[str], why: str) -> None:

@@ -68,7 +68,8 @@ def content_digest(
     Raises: InvalidRuntime if registered bytes have no checksums and `full` is False; the errors of `select`.
     """
     if workers < 1:
-        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+        message = f"--workers {workers}: a number of threads above 0 is needed"
+        raise InvalidRuntime(message, what="--workers", given=workers, accepted="a number above 0")
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
     report = DigestReport(version=version.name)

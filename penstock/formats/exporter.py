@@ -309,7 +309,10 @@ class ExportJournal:
             begun = None
             if (other := next(store.list(), None)) is not None:
                 raise Conflict(
-                    f"{store.url} is not empty: it has {other.key!r}; export into an empty folder or prefix"
+                    f"{store.url} is not empty: it has {other.key!r}; export into an empty folder or prefix",
+                    what=other.key,
+                    where=store.url,
+                    accepted="an empty folder or prefix",
                 ) from None
             try:
                 store.put_if_absent(_BEGUN, canonical_json(of))
@@ -320,7 +323,8 @@ class ExportJournal:
         if begun is not None and begun != of:
             differs = sorted(name for name in {*begun, *of} if begun.get(name) != of.get(name))
             raise self._other(
-                ", ".join(f"{name} {begun.get(name)!r} (now {of.get(name)!r})" for name in differs)
+                ", ".join(f"{name} {begun.get(name)!r} (now {of.get(name)!r})" for name in differs),
+                differs,
             )
         if begun is not None:
             self._there = {info.key: info.nbytes for info in store.list()}
@@ -356,10 +360,12 @@ class ExportJournal:
         """Record the end of the export. is_ours: True if an import can restore the columns."""
         self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
-    def _other(self, what: str) -> Conflict:
-        return Conflict(
-            f"{self._store.url} holds an export of {what}; repeat that one, or export into an empty folder or prefix"
+    def _other(self, export: str, differing: Sequence[str] = ()) -> Conflict:
+        message = (
+            f"{self._store.url} holds an export of {export}; repeat that one, or export into "
+            "an empty folder or prefix"
         )
+        return Conflict(message, what="export", where=self._store.url, given=list(differing))
 
 
 def _unit(number: int) -> str:
@@ -391,17 +397,12 @@ class Exporter(Protocol):
 
 def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
     """Raise LossyExport with each loss. name: version name."""
-    if losses:
-        lines = [f"  {loss.name}: {loss.why}" for loss in losses]
-        raise LossyExport(
-            "\n".join(
-                [
-                    f"{format} cannot hold all of {name}:",
-                    *lines,
-                    "leave it out with --without NAME, or accept the loss with --lossy",
-                ]
-            )
-        )
+    if not losses:
+        return
+    lines = [f"  {loss.name}: {loss.why}" for loss in losses]
+    remedy = "leave it out with --without NAME, or accept the loss with --lossy"
+    message = "\n".join([f"{format} cannot hold all of {name}:", *lines, remedy])
+    raise LossyExport(message, what=[loss.name for loss in losses], where=name, given=format)
 
 
 def in_parcels(samples: Iterable[bytes], most: int) -> Iterator[list[bytes]]:

@@ -123,21 +123,23 @@ def check_options(format: str, importer: Importer | None, options: ColumnarOptio
     """Raise InvalidRuntime for an option that the format does not accept. importer: None for `REGISTERED`."""
     accepted = importer.OPTIONS if importer else frozenset[str]()
     why = f"for tables, whose columns it names; {format} has its own keys and fields"
-    for name, message in (
-        ("key", f"--key is {why}"),
-        ("fields", f"--field is {why}"),
-        ("episodes", EPISODES_OF),
+    for name, flag, message in (
+        ("key", "--key", f"--key is {why}"),
+        ("fields", "--field", f"--field is {why}"),
+        ("episodes", "--episodes", EPISODES_OF),
         (
             "clocks",
+            "--clock",
             f"--clock is for mcap and rosbag, whose topics have two clocks; {format} has its own times",
         ),
     ):
         if getattr(options, name) and name not in accepted:
-            raise InvalidRuntime(message)
+            raise InvalidRuntime(message, what=flag, given=format)
     for topic, clock in options.clocks.items():
         if clock not in CLOCKS:
             near = did_you_mean(clock, CLOCKS)
-            raise InvalidRuntime(f"clock {clock!r} of topic {topic!r}; accepted: {' or '.join(CLOCKS)}{near}")
+            text = f"clock {clock!r} of topic {topic!r}; accepted: {' or '.join(CLOCKS)}{near}"
+            raise InvalidRuntime(text, what="--clock", where=topic, given=clock, accepted=CLOCKS)
         if not topic.strip("/"):
             raise InvalidRuntime(
                 f"topic {topic!r} with the clock {clock!r}; give its name, or {EVERY_TOPIC!r} for all"

@@ -87,7 +87,10 @@ def samples(
             for number, row in enumerate(rows, chunk.first):
                 if not row.fields:
                     raise InvalidSample(
-                        f"{window.name}: sample {number} has only numbers and JSON, and nothing that could be a field"
+                        f"{window.name}: sample {number} has only numbers and JSON, and nothing that could be a field",
+                        what=f"sample {number}",
+                        where=window.name,
+                        accepted="a value that could be a field",
                     )
                 sample = ForeignSample(str(number), *row)
                 yield _restored(sample, window, exported) if exported else sample
@@ -146,7 +149,8 @@ def _tokens(
 
 
 def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
-    return corrupt(window, 0, f"the chunk has {n_tokens} tokens, and its index gives {chunk.n_tokens}")
+    message = f"the chunk has {n_tokens} tokens, and its index gives {chunk.n_tokens}"
+    return corrupt(window, 0, message, what="tokens", given=n_tokens, accepted=chunk.n_tokens)
 
 
 OPTIONS = frozenset[str]()

@@ -91,7 +91,8 @@ def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     try:
         document = parse_json_object(data)
         if "shards" in document and "chunks" not in document:
-            raise InvalidStore(f"{name} lists shards of MDS, and no chunks: penstock register mds")
+            message = f"{name} lists shards of MDS, and no chunks: penstock register mds"
+            raise InvalidStore(message, where=name, given="shards of MDS", accepted="chunks of LitData")
         listed = document["chunks"]
         config = document["config"]
         if type(listed) is not list:
@@ -110,21 +111,27 @@ def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     except PenstockError:
         raise
     except (DamagedJson, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
+        message = f"{name}, byte 0: it is no index of LitData: {error!r}"
+        raise Corrupt(message, where=name, accepted="an index of LitData") from error
     check_apart({leaf.name: leaf.column for leaf in leaves if leaf.column}, name)
     return LitDataIndex(chunks, leaves, is_tokens)
 
 
 def _check_layout(name: str, config: dict[str, Any]) -> None:
     if config.get("encryption"):
-        raise InvalidStore(
+        message = (
             f"{name}: its chunks are encrypted. Write the dataset again with optimize(..., encryption=None)"
         )
+        raise InvalidStore(message, what="encryption", where=name, accepted="chunks without encryption")
     codec = config.get("compression") or config.get("ipc_compression")
     if codec:
         raise InvalidStore(
             f"{name}: its chunks are compressed ({codec!r}): no sample can be read by itself. Copy its samples "
-            "(penstock import litdata-compressed), or write the dataset again with optimize(..., compression=None)"
+            "(penstock import litdata-compressed), or write the dataset again with optimize(..., compression=None)",
+            what="compression",
+            where=name,
+            given=codec,
+            accepted="chunks without compression",
         )
     loader = config.get("item_loader") or _PLAIN
     if loader in (_TOKENS, _PLAIN):
@@ -132,7 +139,8 @@ def _check_layout(name: str, config: dict[str, Any]) -> None:
     hint = ""
     if loader == "ParquetLoader":
         hint = ". Its tables: penstock import parquet"
-    raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
+    message = f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}"
+    raise InvalidStore(message, what="item_loader", where=name, given=loader, accepted=[_PLAIN, _TOKENS])
 
 
 def _chunk(entry: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, LitDataChunk]:
@@ -219,8 +227,9 @@ def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Le
         field = field_name(name, last)
     else:
         known = sorted({*NUMBERS, *_FLAT, *DTYPES, *WORDS, *EXTENSIONS, JSON})
-        raise InvalidStore(
+        message = (
             f"{where}: the leaf {name!r} has the encoding {encoding!r}, of a custom serializer; accepted: "
             f"{', '.join(known)}"
         )
+        raise InvalidStore(message, what=name, where=where, given=encoding, accepted=known)
     return Leaf(name, kind, field, column, word)

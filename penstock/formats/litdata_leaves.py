@@ -63,7 +63,8 @@ def values_at(
     sizes = np.frombuffer(window.read(begin, header_bytes), "<u4").tolist()
     stated_bytes = header_bytes + sum(sizes)
     if begin + stated_bytes != end:
-        raise corrupt(window, begin, f"the sample has {end - begin} bytes, and its leaves {stated_bytes}")
+        message = f"the sample has {end - begin} bytes, and its leaves {stated_bytes}"
+        raise corrupt(window, begin, message, what="sample", given=end - begin, accepted=stated_bytes)
     for leaf, nbytes in zip(leaves, sizes, strict=True):
         yield leaf, ByteRange(offset, nbytes)
         offset += nbytes
@@ -125,7 +126,14 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
             value_bytes = math.prod(shape) * size_of(words[dtype])
             if start + value_bytes == end:
                 return words[dtype], shape, start
-    raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array")
+    raise corrupt(
+        window,
+        at.offset,
+        f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array",
+        what=f"leaf {leaf.name!r}",
+        given=at.nbytes,
+        accepted="an array",
+    )
 
 
 def _number(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> int | float | bool:
@@ -394,10 +402,11 @@ def _offset_bytes(kind: pa.DataType) -> int:
 
 
 def _compressed(window: ObjectWindow) -> InvalidStore:
-    return InvalidStore(
+    message = (
         f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
         "optimize(..., compression=None)"
     )
+    return InvalidStore(message, what="compression", where=window.name, accepted="chunks without compression")
 
 
 def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | None]:

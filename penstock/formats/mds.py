@@ -105,18 +105,23 @@ def shards_in(data: bytes, name: str) -> list[MdsShard]:
         if not isinstance(listed, list):
             raise TypeError(f"shards is a {type(listed).__name__}, no list")
     except (DamagedJson, KeyError, TypeError) as error:
-        raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
+        message = f"{name}, byte 0: it is no index of MDS shards: {error!r}"
+        raise Corrupt(message, where=name, accepted="an index of MDS shards") from error
     shards: dict[str, MdsShard] = {}
     first = 0
     for number, entry in enumerate(listed):
         try:
             shard = _shard(entry, first)
         except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"{name}: shards[{number}] is not of MDS, version 2: {error!r}") from error
+            message = f"{name}: shards[{number}] is not of MDS, version 2: {error!r}"
+            raise Corrupt(message, what=f"shards[{number}]", where=name, accepted="MDS, version 2") from error
         if entry.get("compression") or entry.get("zip_data"):
             raise InvalidStore(
                 f"{name}: {shard.key} is compressed: no sample can be read by itself. Copy its samples "
-                "(penstock import mds-compressed), or write the dataset again with MDSWriter(compression=None)"
+                "(penstock import mds-compressed), or write the dataset again with MDSWriter(compression=None)",
+                what=f"compression of {shard.key}",
+                where=name,
+                accepted="shards without compression",
             )
         if shard.key in shards:
             raise Corrupt(f"{name}: shards[{number}] is {shard.key}, and it comes twice")
@@ -250,7 +255,8 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
             fields[column.name] = field_name(column.name, WORDS.get(column.encoding, word))
     check_apart(columns, name)
     if all(column.encoding in (*SCALARS, *NUMBERS_AS_TEXT) for column in shard.columns):
-        raise InvalidSample(f"{name} has only numbers, and no column that could be a field")
+        message = f"{name} has only numbers, and no column that could be a field"
+        raise InvalidSample(message, what="columns", where=name, accepted="a column that could be a field")
     return fields | columns
 
 
@@ -276,9 +282,8 @@ def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iter
     else:
         sizes = np.frombuffer(window.read(begin, 4 * varying), "<u4").tolist()
     if at + fixed + sum(sizes) != end:
-        raise corrupt(
-            window, begin, f"the sample has {end - begin} bytes, and its columns {sum(sizes) + fixed}"
-        )
+        message = f"the sample has {end - begin} bytes, and its columns {sum(sizes) + fixed}"
+        raise corrupt(window, begin, message, what="sample", given=end - begin, accepted=sum(sizes) + fixed)
     rest = iter(sizes)
     for column in shard.columns:
         nbytes = column.size or next(rest)
@@ -309,9 +314,9 @@ def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, .
             shape = tuple(dimensions.tolist())
         at += rank * width
     if not word or not shape or at + math.prod(shape) * int(word[1:]) != end:
-        raise corrupt(
-            window, value.at, f"column {column.name!r} has {value.nbytes} bytes, which are no array"
-        )
+        what = f"column {column.name!r}"
+        message = f"{what} has {value.nbytes} bytes, which are no array"
+        raise corrupt(window, value.at, message, what=what, given=value.nbytes, accepted="an array")
     return word, shape, at
 
 
@@ -330,7 +335,9 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
         if not _WHOLE_NUMBER.fullmatch(text):
             raise ValueError("no whole number")
     except ValueError as error:
-        raise corrupt(window, value.at, f"column {column.name!r} has {data[:40]!r}, no number") from error
+        what = f"column {column.name!r}"
+        message = f"{what} has {data[:40]!r}, no number"
+        raise corrupt(window, value.at, message, what=what, given=data[:40], accepted="a number") from error
     # Python refuses to parse thousands of digits, which any library of big numbers writes.
     if len(text) <= _MOST_DIGITS:
         number = int(text)
@@ -338,7 +345,11 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
             return number
     raise NotSupported(
         f"{window.name}, byte {value.at}: column {column.name!r} has the number {text[:40]} of {len(text)} characters; "
-        f"metadata holds 64 bits. Leave the column out: --without {column.name}"
+        f"metadata holds 64 bits. Leave the column out: --without {column.name}",
+        what=f"column {column.name!r}",
+        where=f"{window.name}, byte {value.at}",
+        given=text[:40],
+        accepted="a number of 64 bits",
     )
 
 

@@ -116,13 +116,13 @@ def _documents(
             head.modes - 8,
             f"the last document ends behind sequence {begin} of {head.n_sequences}: the others are of no document. "
             "Write it again with end_document()",
+            what="last document",
+            given=begin,
+            accepted=head.n_sequences,
         )
     if at != nbytes:
-        raise _corrupt(
-            windows[0],
-            HEADER_BYTES,
-            f"its sequences have {at:,} bytes, and {name} has {nbytes:,}: it is of another",
-        )
+        message = f"its sequences have {at:,} bytes, and {name} has {nbytes:,}: it is of another"
+        raise _corrupt(windows[0], HEADER_BYTES, message, what="sequences", given=at, accepted=nbytes)
 
 
 def _bounds(window: ObjectWindow, head: MegatronHeader, first: int, n: int, begin: int) -> Int64s:
@@ -138,11 +138,8 @@ def _bounds(window: ObjectWindow, head: MegatronHeader, first: int, n: int, begi
         number = n
     else:
         return bounds
-    raise _corrupt(
-        window,
-        offset + 8 * number,
-        f"a document ends behind sequence {bounds[number]} of {head.n_sequences}, which is not in order",
-    )
+    message = f"a document ends behind sequence {bounds[number]} of {head.n_sequences}, which is not in order"
+    raise _corrupt(window, offset + 8 * number, message, what="end of a document", given=bounds[number])
 
 
 def _sequence_edges(
@@ -158,31 +155,32 @@ def _sequence_edges(
     negative = np.flatnonzero(lengths < 0)
     if len(negative):
         number = int(negative[0])
-        raise _corrupt(
-            windows[0], lengths_offset + 4 * number, f"a sequence has the length {lengths[number]}"
-        )
+        message = f"a sequence has the length {lengths[number]}"
+        at_byte = lengths_offset + 4 * number
+        raise _corrupt(windows[0], at_byte, message, what="length of a sequence", given=lengths[number])
     moved = np.flatnonzero(pointers != ends - sizes)
     if len(moved):
         number = int(moved[0])
-        raise _corrupt(
-            windows[1],
-            pointers_offset + 8 * number,
-            f"a sequence begins at {pointers[number]}, and not where the one before it ends",
-        )
+        message = f"a sequence begins at {pointers[number]}, and not where the one before it ends"
+        at_byte = pointers_offset + 8 * number
+        raise _corrupt(windows[1], at_byte, message, what="begin of a sequence", given=pointers[number])
     return lengths, np.concatenate([[at], ends])
 
 
 def _read_header(window: ObjectWindow) -> MegatronHeader:
     data = window.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
-        raise _corrupt(window, 0, "it is no index of Megatron: it does not begin with MMIDIDX")
+        message = "it is no index of Megatron: it does not begin with MMIDIDX"
+        raise _corrupt(window, 0, message, what="magic", accepted="MMIDIDX")
     if len(data) < HEADER_BYTES:
         raise _corrupt(window, len(data), f"the index is cut: its header has {HEADER_BYTES} bytes")
     version, code, n_sequences, n_bounds = struct.unpack_from("<QBQQ", data, len(MAGIC))
     if version != 1:
-        raise _corrupt(window, 9, f"the index has version {version}; accepted: 1")
+        message = f"the index has version {version}; accepted: 1"
+        raise _corrupt(window, 9, message, what="version", given=version, accepted=1)
     if code not in DTYPES:
-        raise _corrupt(window, 17, f"no dtype has the code {code}; accepted: 1 to {max(DTYPES)}")
+        message = f"no dtype has the code {code}; accepted: 1 to {max(DTYPES)}"
+        raise _corrupt(window, 17, message, what="dtype", given=code, accepted=f"1 to {max(DTYPES)}")
     # A sequence has a length (int32) and a pointer (int64); a mode is one byte.
     without_modes = HEADER_BYTES + 12 * n_sequences + 8 * n_bounds
     with_modes = without_modes + n_sequences
@@ -192,6 +190,9 @@ def _read_header(window: ObjectWindow) -> MegatronHeader:
             18,
             f"{n_sequences} sequences and {n_bounds} bounds of documents have {without_modes:,} bytes, with modes "
             f"{with_modes:,}, and the index has {window.nbytes:,}",
+            what="size",
+            given=window.nbytes,
+            accepted=[without_modes, with_modes],
         )
     return MegatronHeader(
         word=DTYPES[code],
@@ -206,8 +207,9 @@ def _array(window: ObjectWindow, at: int, n: int, dtype: str) -> Int64s:
     return np.frombuffer(data, dtype).astype(np.int64)
 
 
-def _corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
-    return Corrupt(f"{window.name}, byte {at}: {what}")
+def _corrupt(window: ObjectWindow, at: int, problem: str, **fields: object) -> Corrupt:
+    where = f"{window.name}, byte {at}"
+    return Corrupt(f"{where}: {problem}", where=where, **fields)
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:

@@ -231,9 +231,10 @@ def find_registered(
         partitions = Partitions((info.key for info in tables.infos), options.without, texts)
         return tables.with_columns(partitions), 1
     if options.key is not None or options.fields:
-        raise InvalidRuntime(
+        message = (
             f"--key and --field are for tables, whose columns they name; {name} has its own keys and fields"
         )
+        raise InvalidRuntime(message, what="--key and --field", given=name, accepted="tables")
     format = registered_named(name)
     return format.find_objects(store, infos), format.OBJECTS_PER_SHARD
 
@@ -242,12 +243,14 @@ def check_allow_missing(format: str, allow_missing: bool) -> None:
     """Raise InvalidRuntime if the option is set for a format that states no numbers."""
     if allow_missing and not FORMATS[format].may_miss:
         accepted = ", ".join(sorted(name for name, one in FORMATS.items() if one.may_miss))
-        raise InvalidRuntime(
+        message = (
             f"--allow-missing is for formats that state how much a source has; {format} states nothing: leave the "
             f"option out. Accepted: {accepted}"
         )
+        raise InvalidRuntime(message, what="--allow-missing", given=format, accepted=accepted)
 
 
 def _check_known(name: str, accepted: frozenset[str]) -> None:
     if name not in accepted:
-        raise InvalidStore(f"format {name!r} is not known; accepted: {', '.join(sorted(accepted))}")
+        message = f"format {name!r} is not known; accepted: {', '.join(sorted(accepted))}"
+        raise InvalidStore(message, what="format", given=name, accepted=sorted(accepted))

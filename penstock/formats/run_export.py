@@ -189,7 +189,10 @@ class RegisteredObjects:
         if lacks_objects or {info.key: info.nbytes for info in objects_found.infos} != objects:
             raise Changed(
                 f"the index of {source.url} lists other objects than the {len(objects)} that were registered: "
-                "register the place again"
+                "register the place again",
+                what="index",
+                where=source.url,
+                accepted=f"the {len(objects)} objects that were registered",
             )
 
 

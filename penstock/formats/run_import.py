@@ -196,7 +196,7 @@ def _find_objects(
             is_there = any(info.key.lower().endswith(ending) for info in listed.infos)
             if format in _ENDINGS and other != format and is_there:
                 why += f": penstock import {other} reads its objects *{ending}"
-        raise EmptyVersion(why)
+        raise EmptyVersion(why, what=format, where=store.url)
     return objects
 
 
@@ -332,7 +332,11 @@ class _Import:
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
                 f"class names of {self.parent.name if self.parent else ''} are {before}, and {self.store.url} has "
-                f"{list(labels)}; choose another name"
+                f"{list(labels)}; choose another name",
+                what="class names",
+                where=self.store.url,
+                given=list(labels),
+                accepted=before,
             )
 
     def _begin(self) -> str:

@@ -167,16 +167,18 @@ def rest_of(epoch: I64, step: int) -> I64:
     n_samples = (epoch >= 0).sum(1)  # [steps]: without padding
     n_steps = int(np.flatnonzero(n_samples).max(initial=-1)) + 1
     if not 0 <= step < n_steps:
-        raise EmptyView(
-            f"--step {step}: the epoch's steps are 0 to {n_steps - 1}, and step {n_steps} begins the next epoch"
-        )
+        message = f"--step {step}: the epoch's steps are 0 to {n_steps - 1}, and step {n_steps} begins the next epoch"
+        raise EmptyView(message, what="--step", given=step, accepted=f"0 to {n_steps - 1}")
     global_batch = epoch.shape[1]
     short = np.flatnonzero(n_samples[step : n_steps - 1] < global_batch)
     if len(short):
         short_step = step + int(short[0])
         raise InvalidRuntime(
             f"step {short_step} of streaming's epoch has {int(n_samples[short_step])} of {global_batch} samples, and "
-            "others follow: our steps are of one size. Begin behind it, or end the epoch there"
+            "others follow: our steps are of one size. Begin behind it, or end the epoch there",
+            what=f"step {short_step}",
+            given=int(n_samples[short_step]),
+            accepted=global_batch,
         )
     rest = epoch[step:n_steps]
     return rest[rest >= 0]
@@ -192,10 +194,11 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
     ordinals = ordinals_of(version, [f"{prefix}{number}" for number in distinct.tolist()])
     excluded = distinct[ordinals < 0]
     if len(excluded):
-        raise InvalidRuntime(
+        message = (
             f"{version.name} excludes {len(excluded)} samples that this epoch has yet to read, the first is "
             f"{excluded[0]}: name a version that has them"
         )
+        raise InvalidRuntime(message, what="excluded samples", where=version.name, given=len(excluded))
     return ordinals[inverse]
 
 
@@ -214,8 +217,9 @@ def _key_prefix(version: Version, url: str) -> str:
     own_prefixes = [prefix for prefix in prefixes if folder.endswith(f"/{prefix}")]
     if not own_prefixes:
         known = ", ".join(sorted(prefixes)[:5])
-        raise InvalidRuntime(
+        message = (
             f"the keys of {version.name} are numbers behind {known}, and {url} ends with none of them: name the folder "
             "of a split, as it lies in the place that was registered or imported"
         )
+        raise InvalidRuntime(message, what="keys", where=version.name, given=url, accepted=known)
     return max(own_prefixes, key=len)

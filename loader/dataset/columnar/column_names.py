@@ -129,14 +129,21 @@ def without_field(
     columns = sorted(metadata) or "none"
     return InvalidSample(
         f"{object_key}, sample {key!r} has no field, and a sample needs one; its columns are "
-        f"{columns}: make one of them a field (--field NAME), or leave the row out"
+        f"{columns}: make one of them a field (--field NAME), or leave the row out",
+        what="fields",
+        where=f"{object_key}, sample {key!r}",
+        given=columns,
     )
 
 
 def duplicate_key(key: str, of: str) -> DuplicateKey:
     """Return the error for a key that occurs twice in one object. of: the object."""
     return DuplicateKey(
-        f"{of} has the key {key!r} twice; a key names one sample: name another column with --key, or none"
+        f"{of} has the key {key!r} twice; a key names one sample: name another column with --key, or none",
+        what="key",
+        where=of,
+        given=key,
+        accepted="each key once",
     )
 
 

@@ -68,10 +68,11 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
     """
     info_keys = [FOLDER + name for name in INFO if FOLDER + name in objects]
     if not info_keys:
-        raise InvalidStore(
+        message = (
             f"{store.url} has no {FOLDER}{INFO[0]}: register the folder that `energon prepare` was run on, or register "
             "the archives as webdataset"
         )
+        raise InvalidStore(message, what=f"{FOLDER}{INFO[0]}", where=store.url)
     info_key = info_keys[0]
     counts = _counts(_document(store, objects[info_key]), f"{store.url}/{info_key}")
     split_keys = [FOLDER + name for name in SPLIT if FOLDER + name in objects]
@@ -95,7 +96,7 @@ def _document(store: Store, info: ObjectInfo) -> Any:
         return parse_json(data)
     except DamagedJson as error:
         if info.key.endswith(".json"):
-            raise Corrupt(f"{name} is no JSON: {error}") from error
+            raise Corrupt(f"{name} is no JSON: {error}", where=name, accepted="JSON") from error
     if len(data) > MOST_YAML_BYTES:
         raise Corrupt(
             f"{name} has {len(data):,} bytes of YAML; at most {MOST_YAML_BYTES:,} are read, or write it as JSON"
@@ -107,7 +108,9 @@ def _document(store: Store, info: ObjectInfo) -> Any:
     try:
         return yaml.load(data, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise Corrupt(f"{name} is no YAML: {' '.join(str(error).split())[:300]}") from error
+        raise Corrupt(
+            f"{name} is no YAML: {' '.join(str(error).split())[:300]}", where=name, accepted="YAML"
+        ) from error
 
 
 def _counts(document: Any, name: str) -> dict[str, int]:
@@ -115,7 +118,10 @@ def _counts(document: Any, name: str) -> dict[str, int]:
         return {key: _count(n) for key, n in document["shard_counts"].items() if isinstance(key, str)}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(
-            f"{name} has no shard_counts of archives and their numbers of samples: {error!r}"
+            f"{name} has no shard_counts of archives and their numbers of samples: {error!r}",
+            what="shard_counts",
+            where=name,
+            accepted="archives and their numbers of samples",
         ) from error
 
 
@@ -133,7 +139,8 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
         split_parts = document["split_parts"]
         n_patterns = sum(map(len, split_parts.values()))
         if n_patterns > MOST_NAMES:  # YAML aliases can repeat one list many times
-            raise Corrupt(limit_message(f"{name}: its splits", n_patterns, "patterns", MOST_NAMES))
+            message = limit_message(f"{name}: its splits", n_patterns, "patterns", MOST_NAMES)
+            raise Corrupt(message, what="split_parts", where=name, given=n_patterns, accepted=MOST_NAMES)
         parts = {split: list(patterns) for split, patterns in split_parts.items()}
         excluded = list(document.get("exclude") or ())
         _check_texts(parts)
@@ -141,18 +148,25 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
         for patterns in parts.values():
             _check_texts(patterns)
     except (AttributeError, KeyError, TypeError) as error:
-        raise Corrupt(f"{name} has no split_parts of splits and their archives: {error!r}") from error
+        raise Corrupt(
+            f"{name} has no split_parts of splits and their archives: {error!r}",
+            what="split_parts",
+            where=name,
+            accepted="splits and their archives",
+        ) from error
     splits: dict[str, str] = {}
     budget = NameBudget(name)
     for split, patterns in parts.items():
         for key in budget.names(patterns):
             if key not in counts:
-                raise Corrupt(f"{name}: the split {split!r} has {key!r}, which is no archive of the dataset")
+                message = f"{name}: the split {split!r} has {key!r}, which is no archive of the dataset"
+                raise Corrupt(message, what=f"split {split!r}", where=name, given=key)
             if splits.setdefault(key, split) != split:
-                raise InvalidStore(
+                message = (
                     f"{name}: {key!r} is in the splits {splits[key]!r} and {split!r}; a sample has one. Name "
                     "each archive once"
                 )
+                raise InvalidStore(message, what=key, where=name, given=[splits[key], split])
     return NvMeta(counts, splits, frozenset(budget.names(excluded)))
 
 
@@ -176,7 +190,10 @@ class NameBudget:
                 self._n += 1
                 if self._n > MOST_NAMES:
                     what = f"{self._name}: {pattern[:80]!r} and the patterns before it"
-                    raise Corrupt(limit_message(what, self._n, "names", MOST_NAMES))
+                    message = limit_message(what, self._n, "names", MOST_NAMES)
+                    raise Corrupt(
+                        message, what=pattern[:80], where=self._name, given=self._n, accepted=MOST_NAMES
+                    )
                 yield key
 
 
@@ -186,7 +203,8 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
         yield pattern
         return
     if depth > _NESTED or len(pattern) > 4096:
-        raise Corrupt(f"{name}: {pattern[:80]!r} has too many braces; name its archives one by one")
+        message = f"{name}: {pattern[:80]!r} has too many braces; name its archives one by one"
+        raise Corrupt(message, what="braces", where=name, given=pattern[:80])
     for head in _alternatives(pattern, start, stop, commas, name, depth):
         for tail in _expanded(pattern[stop + 1 :], name, depth + 1):
             yield pattern[:start] + head + tail
@@ -320,9 +338,8 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
             sqlite3.Error,
             UnicodeDecodeError,
         ) as error:  # messages quote the schema, which may hold any bytes
-            raise Corrupt(
-                f"{name} is damaged, or no index of Energon: {error}; run `energon prepare` again"
-            ) from error
+            message = f"{name} is damaged, or no index of Energon: {error}; run `energon prepare` again"
+            raise Corrupt(message, what="index", where=name, accepted="an index of Energon") from error
 
 
 def _opened(path: str) -> sqlite3.Connection:
@@ -343,7 +360,8 @@ def _opened(path: str) -> sqlite3.Connection:
 
 def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int) -> dict[int, IndexedTar]:
     if not _columns(database, "samples", _SAMPLES, name):
-        raise Corrupt(f"{name} has no table samples; run `energon prepare` again")
+        message = f"{name} has no table samples; run `energon prepare` again"
+        raise Corrupt(message, what="table samples", where=name)
     tars: dict[int, IndexedTar] = {}
     if not _columns(database, "sample_parts", _PARTS, name):
         return tars  # older Energon releases did not store members
@@ -366,10 +384,12 @@ def _columns(database: sqlite3.Connection, table: str, required: tuple[str, ...]
     hidden = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
     is_table = kind == "table" and str(sql).upper().startswith("CREATE TABLE ")
     if not is_table or any(hidden.get(column) for column in required):
-        raise Corrupt(f"{name}: {table} is no plain table; run `energon prepare` again")
+        message = f"{name}: {table} is no plain table; run `energon prepare` again"
+        raise Corrupt(message, what=f"table {table}", where=name, accepted="a plain table")
     missing = [column for column in required if column not in hidden]
     if missing:
-        raise Corrupt(f"{name}: the table {table} has no column {missing[0]}; run `energon prepare` again")
+        message = f"{name}: the table {table} has no column {missing[0]}; run `energon prepare` again"
+        raise Corrupt(message, what=f"column {missing[0]}", where=name)
     return True
 
 
@@ -388,7 +408,8 @@ def _rows(
         is_valid = list(map(type, row)) == kinds and 0 <= row[0] < n_archives
         # A damaged file can list a page again and again: more rows than its bytes hold end the walk.
         if not is_valid or number * _LEAST_ROW > nbytes:
-            raise Corrupt(f"{name}: row {number} of {table} is {str(row)[:200]}; run `energon prepare` again")
+            message = f"{name}: row {number} of {table} is {str(row)[:200]}; run `energon prepare` again"
+            raise Corrupt(message, what=f"row {number} of {table}", where=name, given=str(row)[:200])
         yield row
 
 

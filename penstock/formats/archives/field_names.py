@@ -37,5 +37,8 @@ class FieldNames:
         named = ", ".join(f"{name!r} ({of!r})" for name, of in examples)
         raise InvalidSample(
             f"file names make more than {MOST_FIELDS} fields, such as {named}: a key ends at the first dot of the file "
-            "name, and the field is the rest. Rename files whose titles have dots"
+            "name, and the field is the rest. Rename files whose titles have dots",
+            what="fields",
+            given=[name for name, _ in examples],
+            accepted=MOST_FIELDS,
         )

@@ -95,9 +95,8 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
                 yield run
         block = read(at, BLOCK_BYTES)
         if len(block) < BLOCK_BYTES:
-            raise _corrupt(
-                name, at, f"the archive is cut: it ends at byte {nbytes} without its two blocks of zeros"
-            )
+            message = f"the archive is cut: it ends at byte {nbytes} without its two blocks of zeros"
+            raise _corrupt(name, at, message, what="end", given=nbytes, accepted="two blocks of zeros")
         if not block[0] and not any(block):
             _check_end(read, at, nbytes, name)
             return
@@ -126,11 +125,10 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
                 continue
         if at + size > nbytes:
             shown = path.decode(errors="backslashreplace")
-            raise _corrupt(
-                name,
-                header,
-                f"member {shown!r} has {size:,} bytes, and the object ends after {nbytes - at:,} of them",
+            message = (
+                f"member {shown!r} has {size:,} bytes, and the object ends after {nbytes - at:,} of them"
             )
+            raise _corrupt(name, header, message, what=shown, given=nbytes - at, accepted=size)
         place = [at, size]
         at += _padded(size)
         yield TarMembers([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
@@ -193,7 +191,8 @@ def _checked(block: bytes, name: str, at: int) -> int:
     # Nearly all checksum fields have the common form, whose sum is known: one comparison is enough.
     if total != _total(block[148:156]) and not _has_other_checksum(block, total):
         what = "it is no tar archive" if at == 0 else "the header there is damaged"
-        raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
+        message = f"{what}: the checksum of a header is wrong"
+        raise _corrupt(name, at, message, what="header", accepted="a tar header with its checksum")
     field = block[124:136]
     if field[0] == 0x80:  # a binary number, which GNU tar writes from 8 GiB on
         size = int.from_bytes(field[1:], "big")
@@ -258,9 +257,8 @@ def _path(block: bytes) -> bytes:
 
 def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
     if size > HEADER_BYTES:
-        raise _corrupt(
-            name, at, f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
-        )
+        message = f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
+        raise _corrupt(name, at, message, what="extended header", given=size, accepted=HEADER_BYTES)
     data = read(at + BLOCK_BYTES, size)
     if len(data) < size:
         raise _corrupt(name, at, f"the archive is cut: an extended header there ends behind byte {nbytes}")
@@ -277,7 +275,7 @@ def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
             raise _corrupt(name, header, "the pax header there is damaged")
         end = start + int(match[1])
         if not match.end() < end <= len(data) or data[end - 1 : end] != b"\n":
-            raise _corrupt(name, header, "the pax header there is damaged")
+            raise _corrupt(name, header, "the pax header there is damaged", what="pax header")
         records[match[2].decode(errors="replace")] = data[match.end() : end - 1]
         start = end
     return records
@@ -288,26 +286,29 @@ def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
     n_zeros = len(tail) - len(tail.lstrip(b"\0"))
     if n_zeros < len(tail):
         next_block = (at + n_zeros) // BLOCK_BYTES * BLOCK_BYTES
-        raise _corrupt(
-            name,
-            at,
+        message = (
             f"the archive ends there, and the object goes on at byte {next_block}: archives that were joined are read "
-            "only to the first end. Join them with tar --concatenate, or keep them apart",
+            "only to the first end. Join them with tar --concatenate, or keep them apart"
         )
+        raise _corrupt(name, at, message, what="end", given=next_block, accepted="no data behind the end")
     if len(tail) < 2 * BLOCK_BYTES:
-        raise _corrupt(name, at, "the archive is cut: one of its two last blocks of zeros is missing")
+        message = "the archive is cut: one of its two last blocks of zeros is missing"
+        raise _corrupt(name, at, message, what="end", accepted="two blocks of zeros")
 
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def _corrupt(name: str, at: int, what: str) -> Corrupt:
-    return Corrupt(f"{name}, byte {at}: {what}")
+def _corrupt(name: str, at: int, problem: str, **fields: object) -> Corrupt:
+    where = f"{name}, byte {at}"
+    return Corrupt(f"{where}: {problem}", where=where, **fields)
 
 
-def _refused(name: str, at: int, member: str, what: str) -> InvalidSample:
-    return InvalidSample(
-        f"{name}, byte {at}: member {member!r} is {what}; only regular files are samples' fields. Write the archive "
+def _refused(name: str, at: int, member: str, kind: str) -> InvalidSample:
+    where = f"{name}, byte {at}"
+    message = (
+        f"{where}: member {member!r} is {kind}; only regular files are samples' fields. Write the archive "
         "again without it"
     )
+    return InvalidSample(message, what=member, where=where, given=kind, accepted="regular files")

@@ -76,15 +76,17 @@ def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
             data = store.get_range(info.key, 0, min(info.nbytes, BLOCK_BYTES)).data
             many = f"{store.url}/{info.key} ({len(objects)} such)"
             if _MAGIC.match(data):
-                raise InvalidStore(
+                message = (
                     f"{many} is compressed: no member can be read by itself. Unpack the archives, leave "
                     "them out (--exclude), or import them: penstock import webdataset-compressed"
                 )
+                raise InvalidStore(message, what="compression", where=many, accepted="a tar archive")
             if ending in _COMPRESSED and data[257:262] == b"ustar":
-                raise InvalidStore(
+                message = (
                     f"{many} is an uncompressed archive, despite its name: rename it to .tar, or leave it out "
                     "(--exclude)"
                 )
+                raise InvalidStore(message, what="name", where=many, accepted=".tar")
 
 
 def samples(
@@ -223,7 +225,11 @@ def _grouped(
             before = fields[field].offset - BLOCK_BYTES
             raise InvalidSample(
                 f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
-                "webdataset refuses such an archive too. Write it again with one of them"
+                "webdataset refuses such an archive too. Write it again with one of them",
+                what=member.name,
+                where=f"{window.name}, byte {member.header}",
+                given=before,
+                accepted="one member of a name",
             )
         fields[field] = ByteRange(member.offset, member.nbytes)
         if exported and field == member_of:

@@ -58,9 +58,12 @@ def features_in(data: bytes, name: str) -> list[RldsFeature]:
     try:
         features = list(_leaves(parse_json_object(data), "", 0, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(f"{name}: it is no features.json of TensorFlow Datasets: {error!r}") from error
+        message = f"{name}: it is no features.json of TensorFlow Datasets: {error!r}"
+        raise Corrupt(message, where=name, accepted="features.json of TensorFlow Datasets") from error
     if not any(feature.in_steps for feature in features):
-        raise InvalidSample(f"{name} has no steps: import such a dataset as tfrecord")
+        raise InvalidSample(
+            f"{name} has no steps: import such a dataset as tfrecord", what="steps", where=name
+        )
     return features
 
 
@@ -128,17 +131,17 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
         return Readable([], lambda info: [], lambda run: iter(()))
     for key in keys:
         if _OTHERS.search(key):
-            raise InvalidStore(
-                f"{store.url}/{key} is no TFRecord: write the dataset with file_format='tfrecord'"
-            )
+            message = f"{store.url}/{key} is no TFRecord: write the dataset with file_format='tfrecord'"
+            raise InvalidStore(message, where=f"{store.url}/{key}", accepted="TFRecord")
     features = features_in(store.get(FEATURES).data, f"{store.url}/{FEATURES}")
     chosen = [feature for feature in features if not _is_left_out(feature, options)]
     for feature in chosen:
         if not feature.kind:
-            raise InvalidSample(
+            message = (
                 f"{store.url}/{FEATURES}: {feature.path} is encoded, a list in a list, of unknown size, or of an "
                 f"unknown kind: leave it out (--without {feature.path})"
             )
+            raise InvalidSample(message, what=feature.path, where=f"{store.url}/{FEATURES}")
     files = [info for info in infos if _RECORDS.search(info.key)]
     stated = StatedCounts()
     records = RecordCounts(stated_records(store, infos, stated), stated)

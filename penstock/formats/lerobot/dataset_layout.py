@@ -121,10 +121,12 @@ def read_layout(
     info = json_object(json_document(store, INFO), INFO)
     version = info.get("codebase_version")
     if version not in VERSIONS:
-        raise InvalidStore(
-            f"{store.url}/{INFO}: codebase_version {version!r:.40}; accepted are {', '.join(VERSIONS)}: "
+        where = f"{store.url}/{INFO}"
+        message = (
+            f"{where}: codebase_version {version!r:.40}; accepted are {', '.join(VERSIONS)}: "
             "convert the dataset with lerobot's own script"
         )
+        raise InvalidStore(message, what="codebase_version", where=where, given=version, accepted=VERSIONS)
     features = _features(info.get("features"))
     robot = info.get("robot_type")
     read = read_v3 if version == "v3.0" else read_v2
@@ -179,7 +181,12 @@ def _by_number(url: str, episodes: Sequence[LeRobotEpisode]) -> dict[int, LeRobo
     by_number: dict[int, LeRobotEpisode] = {}
     for episode in episodes:
         if episode.number in by_number:
-            raise InvalidStore(f"{url}: episode {episode.number} comes twice in meta/")
+            raise InvalidStore(
+                f"{url}: episode {episode.number} comes twice in meta/",
+                what=f"episode {episode.number}",
+                where=f"{url}/meta/",
+                accepted="each episode once",
+            )
         by_number[episode.number] = episode
     return by_number
 
@@ -249,7 +256,10 @@ def _with_objects(
     if not stated.is_allowed:
         raise InvalidStore(
             f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: {WAY_OUT}"
-            + _complete(by_number, there)
+            + _complete(by_number, there),
+            what=missing[0],
+            where=store.url,
+            given=len(missing),
         )
     for key in missing:
         stated.lacks(f"{store.url}/meta names {key}, which is not there", key)
@@ -319,12 +329,15 @@ def _path(info: Mapping[str, Any], which: str, names: Mapping[str, Any]) -> str:
             raise KeyError(which)
         path = _PLACE.sub(lambda m: str(names[m[1]]).zfill(int(m[2] or 0)), template)
     except (KeyError, ValueError) as error:
-        raise InvalidStore(
-            f"{INFO}: {which} {template!r:.200}: {error}; accepted are {', '.join(names)}"
-        ) from None
+        message = f"{INFO}: {which} {template!r:.200}: {error}; accepted are {', '.join(names)}"
+        raise InvalidStore(message, what=which, where=INFO, given=template, accepted=list(names)) from None
     if set(path) & set("{}\\\0") or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidStore(
-            f"{INFO}: {which} {template!r:.200} leads to {path!r:.200}: a path inside of the place is needed"
+            f"{INFO}: {which} {template!r:.200} leads to {path!r:.200}: a path inside of the place is needed",
+            what=which,
+            where=INFO,
+            given=template,
+            accepted="a path inside of the place",
         )
     return path
 
@@ -337,14 +350,19 @@ def _features(features: Any) -> dict[str, dict[str, Any]]:
         whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**31 for n in shape)
         if not whole or not isinstance(feature.get("dtype"), str):
             raise InvalidStore(
-                f"{INFO}: feature {name!r:.80} is {feature!r:.200}; dtype and a shape above 0 are needed"
+                f"{INFO}: feature {name!r:.80} is {feature!r:.200}; dtype and a shape above 0 are needed",
+                what=f"feature {name}",
+                where=INFO,
+                given=feature,
+                accepted="dtype and a shape above 0",
             )
     return features
 
 
 def _fps(value: Any) -> Fraction:
     if type(value) not in (int, float) or not 1e-3 <= value <= 1e6:  # the comparison also rejects NaN
-        raise InvalidStore(f"{INFO}: fps {value!r:.40}; a number from 0.001 to 1,000,000 is needed")
+        message = f"{INFO}: fps {value!r:.40}; a number from 0.001 to 1,000,000 is needed"
+        raise InvalidStore(message, what="fps", where=INFO, given=value, accepted="0.001 to 1,000,000")
     return Fraction(repr(value))
 
 

@@ -37,11 +37,16 @@ def depth_fact(name: str, feature: Mapping[str, Any]) -> dict[str, Any] | None:
     where = f"{INFO}: feature {name!r:.80}"
     try:
         if bool in map(type, (min_m, max_m, shift_m)):  # true is the number 1 to float()
-            raise InvalidSample(f"{where}: depth = {fact!r:.200}: a distance is no number")
+            message = f"{where}: depth = {fact!r:.200}: a distance is no number"
+            raise InvalidSample(message, what="depth", given=fact, accepted="numbers")
         return DepthScale.parse(fact, where).to_json()
     except InvalidSample as error:
         raise InvalidStore(
-            f"{error}; correct {', '.join(_NUMBERS)}, or leave the feature out with --without {name}"
+            f"{error}; correct {', '.join(_NUMBERS)}, or leave the feature out with --without {name}",
+            what="depth",
+            where=where,
+            given=list(fact.values()),
+            accepted=error.accepted,
         ) from None
 
 

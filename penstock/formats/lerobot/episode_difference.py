@@ -45,12 +45,13 @@ def episode_difference(
         return EpisodeDifference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if parse_json(facts.get("registered", "{}")) != chosen:
-        raise Conflict(
-            f"{version.name} was registered as {facts.get('registered', 'nothing')}, which {dict(chosen)} is not; "
-            "choose another name"
-        )
+        name = version.name
+        earlier = facts.get("registered", "nothing")
+        message = f"{name} was registered as {earlier}, which {dict(chosen)} is not; choose another name"
+        raise Conflict(message, what="options", where=name, given=dict(chosen), accepted=earlier)
     if not {one.key for one in objects} & {info.key for info in used}:
-        raise Conflict(f"{store.url} has none of the videos of {version.name}; choose another name")
+        message = f"{store.url} has none of the videos of {version.name}; choose another name"
+        raise Conflict(message, what="videos", where=store.url, accepted=version.name)
     present = {key_of(number): unit for number, unit in units.items()}
     same = set[str]()
     replaced = set[str]()

@@ -114,9 +114,9 @@ def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None
     order = _in_order(selection)
     names = [f"{name}{CLOCK}" for name in survey.streams]
     if not names:
-        raise InvalidSample(
-            f"{selection.version.name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
-        )
+        name = selection.version.name
+        message = f"{name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
+        raise InvalidSample(message, what=f"<stream>.npy and <stream>{CLOCK}", where=name)
     main = "action" if "action" in survey.streams else survey.streams[0]
     differences = _Differences()
     with_subtasks = with_subtasks and survey.has_language and SUBTASK_INDEX in survey.streams
@@ -229,7 +229,12 @@ def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> l
     starts = [task["start"] for task in tasks]
     stops = [task["stop"] for task in tasks]
     if [*starts, length] != [0, *stops]:  # each begins where the one before it stops
-        raise InvalidSample(f"sample {key!r}: the tasks of {EPISODE} are not of its {length} rows in turn")
+        raise InvalidSample(
+            f"sample {key!r}: the tasks of {EPISODE} are not of its {length} rows in turn",
+            what=f"tasks of {EPISODE}",
+            where=f"sample {key!r}",
+            accepted=f"{length} rows in turn",
+        )
     return tasks
 
 
@@ -334,7 +339,11 @@ def _clock(data: bytes, key: str) -> Any:
     is_clock = ns.dtype == np.int64 and ns.ndim == 1 and len(ns) > 0
     if not is_clock or ns[0] < 0 or (np.diff(ns) <= 0).any():
         raise InvalidSample(
-            f"sample {key!r}: its clock is {ns.dtype} {list(ns.shape)}; int64 nanoseconds that ascend are needed"
+            f"sample {key!r}: its clock is {ns.dtype} {list(ns.shape)}; int64 nanoseconds that ascend are needed",
+            what="clock",
+            where=f"sample {key!r}",
+            given=f"{ns.dtype} {list(ns.shape)}",
+            accepted="int64 nanoseconds that ascend",
         )
     return ns
 
@@ -373,7 +382,10 @@ def _facts_of(data: bytes | None, key: str) -> dict[str, Any]:
     if not is_valid:
         raise InvalidSample(
             f"sample {key!r}: {EPISODE}: features and stats are objects of objects, "
-            'tasks a list of {"start": row, "stop": row behind the last, "task": text}'
+            'tasks a list of {"start": row, "stop": row behind the last, "task": text}',
+            what=EPISODE,
+            where=f"sample {key!r}",
+            accepted="features, stats and tasks",
         )
     return facts
 

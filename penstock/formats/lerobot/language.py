@@ -178,7 +178,7 @@ def language_of(
             continue
         with feature_named(name):
             if name not in texts:
-                raise Corrupt(f"{what}: no column {name!r}")
+                raise Corrupt(f"{what}: no column {name!r}", what=f"column {name!r}", where=what)
             try:
                 runs = texts[name].checked()
                 if name == PERSISTENT:
@@ -186,14 +186,14 @@ def language_of(
                 else:
                     lines += _events(runs, clock)
             except (DamagedJson, RecursionError) as error:
-                raise Corrupt(f"{what}: {name}: {error}") from None
+                raise Corrupt(f"{what}: {name}: {error}", what=name, where=what) from None
     with feature_named(FIELD):
         try:
             documents = [json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False) for line in lines]
             data = "".join(f"{document}\n" for document in documents).encode()
             parse_language(data)  # the bounds and types of every other language
         except (Corrupt, RecursionError, TypeError, ValueError) as error:
-            raise Corrupt(f"{what}: language: {error}") from None
+            raise Corrupt(f"{what}: language: {error}", what="language", where=what) from None
     return data
 
 
@@ -329,10 +329,11 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
         document = json.dumps(_struct(line), ensure_ascii=False)
         nbytes += repeats * (_TEXT_BYTES + len(document.encode()))
     if nbytes > MOST_BYTES:
-        raise InvalidSample(
+        message = (
             f"language of {nbytes} bytes, as LeRobot repeats {n_repeated} texts in each of {len(ns)} rows; up to "
             f"{MOST_BYTES} are written"
         )
+        raise InvalidSample(message, what="language", given=nbytes, accepted=MOST_BYTES)
     return nbytes
 
 

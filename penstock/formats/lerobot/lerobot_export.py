@@ -164,9 +164,8 @@ def _statistics(meta: Meta, target: Store) -> dict[str, dict[str, Any]]:
         try:
             data = target.get(key).data
         except ObjectNotFound:
-            raise Conflict(
-                f"{target.url} has no {key}, so an earlier release began this export; export into an empty folder"
-            ) from None
+            message = f"{target.url} has no {key}, so an earlier release began this export; export into an empty folder"
+            raise Conflict(message, what=key, where=target.url) from None
         totals.add_stored(data, key, f"{target.url}/{key}")
     stats |= totals.statistics()
     if meta.selection.norm is not None:

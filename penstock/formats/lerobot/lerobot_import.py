@@ -96,16 +96,18 @@ def dataset_in(
     }
     language = {name: feature for name, feature in layout.language.items() if name not in options.without}
     if unknown := sorted(language.keys() - set(COLUMNS)):
-        raise InvalidStore(
+        message = (
             f"{store.url}: {unknown[0]} is a feature of language; {' and '.join(COLUMNS)} are imported: leave it out "
             f"with --without {unknown[0]}"
         )
+        raise InvalidStore(message, what=unknown[0], where=store.url, given="language", accepted=COLUMNS)
     for name, feature in features.items():
         if feature["dtype"] == "image":
-            raise InvalidStore(
+            message = (
                 f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
+            raise InvalidStore(message, what=name, where=store.url, given="single images in the rows")
     return LeRobotDataset(
         store,
         {one.key: one for one in infos},

@@ -156,17 +156,15 @@ def _denied(
 def _cameras(source: LeRobotDataset) -> list[str]:
     cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
     if not cameras:
-        raise InvalidStore(
-            f"{source.url} has no video that could stay where it is: penstock import lerobot copies it"
-        )
+        message = f"{source.url} has no video that could stay where it is: penstock import lerobot copies it"
+        raise InvalidStore(message, what="video", where=source.url)
     of: dict[str, str] = {}
     for episode in source.layout.episodes.values():
         for camera in cameras:
             key = episode.videos[camera].key
             if of.setdefault(key, camera) != camera:
-                raise InvalidStore(
-                    f"{key} is the video of {of[key]} and of {camera}; leave one out (--without)"
-                )
+                message = f"{key} is the video of {of[key]} and of {camera}; leave one out (--without)"
+                raise InvalidStore(message, what=key, given=[of[key], camera], accepted="one camera")
     return cameras
 
 
@@ -304,7 +302,10 @@ class EpisodeParts:
             if fields_now != known[group]:
                 raise FieldMismatch(
                     f"the features of {self.store.url} changed: {sorted(fields_now ^ known[group])}; register it "
-                    "under another name"
+                    "under another name",
+                    what="features",
+                    where=self.store.url,
+                    given=sorted(fields_now ^ known[group]),
                 )
         return group_of
 

@@ -85,7 +85,11 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
         columns = ", ".join(map(repr, table.column_names))
         raise InvalidStore(
             f"{store.url}/{key}: columns {columns}; the columns {index!r} and "
-            f"{name!r} are needed, or the texts as the index of pandas"
+            f"{name!r} are needed, or the texts as the index of pandas",
+            what="columns",
+            where=f"{store.url}/{key}",
+            given=columns,
+            accepted=[index, name],
         )
     texts: dict[int, str] = {}
     numbers = table[index].to_pylist()
@@ -94,10 +98,20 @@ def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], 
         if type(number) is not int or not isinstance(text, str):
             raise InvalidStore(
                 f"{store.url}/{key}, row {row}: {index} {number!r:.40}, {text_column} {text!r:.80}; a whole number "
-                "and a text are needed"
+                "and a text are needed",
+                what=[index, text_column],
+                where=f"{store.url}/{key}, row {row}",
+                given=[number, text],
+                accepted="a whole number and a text",
             )
         if texts.setdefault(number, text) != text:
-            raise InvalidStore(f"{store.url}/{key}, row {row}: {index} {number} comes twice, with two texts")
+            raise InvalidStore(
+                f"{store.url}/{key}, row {row}: {index} {number} comes twice, with two texts",
+                what=index,
+                where=f"{store.url}/{key}, row {row}",
+                given=number,
+                accepted="one text",
+            )
     unread = [column for column in others if column != text_column]
     if not unread:
         return texts, []
@@ -133,7 +147,13 @@ def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
 def whole_number(row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
     if type(value) is not int or not 0 <= value < 2**62:
-        raise InvalidStore(f"meta/: {name} {value!r:.40}; a whole number from 0 on is needed")
+        raise InvalidStore(
+            f"meta/: {name} {value!r:.40}; a whole number from 0 on is needed",
+            what=name,
+            where="meta/",
+            given=value,
+            accepted="a whole number from 0 on",
+        )
     return value
 
 
@@ -147,9 +167,13 @@ def json_document(store: Store, key: str) -> Any:
     try:
         return parse_json(store.get(key).data, lenient=True)
     except (ValueError, RecursionError) as error:
-        raise InvalidStore(f"{store.url}/{key}: {error}") from None
+        raise InvalidStore(
+            f"{store.url}/{key}: {error}", where=f"{store.url}/{key}", accepted="JSON"
+        ) from None
     except ObjectNotFound:
-        raise InvalidStore(f"{store.url} has no {key}: name the folder of one LeRobot dataset") from None
+        raise InvalidStore(
+            f"{store.url} has no {key}: name the folder of one LeRobot dataset", what=key, where=store.url
+        ) from None
 
 
 def _lines(store: Store, key: str) -> list[dict[str, Any]]:

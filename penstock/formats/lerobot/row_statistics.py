@@ -169,7 +169,10 @@ def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str,
             out[feature] = _of_feature(of_episodes, names)
         except (ValueError, TypeError, LookupError) as error:
             raise InvalidSample(
-                f"statistics of {feature} in episode.json are not of one shape: {error}"
+                f"statistics of {feature} in episode.json are not of one shape: {error}",
+                what=f"statistics of {feature}",
+                where="episode.json",
+                accepted="one shape",
             ) from error
     return out
 

@@ -70,9 +70,10 @@ def read_rows(
     features: streams to read. tasks, subtasks: index -> text. frames: times of each camera.
     """
     if table.num_rows != length:
-        raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
+        message = f"{what}: {table.num_rows} rows, meta/ gives {length}"
+        raise Corrupt(message, what="rows", where=what, given=table.num_rows, accepted=length)
     if not length:
-        raise Corrupt(f"{what}: no rows")
+        raise Corrupt(f"{what}: no rows", what="rows", where=what, given=0)
     _check_numbers(table, what)
     seconds = _scalars(table, "timestamp", what)
     ticks = [camera.tick_s for camera in frames]
@@ -102,7 +103,7 @@ def feature_named(name: str) -> Iterator[None]:
         yield
     except Corrupt as error:
         advice = f"leave the feature out with --without {name}, or choose other episodes with --episodes"
-        raise Corrupt(f"{error}; {advice}") from error
+        raise error.with_message(f"{error}; {advice}") from error
 
 
 def clock(length: int, fps: Fraction) -> I64:
@@ -140,7 +141,11 @@ def clock_of(seconds: Any, fps: Fraction, tolerance_s: float, what: str) -> I64:
         row = int(np.argmax(is_wrong))
         raise Corrupt(
             f"{what}: row {row} has the time {float(times[row])} s, and is due at {float(due[row])} s by its number; "
-            f"a step may differ from 1/{fps} s by {tolerance_s} s: choose other episodes with --episodes"
+            f"a step may differ from 1/{fps} s by {tolerance_s} s: choose other episodes with --episodes",
+            what="timestamp",
+            where=f"{what}, row {row}",
+            given=float(times[row]),
+            accepted=float(due[row]),
         )
     own_ns: I64 = own.astype(np.int64)
     return own_ns
@@ -156,7 +161,11 @@ def _check_frames(camera: FrameTimes, seconds: Any) -> None:
         with feature_named(camera.camera):
             raise Corrupt(
                 f"{camera.what}: the frame of row {row} has the time {float(camera.seconds[row])} s, and is due at "
-                f"{float(due[row])} s by the row's timestamp"
+                f"{float(due[row])} s by the row's timestamp",
+                what="timestamp",
+                where=f"{camera.what}, row {row}",
+                given=float(camera.seconds[row]),
+                accepted=float(due[row]),
             )
 
 
@@ -171,7 +180,13 @@ def _check_numbers(table: Any, what: str) -> None:
     wrong = np.flatnonzero(numbers != np.arange(len(numbers)))
     if len(wrong):
         row = int(wrong[0])
-        raise Corrupt(f"{what}: row {row} has the frame_index {numbers[row]}")
+        raise Corrupt(
+            f"{what}: row {row} has the frame_index {numbers[row]}",
+            what="frame_index",
+            where=f"{what}, row {row}",
+            given=int(numbers[row]),
+            accepted=row,
+        )
 
 
 def _scalars(table: Any, name: str, what: str) -> Any:
@@ -184,15 +199,19 @@ def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
     import pyarrow as pa
 
     if name not in table.column_names:
-        raise Corrupt(f"{what}: no column {name!r}")
+        raise Corrupt(f"{what}: no column {name!r}", what=f"column {name!r}", where=what)
     values = _flattened(table[name].combine_chunks(), name, what)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise Corrupt(f"{what}: {name} is {kind}, no numbers")
-    if len(values) != table.num_rows * int(np.prod(shape)):
         raise Corrupt(
-            f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json gives {list(shape)} each"
+            f"{what}: {name} is {kind}, no numbers", what=name, where=what, given=kind, accepted="numbers"
         )
+    if len(values) != table.num_rows * int(np.prod(shape)):
+        message = (
+            f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json gives "
+            f"{list(shape)} each"
+        )
+        raise Corrupt(message, what=name, where=what, given=len(values), accepted=[table.num_rows, *shape])
     return values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
 
 
@@ -204,12 +223,19 @@ def _flattened(values: Any, name: str, what: str) -> Any:
     while True:
         values = getattr(values, "storage", values)  # of an extension type, such as Hugging Face's Array2D
         if values.null_count:
-            raise Corrupt(f"{what}: {name} has {values.null_count} missing values")
+            message = f"{what}: {name} has {values.null_count} missing values"
+            raise Corrupt(message, what=name, where=what, given=f"{values.null_count} missing values")
         kind = values.type
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             lengths = pc.unique(pc.list_value_length(values))
             if len(lengths) > 1:
-                raise Corrupt(f"{what}: {name} has rows of {lengths[0]} and of {lengths[1]} values")
+                raise Corrupt(
+                    f"{what}: {name} has rows of {lengths[0]} and of {lengths[1]} values",
+                    what=name,
+                    where=what,
+                    given=[lengths[0].as_py(), lengths[1].as_py()],
+                    accepted="rows of one length",
+                )
         elif not pa.types.is_fixed_size_list(kind):
             return values
         values = values.flatten()
@@ -217,11 +243,12 @@ def _flattened(values: Any, name: str, what: str) -> Any:
 
 def _texts(table: Any, name: str, what: str) -> list[str]:
     if name not in table.column_names:
-        raise Corrupt(f"{what}: no column {name!r}")
-    texts: list[str] = table[name].to_pylist()
+        raise Corrupt(f"{what}: no column {name!r}", what=f"column {name!r}", where=what)
+    texts: list[Any] = table[name].to_pylist()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise Corrupt(f"{what}: row {row} has no text {name!r}, but {text!r:.80}")
+            message = f"{what}: row {row} has no text {name!r}, but {text!r:.80}"
+            raise Corrupt(message, what=name, where=f"{what}, row {row}", given=text, accepted="a text")
     return texts
 
 
@@ -244,7 +271,11 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
         if number not in tasks:
             raise Corrupt(
                 f"{what}: row {start} has the task {number}, which meta/ does not name: add it there, or choose other "
-                "episodes with --episodes"
+                "episodes with --episodes",
+                what="task_index",
+                where=f"{what}, row {start}",
+                given=number,
+                accepted="a task of meta/",
             )
         spans.append({"start": start, "stop": stop, "task": tasks[number]})
     return spans
@@ -257,6 +288,12 @@ def spans_of(numbers: Any, subtasks: Mapping[int, str], what: str) -> list[TextS
         if number < 0:
             continue
         if number not in subtasks:
-            raise Corrupt(f"{what}: row {start} has the subtask {number}, which {SUBTASKS} does not name")
+            raise Corrupt(
+                f"{what}: row {start} has the subtask {number}, which {SUBTASKS} does not name",
+                what="subtask_index",
+                where=f"{what}, row {start}",
+                given=number,
+                accepted=f"a subtask of {SUBTASKS}",
+            )
         spans.append(TextSpan(start, stop, subtasks[number]))
     return spans

@@ -66,10 +66,11 @@ def indexes_in(
         return
     shard_keys = [info.key for info in infos if shards.search(info.key)]
     if shard_keys:
-        raise InvalidStore(
+        message = (
             f"{store.url} has {len(shard_keys)} shards, such as {shard_keys[0]}, and no {INDEX}, which describes them: "
             f"fetch it too, or make it: {how}"
         )
+        raise InvalidStore(message, what=INDEX, where=store.url, given=shard_keys[0])
 
 
 def _above(key: str) -> Iterator[str]:
@@ -122,7 +123,13 @@ def compare_files(stated: StatedCounts, name: str, listed: Mapping[str, int], fo
 def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
     """Raise Corrupt if an object's size is not the index's."""
     if info.nbytes != nbytes:
-        raise Corrupt(f"{store.url}/{info.key} has {info.nbytes:,} bytes, and its index gives {nbytes:,}")
+        raise Corrupt(
+            f"{store.url}/{info.key} has {info.nbytes:,} bytes, and its index gives {nbytes:,}",
+            what="size",
+            where=f"{store.url}/{info.key}",
+            given=info.nbytes,
+            accepted=nbytes,
+        )
 
 
 def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
@@ -132,15 +139,34 @@ def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
         raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
     table = np.frombuffer(window.read(0, head), "<u4").astype(np.int64)
     if table[0] != n_samples:
-        raise corrupt(window, 0, f"the {noun} has {table[0]} samples, and its index gives {n_samples}")
+        raise corrupt(
+            window,
+            0,
+            f"the {noun} has {table[0]} samples, and its index gives {n_samples}",
+            what=f"samples of the {noun}",
+            given=int(table[0]),
+            accepted=n_samples,
+        )
     offsets = table[1:]
     wrong = np.flatnonzero(np.diff(offsets, prepend=head) < 0)
     if len(wrong):
         at = int(wrong[0])
-        raise corrupt(window, 4 * (at + 1), f"the offset {offsets[at]} lies in front of the one before")
+        raise corrupt(
+            window,
+            4 * (at + 1),
+            f"the offset {offsets[at]} lies in front of the one before",
+            what="offset",
+            given=int(offsets[at]),
+            accepted="an offset behind the one before",
+        )
     if offsets[-1] > window.nbytes:
         raise corrupt(
-            window, head - 4, f"the last sample ends at {offsets[-1]}, and the object at {window.nbytes}"
+            window,
+            head - 4,
+            f"the last sample ends at {offsets[-1]}, and the object at {window.nbytes}",
+            what="end of the last sample",
+            given=int(offsets[-1]),
+            accepted=window.nbytes,
         )
     return offsets
 
@@ -152,10 +178,15 @@ def check_apart(columns: Mapping[str, str], where: str) -> None:
         if column in names:
             raise InvalidSample(
                 f"{where}: the columns {names[column]!r} and {name!r} would both be the metadata column "
-                f"{column!r}; write the dataset again with other names"
+                f"{column!r}; write the dataset again with other names",
+                what=column,
+                where=where,
+                given=[names[column], name],
+                accepted="one column of a name",
             )
         names[column] = name
 
 
-def corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
-    return Corrupt(f"{window.name}, byte {at}: {what}")
+def corrupt(window: ObjectWindow, at: int, problem: str, **fields: object) -> Corrupt:
+    where = f"{window.name}, byte {at}"
+    return Corrupt(f"{where}: {problem}", where=where, **fields)

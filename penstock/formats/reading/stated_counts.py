@@ -58,12 +58,12 @@ class StatedCounts:
         text = f"{what} states {stated:,} {noun}, and {n_there:,} are there"
         if names:
             text += f": {names} missing"
-        self.report(text)
+        self.report(text, what=noun, where=what.removesuffix(","), given=n_there, accepted=stated)
 
-    def report(self, text: str) -> None:
-        """Record what a reader misses. Raises: Corrupt, unless that is allowed."""
+    def report(self, text: str, **fields: object) -> None:
+        """Record what a reader misses. fields: of the error. Raises: Corrupt, unless that is allowed."""
         if not self.is_allowed:
-            raise Corrupt(f"{text}; {WAY_OUT}")
+            raise Corrupt(f"{text}; {WAY_OUT}", **fields)
         self.lacks(text)
         if self._save is not None:
             with self._lock:
@@ -115,7 +115,9 @@ class StatedCounts:
     def refuse(self) -> None:
         """Raise Corrupt if something is missing: it names the first `MOST_NAMED`."""
         if self.n:
-            raise Corrupt(f"{'; '.join(self.lines())}; {WAY_OUT}")
+            with self._lock:
+                missing = [item.key or item.text for item in sorted(self._items)]
+            raise Corrupt(f"{'; '.join(self.lines())}; {WAY_OUT}", what=missing[:MOST_NAMED], given=self.n)
 
     @property
     def n(self) -> int:

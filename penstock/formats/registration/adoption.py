@@ -165,10 +165,11 @@ def _check_readable(versions: Sequence[Version], places: Collection[str]) -> Non
         for unit in units_of(version):
             for row in unit.rows if foreign_place(unit.path) in places else ():
                 if not all(rows.sealed for rows in _index_rows(version, row)):
-                    raise InvalidRuntime(
+                    message = (
                         f"{unit.path} of {version.name} has no checksums to check a copy against: "
                         f"penstock seal {version.name} first"
                     )
+                    raise InvalidRuntime(message, what="checksums", where=f"{unit.path} of {version.name}")
 
 
 def _units(versions: Sequence[Version], places: Collection[str]) -> list[_ShardUnit]:

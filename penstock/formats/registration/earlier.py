@@ -84,12 +84,14 @@ def difference(
         return PlaceDifference(fresh=infos)
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if not objects:
-        raise Conflict(f"the samples of {version.name} were written, not registered; choose another name")
+        message = f"the samples of {version.name} were written, not registered; choose another name"
+        raise Conflict(message, what="samples", where=version.name, given="written", accepted="registered")
     former = parse_json(facts.get("registered", "{}"))
     if former != chosen:
-        raise Conflict(
+        message = (
             f"{version.name} was registered as {former}, which {dict(chosen)} is not; choose another name"
         )
+        raise Conflict(message, what="options", where=version.name, given=dict(chosen), accepted=former)
     known = {one.key: one for one in objects}
     places = {one.place for one in objects}
     elsewhere = frozenset(place for place in places if not is_adopted(version.store, place))
@@ -98,7 +100,10 @@ def difference(
     if not common:
         raise Conflict(
             f"{store.url} has none of the {len(known)} objects of {version.name}, such as {min(known)}: it is another "
-            "place; choose another name"
+            "place; choose another name",
+            what="objects",
+            where=store.url,
+            accepted=f"one of the {len(known)} objects of {version.name}",
         )
     changed = set()
     for key in common:
@@ -145,7 +150,8 @@ def imported_difference(
     if version is None:
         return PlaceDifference(fresh=infos)
     if version.manifest.get("foreign"):
-        raise Conflict(f"the samples of {version.name} were registered, not imported; choose another name")
+        message = f"the samples of {version.name} were registered, not imported; choose another name"
+        raise Conflict(message, what="samples", where=version.name, given="registered", accepted="imported")
     live: dict[str, dict[int, tuple[str, str]]] = {}
     every_token = defaultdict[str, set[str]](set)  # object key -> tokens of all its samples
     live_tokens = defaultdict[str, set[str]](set)  # object key -> tokens of its live samples
@@ -169,9 +175,8 @@ def imported_difference(
         if token_of(store, info) not in tokens:
             changed.add(info.key)
     if not known:
-        raise Conflict(
-            f"no sample of {version.name} was imported from an object that {store.url} has; choose another name"
-        )
+        message = f"no sample of {version.name} was imported from an object that {store.url} has; choose another name"
+        raise Conflict(message, what="objects", where=store.url, accepted=f"an object of {version.name}")
     return PlaceDifference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
         replaced=frozenset(changed),

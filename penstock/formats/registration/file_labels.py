@@ -61,10 +61,13 @@ class LabelOptions:
 
     def __post_init__(self) -> None:
         if self.label_from not in ("", FOLDER, NONE):
-            raise InvalidRuntime(f"--label-from {self.label_from}; accepted: {FOLDER}, {NONE}")
+            message = f"--label-from {self.label_from}; accepted: {FOLDER}, {NONE}"
+            raise InvalidRuntime(message, what="--label-from", given=self.label_from, accepted=[FOLDER, NONE])
         if not self.table and (self.key is not None or self.is_partial):
             raise InvalidRuntime(
-                "--key and --partial-labels of files need --labels, the table that they describe"
+                "--key and --partial-labels of files need --labels, the table that they describe",
+                what="--labels",
+                accepted="the table that --key and --partial-labels describe",
             )
 
     @property
@@ -236,7 +239,11 @@ def _matched(rows: _LabelRows, keys: Sequence[str], is_partial: bool) -> dict[st
         if name in file_of:
             raise InvalidKey(
                 f"{name!r} in {rows.name} is the {form.words} of both {file_of[name]!r} and {key!r}: name files by "
-                "their paths below the source"
+                "their paths below the source",
+                what=form.words,
+                where=rows.name,
+                given=name,
+                accepted=[file_of[name], key],
             )
         file_of[name] = key
         row_of_file[key] = rows.row_of[name]
@@ -244,7 +251,11 @@ def _matched(rows: _LabelRows, keys: Sequence[str], is_partial: bool) -> dict[st
     if unknown and not is_partial:
         raise InvalidKey(
             f"{len(unknown)} of {len(rows.row_of)} rows of {rows.name} are the {form.words} of no file of the source: "
-            f"{_first(unknown)}. Correct them, or pass --partial-labels to ignore them"
+            f"{_first(unknown)}. Correct them, or pass --partial-labels to ignore them",
+            what=form.words,
+            where=rows.name,
+            given=unknown[:20],
+            accepted="files of the source",
         )
     return row_of_file
 
@@ -268,18 +279,20 @@ def labels_of(
     """
     if format != "files":
         if options != NO_LABELS:
-            raise InvalidRuntime(
+            message = (
                 f"--labels and --label-from are for the format files; {format} has columns of its own, and penstock "
                 "annotate joins a table to its samples"
             )
+            raise InvalidRuntime(message, what="--labels", given=format, accepted="files")
         return None
     if not options.gives_labels:
         earlier = _earlier_labels(parent) if parent and options.label_from != NONE else ""
         if earlier and parent:
-            raise Conflict(
+            message = (
                 f"earlier files of {parent.name} have labels ({earlier}), and new ones would have none: pass it again, "
                 f"or --label-from {NONE}"
             )
+            raise Conflict(message, what="labels", where=parent.name, accepted=earlier)
         return None
     columns = parent.manifest["columns"] if parent else {}
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}

@@ -232,7 +232,9 @@ def _find(
         stated.refuse()
     objects = objects._replace(stated=stated)
     if not objects.infos:
-        raise EmptyVersion(f"{listed.why_none(store.url, format)}; nothing was registered")
+        raise EmptyVersion(
+            f"{listed.why_none(store.url, format)}; nothing was registered", what=format, where=store.url
+        )
     objects = objects.reading(columns.without)
     labels = labels_of(format, label_options, objects.infos, parent, columns.without)
     if labels is not None:
@@ -260,9 +262,8 @@ def _publish(
     if objects.members is not None:
         agree(rows, objects.members, parent.manifest["columns"] if parent else {})
     if not rows:
-        raise EmptyVersion(
-            f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
-        )
+        message = f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
+        raise EmptyVersion(message, what="samples", where=store.url, given=len(since.fresh))
     keys = keys_of(rows, since.keys)
     known = parent.manifest["groups"] if parent else {}
     if objects.columns is not None and parent is not None:
@@ -271,10 +272,11 @@ def _publish(
         )
     group_of = groups_of(rows, known)
     if is_adopted(root.store, place):
-        raise Conflict(
+        message = (
             f"these objects of {store.url} were copied into {root.url} for another dataset, and may not all be there: "
             "penstock import makes a copy for this one"
         )
+        raise Conflict(message, what="copies", where=store.url, given=dataset, accepted="another dataset")
     txn = transaction(root, dataset, place, recorded, parent)
     prefix = f"data/{txn}/registered"
     sealed = len({shard.name for shard, one in walked if len(one.crcs)}) if objects.seals else 0

@@ -62,18 +62,20 @@ def live_keys(
     last = max(commits, default=newest)
     for number in range(newest + 1, last + 1):
         if number not in commits:
-            raise Corrupt(
+            message = (
                 f"{name} has no commit {number} behind its checkpoint {max(newest, 0)}, so its live files are not "
                 f"known: fetch the whole log; {advice}"
             )
+            raise Corrupt(message, what=f"commit {number}", where=name)
     for number in range(newest + 1, last + 1):
         reader.read_commit(commits[number])
     keys = {f"{folder}{reader.path_of(path)}" for path in reader.live}
     missing = sorted(keys - set(table_keys))
     if missing:
-        raise Corrupt(
+        message = (
             f"{name} lists {missing[0]} ({len(missing)} such), and it is not there; fetch the table whole"
         )
+        raise Corrupt(message, what=missing[0], where=name, given=len(missing))
     return keys
 
 
@@ -114,13 +116,15 @@ class _DeltaLog:
     def live(self) -> list[str]:
         for path, vector in self._live:
             if vector:
-                raise self._refused(f"rows of {path} are deleted in place (deletion vectors)")
+                message = f"rows of {path} are deleted in place (deletion vectors)"
+                raise self._refused(message, what="deletion vectors", given=path)
         return [path for path, _ in self._live]
 
     def path_of(self, path: str) -> str:
         plain = unquote(path)
         if "://" in plain or plain.startswith(("/", "../")) or "/../" in plain:
-            raise self._refused(f"its file {path} lies elsewhere")
+            message = f"its file {path} lies elsewhere"
+            raise self._refused(message, what="file", given=path, accepted="a file of the table's folder")
         return plain
 
     def read_checkpoint(self, info: ObjectInfo) -> None:
@@ -139,7 +143,10 @@ class _DeltaLog:
                 self._take(parse_json_object(line))
             except (DamagedJson, KeyError, TypeError, AttributeError) as error:
                 raise Corrupt(
-                    f"{self._store.url}/{info.key}, line {number + 1} is no action of a Delta log: {error!r}"
+                    f"{self._store.url}/{info.key}, line {number + 1} is no action of a Delta log: {error!r}",
+                    what=f"line {number + 1}",
+                    where=f"{self._store.url}/{info.key}",
+                    accepted="an action of a Delta log",
                 ) from error
 
     def _lines(self, info: ObjectInfo) -> Iterator[bytes]:
@@ -164,19 +171,24 @@ class _DeltaLog:
         protocol = action.get("protocol")
         if protocol:
             if int(protocol["minReaderVersion"]) > 3:
-                raise self._refused(f"it asks for readers of version {protocol['minReaderVersion']}")
+                message = f"it asks for readers of version {protocol['minReaderVersion']}"
+                raise self._refused(message, what="minReaderVersion", given=protocol["minReaderVersion"])
             if "v2Checkpoint" in (protocol.get("readerFeatures") or ()):
-                raise self._refused("its checkpoints are of the second kind (v2Checkpoint)")
+                raise self._refused(
+                    "its checkpoints are of the second kind (v2Checkpoint)", what="v2Checkpoint"
+                )
         metadata = action.get("metaData")
         if metadata:
             # A checkpoint's row has a list of pairs, a commit's line a mapping.
             configuration = dict(metadata.get("configuration") or {})
             mode = configuration.get("delta.columnMapping.mode", "none")
             if mode != "none":
-                raise self._refused(f"its files have other names of columns (columnMapping.mode={mode})")
+                message = f"its files have other names of columns (columnMapping.mode={mode})"
+                raise self._refused(message, what="columnMapping.mode", given=mode)
 
-    def _refused(self, why: str) -> InvalidStore:
-        return InvalidStore(f"{self._name} is the log of a Delta table, and {why}: {self._advice}")
+    def _refused(self, why: str, **fields: object) -> InvalidStore:
+        message = f"{self._name} is the log of a Delta table, and {why}: {self._advice}"
+        return InvalidStore(message, where=self._name, **fields)
 
 
 def _file_of(action: Mapping[str, Any]) -> File:
@@ -214,7 +226,10 @@ def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[Objec
                 folder = match["folder"]
                 raise InvalidStore(
                     f"{store.url}/{folder} is a table of {name} ({info.key}), whose files also hold rows that were "
-                    f"deleted or replaced: {_EXPORT.format(format=name.lower(), folder=folder)}"
+                    f"deleted or replaced: {_EXPORT.format(format=name.lower(), folder=folder)}",
+                    what=f"table of {name}",
+                    where=f"{store.url}/{folder}",
+                    given=info.key,
                 )
     dead = _removed(store, infos)
     if format == "arrow":  # `hf` reads the state itself

@@ -258,20 +258,19 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
 def names_of(foreign_names: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
     """Return penstock's field name -> foreign name. Raises: InvalidField; InvalidSample."""
     names: dict[str, str] = {}
+    where = f"{info.key}, sample {key!r}"
     for foreign_name in foreign_names:
         escaped = _FORBIDDEN.sub("_", escape_name(foreign_name))
         try:
             name = check_field(escaped)
         except InvalidField as error:
-            raise InvalidField(
-                f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without "
-                f"{foreign_name}"
-            ) from error
+            remedy = f"To register the rest, leave the field out: --without {foreign_name}"
+            raise InvalidField(f"{where}: {error}. {remedy}", what=foreign_name, where=where) from error
         if name in names:
-            raise InvalidSample(
-                f"{info.key}, sample {key!r}: of the fields {sorted(foreign_names)} two would have one name; leave "
-                "one of them out (--without)"
-            )
+            fields = sorted(foreign_names)
+            remedy = "leave one of them out (--without)"
+            message = f"{where}: of the fields {fields} two would have one name; {remedy}"
+            raise InvalidSample(message, what="fields", where=where, given=fields)
         names[name] = foreign_name
     return names
 
@@ -408,7 +407,9 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
                 raise FieldMismatch(
                     f"{rows.objects[0]}, sample {rows.source_keys[0]!r} has no field {missing[0]!r}, which all had "
                     f"that were registered before with {sorted(members[group] & fields)}: register the place under "
-                    "another name"
+                    "another name",
+                    what=missing[0],
+                    where=f"{rows.objects[0]}, sample {rows.source_keys[0]!r}",
                 )
     return group_of
 

@@ -82,6 +82,6 @@ class TakenDown:
 
     def everything(self, what: str) -> Denied:
         """Return the error of a source from which nothing is left. what: its denied objects or samples."""
-        return Denied(
-            f"takedowns deny {what} of {self._url}; nothing was published. penstock takedown ls lists the takedowns"
-        )
+        remedy = "penstock takedown ls lists the takedowns"
+        message = f"takedowns deny {what} of {self._url}; nothing was published. {remedy}"
+        return Denied(message, what="takedowns", given=what, where=self._url)

@@ -131,7 +131,11 @@ def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Byte
     raise InvalidSample(
         f"{where}: the bytes of the field {value.name!r}, of column {value.column.column!r}, are not in the file "
         f"unchanged: leave it out (--without {'cls' if value.name == 'cls' else value.column.column}), or copy the "
-        "table: penstock import arrow"
+        "table: penstock import arrow",
+        what=value.name,
+        where=where,
+        given=value.column.column,
+        accepted="bytes that are in the file unchanged",
     )
 
 
@@ -148,7 +152,10 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
     if place is None:
         raise InvalidStore(
             f"{info.key} is compressed, or of another byte order, so that no value can be read by itself: "
-            "penstock import arrow copies its samples"
+            "penstock import arrow copies its samples",
+            what="values",
+            where=info.key,
+            accepted="values without compression, in this byte order",
         )
     return _Values(*place, (edges - edges[0]).tolist())
 

@@ -41,7 +41,11 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     if tables:
         raise InvalidStore(
             f"{store.url} has a dataset of save_to_disk ({min(split_by_key)}) and Parquet ({tables[0].key}): name the "
-            "folder of one"
+            "folder of one",
+            what="datasets",
+            where=store.url,
+            given=[min(split_by_key), tables[0].key],
+            accepted="one of them",
         )
     saved = [info for info in infos if info.key in split_by_key]
     readable = arrow.batches(store, saved, options)
@@ -73,7 +77,8 @@ def _data_files(store: Store, key: str) -> list[str]:
         if not _are_names(files):
             raise TypeError("a file's name is no name")
     except (DamagedJson, KeyError, TypeError) as error:
-        raise Corrupt(f"{store.url}/{key} is not the state of a dataset: {error!r}") from error
+        message = f"{store.url}/{key} is not the state of a dataset: {error!r}"
+        raise Corrupt(message, where=f"{store.url}/{key}", accepted="the state of a dataset") from error
     return files
 
 
@@ -110,9 +115,10 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
     """Return the Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
     for info in infos:
         if info.key.rpartition("/")[2] == _STATE:
-            raise InvalidStore(
+            message = (
                 f"{store.url} has a dataset of save_to_disk ({info.key}), whose splits are in files of its own: import "
                 "it (penstock import hf), save it with to_parquet, or register a split's files (penstock register "
                 "arrow)"
             )
+            raise InvalidStore(message, what="save_to_disk", where=store.url, given=info.key)
     return objects_with_splits(store, infos, options, split_of)

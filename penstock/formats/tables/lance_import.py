@@ -67,9 +67,9 @@ def _readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *
         names = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
     files, waiting = files_of({keys[0]: keys for keys in names.values()}, here)
     if whole and waiting:
-        raise InvalidStore(
-            f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there; {WAY_OUT}"
-        )
+        first = min(waiting.values())
+        message = f"{store.url}: its newest version has the file {first}, which does not lie there; {WAY_OUT}"
+        raise InvalidStore(message, what=first, where=store.url)
     stated = StatedCounts()
     for key, missing in sorted(waiting.items()):
         stated.lacks(f"{store.url}: the newest version has the file {missing} of the fragment {key}", missing)
@@ -81,9 +81,8 @@ def _readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *
 
 def _opened(store: Store) -> Any:
     if not store.url.startswith(_URLS):
-        raise InvalidStore(
-            f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
-        )
+        message = f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
+        raise InvalidStore(message, where=store.url, accepted="folders, s3://, gs:// and az://")
     with _errors_named(store.url):
         return _lance().dataset(store.url, storage_options=_server(store.url))
 

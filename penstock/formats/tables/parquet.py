@@ -152,7 +152,11 @@ class _TableWalk:
                 raise InvalidSample(
                     f"{self._info.key}, row group {at}: column {column!r} decodes to {size:,} bytes, and a chunk is "
                     f"decoded whole; at most {MOST_CHUNK_BYTES:,} are read in place. Write the table again with fewer "
-                    "rows in a row group, or import it: penstock import"
+                    "rows in a row group, or import it: penstock import",
+                    what=f"column {column!r}",
+                    where=f"{self._info.key}, row group {at}",
+                    given=size,
+                    accepted=MOST_CHUNK_BYTES,
                 )
             first.append(self._starts[-1])
             self._starts.append(self._starts[-1] + size)

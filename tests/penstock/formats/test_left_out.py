@@ -14,6 +14,7 @@ from penstock.upkeep.exclusion import exclude, withdraw
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify
 from tests.mortal_store import PUTS, killed_runs
+from tests.refusals import refusal
 
 BY = {"by": "ann", "reason": "wrong"}
 
@@ -182,7 +183,7 @@ def test_source_of_taken_down_files_only_is_refused(tmp_path, publish):
     with loader.Root(tmp_path / "root") as root:
         root.create()
         root.log.deny((Target(kind="raw", value="a.txt"),), "ticket", "desk")
-        with pytest.raises(Denied, match="takedowns deny the 1 objects of"):
+        with refusal(Denied, what="takedowns", where=f"{tmp_path}/in", given="the 1 objects"):
             publish(root, place)
         assert not objects(root)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import InvalidRuntime
 from penstock.formats.content_digest import _hashed, content_digest
+from tests.refusals import refusal
 
 NUMBERS = itertools.count()
 SAMPLES = {
@@ -108,5 +109,5 @@ def test_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
 
 
 def test_number_of_threads_is_needed(tmp_path) -> None:
-    with pytest.raises(InvalidRuntime, match="--workers 0"):
+    with refusal(InvalidRuntime, what="--workers", given=0, accepted="a number above 0"):
         content_digest(written(tmp_path, SAMPLES), workers=0)

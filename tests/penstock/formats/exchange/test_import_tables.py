@@ -18,6 +18,7 @@ from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.builders.places import arrow, packer, put, table
 from tests.penstock.formats.versions import contents, importing
+from tests.refusals import refusal
 
 JPG, PNG = b"\xff\xd8\xff-a picture-", b"\x89PNG\r\n\x1a\n-another-"
 
@@ -186,7 +187,7 @@ def test_damaged_parquet_is_named(tmp_path):
 def test_mistakes_are_told(tmp_path, cli):
     put(tmp_path / "place/a.jpg", b"1")
     root = loader.Root(tmp_path / "root")
-    with pytest.raises(InvalidRuntime, match="--key is for tables"):
+    with refusal(InvalidRuntime, what="--key", given="files"):
         import_place(root, "files", open_store(tmp_path / "place"), "d", options=ColumnarOptions("id"))
     table(tmp_path / "tables/a.parquet", {"b": [b"1"], "id": [7]})
     place = "parquet", tmp_path / "tables"
@@ -217,7 +218,13 @@ def test_other_classes_under_the_same_numbers_are_refused(tmp_path):
     assert "b.parquet has the classes" in imported(place, root.url, key=None, fields=())[0].failures[0]
     (tmp_path / "place/b.parquet").unlink()
     write("a", ["dog", "horse"])
-    with pytest.raises(Conflict, match=r"class names of d@1 are \['cat', 'dog'\]"):
+    with refusal(
+        Conflict,
+        what="class names",
+        where=f"{tmp_path}/place",
+        given=["dog", "horse"],
+        accepted=["cat", "dog"],
+    ):
         imported(place, root.url, key=None, fields=())
 
 
@@ -284,10 +291,16 @@ def test_hugging_face_layouts_tell_splits(tmp_path):
     assert "which its state.json lists" in done.failures[0]
     table(tmp_path / "saved/x.parquet", columns)
     arrow(tmp_path / "saved/test/data-00000-of-00001.arrow", columns)
-    with pytest.raises(InvalidStore, match="name the folder of one"):
+    with refusal(
+        InvalidStore,
+        what="datasets",
+        where=f"{tmp_path}/saved",
+        given=["test/data-00000-of-00001.arrow", "x.parquet"],
+        accepted="one of them",
+    ):
         imported(("hf", tmp_path / "saved"), tmp_path / "r")
     put(tmp_path / "saved/test/state.json", b'{"_data_files": [{"filename": "../x"}]}')
-    with pytest.raises(Corrupt, match="is not the state of a dataset"):
+    with refusal(Corrupt, where=f"{tmp_path}/saved/test/state.json", accepted="the state of a dataset"):
         imported(("hf", tmp_path / "saved"), tmp_path / "r")
 
 

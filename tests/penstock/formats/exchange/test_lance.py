@@ -11,6 +11,7 @@ from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.versions import contents, importing
+from tests.refusals import refusal
 
 ROWS = 10
 SCHEMA = pa.schema(
@@ -107,6 +108,6 @@ def test_stores_that_lance_does_not_open_are_refused(dataset, tmp_path):
     store.put("_versions/1.manifest", b"x")
     with (
         loader.Root(tmp_path / "root") as root,
-        pytest.raises(InvalidStore, match="Lance opens only folders"),
+        refusal(InvalidStore, where="memory://lance", accepted="folders, s3://, gs:// and az://"),
     ):
         import_place(root, "lance", store, "d")

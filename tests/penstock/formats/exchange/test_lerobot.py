@@ -33,6 +33,7 @@ from tests.penstock.formats.builders.lerobot_files import (
     v30,
     video,
 )
+from tests.refusals import refusal
 
 
 def read(folder, *without):
@@ -301,18 +302,34 @@ def test_losses_are_named_and_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "fault"),
     [
-        ({"txt": b"a"}, "has no field <stream>.npy with its clock"),
-        ({"a.npy": npy(np.ones(2)), "a.ns.npy": npy(np.array([5, 5]))}, "nanoseconds that ascend are needed"),
-        ({"a.npy": npy(np.ones(2)), "a.ns.npy": npy(np.ones(2))}, "its clock is float64"),
+        ({"txt": b"a"}, {"what": "<stream>.npy and <stream>.ns.npy", "where": "d@1"}),
+        (
+            {"a.npy": npy(np.ones(2)), "a.ns.npy": npy(np.array([5, 5]))},
+            {
+                "what": "clock",
+                "where": "sample 'a'",
+                "given": "int64 [2]",
+                "accepted": "int64 nanoseconds that ascend",
+            },
+        ),
+        (
+            {"a.npy": npy(np.ones(2)), "a.ns.npy": npy(np.ones(2))},
+            {
+                "what": "clock",
+                "where": "sample 'a'",
+                "given": "float64 [2]",
+                "accepted": "int64 nanoseconds that ascend",
+            },
+        ),
     ],
 )
-def test_versions_without_rows_are_refused(tmp_path, fields, said):
+def test_versions_without_rows_are_refused(tmp_path, fields, fault):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             writer.add("a", fields)
-        with pytest.raises(InvalidSample, match=said):
+        with refusal(InvalidSample, **fault):
             export(root.open("d"), "lerobot", open_store(tmp_path / "out"), lossy=True)
 
 
@@ -357,30 +374,88 @@ def cut_short(name):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "fault"),
     [
-        (lambda folder: (folder / "meta/info.json").unlink(), "has no meta/info.json"),
-        (lambda folder: put(folder / "meta/info.json", "{"), "info.json"),
-        (change("meta/info.json", fps=float("nan")), "fps nan"),
-        (change("meta/info.json", fps=0), "fps 0"),
-        (change("meta/info.json", fps=1e-300), "fps 1e-300"),
-        (change("meta/info.json", codebase_version="v1.6"), "codebase_version 'v1.6'"),
-        (change("meta/info.json", data_path="../{episode_index:06d}.parquet"), r"leads to '\.\./000000"),
-        (change("meta/info.json", data_path="/etc/passwd"), "inside of the place"),
-        (change("meta/info.json", video_path="{video_key.__class__}.mp4"), "inside of the place"),
-        (change("meta/info.json", data_path="{secret}"), "accepted are episode_chunk"),
-        (change("meta/info.json", features={"a": {"dtype": "float32", "shape": [-3]}}), "shape above 0"),
-        (change("meta/episodes.jsonl", length=-1), "length -1"),
-        (change("meta/episodes.jsonl", episode_index=1), "episode 1 comes twice"),
+        (lambda folder: (folder / "meta/info.json").unlink(), {"what": "meta/info.json"}),
+        (lambda folder: put(folder / "meta/info.json", "{"), {"accepted": "JSON"}),
+        (
+            change("meta/info.json", fps=float("nan")),
+            {"what": "fps", "where": "meta/info.json", "accepted": "0.001 to 1,000,000"},
+        ),
+        (
+            change("meta/info.json", fps=0),
+            {"what": "fps", "where": "meta/info.json", "given": 0, "accepted": "0.001 to 1,000,000"},
+        ),
+        (
+            change("meta/info.json", fps=1e-300),
+            {"what": "fps", "where": "meta/info.json", "given": 1e-300, "accepted": "0.001 to 1,000,000"},
+        ),
+        (
+            change("meta/info.json", codebase_version="v1.6"),
+            {"what": "codebase_version", "given": "v1.6", "accepted": ("v2.0", "v2.1", "v3.0")},
+        ),
+        (
+            change("meta/info.json", data_path="../{episode_index:06d}.parquet"),
+            {
+                "what": "data_path",
+                "where": "meta/info.json",
+                "given": "../{episode_index:06d}.parquet",
+                "accepted": "a path inside of the place",
+            },
+        ),
+        (
+            change("meta/info.json", data_path="/etc/passwd"),
+            {
+                "what": "data_path",
+                "where": "meta/info.json",
+                "given": "/etc/passwd",
+                "accepted": "a path inside of the place",
+            },
+        ),
+        (
+            change("meta/info.json", video_path="{video_key.__class__}.mp4"),
+            {
+                "what": "video_path",
+                "where": "meta/info.json",
+                "given": "{video_key.__class__}.mp4",
+                "accepted": "a path inside of the place",
+            },
+        ),
+        (
+            change("meta/info.json", data_path="{secret}"),
+            {
+                "what": "data_path",
+                "where": "meta/info.json",
+                "given": "{secret}",
+                "accepted": ["episode_chunk", "episode_index"],
+            },
+        ),
+        (
+            change("meta/info.json", features={"a": {"dtype": "float32", "shape": [-3]}}),
+            {
+                "what": "feature a",
+                "where": "meta/info.json",
+                "given": "{'dtype': 'float32', 'shape': [-3]}",
+                "accepted": "dtype and a shape above 0",
+            },
+        ),
+        (
+            change("meta/episodes.jsonl", length=-1),
+            {"what": "length", "where": "meta/", "given": -1, "accepted": "a whole number from 0 on"},
+        ),
+        (
+            change("meta/episodes.jsonl", episode_index=1),
+            {"what": "episode 1", "accepted": "each episode once"},
+        ),
         (
             lambda folder: (folder / "data/chunk-000/episode_000001.parquet").unlink(),
-            "1 objects of its episodes are missing",
+            {"what": "data/chunk-000/episode_000001.parquet", "given": 1},
         ),
     ],
 )
-def test_place_that_is_no_dataset_is_refused(own, spoil, said):
+def test_place_that_is_no_dataset_is_refused(own, spoil, fault):
     spoil(own)
-    with pytest.raises(InvalidStore, match=said):
+    with refusal(InvalidStore, **fault):
         read(own)
 
 
@@ -471,7 +546,12 @@ def test_statistics_of_other_shapes_are_named(own, tmp_path):
     assert "mean" in json.loads(read(own)["episode_000000"].fields["episode.json"])["stats"]["matrix"]
     told = {"observation.state": {"mean": [1.0], "std": [1.0], "count": [5]}}
     change("meta/episodes_stats.jsonl", stats=told)(own)
-    with loader.Root(tmp_path / "root") as root, pytest.raises(InvalidSample, match="not of one shape"):
+    with (
+        loader.Root(tmp_path / "root") as root,
+        refusal(
+            InvalidSample, what="statistics of observation.state", where="episode.json", accepted="one shape"
+        ),
+    ):
         export(version_of(root, own), "lerobot", open_store(tmp_path / "out"))
 
 
@@ -480,7 +560,7 @@ def test_features_that_are_left_out_are_not_read(own):
     found = read(own, f"{CAMERA}.mp4", "note.json")
     assert not {f"{CAMERA}.mp4", "note.json"} & set(found["episode_000001"].fields)
     change("meta/info.json", features={"a": {"dtype": "image", "shape": [3, 2, 2]}})(own)
-    with pytest.raises(InvalidStore, match="--without a"):
+    with refusal(InvalidStore, what="a", given="single images in the rows"):
         read(own)
     assert TASKS[0] == read(own, "a")["episode_000000"].metadata["task"]
 

@@ -45,6 +45,7 @@ from penstock.view.inspect.sample_record import playable, sample_record
 from penstock.view.inspect.version_record import fields_of as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
 from tests.penstock.formats.versions import fields_of, objects
+from tests.refusals import refusal
 
 RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
 
@@ -398,17 +399,23 @@ def test_videos_that_cannot_be_read_where_they_lie_are_refused(own, root, spoil,
 
 
 def test_without_videos_or_of_another_place(own, root, tmp_path):
-    with pytest.raises(InvalidStore, match="has no video that could stay"):
+    with refusal(InvalidStore, what="video", where=f"{tmp_path}/own"):
         registered(root, own, without=[CAMERA])
     registered(root, own)
-    with pytest.raises(Conflict, match="was registered as"):
+    with refusal(
+        Conflict,
+        what="options",
+        where="r@1",
+        given="{'format': 'lerobot', 'without': ['note']}",
+        accepted='{"format":"lerobot","without":[]}',
+    ):
         registered(root, own, without=["note"])
-    with pytest.raises(Conflict, match="has none of the videos"):
+    with refusal(Conflict, what="videos", where=f"{tmp_path}/else", accepted="r@1"):
         registered(root, v21(tmp_path / "else", cameras=[CAMERA]))
     info = json.loads((own / "meta/info.json").read_text())
     del info["features"]["note"]
     (own / "meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(FieldMismatch, match=r"note\.json"):
+    with refusal(FieldMismatch, what="features", where=f"{tmp_path}/own", given=["note.json"]):
         registered(root, own)
 
 

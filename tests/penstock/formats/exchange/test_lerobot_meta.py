@@ -29,6 +29,7 @@ from tests.penstock.formats.builders.lerobot_files import (
     v21,
     v30,
 )
+from tests.refusals import refusal
 
 NAN = float("nan")
 SUBTASKS = "reach", "grasp", "lift"
@@ -177,22 +178,25 @@ def test_texts_are_those_of_the_index_of_pandas(place):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "message"),
+    ("tasks", "fault"),
     [
         (
             {"task_index": [0, 1], "a": ["lift", "put down"], "b": ["a", "b"]},
-            "columns 'task_index', 'a', 'b'; .*'task'",
+            {"what": "columns", "given": "'task_index', 'a', 'b'", "accepted": ["task_index", "task"]},
         ),
         (
             {"task_index": [0, 1], "task": ["lift", None]},
-            "row 1: task_index 1, task None; a whole number and a text",
+            {"what": ["task_index", "task"], "given": [1, None], "accepted": "a whole number and a text"},
         ),
-        ({"task_index": [0, 0], "task": ["lift", "put down"]}, "row 1: task_index 0 comes twice"),
+        (
+            {"task_index": [0, 0], "task": ["lift", "put down"]},
+            {"what": "task_index", "given": 0, "accepted": "one text"},
+        ),
     ],
 )
-def test_tasks_that_name_no_text_are_refused(place, tasks, message):
+def test_tasks_that_name_no_text_are_refused(place, tasks, fault):
     table(place / "meta/tasks.parquet", pa.table(tasks))
-    with pytest.raises(InvalidStore, match=message):
+    with refusal(InvalidStore, **fault):
         samples_in(place)
 
 

@@ -13,6 +13,7 @@ from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.run_export import export
 from tests.penstock.formats.builders.lerobot_files import v21
+from tests.refusals import refusal
 
 STATE = "observation.state"
 
@@ -158,7 +159,7 @@ def test_export_that_an_earlier_release_began_is_refused(root: loader.Root, tmp_
     export(version, "lerobot", target, lossy=True)
     for path in (tmp_path / "out/.penstock/totals").glob("*"):
         path.unlink()
-    with pytest.raises(Conflict, match=r"totals/000000\.parquet, so an earlier release began this export"):
+    with refusal(Conflict, what=".penstock/totals/000000.parquet", where=f"{tmp_path}/out"):
         export(version, "lerobot", target, lossy=True)
 
 

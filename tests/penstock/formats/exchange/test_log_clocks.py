@@ -20,6 +20,7 @@ from penstock.cli import main
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import ImportReport, import_place
 from tests.penstock.formats.versions import contents
+from tests.refusals import refusal
 
 ZERO = 1_760_000_000 * 10**9
 STEP = 10**8
@@ -53,7 +54,7 @@ def imported(folder: Path, kind: str = "mcap", **clocks: str) -> tuple[ImportRep
     return import_place(root, kind, open_store(folder), "log", options=options), root
 
 
-def refusal(folder: Path, kind: str = "mcap", **clocks: str) -> str:
+def import_failure(folder: Path, kind: str = "mcap", **clocks: str) -> str:
     report, _ = imported(folder, kind, **clocks)
     (failure,) = report.failures
     return failure
@@ -86,7 +87,7 @@ UPTIME = 10**7 - ZERO
 
 def test_import_refuses_a_topic_that_stamps_by_its_own_clock(tmp_path: Path) -> None:
     write_log(tmp_path / "in" / "a.mcap", {"/cam": camera(UPTIME), "/cmd": commands()})
-    failure = refusal(tmp_path / "in")
+    failure = import_failure(tmp_path / "in")
     assert "a.mcap, topic /cam, row 0: its header.stamp is off by -1,759,999,999.990 s" in failure
     assert "--clock /cam=log_time" in failure
     assert "--clock log_time" in failure
@@ -117,7 +118,7 @@ def test_chosen_stamps_are_kept_whatever_their_clock(tmp_path: Path) -> None:
     names, own = times(root)
     assert names == {"cam": "header.stamp", "cmd": "log_time"}
     assert (own["cam"][0], own["cmd"][0]) == (0, STEP // 2 - UPTIME)
-    assert "topic /cmd: its stamps were chosen" in refusal(tmp_path / "in", cam="stamp", cmd="stamp")
+    assert "topic /cmd: its stamps were chosen" in import_failure(tmp_path / "in", cam="stamp", cmd="stamp")
 
 
 def test_import_refuses_a_clock_that_is_set_during_the_recording(tmp_path: Path) -> None:
@@ -126,11 +127,13 @@ def test_import_refuses_a_clock_that_is_set_during_the_recording(tmp_path: Path)
     write_log(
         tmp_path / "in" / "a.mcap", {"/cam": early + late, "/lidar": camera(-(10**7)), "/cmd": commands()}
     )
-    failure = refusal(tmp_path / "in")
+    failure = import_failure(tmp_path / "in")
     assert "topic /cam, row 20: its header.stamp is off by +3,600.000 s" in failure
     assert "topic /lidar" not in failure
     write_log(tmp_path / "alone" / "in" / "a.mcap", {"/cam": early + late})
-    assert "topic /cam, row 20: its header.stamp is off by +3,600.001 s" in refusal(tmp_path / "alone" / "in")
+    assert "topic /cam, row 20: its header.stamp is off by +3,600.001 s" in import_failure(
+        tmp_path / "alone" / "in"
+    )
 
 
 def test_topics_with_a_delay_of_seconds_keep_their_stamps(tmp_path: Path) -> None:
@@ -182,13 +185,13 @@ def test_simulation_that_is_faster_than_the_log_time_keeps_its_stamps(tmp_path: 
 def test_simulation_refuses_a_topic_of_the_log_time_or_of_another_simulation(tmp_path: Path) -> None:
     topics = {"/cam": simulated(STEP, 400), "/odometry": simulated(STEP // 2, 800)}
     write_log(tmp_path / "a" / "in" / "a.mcap", {**topics, "/other": simulated(STEP, 400, 60 * 10**9)})
-    failure = refusal(tmp_path / "a" / "in")
+    failure = import_failure(tmp_path / "a" / "in")
     assert (
         "topic /other, row 0: its header.stamp is off by +60.000 s from the header.stamp of /odometry"
         in failure
     )
     write_log(tmp_path / "b" / "in" / "a.mcap", {**topics, "/cmd": commands()})
-    failure = refusal(tmp_path / "b" / "in")
+    failure = import_failure(tmp_path / "b" / "in")
     assert "topic /cam, row 0" in failure
     assert "topic /odometry, row 0" in failure
     assert "log_time, which /cmd follows" in failure
@@ -218,7 +221,9 @@ def test_bags_refuse_a_topic_that_stamps_by_its_own_clock(kind: str, tmp_path: P
             twist = types[TWIST](linear=vector, angular=vector)
             writer.write(points, ZERO + k * STEP, serialize(point, POINT))
             writer.write(twists, ZERO + k * STEP, serialize(twist, TWIST))
-    assert "topic /cam, row 0: its header.stamp is off by -1,759,999,999.000 s" in refusal(folder, "rosbag")
+    assert "topic /cam, row 0: its header.stamp is off by -1,759,999,999.000 s" in import_failure(
+        folder, "rosbag"
+    )
     report, root = imported(folder, "rosbag", cam="log_time")
     assert report.failures == []
     _, own = times(root)
@@ -245,5 +250,5 @@ def test_clock_option_refuses_what_is_no_clock(
 
 def test_clock_option_is_for_logs_only(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    with pytest.raises(InvalidRuntime, match="mcap and rosbag"):
+    with refusal(InvalidRuntime, what="--clock", given="files"):
         imported(tmp_path / "in", "files", cam="stamp")

@@ -30,6 +30,7 @@ from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.builders.places import arrow, put, table
 from tests.penstock.formats.versions import fields_of as fields_by_key
 from tests.penstock.formats.versions import importing
+from tests.refusals import refusal
 
 FINE_NS = 1_700_000_000_000_001_001
 
@@ -209,7 +210,13 @@ def test_views_of_texts_and_bytes_are_texts_and_bytes(tmp_path):
     done, root = imported(tmp_path / "place", tmp_path / "root", "arrow", fields=[("t", "")])
     assert done.failures == []
     assert fields_of(root.open("d")) == [{"b": b"\xff1", "t.txt": b"a"}]
-    with pytest.raises(InvalidSample, match="are not in the file"):
+    with refusal(
+        InvalidSample,
+        what="b",
+        where="a.arrow, row 0",
+        given="b",
+        accepted="bytes that are in the file unchanged",
+    ):
         register(loader.Root(tmp_path / "other"), "arrow", tmp_path / "place", "d")
 
 

@@ -21,6 +21,7 @@ from penstock.formats import litdata as chunks
 from penstock.formats import litdata_index
 from penstock.formats.registration.register import register
 from tests.penstock.formats.builders import litdata_files as files
+from tests.refusals import refusal
 
 
 def walked(folder):
@@ -209,29 +210,31 @@ def test_tokens_are_a_field_that_packing_takes(root, tmp_path):
     index = json.loads((tmp_path / "litdata/index.json").read_text())
     index["chunks"][0]["dim"] += 1
     files.put_index(tmp_path / "litdata", index)
-    with pytest.raises(Corrupt, match=r"byte 0: the chunk has \d+ tokens, and its index gives \d+"):
+    with refusal(
+        Corrupt, what="tokens", where=f"{tmp_path}/litdata/chunk-0-0.bin, byte 0", given=30, accepted=31
+    ):
         register(root, "litdata", tmp_path / "litdata", "other")
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "said"),
+    ("at", "value", "fault"),
     [
-        (0, 3, r"chunk-0-1\.bin, byte 0: the chunk has 3 samples, and its index gives 2"),
-        (4, 3, r"byte 4: the offset 3 lies in front"),
-        (12, 2**31, r"byte 12: the last sample ends at \d+"),
-        (16, 9, r"byte 16: the sample has 26 bytes, and its leaves"),
-        (36, 2**31, r"byte 28: leaf 'm' has 14 bytes, which are no array"),
-        (32, 2**31, r"byte 28: leaf 'm' has 14 bytes, which are no array"),
+        (0, 3, {"what": "samples of the chunk", "given": 3, "accepted": 2}),
+        (4, 3, {"what": "offset", "given": 3, "accepted": "an offset behind the one before"}),
+        (12, 2**31, {"what": "end of the last sample", "given": 2147483648, "accepted": 68}),
+        (16, 9, {"what": "sample", "given": 26, "accepted": 31}),
+        (36, 2**31, {"what": "leaf 'm'", "given": 14, "accepted": "an array"}),
+        (32, 2**31, {"what": "leaf 'm'", "given": 14, "accepted": "an array"}),
     ],
 )
-def test_damage_is_told_with_its_byte(root, tmp_path, at, value, said):
+def test_damage_is_told_with_its_byte(root, tmp_path, at, value, fault):
     matrix = struct.pack("<III", 4, 1, 2) + b"ab"
     files.samples(tmp_path / "l", {"raw": "bytes", "m": "numpy"}, *[[[b"abcd", matrix]] * 2] * 2)
     path = tmp_path / "l/chunk-0-1.bin"
     data = bytearray(path.read_bytes())
     data[at : at + 4] = np.uint32(value).tobytes()
     path.write_bytes(data)
-    with pytest.raises(Corrupt, match=said):
+    with refusal(Corrupt, **fault):
         register(root, "litdata", tmp_path / "l", "docs")
     assert root.datasets() == []
 
@@ -261,36 +264,72 @@ def test_damaged_index_is_told(name, value, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "fault"),
     [
-        ({"compression": "zstd"}, InvalidStore, r"index\.json: its chunks are compressed \('zstd'\)"),
-        ({"ipc_compression": "zstd"}, InvalidStore, r"compressed \('zstd'\)"),
-        ({"encryption": {"algorithm": "fernet"}}, InvalidStore, "its chunks are encrypted"),
+        (
+            {"compression": "zstd"},
+            InvalidStore,
+            {"what": "compression", "given": "zstd", "accepted": "chunks without compression"},
+        ),
+        (
+            {"ipc_compression": "zstd"},
+            InvalidStore,
+            {"what": "compression", "given": "zstd", "accepted": "chunks without compression"},
+        ),
+        (
+            {"encryption": {"algorithm": "fernet"}},
+            InvalidStore,
+            {"what": "encryption", "accepted": "chunks without encryption"},
+        ),
         (
             {"item_loader": "ParquetLoader"},
             InvalidStore,
-            "'ParquetLoader'; accepted.*penstock import parquet",
+            {"what": "item_loader", "given": "ParquetLoader", "accepted": ["PyTreeLoader", "TokensLoader"]},
         ),
-        ({"item_loader": "TemporalArrayLoader"}, InvalidStore, "accepted: PyTreeLoader and TokensLoader"),
+        (
+            {"item_loader": "TemporalArrayLoader"},
+            InvalidStore,
+            {
+                "what": "item_loader",
+                "given": "TemporalArrayLoader",
+                "accepted": ["PyTreeLoader", "TokensLoader"],
+            },
+        ),
         (
             {"data_format": ["int", "mine:2"]},
             InvalidStore,
-            "leaf 'text' has the encoding 'mine:2'.*accepted: audio",
+            {"what": "text", "given": "mine:2"},
         ),
-        ({"data_format": ["int"]}, Corrupt, r"the leaves \['n', 'text'\]"),
-        ({"data_format": ["int", "no_header_tensor:99"]}, Corrupt, "no index of LitData"),
-        ({"data_format": ["int", "pickle"]}, InvalidField, r"never unpickled.*--without text\.pickle"),
-        ({"data_format": ["int", "graph"]}, InvalidField, r"--without text\.graph\.pickle"),
-        ({"data_format": ["int", "file:pt"]}, InvalidField, r"--without text\.pt"),
-        ({"data_format": ["int", "bool"]}, InvalidSample, "sample 0 has only numbers and JSON"),
-        ({"data_spec": json.dumps([2, {}])}, Corrupt, "the protocol 2"),
+        ({"data_format": ["int"]}, Corrupt, {"accepted": "an index of LitData"}),
+        ({"data_format": ["int", "no_header_tensor:99"]}, Corrupt, {"accepted": "an index of LitData"}),
+        (
+            {"data_format": ["int", "pickle"]},
+            InvalidField,
+            {"what": "text.pickle", "where": "chunk-0-0.bin, sample '0'"},
+        ),
+        (
+            {"data_format": ["int", "graph"]},
+            InvalidField,
+            {"what": "text.graph.pickle", "where": "chunk-0-0.bin, sample '0'"},
+        ),
+        (
+            {"data_format": ["int", "file:pt"]},
+            InvalidField,
+            {"what": "text.pt", "where": "chunk-0-0.bin, sample '0'"},
+        ),
+        (
+            {"data_format": ["int", "bool"]},
+            InvalidSample,
+            {"what": "sample 0", "accepted": "a value that could be a field"},
+        ),
+        ({"data_spec": json.dumps([2, {}])}, Corrupt, {"accepted": "an index of LitData"}),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(root, tmp_path, change, error, said):
+def test_what_cannot_be_read_is_refused_by_name(root, tmp_path, change, error, fault):
     index = files.samples(tmp_path / "l", {"n": "int", "text": "str"}, [[bytes(8), b"x"]] * 2)
     index["config"].update(change)
     files.put_index(tmp_path / "l", index)
-    with pytest.raises(error, match=said):
+    with refusal(error, **fault):
         register(root, "litdata", tmp_path / "l", "docs")
 
 
@@ -300,20 +339,33 @@ def test_places_of_others_are_told(root, tmp_path):
     with pytest.raises(EmptyVersion):
         register(root, "litdata", tmp_path / "b", "b")
     files.put_index(tmp_path / "b", {"shards": []})
-    with pytest.raises(InvalidStore, match="penstock register mds"):
+    with refusal(
+        InvalidStore, where=f"{tmp_path}/b/index.json", given="shards of MDS", accepted="chunks of LitData"
+    ):
         register(root, "litdata", tmp_path / "b", "b")
     index["chunks"][0]["filename"] = "no.bin"
     files.put_index(tmp_path / "a/train", index)
-    with pytest.raises(Corrupt, match=r"no\.bin of 17 bytes, and it is not there"):
+    with refusal(Corrupt, what=["no.bin"], given=1):
         register(root, "litdata", tmp_path / "a/train", "a")
     rows = [{"a b": 1, "a-b": 2, "text": "x"}]
     files.fill(tmp_path / "c", {"text": "str"}, (1, files.table_chunk(rows)))
-    with pytest.raises(InvalidSample, match="both be the metadata column 'a_b'"):
+    with refusal(
+        InvalidSample,
+        what="a_b",
+        where=f"{tmp_path}/c/chunk-0-0.bin",
+        given=["a b", "a-b"],
+        accepted="one column of a name",
+    ):
         register(root, "litdata", tmp_path / "c", "c")
     files.fill(
         tmp_path / "d", {"text": "str"}, (9, files.table_chunk([{"text": "x" * 999}] * 9, compression="zstd"))
     )
-    with pytest.raises(InvalidStore, match="its table is compressed"):
+    with refusal(
+        InvalidStore,
+        what="compression",
+        where=f"{tmp_path}/d/chunk-0-0.bin",
+        accepted="chunks without compression",
+    ):
         register(root, "litdata", tmp_path / "d", "d")
 
 

@@ -12,6 +12,7 @@ from loader.storage import open_store
 from penstock.formats import mds as mds
 from penstock.formats.registration.register import register
 from tests.penstock.formats.builders import mds_files as files
+from tests.refusals import refusal
 
 
 def walked(folder):
@@ -135,22 +136,22 @@ def test_training_reads_tokens_where_they_lie(root, three):
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "said"),
+    ("at", "value", "fault"),
     [
-        (0, 8, r"shard.00001.mds, byte 0: the shard has 8 samples, and its index gives 7"),
-        (4, 3, r"byte 4: the offset 3 lies in front"),
-        (12, 2**31, r"byte 16: the offset \d+ lies in front"),
-        (32, 1, r"byte 32: the offset 1 lies in front"),
-        (60, 4 + (200 << 8), r"byte 60: column 'tokens' has 8 bytes, which are no array"),
-        (38, 2**32 - 1, "the shard|the sample|column|an array"),
+        (0, 8, {"what": "samples of the shard", "given": 8, "accepted": 7}),
+        (4, 3, {"what": "offset", "given": 3, "accepted": "an offset behind the one before"}),
+        (12, 2**31, {"what": "offset", "given": 134, "accepted": "an offset behind the one before"}),
+        (32, 1, {"what": "offset", "given": 1, "accepted": "an offset behind the one before"}),
+        (60, 4 + (200 << 8), {"what": "column 'tokens'", "given": 8, "accepted": "an array"}),
+        (38, 2**32 - 1, {"what": "sample", "given": 30, "accepted": 4294967307}),
     ],
 )
-def test_damage_is_told_with_its_byte(root, three, at, value, said):
+def test_damage_is_told_with_its_byte(root, three, at, value, fault):
     path = three / "shard.00001.mds"
     data = bytearray(path.read_bytes())
     data[at : at + 4] = np.uint32(value).tobytes()
     path.write_bytes(data)
-    with pytest.raises(Corrupt, match=said) as caught:
+    with refusal(Corrupt, **fault) as caught:
         register(root, "mds", three, "docs")
     assert "shard.00001.mds, byte " in str(caught.value)
     assert root.datasets() == []
@@ -176,7 +177,7 @@ def test_damaged_index_is_told(name, value, tmp_path_factory):
     )
     index["shards"][0][name] = value
     files.put_index(folder, index)
-    with pytest.raises((Corrupt, InvalidSample), match=r"index\.json|byte 0: the shard"):
+    with refusal((Corrupt, InvalidSample), what="shards[0]", accepted="MDS, version 2"):
         walked(folder)
 
 
@@ -214,11 +215,22 @@ def test_what_cannot_be_read_is_refused_by_name(root, tmp_path, change, error, s
 
 def test_columns_that_would_be_lost_are_told(root, tmp_path):
     files.fill(tmp_path / "a", {"n": "int"}, [{"n": bytes(8)}])
-    with pytest.raises(InvalidSample, match="only numbers"):
+    with refusal(
+        InvalidSample,
+        what="columns",
+        where=f"{tmp_path}/a/shard.00000.mds",
+        accepted="a column that could be a field",
+    ):
         register(root, "mds", tmp_path / "a", "a")
     row = {"a b": bytes(8), "a-b": bytes(8), "text": b""}
     files.fill(tmp_path / "b", {"a b": "int", "a-b": "int", "text": "str"}, [row])
-    with pytest.raises(InvalidSample, match="both be the metadata column 'a_b'"):
+    with refusal(
+        InvalidSample,
+        what="a_b",
+        where=f"{tmp_path}/b/shard.00000.mds",
+        given=["a b", "a-b"],
+        accepted="one column of a name",
+    ):
         register(root, "mds", tmp_path / "b", "b")
     (tmp_path / "d").mkdir()
     with pytest.raises(EmptyVersion):

@@ -35,6 +35,7 @@ from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify
+from tests.refusals import refusal
 
 HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"")
 SEVERAL = {"workers": 2}, {"workers": 2, "executor": "processes"}
@@ -138,7 +139,7 @@ def test_other_options_are_another_place(root, place):
         for one in (version, other)
     )
     assert mine.isdisjoint(theirs)
-    with pytest.raises(Conflict, match="was registered as"):
+    with refusal(Conflict, what="options", where="t@1"):
         register(root, "parquet", place, "t", key="id")
 
 
@@ -232,12 +233,12 @@ def test_bad_rows_are_named_as_by_an_import(root, tmp_path, columns, how, error,
 
 
 def test_what_cannot_be_registered_is_told(root, place, monkeypatch):
-    with pytest.raises(InvalidRuntime, match="are for tables"):
+    with refusal(InvalidRuntime, what="--key and --field", given="files", accepted="tables"):
         register(root, "files", place, "t", key="id")
-    with pytest.raises(InvalidStore, match="accepted: arrow, energon, files, hf"):
+    with refusal(InvalidStore, what="format", given="csv"):
         register(root, "csv", place, "t")
     (place / "state.json").write_text("{}")
-    with pytest.raises(InvalidStore, match="save_to_disk"):
+    with refusal(InvalidStore, what="save_to_disk", given="state.json"):
         register(root, "hf", place, "t")
     (place / "state.json").unlink()
     pq.write_table(pa.table({"b": [b"x", b"y"], "n": [7, 7]}), place / "0.parquet")
@@ -245,9 +246,7 @@ def test_what_cannot_be_registered_is_told(root, place, monkeypatch):
         register(root, "parquet", place, "u", key="n")
     put(place / "0.parquet", 0, 40)
     monkeypatch.setattr("penstock.formats.tables.parquet.MOST_CHUNK_BYTES", 10)
-    with pytest.raises(
-        InvalidSample, match=r"row group 0: column 'image' decodes to .*fewer rows in a row group"
-    ):
+    with refusal(InvalidSample, what="column 'image'", where="0.parquet, row group 0", given=61, accepted=10):
         registered(root, place)
 
 

@@ -11,6 +11,7 @@ from loader.errors import Corrupt, InvalidSample
 from penstock.formats.archives import tar_headers
 from penstock.formats.archives.tar_headers import members
 from tests.penstock.formats.builders import tars
+from tests.refusals import refusal
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -53,27 +54,84 @@ def special(kind, name="link.jpg"):
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"),
+    ("kind", "fault"),
     [
-        (tarfile.SYMTYPE, "a symbolic link"),
-        (tarfile.LNKTYPE, "a hard link"),
-        (tarfile.FIFOTYPE, "a FIFO"),
-        (tarfile.CHRTYPE, "a character device"),
-        (b"S", "a sparse file"),
-        (b"M", "another volume"),
-        (b"Q", "of type b'Q'"),
+        (
+            tarfile.SYMTYPE,
+            {
+                "what": "link.jpg",
+                "where": "a.tar, byte 1024",
+                "given": "a symbolic link",
+                "accepted": "regular files",
+            },
+        ),
+        (
+            tarfile.LNKTYPE,
+            {
+                "what": "link.jpg",
+                "where": "a.tar, byte 1024",
+                "given": "a hard link",
+                "accepted": "regular files",
+            },
+        ),
+        (
+            tarfile.FIFOTYPE,
+            {"what": "link.jpg", "where": "a.tar, byte 1024", "given": "a FIFO", "accepted": "regular files"},
+        ),
+        (
+            tarfile.CHRTYPE,
+            {
+                "what": "link.jpg",
+                "where": "a.tar, byte 1024",
+                "given": "a character device",
+                "accepted": "regular files",
+            },
+        ),
+        (
+            b"S",
+            {
+                "what": "link.jpg",
+                "where": "a.tar, byte 1024",
+                "given": "a sparse file",
+                "accepted": "regular files",
+            },
+        ),
+        (
+            b"M",
+            {
+                "what": "link.jpg",
+                "where": "a.tar, byte 1024",
+                "given": "a part of a file that began in another volume",
+                "accepted": "regular files",
+            },
+        ),
+        (
+            b"Q",
+            {
+                "what": "link.jpg",
+                "where": "a.tar, byte 1024",
+                "given": "of type b'Q'",
+                "accepted": "regular files",
+            },
+        ),
     ],
 )
-def test_what_is_no_regular_file_is_named_with_its_byte(kind, what):
+def test_what_is_no_regular_file_is_named_with_its_byte(kind, fault):
     data = tars.tar_bytes([("a.jpg", b"1234"), special(kind)])
-    with pytest.raises(InvalidSample, match=rf"^a.tar, byte 1024: member 'link.jpg' is .*{what}"):
+    with refusal(InvalidSample, **fault):
         walked(data)
 
 
 def test_sparse_file_of_a_pax_header_is_named():
     info = tarfile.TarInfo("big.npy")
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "big.npy"}
-    with pytest.raises(InvalidSample, match=r"big\.npy' is a sparse file"):
+    with refusal(
+        InvalidSample,
+        what="big.npy",
+        where="a.tar, byte 1024",
+        given="a sparse file",
+        accepted="regular files",
+    ):
         walked(tars.tar_bytes([info], tarfile.PAX_FORMAT))
 
 
@@ -96,9 +154,7 @@ def test_names_that_are_no_utf8_and_binary_sizes_are_read():
     large = tarfile.TarInfo("large.bin")
     large.size = 9 * 2**30
     header = large.tobuf(tarfile.GNU_FORMAT)
-    with pytest.raises(
-        Corrupt, match=r"byte 0: member 'large\.bin' has 9,663,676,416 bytes, and the object ends after 0"
-    ):
+    with refusal(Corrupt, what="large.bin", where="a.tar, byte 0", given=0, accepted=9663676416):
         walked(header)
 
 
@@ -106,30 +162,30 @@ def test_names_that_are_no_utf8_and_binary_sizes_are_read():
 def test_damaged_header_is_named(byte):
     data = bytearray(tars.tar_bytes([("a.txt", b"1"), ("b.txt", b"2")]))
     data[1024 + byte] ^= 0x15
-    with pytest.raises(Corrupt, match=r"a\.tar, byte 1024: the header there is damaged"):
+    with refusal(Corrupt, what="header", where="a.tar, byte 1024", accepted="a tar header with its checksum"):
         walked(bytes(data))
 
 
 def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named():
-    with pytest.raises(Corrupt, match="byte 0: it is no tar archive"):
+    with refusal(Corrupt, what="header", where="a.tar, byte 0", accepted="a tar header with its checksum"):
         walked(b"PK\x03\x04" + bytes(2000))
     one = tars.tar_bytes([("a.txt", b"1")])
-    with pytest.raises(
-        Corrupt, match=f"byte 1024: the archive ends there, and the object goes on at byte {len(one)}"
+    with refusal(
+        Corrupt, what="end", where="a.tar, byte 1024", given=10240, accepted="no data behind the end"
     ):
         walked(one + one)
-    with pytest.raises(Corrupt, match="byte 0: the archive is cut"):
+    with refusal(Corrupt, what="end", where="a.tar, byte 0", given=0, accepted="two blocks of zeros"):
         walked(b"")
     damaged = bytearray(tars.tar_bytes([("x" * 200 + ".txt", b"1")], tarfile.PAX_FORMAT))
     damaged[512] = ord("9")
-    with pytest.raises(Corrupt, match="byte 0: the pax header there is damaged"):
+    with refusal(Corrupt, what="pax header", where="a.tar, byte 0"):
         walked(bytes(damaged))
 
 
 def test_size_that_no_header_has_room_for_is_no_memory():
     info = tarfile.TarInfo("L")
     info.type, info.size = b"L", 2**33
-    with pytest.raises(Corrupt, match="an extended header there has 8,589,934,592 bytes"):
+    with refusal(Corrupt, what="extended header", where="a.tar, byte 0", given=8589934592, accepted=1048576):
         walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
 
 

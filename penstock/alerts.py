@@ -96,7 +96,9 @@ def _is_address(url: str) -> bool:
 
 def _deliver(alert: Alert, channel: AlertChannel) -> Iterator[str]:
     if channel.kind == "log":
-        about = f" [{alert.dataset}]" if alert.dataset else ""
+        about = ""
+        if alert.dataset:
+            about = f" [{alert.dataset}]"
         _log.log(_LEVELS[alert.severity], "%s%s: %s (%s)", alert.name, about, alert.what, alert.handbook)
         return
     body = json.dumps(_slack(alert) if channel.kind == "slack" else _plain(alert)).encode()

@@ -72,7 +72,9 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
-        verdicts = f"verdicts exist for {shortened(known)}" if known else "the gate has judged no batch"
+        verdicts = "the gate has judged no batch"
+        if known:
+            verdicts = f"verdicts exist for {shortened(known)}"
         datasets = ", ".join(root.datasets()) or "none"
         earlier = "".join(f". {sentence}" for sentence in stops_before_the_gate(root, dataset, batch))
         raise InvalidRuntime(

@@ -120,7 +120,9 @@ class _BenchRun:
             batches.seek(start)
             next(batches)
             self.before = batches.metrics()
-            what = f"{batches.workers} workers" if batches.workers else "each stage"
+            what = "each stage"
+            if batches.workers:
+                what = f"{batches.workers} workers"
             begun = time.perf_counter()
             self._batches = 0
             self._samples = 0.0

@@ -125,7 +125,9 @@ def foreign_loader() -> str | None:
     places = list(spec.submodule_search_locations or ()) if spec else []
     if any(os.path.isfile(os.path.join(place, "dataset", "root.py")) for place in places):
         return None
-    origin = (spec.origin or ", ".join(places)) if spec else "nothing"
+    origin = "nothing"
+    if spec:
+        origin = spec.origin or ", ".join(places)
     return f"`import loader` gives {origin}, which is not penstock's; rename that file or folder, or run elsewhere"
 
 

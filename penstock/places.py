@@ -104,7 +104,9 @@ def _location(store: Store) -> tuple[str, str]:
         return scheme, f"{rest.rstrip('/')}/"
     bucket, prefix = bucket_and_prefix(url)
     container = bucket.partition("@")[0]  # Azure: container@account
-    below = f"{prefix}/" if prefix else ""
+    below = ""
+    if prefix:
+        below = f"{prefix}/"
     return _server(own, scheme), f"{container}/{below}"
 
 

@@ -23,7 +23,9 @@ def progress(
         yield from items
         return
     if total is None:
-        total = len(items) if isinstance(items, Sized) else 0
+        total = 0
+        if isinstance(items, Sized):
+            total = len(items)
     elif callable(total):
         total = total()
     start = time.monotonic()
@@ -35,8 +37,12 @@ def progress(
         now = time.monotonic()
         if now - shown > 0.1 or done >= total:
             shown = now
-            share = min(done / total, 1.0) if total else 1.0
-            remaining_s = (now - start) * (1 - share) / share if share else 0.0
+            share = 1.0
+            if total:
+                share = min(done / total, 1.0)
+            remaining_s = 0.0
+            if share:
+                remaining_s = (now - start) * (1 - share) / share
             bar = "#" * int(WIDTH * share) + "-" * (WIDTH - int(WIDTH * share))
             print(
                 f"\r{what} [{bar}] {share:4.0%} {remaining_s:5.0f} s left ",

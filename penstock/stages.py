@@ -99,7 +99,9 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
     number = after
     if number is None:
         newest = current_record(store, record.dataset, record.stage, record.partition)
-        number = newest.r if newest else 0
+        number = 0
+        if newest:
+            number = newest.r
     written = replace(record, nonce=secrets.token_hex(8), at_us=time.time_ns() // 1000)
     while True:
         number += 1
@@ -107,7 +109,9 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
         try:
             store.put_if_absent(written.path, _to_json(written))
         except AlreadyExists:
-            first = None if after is None else find_record(store, written.path)
+            first = None
+            if after is not None:
+                first = find_record(store, written.path)
             if first is not None and first.fingerprint == record.fingerprint:
                 return first
             continue
@@ -118,7 +122,9 @@ def current_record(store: Store, dataset: str, stage: str, partition: str) -> St
     """Return the highest-numbered record, or None. Raises: Corrupt."""
     names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
     number = max((int(match[1]) for name in names if (match := _NAME.search(name))), default=0)
-    record = find_record(store, record_path(dataset, stage, partition, number)) if number else None
+    record = None
+    if number:
+        record = find_record(store, record_path(dataset, stage, partition, number))
     while later := find_record(
         store, record_path(dataset, stage, partition, number + 1)
     ):  # a listing may lag behind

@@ -187,7 +187,9 @@ def _columns(version: Version, scanned: SampleScan) -> Iterator[CardColumn]:
 
 def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
     if licences.unknown:
-        what = "any of the samples" if licences.unknown == n else f"{licences.unknown:,} of {n:,} samples"
+        what = "any of the samples"
+        if licences.unknown != n:
+            what = f"{licences.unknown:,} of {n:,} samples"
         yield (
             f"The licence of {what} is unknown. You may not be allowed to use them or pass them on: find out, or "
             "leave them out."
@@ -219,7 +221,9 @@ def _unknown(columns: Mapping[str, Any], kinds: tuple[CardKind, ...], past: Hist
         yield "Where the samples came from is not recorded: they name no raw objects."
     for kind in kinds:
         if kind.modality in ("video", "audio") and kind.without_seconds:
-            which = "any" if kind.without_seconds == kind.samples else f"{kind.without_seconds:,}"
+            which = "any"
+            if kind.without_seconds != kind.samples:
+                which = f"{kind.without_seconds:,}"
             yield f"The length of {which} of the {kind.samples:,} {kind.name} samples is not recorded (`duration_s`)."
         if kind.modality in ("image", "video") and not kind.short_sides:
             yield f"The size of the {kind.name} samples is not recorded (`width_px`, `height_px`)."

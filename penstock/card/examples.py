@@ -90,7 +90,9 @@ def example_of(
     text = ""
     trouble = ""
     try:
-        packets = f"{media}{SUFFIX}" if media and is_run(media) and f"{media}{SUFFIX}" in fields else None
+        packets = None
+        if media and is_run(media) and f"{media}{SUFFIX}" in fields:
+            packets = f"{media}{SUFFIX}"
         address = find([field for field in (media, packets, caption) if field])
         read = _read(store, address)
         if caption in read:

@@ -120,7 +120,9 @@ def audio_picture(field: str, data: bytes) -> EncodedImage:
     sink = io.BytesIO()
     drawn.save(sink, "PNG", optimize=True)
     seconds = samples.shape[1] / rate_hz
-    shown = f", the first {SOUND_S:.0f} s shown" if seconds > SOUND_S else ""
+    shown = ""
+    if seconds > SOUND_S:
+        shown = f", the first {SOUND_S:.0f} s shown"
     alt = f"waveform and spectrogram, {seconds:.1f} s at {rate_hz} Hz{shown}"
     return EncodedImage(
         data=sink.getvalue(), media_type="image/png", width_px=width, height_px=height, alt=alt

@@ -172,7 +172,9 @@ def _of_kind(kind: CardKind) -> Iterator[Bars]:
         yield _of_counts(f"Languages of {kind.name} samples", kind.languages, n)
     if kind.short_sides:
         commonest = ", ".join(f"{name} ({count:,})" for name, count in kind.sizes.counts[:3])
-        note = f"Commonest sizes in px: {commonest}." if commonest else ""
+        note = ""
+        if commonest:
+            note = f"Commonest sizes in px: {commonest}."
         yield _of_classes(f"Resolution of {kind.name} samples, shorter side in px", kind.short_sides, n, note)
     if kind.aspects:
         note = "Width to height, the nearest of the usual ratios."
@@ -190,7 +192,9 @@ def _of_counts(title: str, counts: Counts, total: int) -> Bars:
     rows = counts.counts
     if counts.n_others:
         rows = (*rows, (f"{counts.n_others:,} others", counts.others))
-    note = "" if counts.complete else f"{counts.known:,} samples have too many different values to list."
+    note = ""
+    if not counts.complete:
+        note = f"{counts.known:,} samples have too many different values to list."
     return _bars(title, rows, counts.unknown, total, note)
 
 
@@ -236,13 +240,19 @@ def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
     rows = []
     for kind in card.kinds:
         cells = [_of_split(kind, name) for name in splits]
-        together = length(sum(kind.seconds.values())) if kind.seconds else ""
-        objects = "unknown" if kind.raw_objects is None else f"{kind.raw_objects:,}"
+        together = ""
+        if kind.seconds:
+            together = length(sum(kind.seconds.values()))
+        objects = "unknown"
+        if kind.raw_objects is not None:
+            objects = f"{kind.raw_objects:,}"
         rows.append(
             [kind.name, *cells, f"{kind.samples:,}", share(kind.samples, card.samples), objects, together]
         )
     if len(card.kinds) > 1:
-        objects = "unknown" if card.raw_objects is None else f"{card.raw_objects:,}"
+        objects = "unknown"
+        if card.raw_objects is not None:
+            objects = f"{card.raw_objects:,}"
         totals = [f"{n:,}" for n in card.splits.values()]
         rows.append(["all", *totals, f"{card.samples:,}", "100 %", objects, ""])
     return header, rows

@@ -68,7 +68,9 @@ class RawObjects:
             matches = pc.extract_regex(batch.column("raw_key"), _FOLDER)
             self._folders.add(pc.struct_field(matches, "folder"))
         if "raw_uri" in names:
-            keys = batch.column("raw_key") if "raw_key" in names else None
+            keys = None
+            if "raw_key" in names:
+                keys = batch.column("raw_key")
             self._sources.add(_sources(batch.column("raw_uri"), keys))
 
     def distinct(self, kind: int | None = None) -> int | None:

@@ -307,7 +307,9 @@ def _named(names: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> list[di
 def _example(example: Example) -> dict[str, Any]:
     shown: dict[str, Any] = _json(example)
     del shown["picture"]
-    digest = hashlib.sha256(example.picture).hexdigest() if example.picture else None
+    digest = None
+    if example.picture:
+        digest = hashlib.sha256(example.picture).hexdigest()
     return shown | {"picture_sha256": digest, "picture_nbytes": len(example.picture)}
 
 

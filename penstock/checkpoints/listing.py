@@ -110,11 +110,9 @@ def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], commi
         try:
             checkpoint = read(store, run, step)
             wrong = [one for one in checkpoint.objects if sizes.get(checkpoint.key(one)) != one.nbytes]
-            problem = (
-                f"{len(wrong)} of {len(checkpoint.objects)} objects are missing or of another size"
-                if wrong
-                else ""
-            )
+            problem = ""
+            if wrong:
+                problem = f"{len(wrong)} of {len(checkpoint.objects)} objects are missing or of another size"
         except (Corrupt, FormatTooNew) as error:
             problem = str(error)
     return ListedStep(

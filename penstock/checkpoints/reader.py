@@ -140,7 +140,9 @@ class CheckpointReader(StorageReader):
         )
         unread = sorted(stored - requested)
         if unread and not self._partial:
-            more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
+            more = ""
+            if len(unread) > _SHOWN:
+                more = f" and {len(unread) - _SHOWN} more"
             raise CheckpointMismatch(
                 f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to fill lacks; an "
                 "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; pass "
@@ -206,7 +208,9 @@ class CheckpointReader(StorageReader):
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
         for request, read in zip(requests, reads, strict=True):
             block = request.block
-            data = None if read is request.memory else read
+            data = None
+            if read is not request.memory:
+                data = read
             if not _is_intact(block, read):
                 data = self._reads.get_range(key, *block.span).data
                 if not _is_intact(block, data):
@@ -278,7 +282,9 @@ def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTar
     out = []
     for block in sorted(part, key=lambda item: item.span.offset):
         is_value = block.item.type == LoadItemType.BYTE_IO
-        target = None if is_value else planner.resolve_tensor(block.item).detach()
+        target = None
+        if not is_value:
+            target = planner.resolve_tensor(block.item).detach()
         out.append(_ReadTarget(block, target, None if target is None else _memory(block, target)))
     return out
 

@@ -278,13 +278,17 @@ class _Waiter:
             )
 
     def _last_words(self, block: int | None) -> str:
-        text = self._folder.log(block) if block is not None else ""
+        text = ""
+        if block is not None:
+            text = self._folder.log(block)
         if not text:
             with suppress(EngineUnreachable):
                 text = self._engine.logs(self._folder.attempt_name(self.attempt), 0)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         nodes = sorted({one.node for one in self._folder.starts(block)}) if block is not None else []
-        where = f" on {', '.join(nodes)}" if nodes else ""
+        where = ""
+        if nodes:
+            where = f" on {', '.join(nodes)}"
         if lines:
             return f"its last words{where}: {' | '.join(lines[-3:])}"
         return f"nothing was written{where}"

@@ -139,7 +139,11 @@ _STATES = {
 def words_of_attempt(attempt: int, status: AttemptStatus) -> str:
     """Return an attempt's state: 'attempt 1 waits as Slurm job 12 in partition long; runners: 4 wait'."""
     counts = [f"{n} {what}" for n, what in ((status.running, "run"), (status.waiting, "wait")) if n]
-    runners = f"runners: {', '.join(counts)}" if counts else ""
-    place = f" as {status.place}" if status.place else ""
+    runners = ""
+    if counts:
+        runners = f"runners: {', '.join(counts)}"
+    place = ""
+    if status.place:
+        place = f" as {status.place}"
     words = [f"attempt {attempt} {_STATES[status.state]}{place}", runners, status.reason]
     return "; ".join(filter(None, words))

@@ -114,7 +114,9 @@ class LockedProcesses:
         try:
             with self.open(name, "lock") as lock:
                 text = lock.read(PID_BYTES)
-                number = int(text) if text.isascii() and text.isdigit() else 0
+                number = 0
+                if text.isascii() and text.isdigit():
+                    number = int(text)
                 if number and has_open(number, os.fstat(lock.fileno())):
                     return number
                 return None

@@ -107,7 +107,9 @@ class Runner:
             try:
                 while not self._stop_requested.is_set():
                     with lock:
-                        block = None if self._is_stopped() else next(waiting, None)
+                        block = None
+                        if not self._is_stopped():
+                            block = next(waiting, None)
                     if block is None:
                         return
                     if not self.block(block):
@@ -150,7 +152,9 @@ class Runner:
     @contextmanager
     def _turn(self, *, exclusive: bool) -> Iterator[None]:
         """Wait for a turn. exclusive: run no other block meanwhile, as this one may kill the runner."""
-        n = BLOCKS_AT_ONCE if exclusive else 1
+        n = 1
+        if exclusive:
+            n = BLOCKS_AT_ONCE
         with self._next_turn:
             for _ in range(n):
                 self._turns.acquire()

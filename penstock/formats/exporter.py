@@ -165,7 +165,9 @@ def select(
         members = members & term_members(version, term)
     if not members.any() or not fields:
         which = where if term is None else f"in the slice {term.name}, and {where or 'live'}"
-        why = f"no sample of it is {which}" if fields else "every field of it is left out"
+        why = "every field of it is left out"
+        if fields:
+            why = f"no sample of it is {which}"
         raise EmptyVersion(f"nothing of {version.name} is to be exported: {why}")
     columns = {name: kind for name, kind in columns.items() if name not in without}
     frame = _frame(version, columns)

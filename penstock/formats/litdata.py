@@ -123,7 +123,9 @@ def _restored(sample: ForeignSample, window: ObjectWindow, exported: Exported) -
 
 def _absent(window: ObjectWindow, at: ByteRange) -> list[str]:
     try:
-        names = parse_json(window.read(*at)) if at.nbytes <= COLUMN_BYTES else None
+        names = None
+        if at.nbytes <= COLUMN_BYTES:
+            names = parse_json(window.read(*at))
         if type(names) is list and all(type(name) is str for name in names):
             return names
         raise DamagedJson("it is no list of names")
@@ -397,7 +399,9 @@ def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
     is_text = encoding in _TEXTS.values()
-    item = 1 if is_text or encoding == "bytes" else int(name[-1])
+    item = 1
+    if not (is_text or encoding == "bytes"):
+        item = int(name[-1])
     data = checked_value(sample, name, "LitData", is_text=is_text, item=item)
     return _document(data) if encoding == "json" else data
 

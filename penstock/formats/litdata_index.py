@@ -223,7 +223,9 @@ def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Le
     elif kind in EXTENSIONS:
         field = field_name(name, detail or EXTENSIONS[kind])
     elif kind in WORDS:
-        last = "graph.pickle" if detail == "pickle" else WORDS[kind]
+        last = "graph.pickle"
+        if detail != "pickle":
+            last = WORDS[kind]
         field = field_name(name, last)
     else:
         known = sorted({*NUMBERS, *_FLAT, *DTYPES, *WORDS, *EXTENSIONS, JSON})

@@ -139,7 +139,9 @@ def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[i
 def _number(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> int | float | bool:
     if at.nbytes != size_of(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
-    dtype = "?" if leaf.word == "bool" else f"<{leaf.word}"
+    dtype = "?"
+    if leaf.word != "bool":
+        dtype = f"<{leaf.word}"
     number: int | float | bool = np.frombuffer(window.read(*at), dtype)[0].item()
     return number
 

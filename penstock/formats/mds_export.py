@@ -95,7 +95,9 @@ def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
     is_array = encoding not in ("str", "json", "bytes")
-    item = int(name[-1]) if is_array else 1
+    item = 1
+    if is_array:
+        item = int(name[-1])
     data = checked_value(sample, name, "MDS", is_text=encoding in ("str", "json"), item=item)
     if not is_array:
         return data

@@ -328,7 +328,9 @@ class _Import:
             readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
-        before = class_names_of(self.parent) if self.parent else None
+        before = None
+        if self.parent:
+            before = class_names_of(self.parent)
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
                 f"class names of {self.parent.name if self.parent else ''} are {before}, and {self.store.url} has "

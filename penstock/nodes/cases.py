@@ -243,7 +243,9 @@ def drains(known: Sequence[Case], now_us: int, own: Collection[int] = ()) -> lis
     """
     results = []
     for case in known:
-        late_us = 0 if case.number in own else CLOCKS_US
+        late_us = 0
+        if case.number not in own:
+            late_us = CLOCKS_US
         if not case.is_pending or case.opened_us + late_us > now_us - DRAIN_EVERY_US:
             at_us = (case.drained_us or case.opened_us) + late_us
             results.append(Drain(node=case.node, drained_us=at_us, returned_us=case.returned_us))

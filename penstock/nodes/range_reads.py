@@ -101,7 +101,9 @@ def read_ranges(
     if ranges:
         with DaemonPool(at_once, "penstock-ranges") as pool:
             list(pool.map(read, range(at_once)))
-    error = errors[-1] if errors else ""
+    error = ""
+    if errors:
+        error = errors[-1]
     return RangeReads(crcs=crcs, first_s=first_s, failed=len(errors), error=error)
 
 

@@ -338,7 +338,9 @@ class _RunReader:
         for number, (begun_us, first) in sorted(self._begun.items()):
             span = _span_of(begun_us, accounted)
             last, last_us = self._ends.get(number, ("", 0))
-            ended_us = self._begun[number + 1][0] if number + 1 in self._begun else None
+            ended_us = None
+            if number + 1 in self._begun:
+                ended_us = self._begun[number + 1][0]
             if span is not None and span.ended_us is not None:
                 ended_us = span.ended_us
             elif last in LAST_EVENTS:

@@ -82,7 +82,9 @@ def _judged(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
             )
     if wrong:
         return CheckStatus.FAILED, f"{len(wrong)} of {len(places)} ranges came wrong: {wrong[0]}"
-    median_s = statistics.median(took_s) if took_s else 0.0
+    median_s = 0.0
+    if took_s:
+        median_s = statistics.median(took_s)
     text = f"{len(places)} ranges are right, median read {median_s * 1e3:.0f} ms"
     if damaged:
         return (

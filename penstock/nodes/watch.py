@@ -228,7 +228,9 @@ class NodeWatch:
 
     def _is_clean(self, result: NodeReview, node: str, number: int, states: dict[str, NodeState]) -> bool:
         is_slow = self._book.sign(number) == "slow reads"
-        healthy = _healthy((), states, result.suspects) if is_slow else None
+        healthy = None
+        if is_slow:
+            healthy = _healthy((), states, result.suspects)
         try:
             return self._prover.is_clean(node, self._book.faults(number), healthy)
         except InvalidCluster:
@@ -300,7 +302,9 @@ def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> in
     state = _state(control, node)
     number = case_number(state.reason)
     if state.in_service or number is None:
-        words = "in service" if state.in_service else f"out of service, and not by penstock: {state.reason}"
+        words = "in service"
+        if not state.in_service:
+            words = f"out of service, and not by penstock: {state.reason}"
         raise Conflict(
             f"{node} is {words}; penstock returns only nodes whose reason begins with 'penstock q-'"
         )

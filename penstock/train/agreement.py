@@ -131,7 +131,9 @@ class Agreement:
         if step_s is None or self._calls >= self._every:
             now_s = perf_counter()
             # The median follows steps that become long after half of its steps only.
-            pace_s = max(self._step_s, (now_s - self._begun_s) / self._calls) if self._step_s else 0.0
+            pace_s = 0.0
+            if self._step_s:
+                pace_s = max(self._step_s, (now_s - self._begun_s) / self._calls)
             self._calls = 0
             self._begun_s = now_s
             self._collective.reduce([*values(), -_exchanged_every(pace_s)])

@@ -71,7 +71,9 @@ class DatasetBatches:
             if batch is None:
                 return
             batch.wait_s = perf_counter() - asked_s  # a worker of a DataLoader waits beside the training
-            busy_s = None if delivered_s is None else asked_s - delivered_s
+            busy_s = None
+            if delivered_s is not None:
+                busy_s = asked_s - delivered_s
             self._count(batch, busy_s)
             self.step = batch.step + 1
             delivered_s = perf_counter()

@@ -249,7 +249,9 @@ class RunFolder:
 
     def events(self, attempt: int | None = None) -> list[Event]:
         """Return the events in order: of one start, or of all. Raises: Corrupt."""
-        start = "" if attempt is None else f"{attempt:06d}-"
+        start = ""
+        if attempt is not None:
+            start = f"{attempt:06d}-"
         numbered = (
             ((int(match[1]), int(match[2])), info)
             for info in self.store.list(self.key(f"events/{start}"))
@@ -278,7 +280,9 @@ class RunFolder:
 
     def window_keys(self, attempt: int | None = None) -> list["WindowKey"]:
         """Return the keys of windows in order: of one start, or of all. Costs a listing of them."""
-        start = "" if attempt is None else f"{attempt:06d}-"
+        start = ""
+        if attempt is not None:
+            start = f"{attempt:06d}-"
         return window_keys(self.store.list(self.key(f"windows/{start}")))
 
     def window_sums(self, keys: Sequence["WindowKey"] | None = None) -> list[WindowSum]:

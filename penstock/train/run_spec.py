@@ -161,7 +161,9 @@ def _checked(where: str, name: str, value: Any) -> Any:
             raise wrong(f"a whole number, {_LEAST[name]} or more")
         return value
     if name == "nodes":
-        match = _NODES.fullmatch(str(value)) if type(value) in (int, str) else None
+        match = None
+        if type(value) in (int, str):
+            match = _NODES.fullmatch(str(value))
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise wrong('a whole number, 1 or more, or a range such as "6-8"')
         return str(value)

@@ -64,7 +64,9 @@ def start_requests(plan: Plan, ranks: int, checkpoint: marker.Checkpoint | None 
 
     Raises: InvalidRuntime for more ranks than slots of the batch; Corrupt; StoreError.
     """
-    step = 0 if checkpoint is None else checkpoint.step
+    step = 0
+    if checkpoint is not None:
+        step = checkpoint.step
     first = [
         _first_batch(plan, step, rank, ranks) for rank in range(0, ranks, max(1, -(-ranks // LOOKED_AT)))
     ]

@@ -178,7 +178,9 @@ def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDAr
     if not waiting.any() or 2 * waiting.sum() > len(rows):
         return np.zeros(len(rows), bool)
     stage = max(MAKING, key=lambda name: windows[f"{name}_s"][rows[waiting]].sum())
-    column = "slow_read_s" if stage == "fetch" else f"{stage}_s"
+    column = "slow_read_s"
+    if stage != "fetch":
+        column = f"{stage}_s"
     cost_s = windows[column][rows]
     limit_s = SLOWER * np.median(cost_s[~waiting])
     return np.asarray(waiting & (cost_s > limit_s))

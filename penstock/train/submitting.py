@@ -105,7 +105,9 @@ class RunSummary:
         """State of a run that does not wait, with the reason of its last failure."""
         if not self.failure:
             return f"does not wait, {self.status.state}"
-        words = "begins again" if self.status.state == "running" else f"does not wait, {self.status.state}"
+        words = "begins again"
+        if self.status.state != "running":
+            words = f"does not wait, {self.status.state}"
         return f"{words}; {self.failure}"
 
     def to_json(self) -> dict[str, Any]:

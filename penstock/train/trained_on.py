@@ -46,7 +46,9 @@ class TrainedRun:
         """Return the run as one line."""
         if self.error:
             return f"{self.run}: unknown ({self.error})"
-        saved = f"checkpoints {_numbers(self.checkpoints)}" if self.checkpoints else "no checkpoint"
+        saved = "no checkpoint"
+        if self.checkpoints:
+            saved = f"checkpoints {_numbers(self.checkpoints)}"
         return f"{self.run}: {self.samples} samples, {len(self.steps)} steps: {_numbers(self.steps)}; {saved}"
 
 

@@ -134,7 +134,9 @@ class Windows:
         self._finish()
 
     def _finish(self) -> None:
-        rows = None if self._collective is None else self._collective.result()
+        rows = None
+        if self._collective is not None:
+            rows = self._collective.result()
         if rows is not None and self._put is not None:
             self._put(rows.numpy().tobytes())
 

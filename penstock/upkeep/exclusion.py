@@ -262,7 +262,9 @@ def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Ex
 
 
 def _named(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    more = ""
+    if len(keys) > _SHOWN:
+        more = f" and {len(keys) - _SHOWN} more"
     return ", ".join(map(repr, keys[:_SHOWN])) + more
 
 

@@ -187,7 +187,9 @@ class _Repair:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
         read = next((one for one in _changed(before.data) if _sha256(one) == entry.prev), None)
         if of_before == before.data and (of_entry == entry.data or (of_entry is None and read is not None)):
-            what = "other bytes" if read is None else _difference(before.data, read)
+            what = "other bytes"
+            if read is not None:
+                what = _difference(before.data, read)
             return (
                 before.data,
                 f"entry {entry.n} was written after {what}; the mirror has entry {before.n} as it is stored",

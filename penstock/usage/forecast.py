@@ -126,7 +126,9 @@ def outlook(
     day = _day(until_us, by_line)
     earliest_day = _day(until_us, by_band)
     body |= {"full_in_week_of": day, "full_at_the_earliest": earliest_day}
-    full = f"in the week of {day}" if day else "not in 10 years"
+    full = "not in 10 years"
+    if day:
+        full = f"in the week of {day}"
     text += f"; passes {limit:,.1f} {unit} {full}"
     if earliest_day:
         text += f", at the earliest {earliest_day}"

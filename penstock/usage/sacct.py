@@ -226,7 +226,9 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
             raise ValueError(f"Submit, Start, End = {fields['Submit']}, {fields['Start']}, {fields['End']}")
         node_list, (asked, kind) = fields["NodeList"], _gpus(fields["ReqTRES"])
         gpus, kind = (asked, kind) if begun_us is None else _gpus(fields["AllocTRES"])
-        minutes = _whole(fields, "TimelimitRaw") if fields["TimelimitRaw"].isdigit() else 0
+        minutes = 0
+        if fields["TimelimitRaw"].isdigit():
+            minutes = _whole(fields, "TimelimitRaw")
         return AccountedJob(
             job_id=fields["JobID"],
             name=fields["JobName"],

@@ -96,7 +96,9 @@ def ls(arguments: Namespace) -> Answer:
             rows.append((status.address, "down", "", "", "", "", status.error))
             continue
         answers = status.hits + status.misses
-        share = f"{status.hits / answers:.0%}" if answers else ""
+        share = ""
+        if answers:
+            share = f"{status.hits / answers:.0%}"
         rows.append(
             (
                 status.address,

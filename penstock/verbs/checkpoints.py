@@ -134,7 +134,9 @@ def set_aside(arguments: Namespace) -> Answer:
     store = loader.Root(arguments.root).store
     aside = set_step_aside(store, run, step, by=user_name(), reason=arguments.reason)
     newest = max(steps(store, run), default=None)
-    goes_on = "begins at step 0" if newest is None else f"goes on at step {newest}"
+    goes_on = "begins at step 0"
+    if newest is not None:
+        goes_on = f"goes on at step {newest}"
     text = f"{run}@{step} was set aside with {size(aside.nbytes)}, which stay: a start of {run} {goes_on}"
     return {"run": run, "step": step, "nbytes": aside.nbytes, "newest": newest}, text, 0
 

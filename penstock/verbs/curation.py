@@ -229,7 +229,9 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
         for one in body
     ]
     table = Table(form=EXCLUDE_FORM, header=("key", "excluded (UTC)     ", "", "by", "reason"), rows=rows)
-    name = None if newest is None else newest.name
+    name = None
+    if newest is not None:
+        name = newest.name
     exclusions = {"dataset": dataset, "newest": name, "exclusions": body}
     return exclusions, [table] if rows else f"{dataset} has no exclusions", 0
 

@@ -119,7 +119,9 @@ def run_register(arguments: Namespace) -> Answer:
         "notes": list(done.notes),
         "missing_parts": list(done.missing_parts),
     }
-    skipped = f", {done.taken_down} taken down and skipped" if done.taken_down else ""
+    skipped = ""
+    if done.taken_down:
+        skipped = f", {done.taken_down} taken down and skipped"
     what, stay = ("episodes", "videos") if arguments.format == LEROBOT else ("objects", "bytes")
     lines = [
         f"{version.name}  {version.id}",

@@ -198,7 +198,9 @@ def ls_lease(arguments: Namespace) -> Answer:
     for row in body:
         age = row["beat_age_s"]
         silent = row["silent_s"]
-        seen = "" if age is None else f"last beat {length(float(str(age)))} ago, "
+        seen = ""
+        if age is not None:
+            seen = f"last beat {length(float(str(age)))} ago, "
         if silent is None:
             seen += "not seen by a collector yet"
         else:

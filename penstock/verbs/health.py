@@ -66,7 +66,9 @@ def run_verify(arguments: Namespace) -> Answer:
     how = (
         "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
     )
-    of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
+    of = ""
+    if report.shards < report.of_shards:
+        of = f" of {report.of_shards}"
     if report.unverified_nbytes:
         how += f"; {size(report.unverified_nbytes)} have no known checksum: read, not verified"
     summary = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
@@ -109,7 +111,9 @@ def run_repair(arguments: Namespace) -> Answer:
     from ..upkeep.repair import apply_repair, plan_repair
 
     store = loader.Root(arguments.root).alone.store
-    mirror = open_store(arguments.mirror) if arguments.mirror else None
+    mirror = None
+    if arguments.mirror:
+        mirror = open_store(arguments.mirror)
     steps = plan_repair(store, by=arguments.by, mirror=mirror, believe=arguments.believe)
     lines = [f"{step.key}: {step.why}" for step in steps]
     if not steps:

@@ -226,7 +226,9 @@ def _folder(arguments: Namespace) -> "JobFolder":
     store = loader.Root(arguments.root).store
     ids = [one for one in job_ids(store) if one.startswith(arguments.id)]
     if len(ids) != 1:
-        what = f"{len(ids)} jobs whose ids begin with it" if ids else "no such job"
+        what = "no such job"
+        if ids:
+            what = f"{len(ids)} jobs whose ids begin with it"
         raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
     return JobFolder(store, ids[0])
 

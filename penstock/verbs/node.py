@@ -83,7 +83,9 @@ def suspects(arguments: Namespace) -> Answer:
     now_us = utc_us()
     check_root_or_records(root.store, "runs")
     cluster = cluster_of(arguments)
-    spans = None if cluster is None else launcher_of(root.url, cluster).spans
+    spans = None
+    if cluster is not None:
+        spans = launcher_of(root.url, cluster).spans
     signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))
     named = suspects_of(signs, now_us, settled_us(CaseBook(root.store).read()))
     rows = [(one.node, one.sign, one.text) for one in named]

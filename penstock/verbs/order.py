@@ -259,7 +259,9 @@ def _slice_words(term: Mapping[str, Any]) -> str:
 
 
 def _words(name: str, source: Mapping[str, Any]) -> str:
-    where = f" where {source['where']}" if source["where"] else ""
+    where = ""
+    if source["where"]:
+        where = f" where {source['where']}"
     for words in source["slices"]:
         where += f" {words}"
     return f"{name}: {source['version']}{where}"

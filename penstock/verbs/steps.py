@@ -170,7 +170,9 @@ def _explained(replay: "loader.Replay", **part: Any) -> "list[Explanation]":
 
 def _untrained(training: "Training", step: int) -> dict[str, str]:
     """Return {"untrained": why}; empty for a recorded step, and for a plan, which records no steps."""
-    why = "" if training.trail is None else training.untrained(step)
+    why = ""
+    if training.trail is not None:
+        why = training.untrained(step)
     return {"untrained": why} if why else {}
 
 
@@ -272,7 +274,9 @@ def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
             return [arguments.source]
         return []
 
-    checkpoints = None if arguments.checkpoints is None else loader.Root(arguments.checkpoints)
+    checkpoints = None
+    if arguments.checkpoints is not None:
+        checkpoints = loader.Root(arguments.checkpoints)
     runs = trained_on(root, sources, [arguments.key], checkpoints)
     if known and arguments.source not in known:
         raise InvalidRuntime(

@@ -156,7 +156,9 @@ def run(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.delete_raw and not raw_below:
         raise InvalidRuntime(_which_place(root))
-    checkpoints = None if arguments.checkpoints is None else loader.Root(arguments.checkpoints)
+    checkpoints = None
+    if arguments.checkpoints is not None:
+        checkpoints = loader.Root(arguments.checkpoints)
 
     def trained(dataset: str, keys: Collection[str]) -> list[dict[str, Any]]:
         return [run.to_json() for run in trained_on(root, of_dataset(dataset), keys, checkpoints)]
@@ -194,7 +196,9 @@ def _which_place(root: "loader.Root") -> str:
     from ..denied.sources import landings
 
     places = sorted({place for dataset in all_datasets(root) for place in landings(root.store, dataset)})
-    known = f"; the batches under this root name {', '.join(places)}" if places else ""
+    known = ""
+    if places:
+        known = f"; the batches under this root name {', '.join(places)}"
     return f"--delete-raw deletes only below places that you name: add --raw-below PLACE{known}"
 
 

@@ -86,7 +86,9 @@ def _summary(root: "loader.Root", run: str) -> Row:
             "ranks": steps["rank"].n_unique(),
         }
     differ = trail.differing
-    problem = f"{len(differ)} steps have two different records, the first is {differ[0]}" if differ else ""
+    problem = ""
+    if differ:
+        problem = f"{len(differ)} steps have two different records, the first is {differ[0]}"
     plans = list(dict.fromkeys(one.plan for one in trail.starts if one.plan))
     if any(not one.plan for one in trail.starts):
         try:
@@ -280,7 +282,9 @@ def against(arguments: Namespace) -> Answer:
             rows.append((differing.slot, *samples))
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
         if comparison.n_slots > len(rows):
-            listed = f"; --json lists {len(comparison.slots)}" if len(comparison.slots) > len(rows) else ""
+            listed = ""
+            if len(comparison.slots) > len(rows):
+                listed = f"; --json lists {len(comparison.slots)}"
             text.append(f"and {counted(comparison.n_slots - len(rows), 'more slot')}{listed}")
     replayed = origin_of(arguments.other) == arguments.run
     equal = comparison.compared and comparison.step < 0 and not (replayed and notes.n_differing)

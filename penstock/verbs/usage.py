@@ -191,7 +191,9 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
     if installed is None and cluster is not None and cluster.engine == "slurm":
         installed = installed_gpus(_answer(cluster))
     weeks = weekly_gpu_hours(record.starts, since_us, until_us)
-    limit = None if not installed else installed * 7 * 24 * FULL
+    limit = None
+    if installed:
+        limit = installed * 7 * 24 * FULL
     body, text = outlook("GPU-hours", weeks, limit, until_us, "h")
     body |= {"installed": installed, "problems": list(record.problems)}
     return body, [text, *map(line_text, record.problems)], int(bool(record.problems))
@@ -205,7 +207,9 @@ def _stored(arguments: Namespace, until_us: int) -> Answer:
     root = loader.Root(arguments.root)
     stored = stored_bytes(root.store, root.state)
     if arguments.forecast:
-        limit = parse_size(arguments.installed) * FULL / 2**30 if arguments.installed else None
+        limit = None
+        if arguments.installed:
+            limit = parse_size(arguments.installed) * FULL / 2**30
         gib = [nbytes / 2**30 for nbytes in stored.weekly(until_us)]
         body, text = outlook("stored bytes", gib, limit, until_us, "GiB")
         return body, text, 0

@@ -338,7 +338,9 @@ def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
     command, _, comment = _command(error, arguments).partition("  #")
     if not command or " ".join(command.split()[:2]) in str(error):
         return None
-    root = f" --root {shlex.quote(arguments.root)}" if arguments.root else ""
+    root = ""
+    if arguments.root:
+        root = f" --root {shlex.quote(arguments.root)}"
     return f"{command}{root}" + (f"  #{comment}" if comment else "")
 
 

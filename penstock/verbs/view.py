@@ -183,7 +183,9 @@ def run_tui(arguments: Namespace) -> Answer:
 
     root = loader.Root(arguments.root)
     metrics = metrics_of(root, arguments.where, arguments.metrics)
-    raw = RawSource(root, arguments.raw) if arguments.raw else None
+    raw = None
+    if arguments.raw:
+        raw = RawSource(root, arguments.raw)
     data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics, raw=raw)
     try:
         app = ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures)

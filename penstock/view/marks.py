@@ -263,7 +263,9 @@ def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list
         by_column.setdefault(mark.field, []).append(mark)
     out = []
     for group in by_column.values():
-        more = f" (and {counted(len(group) - 1, 'more slot')})" if len(group) > 1 else ""
+        more = ""
+        if len(group) > 1:
+            more = f" (and {counted(len(group) - 1, 'more slot')})"
         slots = tuple(slot for mark in group for slot in mark.slots)
         out.append(replace(group[0], text=group[0].text + more, slots=slots))
     return out

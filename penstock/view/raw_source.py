@@ -105,5 +105,7 @@ def raw_object(
             data = source.read(uri)
     except PenstockError as error:
         return RawObjectRecord(uri=uri, reason=str(error))
-    picture = kind_of(data, facts).thumbnail(data, facts, edge) if edge else None
+    picture = None
+    if edge:
+        picture = kind_of(data, facts).thumbnail(data, facts, edge)
     return RawObjectRecord(uri=uri, nbytes=nbytes, shown=shown_value(field, data, facts), picture=picture)

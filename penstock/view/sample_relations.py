@@ -127,7 +127,9 @@ class RunSearch:
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
         """Return the function `held_steps` of every run, `own` first, then the newest."""
-        name = own.name if own is not None else None
+        name = None
+        if own is not None:
+            name = own.name
         others = [one for one in self._opened if one.name != name]
         own_results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
         results = held_steps(others, dataset, key, ordinal)

@@ -118,7 +118,9 @@ def sample_names(plan: "loader.Plan", source: str, ordinals: Ordinals) -> Iterat
     """Yield key, version and ordinal of a source's samples, as in `PlannedSample`."""
     view = plan.sources[source].view
     version = version_of(plan, source)
-    name = "" if version is None else version.name
+    name = ""
+    if version is not None:
+        name = version.name
     keys = view.keys(ordinals) if len(ordinals) else []
     for key, ordinal in zip(keys, view_ordinals(view, ordinals).tolist(), strict=True):
         yield {"key": key, "version": name, "ordinal": ordinal}
@@ -251,7 +253,9 @@ def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[st
             facts = facts_of(sample, field, None)
             media = kind_of(value, facts).detail(value, facts)
             for i, item in enumerate(media):
-                number = f"-{i:03d}" if len(media) > 1 else ""
+                number = ""
+                if len(media) > 1:
+                    number = f"-{i:03d}"
                 written.append(Path(f"{stem}{number}.{_ENDINGS.get(item.type, 'bin')}"))
                 written[-1].write_bytes(item.data)
             written.append(_save_value(stem, value))

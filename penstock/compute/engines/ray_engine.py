@@ -92,7 +92,9 @@ class RayEngine:
         counts = self._counts(job.get("job_id") or "")
         running = counts.get("RUNNING", 0)
         waiting = sum(n for state, n in counts.items() if state.startswith(("PENDING", "SUBMITTED")))
-        reason = self._free(waiting) if waiting or not running else ""
+        reason = ""
+        if waiting or not running:
+            reason = self._free(waiting)
         if state == "waiting":
             reason = str(job.get("message") or reason)
         return AttemptStatus(
@@ -155,7 +157,9 @@ class RayEngine:
         return f"{free}: {', '.join(there)} are in use"
 
     def _asked(self, method: str, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_authorization()}
         request = urllib.request.Request(self._address + path, data, headers, method=method)
         try:

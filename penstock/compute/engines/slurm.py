@@ -105,7 +105,9 @@ class Elements:
     @property
     def place(self) -> str:
         """Human-readable location: 'Slurm job 12 in partition long'."""
-        more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
+        more = ""
+        if len(self.jobs) > 1:
+            more = f" and {len(self.jobs) - 1} more"
         if self.jobs:
             return f"Slurm job {self.jobs[0]}{more}"
         return ""

@@ -170,7 +170,9 @@ def _limits(
         limit, _ = _value(text)
         if limit is None or not _is_meant(name, what):
             continue
-        used = int(float(used_text)) if used_text else None
+        used = None
+        if used_text:
+            used = int(float(used_text))
         if minutes:
             resource = f"{name} minutes"
             asked = 0
@@ -201,7 +203,9 @@ def _value(text: str) -> tuple[int | None, int | None]:
     match = re.fullmatch(r"([0-9]+)[A-Z]?(?:\(([0-9]+)\))?", text)
     if match is None:
         return None, None
-    used = int(match[2]) if match[2] else None
+    used = None
+    if match[2]:
+        used = int(match[2])
     return int(match[1]), used
 
 

@@ -83,7 +83,9 @@ class Compute(Protocol):
 
 def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
     """Return each unit's time limit, in s. Raises: InvalidRuntime."""
-    each = list(timeout_s) if isinstance(timeout_s, list | tuple) else None
+    each = None
+    if isinstance(timeout_s, list | tuple):
+        each = list(timeout_s)
     if each is not None and len(each) != n_units:
         raise InvalidRuntime(f"{len(each)} timeouts for {n_units} units; give one for all, or one of each")
     for limit_s in [timeout_s] if each is None else each:

@@ -353,7 +353,9 @@ class Pool:
 
     @contextmanager
     def _turn(self, task: MapTask, *, alone: bool) -> Iterator[Mapping[str, str]]:
-        workers = self._n_workers if alone else 1
+        workers = 1
+        if alone:
+            workers = self._n_workers
         with self._changed:
             self._want_alone += alone
             self._changed.wait_for(lambda: task.stopped or self._is_turn(task, alone))

@@ -229,7 +229,10 @@ def described(error: BaseException) -> tuple[str, str]:
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
     if len(headline) > _HEADLINE_CHARS:
         headline = headline[: _HEADLINE_CHARS - 4] + " ..."
-    trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is the engine's
+    # the first frame is the engine's
+    trace = None
+    if error.__traceback__:
+        trace = error.__traceback__.tb_next
     tail = "".join(traceback.format_tb(trace))[-_TRACE_CHARS:].rstrip()
     return _failure_code(error), f"{headline}\n{tail}".rstrip()
 

@@ -47,7 +47,9 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
         index = index_of(store, objects[INDEX], len(meta.counts))
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
     exported = exported_at(store, infos, "energon")
-    members = None if exported else JsonMembers()
+    members = None
+    if not exported:
+        members = JsonMembers()
     stated = StatedCounts()
     for key in meta.counts:
         if key not in objects:

@@ -57,7 +57,9 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
-    members = None if exported else JsonMembers()
+    members = None
+    if not exported:
+        members = JsonMembers()
     return FoundObjects(
         [info for info in infos if info.key.lower().endswith(".tar")],
         partial(samples, store, exported, Neighbours(), FieldNames(), members=members),
@@ -124,7 +126,9 @@ def samples(
 
 
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
-    key_and_field = named(names[0]) if names else None
+    key_and_field = None
+    if names:
+        key_and_field = named(names[0])
     if key_and_field is None:
         return None
     first, ending = key_and_field[0], f".{key_and_field[1]}"
@@ -210,7 +214,9 @@ def _grouped(
     fields_of: dict[str, dict[str, ByteRange]] = {}
     restored: dict[str, SampleColumns] = {}
     starts = list[int]()
-    member_of = metadata_member(exported.fields) if exported else None
+    member_of = None
+    if exported:
+        member_of = metadata_member(exported.fields)
     for member in walked:
         starts.append(member.offset)
         if (key_and_field := named(member.name)) is None:
@@ -290,7 +296,9 @@ def _samples(
     store: Store, members: JsonMembers, field_names: FieldNames, run: ImportRun
 ) -> Iterator[ReadSample]:
     match = _PACKED_NAME.search(run.info.key.lower())
-    ending = match[match.lastindex or 0] if match else ""
+    ending = ""
+    if match:
+        ending = match[match.lastindex or 0]
     with opened(store, run.info) as file:
         stream = ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes)
         yield from stream_samples(stream, field_names, members, members.columns())
@@ -349,7 +357,9 @@ class _Blocks:
         if self._header and offset == self._at:
             return self._header + self._stream.read(nbytes - BLOCK_BYTES)
         self._stream.skip(offset - self._stream.at)
-        data = self._stream.read(nbytes) if self._stream.at == offset else b""
+        data = b""
+        if self._stream.at == offset:
+            data = self._stream.read(nbytes)
         if len(data) < nbytes:
             raise Corrupt(
                 f"{self._stream.name}, byte {offset} of the archive: it is cut, {len(data):,} of {nbytes:,} bytes are "

@@ -57,7 +57,9 @@ def mcap_messages(file: io.RawIOBase, where: str, stated: StatedCounts) -> Itera
             if isinstance(record, Schema):
                 schemas[record.id] = record
             elif isinstance(record, ChannelRecord):
-                schema = schemas[record.schema_id] if record.schema_id else None
+                schema = None
+                if record.schema_id:
+                    schema = schemas[record.schema_id]
                 channels[record.id] = LogChannel(
                     record.topic,
                     record.message_encoding,

@@ -108,9 +108,9 @@ def decoder_of(channel: LogChannel) -> Decoder:
 
 
 def _json_decoder(channel: LogChannel) -> Decoder:
-    schema = (
-        parse_json(channel.schema) if channel.schema_encoding == "jsonschema" and channel.schema else None
-    )
+    schema = None
+    if channel.schema_encoding == "jsonschema" and channel.schema:
+        schema = parse_json(channel.schema)
 
     def decode(data: bytes) -> Mapping[str, Any]:
         message = _of_json(parse_json(data, lenient=True), schema)

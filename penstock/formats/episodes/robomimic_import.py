@@ -166,7 +166,9 @@ def _member(group: Any, name: str, where: str) -> Any:
 
 
 def _group(group: Any, name: str, where: str) -> Any:
-    member = _member(group, name, where) if name in group else None
+    member = None
+    if name in group:
+        member = _member(group, name, where)
     if not isinstance(member, _h5py().Group):
         raise InvalidSample(f"{where} has no group {name!r}, in which robomimic keeps demonstrations")
     return member

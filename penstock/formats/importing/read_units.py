@@ -326,7 +326,9 @@ def in_workers(
         limit_s = LIMIT_S + (run.nbytes // 2**20 if run else 0)
         (outcome,) = compute.map(function, [unit], timeout_s=limit_s, variables=variables)
         if outcome.value is None:
-            why = outcome.error.summary if outcome.error else "no answer"
+            why = "no answer"
+            if outcome.error:
+                why = outcome.error.summary
             if outcome.error and outcome.error.code in ("memory", "exception"):
                 raise WorkerFailed(f"{store.url}/{info.key} was not read: {why}")
             raise Corrupt(f"{store.url}/{info.key} cannot be read: {why}; repair it, or move it elsewhere")

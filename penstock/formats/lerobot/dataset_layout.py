@@ -235,7 +235,9 @@ def _chosen(
 ) -> dict[int, LeRobotEpisode]:
     for first, last in chosen:
         if not any(first <= number <= last for number in by_number):
-            known = f"{min(by_number)} to {max(by_number)}" if by_number else "none"
+            known = "none"
+            if by_number:
+                known = f"{min(by_number)} to {max(by_number)}"
             raise InvalidStore(f"{store.url} has no episode from {first} to {last}; meta/ names {known}")
     asked = {n for n in by_number if any(first <= n <= last for first, last in chosen)}
     shared = {by_number[n].data for n in asked}
@@ -346,7 +348,9 @@ def _features(features: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(features, dict) or not features:
         raise InvalidStore(f"{INFO}: features {features!r:.80}; a mapping is needed")
     for name, feature in features.items():
-        shape = feature.get("shape") if isinstance(feature, dict) else None
+        shape = None
+        if isinstance(feature, dict):
+            shape = feature.get("shape")
         whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**31 for n in shape)
         if not whole or not isinstance(feature.get("dtype"), str):
             raise InvalidStore(

@@ -201,9 +201,13 @@ class LeRobotDataset:
         """Return a feature's rate; dimension names if numeric; a video's clock, and its scale if it is depth."""
         facts = self.features[feature]
         names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
-        clock = self._clock if facts["dtype"] == "video" else None
+        clock = None
+        if facts["dtype"] == "video":
+            clock = self._clock
         own: dict[str, Any] = {"dims": names} if names else {"clock": clock} if clock else {}
-        depth = depth_fact(feature, facts) if facts["dtype"] == "video" else None
+        depth = None
+        if facts["dtype"] == "video":
+            depth = depth_fact(feature, facts)
         if depth is not None:
             own["depth"] = depth
         return {"fps": str(self.layout.fps), **own}

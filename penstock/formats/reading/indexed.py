@@ -85,7 +85,9 @@ def split_reader(
     """Return a reader that adds the split to samples, and the folder to keys unless `named`."""
     if not folder.prefix:
         return read
-    front = "" if named else folder.prefix
+    front = ""
+    if not named:
+        front = folder.prefix
     split = {"split": folder.split}
 
     def samples(of: Of) -> Iterator[Any]:

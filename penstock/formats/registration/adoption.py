@@ -272,7 +272,9 @@ def _fields(unit: _ShardUnit, objects: Sequence[PlacedObject]) -> tuple[list[lis
                             f"the index {shard['index_path']} has bytes [{offset}:{offset + nbytes}] for "
                             f"{rows.keys[row]!r}, which {unit.path} does not have: it was damaged or forged"
                         )
-                    at = bisect_right(starts, offset) - 1 if nbytes else 0
+                    at = 0
+                    if nbytes:
+                        at = bisect_right(starts, offset) - 1
                     live[at] |= bool(nbytes and members[rows.first_row + row])
                     if nbytes and crc != UNKNOWN_CRC:
                         checked[at].add((offset - starts[at], nbytes, crc))

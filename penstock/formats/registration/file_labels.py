@@ -286,7 +286,9 @@ def labels_of(
             raise InvalidRuntime(message, what="--labels", given=format, accepted="files")
         return None
     if not options.gives_labels:
-        earlier = _earlier_labels(parent) if parent and options.label_from != NONE else ""
+        earlier = ""
+        if parent and options.label_from != NONE:
+            earlier = _earlier_labels(parent)
         if earlier and parent:
             message = (
                 f"earlier files of {parent.name} have labels ({earlier}), and new ones would have none: pass it again, "
@@ -325,7 +327,9 @@ def _earlier_labels(version: Version) -> str:
         producer = read_record_manifest(version.store, record)["producer"]
         chosen = producer.get("imported", producer.get("registered"))
         if isinstance(chosen, Mapping):
-            by_folder = f"--label-from {FOLDER}" if chosen.get("label_from") == FOLDER else ""
+            by_folder = ""
+            if chosen.get("label_from") == FOLDER:
+                by_folder = f"--label-from {FOLDER}"
             if chosen.get("label_table"):
                 return "--labels"
             return by_folder

@@ -279,7 +279,9 @@ def _publish(
         raise Conflict(message, what="copies", where=store.url, given=dataset, accepted="another dataset")
     txn = transaction(root, dataset, place, recorded, parent)
     prefix = f"data/{txn}/registered"
-    sealed = len({shard.name for shard, one in walked if len(one.crcs)}) if objects.seals else 0
+    sealed = 0
+    if objects.seals:
+        sealed = len({shard.name for shard, one in walked if len(one.crcs)})
     put_place(root.store, place, store.url)
     producer = {"registered": dict(recorded), "place": place} | _facts(objects, store.url)
     with root.heartbeat(txn):

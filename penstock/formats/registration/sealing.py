@@ -104,7 +104,9 @@ def units_of(version: Version) -> list[SealUnit]:
     units = []
     for path, rows in rows_by_path.items():
         unsealed = [row for row in rows if IndexPlace.of(row).seal not in seals]
-        nbytes = rows[0]["nbytes"] if unsealed else 0
+        nbytes = 0
+        if unsealed:
+            nbytes = rows[0]["nbytes"]
         units.append(SealUnit(path, unsealed, nbytes))
     return units
 

@@ -127,7 +127,9 @@ def unpacked(store: Store, run: str, sha256: str) -> Path:
         return folder
     key = _key(run, sha256)
     nbytes = store.head(key).nbytes
-    data = store.get(key).data if nbytes <= MOST_PACKED_BYTES else b""
+    data = b""
+    if nbytes <= MOST_PACKED_BYTES:
+        data = store.get(key).data
     if hashlib.sha256(data).hexdigest() != sha256:
         raise Corrupt(
             f"{store.url}/{key} is not the code that was submitted: its SHA-256 differs; submit it again"

@@ -149,7 +149,9 @@ def _recorded_step(folder: RunFolder) -> int:
         keys = folder.window_keys()
         newest = max((key.attempt for key in keys), default=0)
         return max((key.end_step for key in keys if key.attempt == newest), default=UNREADABLE)
-    newest = events[-1].attempt if events else 0
+    newest = 0
+    if events:
+        newest = events[-1].attempt
     windows = [key.end_step for key in folder.window_keys(newest)]
     return max([*(event.step for event in events if event.attempt == newest), *windows], default=-1)
 
@@ -271,7 +273,9 @@ def note_kill(folder: RunFolder, last: LastStep | None, *, restarts: int) -> Non
         events = folder.events(attempt)
         if events and events[-1].name in ENDS:
             return
-        number = events[-1].number + 1 if events else 0
+        number = 0
+        if events:
+            number = events[-1].number + 1
         at_us = utc_us()
         folder.put_event(attempt, number, "killed", last.step, {"took_us": at_us - last.at_us}, at_us)
     except Exception as error:  # noqa: BLE001 - as above

@@ -124,7 +124,9 @@ class JobSets:
         for condition in _conditions(jobset):
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
                 failed = condition["type"] == "Failed"
-                reason = _words(condition) if failed else ""
+                reason = ""
+                if failed:
+                    reason = _words(condition)
                 return RunStatus(state="ended", place=place, reason=reason, exit_status=int(failed))
         if jobset["spec"].get("suspend"):
             return RunStatus(state="waiting", place=place, reason=self._why_suspended(jobset))
@@ -210,7 +212,9 @@ class JobSets:
             if pod["metadata"]["labels"].get(INDEX_LABEL) == str(index)
             and start in (None, int(pod["metadata"]["labels"][RESTARTS]))
         ]
-        text = self._api.log(of_index[-1]["metadata"]["name"]) if of_index else ""
+        text = ""
+        if of_index:
+            text = self._api.log(of_index[-1]["metadata"]["name"])
         if rank is not None:
             return rank_lines(text, local)
         return "\n".join(filter(None, [text.rstrip("\n"), *map(how_ended, pods)]))[-LOG_BYTES:]

@@ -61,7 +61,9 @@ def wait_until_ended(folder: RunFolder, launcher: Launcher, timeout_s: float | N
 
     A scheduler that does not answer is asked again. Raises: InvalidRuntime for a run that the launcher does not know.
     """
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    until_s = None
+    if timeout_s is not None:
+        until_s = time.monotonic() + timeout_s
     while True:
         try:
             status = launcher.status(folder.run)

@@ -83,7 +83,9 @@ class SlurmJobs:
         if not self._release(jobs):  # a new job goes on at the newest checkpoint
             self._queue.cancel(self._name(spec.run))
             jobs = self._jobs(spec.run)
-        place = _place(jobs[0]) if jobs else ""
+        place = ""
+        if jobs:
+            place = _place(jobs[0])
         if jobs and _file_of(jobs[-1]) not in ("", spec.digest):
             return f"{place}; {self._follow(spec, jobs)}"
         try:
@@ -158,7 +160,9 @@ class SlurmJobs:
         jobs = self._jobs(run)
         running = any(job.state in RUNNING for job in jobs)  # then another waits with a changed file
         waiting = [job for job in jobs if job.state in WAITING and not running]
-        text = why_waiting(self._queue.answer, waiting[0]) if waiting else ""
+        text = ""
+        if waiting:
+            text = why_waiting(self._queue.answer, waiting[0])
         self._release(jobs)
         return "\n".join(filter(None, [text, self._without_ranks(run) if jobs else ""]))
 
@@ -235,7 +239,9 @@ class SlurmJobs:
         if not count:
             return ""
         at = clock(since_us / 1e6, time.time())
-        starts = "this start" if count == 1 else f"{count} starts"
+        starts = "this start"
+        if count != 1:
+            starts = f"{count} starts"
         return f"srun has started no rank since {at}, in {starts}: see penstock train logs {run}"
 
     def _name(self, run: str) -> str:
@@ -274,7 +280,9 @@ class SlurmJobs:
                 f"{spec.run}: priority = {spec.priority!r}; accepted: the names of [priorities] in the cluster's file, "
                 f"{', '.join(cluster.priorities) or 'which has none'}"
             )
-        gpus = f"gpu:{cluster.slot.gpu_type}:" if cluster.slot.gpu_type else "gpu:"
+        gpus = "gpu:"
+        if cluster.slot.gpu_type:
+            gpus = f"gpu:{cluster.slot.gpu_type}:"
         options = {
             "job-name": self._name(spec.run),
             "export": "NONE",  # the submitter's variables stay out of Slurm

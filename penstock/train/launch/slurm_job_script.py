@@ -262,7 +262,9 @@ class NodeSettings:
 
 def batch_script(spec: RunSpec, settings: NodeSettings, name: str) -> str:
     """Return the script for sbatch. name: of the job."""
-    source = f"set -a; . {shlex.quote(settings.environment)}; set +a\n" if settings.environment else ""
+    source = ""
+    if settings.environment:
+        source = f"set -a; . {shlex.quote(settings.environment)}; set +a\n"
     path = f'export PATH={shlex.quote(os.path.dirname(settings.python))}:"$PATH"\n'
     rank = _RANK.format(
         environment=source,

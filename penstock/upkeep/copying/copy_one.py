@@ -166,13 +166,17 @@ class Transfer:
                 return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag)
             self._pace.take(requests=requests_of(nbytes)[1])
             try:
-                there = None if item.replace else self._target.head(item.path).nbytes
+                there = None
+                if not item.replace:
+                    there = self._target.head(item.path).nbytes
             except ObjectNotFound:
                 there = None
             if there is None:
                 self._target.put_file(item.path, file.name)
             elif there != nbytes or not self._has(item.path, file):
-                what = f"{there} bytes and the source's {nbytes}" if there != nbytes else "other bytes"
+                what = "other bytes"
+                if there != nbytes:
+                    what = f"{there} bytes and the source's {nbytes}"
                 raise AlreadyExists(
                     f"{self._target.url}/{item.path} has {what}: another tool wrote there; move that object away, "
                     "then run this again"
@@ -240,7 +244,9 @@ class Transfer:
         return fill_from(self._source, path, offset, view, etag)
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
-        info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
+        info = None
+        if item.etag:
+            info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag)
         pieces = PieceReader(self._source, item.path, info)
         digest = self._digest(item)
         asked = 0

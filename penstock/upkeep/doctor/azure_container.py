@@ -47,17 +47,17 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     except (ImportError, ValueError) as error:
         yield note("settings", f"not asked: {error}")
         return
-    base = f"{prefix}/" if prefix else ""
+    base = ""
+    if prefix:
+        base = f"{prefix}/"
     with service:
         for check, question in QUESTIONS:
             try:
                 yield from question(service, container, base)
             except HttpResponseError as error:
-                what = (
-                    "not permitted to ask"
-                    if error.status_code in (401, 403)
-                    else f"the server answered {error.status_code}"
-                )
+                what = "not permitted to ask"
+                if error.status_code not in (401, 403):
+                    what = f"the server answered {error.status_code}"
                 yield note(check, what)
             except AzureError as error:
                 yield note(check, f"not asked: {type(error).__name__}")

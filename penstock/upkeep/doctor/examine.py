@@ -96,7 +96,9 @@ class Examination:
         finally:  # settings may explain an unreadable root, if the store responds at all
             if self._answers:
                 self._collect("settings", place.settings(self.store.url, options))
-        folder = self._folder() if is_local(self.store) else None
+        folder = None
+        if is_local(self.store):
+            folder = self._folder()
         try:
             if folder is not None:
                 self._collect("disk", place.disk(folder.disk))

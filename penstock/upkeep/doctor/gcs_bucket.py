@@ -44,7 +44,9 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         yield note("settings", f"not asked: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
         return
     yield from _settings(bucket)
-    base = f"{prefix}/" if prefix else ""
+    base = ""
+    if prefix:
+        base = f"{prefix}/"
     yield from judged(rules_of_gcs(list(bucket.lifecycle_rules)), base)
     try:
         yield _uploads(bucket, gcs_endpoint(url, options), base)
@@ -93,11 +95,9 @@ def _settings(bucket: Any) -> Iterator[Finding]:
         yield ok("requester pays", "no")
     soft = bucket.soft_delete_policy.retention_duration_seconds or 0
     if bucket.versioning_enabled or soft:
-        kept = (
-            "object versioning is on"
-            if bucket.versioning_enabled
-            else f"soft delete keeps objects {soft / 86400:g} days"
-        )
+        kept = "object versioning is on"
+        if not bucket.versioning_enabled:
+            kept = f"soft delete keeps objects {soft / 86400:g} days"
         do = "end it or bound it (daysSinceNoncurrentTime): what a collector or a takedown deletes stays until then"
         yield warn("versioning", f"{kept}: what is deleted is kept", do)
     else:

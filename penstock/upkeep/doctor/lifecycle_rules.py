@@ -93,7 +93,9 @@ def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
         reach = _reach(rule.prefix, root)
         if reach is None:
             continue
-        named = f"rule {rule.name!r}" if rule.name else "a rule without a name"
+        named = "a rule without a name"
+        if rule.name:
+            named = f"rule {rule.name!r}"
         mend = "take the root out of it, or give it the prefix of something else: only `penstock gc` deletes here"
         if rule.deletes:
             harmless = False

@@ -116,7 +116,9 @@ def _uploads(bucket: Bucket) -> Iterator[Finding]:
     count = f"{len(uploads):,}{' and more' if answer.get('IsTruncated') else ''}"
     dated = [upload for upload in uploads if "Initiated" in upload]  # some servers leave it out
     oldest = min(dated, key=lambda upload: upload["Initiated"], default=uploads[0])
-    since = f"the oldest of {oldest['Initiated']:%Y-%m-%d} of" if dated else "one of"
+    since = "one of"
+    if dated:
+        since = f"the oldest of {oldest['Initiated']:%Y-%m-%d} of"
     what = f"{count} unfinished multipart uploads, {since} {oldest['Key']!r}"
     do = (
         "their parts are paid for and seen in no listing: a lifecycle rule AbortIncompleteMultipartUpload gives them "

@@ -145,7 +145,9 @@ def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
 
 def _compared(scratch: Scratch, base: str, names: list[str]) -> Finding:
     def listed(prefix: str, start_after: str | None = None) -> list[str]:
-        after = None if start_after is None else base + start_after
+        after = None
+        if start_after is not None:
+            after = base + start_after
         return [info.key[len(base) :] for info in scratch.store.list(base + prefix, after)]
 
     middle = names[len(names) // 2]

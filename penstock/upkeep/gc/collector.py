@@ -172,7 +172,9 @@ class CollectionReport:
         objects, nbytes = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
         if objects:
             named = self.tally.foreign[:5]
-            more = f" and {objects - len(named)} more" if objects > len(named) else ""
+            more = ""
+            if objects > len(named):
+                more = f" and {objects - len(named)} more"
             lines.append(f"{objects} foreign objects ({size(nbytes)}) are ignored: {', '.join(named)}{more}")
         return "\n".join(lines)
 
@@ -181,9 +183,15 @@ class CollectionReport:
         done = self.swept
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
         more = "; more is due than the caps allow: run it again" if done.capped else ""
-        spared = f"; {done.spared} were needed again" if done.spared else ""
-        large = f"; {done.n_too_large} are larger than --max-bytes, and stay" if done.n_too_large else ""
-        refused = f"; {done.n_refused} could not be deleted:" if done.n_refused else ""
+        spared = ""
+        if done.spared:
+            spared = f"; {done.spared} were needed again"
+        large = ""
+        if done.n_too_large:
+            large = f"; {done.n_too_large} are larger than --max-bytes, and stay"
+        refused = ""
+        if done.n_refused:
+            refused = f"; {done.n_refused} could not be deleted:"
         first = f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}{large}{refused}"
         return "\n".join([first, *(f"{key}: {why}" for key, why in done.refused.items())])
 
@@ -289,7 +297,9 @@ def collect(
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:
-            swept = swept_by_primary(root.store) if mirror else None
+            swept = None
+            if mirror:
+                swept = swept_by_primary(root.store)
             side_objects: dict[str, Callable[[], Iterator[SideObject]]] = {
                 "cards/": lambda: cards(root.store, state, kept, tally),
                 FOREIGN_FOLDER: lambda: adopted(root.store, live, tally),

@@ -61,7 +61,9 @@ class Unreadable:
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
         self._store = store
         self._claims = claims(state, condemned)
-        moved = 0 if state.primary is None else state.primary.n
+        moved = 0
+        if state.primary is not None:
+            moved = state.primary.n
         self._copied = state.n if mirror else moved
 
     def rank(self, record: VersionRecord) -> int:

@@ -49,7 +49,9 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
     """Yield cards of deleted versions. Costs a listing."""
     for info in _in_place(store, "cards/", tally):
         match = _CARD.fullmatch(info.key)
-        record = state.by_id(match[2]) if match else None
+        record = None
+        if match:
+            record = state.by_id(match[2])
         if record is None:
             tally.add_foreign([info.key], info.nbytes)
         elif record.id not in kept:

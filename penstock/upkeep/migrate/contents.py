@@ -161,7 +161,9 @@ def _merged(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any])
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:
-    parent = state.by_id(record.parent) if record.parent else None
+    parent = None
+    if record.parent:
+        parent = state.by_id(record.parent)
     if parent is None or parent.retired:
         return {}
     return read_manifest(source, parent.manifest, parent.sha256)

@@ -99,14 +99,18 @@ class MigrationPlan:
         self.requests_usd = (self.reads * here.read + self.writes * there.write) / 1000
 
     def to_text(self) -> str:
-        of_root = f"{len(self.versions)} versions, " if self.versions is not None else ""
-        log = f", {self.entries} log entries" if self.versions is not None else ""
-        unlisted = (
-            f"\n{len(self.unlisted)} keys have a line break and are in no list (the first: {self.unlisted[0]!r}): "
-            "rename them at the source; `penstock migrate run` refuses them too"
-            if self.unlisted
-            else ""
-        )
+        of_root = ""
+        if self.versions is not None:
+            of_root = f"{len(self.versions)} versions, "
+        log = ""
+        if self.versions is not None:
+            log = f", {self.entries} log entries"
+        unlisted = ""
+        if self.unlisted:
+            unlisted = (
+                f"\n{len(self.unlisted)} keys have a line break and are in no list (the first: {self.unlisted[0]!r}): "
+                "rename them at the source; `penstock migrate run` refuses them too"
+            )
         return (
             f"{self.source} -> {self.target}\n{of_root}{self.objects} objects, {size(self.nbytes)}{log}\n"
             f"{self.reads} reads, {self.writes} writes; by list prices "

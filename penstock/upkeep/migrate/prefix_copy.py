@@ -119,7 +119,9 @@ class PrefixReport(Copies):
 
     def to_text(self) -> str:
         head, *lines = self.lines()
-        more = f"; {self.unhashed} were accepted by size" if self.unhashed else ""
+        more = ""
+        if self.unhashed:
+            more = f"; {self.unhashed} were accepted by size"
         more += f"; {self.markers} folder markers left out" if self.markers else ""
         return "\n".join([f"{self.source} -> {head}{more}", *lines])
 

@@ -134,7 +134,9 @@ def _differ(sides: Sides) -> bool:
 def _compare(source: Store, target: Store, sides: Sides) -> str:
     try:
         assert sides.target is not None
-        right = sides.noted.digest if sides.noted else ""
+        right = ""
+        if sides.noted:
+            right = sides.noted.digest
         where = "when it was copied"
         there = _digest(target, sides.key, sides.target.nbytes, right)
         if not right:

@@ -65,7 +65,9 @@ def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")
     config, _ = azure_config(url, {}, host)
-    under = f"{prefix}/" if prefix else ""
+    under = ""
+    if prefix:
+        under = f"{prefix}/"
     if not (endpoint := azure_endpoint(url, {})):
         raise Unseen("neither the URL nor the environment names the account")
     try:
@@ -211,7 +213,9 @@ def _client() -> Any:
 
 def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     bucket, prefix = bucket_and_prefix(url)
-    under = f"{prefix}/" if prefix else ""
+    under = ""
+    if prefix:
+        under = f"{prefix}/"
     for path in paths:
         yield from _versions(client, bucket, under + path, path)
     names = set(paths)

@@ -83,7 +83,9 @@ def _batches(infos: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
     batch = list[ObjectInfo]()
     nbytes = 0
     for info in infos:
-        read = info.nbytes if info.nbytes <= MOST_BYTES else 0
+        read = 0
+        if info.nbytes <= MOST_BYTES:
+            read = info.nbytes
         if batch and (len(batch) == BATCH or nbytes + read > MOST_BYTES):
             yield batch
             batch = []

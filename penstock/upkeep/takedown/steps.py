@@ -93,9 +93,9 @@ class TakedownReport:
             lines.append(f"  {self.waiting} objects wait for a collector: penstock gc sweep")
         deleted = set(self.deleted)
         for uri in self.uris:
-            state = (
-                f"left at its source ({self.refused[uri]})" if uri in self.refused else "left at its source"
-            )
+            state = "left at its source"
+            if uri in self.refused:
+                state = f"left at its source ({self.refused[uri]})"
             lines.append(f"  raw object, {'deleted at its source' if uri in deleted else state}: {uri}")
         lines += [f"  raw object that others need too, left at its source: {uri}" for uri in self.shared]
         return lines_text(lines)

@@ -71,7 +71,9 @@ def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
         what = check(key, store.get(key).data, state)
     except ObjectNotFound as error:
         # A collector or takedown deletes some of these: an object that is no longer listed is no problem.
-        what = str(error) if any(info.key == key for info in store.list(key)) else ""
+        what = ""
+        if any(info.key == key for info in store.list(key)):
+            what = str(error)
     except (PenstockError, OSError) as error:
         what = str(error)
     except (ValueError, LookupError, TypeError) as error:

@@ -108,7 +108,9 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
     header = member_header(member_name(rows.keys[-1], name), nbytes)
-    n_checked = nbytes if nbytes <= BLOCK_BYTES else 0
+    n_checked = 0
+    if nbytes <= BLOCK_BYTES:
+        n_checked = nbytes
     data = version.store.get_range(shard["path"], offset - len(header), len(header) + n_checked).data
     span = f"{shard['group']}[{offset}:{offset + nbytes}]"
     where = f"{version.name}/{shard['part']} {span} sample {rows.keys[-1]!r} field {name!r} ({shard['path']})"
@@ -219,7 +221,9 @@ def check_registered(
 
     keys: as for `check_bytes`. unverified: receives the size in bytes of each field without a checksum.
     """
-    decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
+    decoded = None
+    if version.placed:
+        decoded = version.placed.objects(shard["path"])[0].decoded
     if decoded is not None:
         decoded.forget()  # read the stored bytes, not cached ones
     row = 0

@@ -113,7 +113,9 @@ def dataset_card(root: loader.Root, dataset: str) -> DatasetCard:
 def gate_result(producer: Mapping[str, Any]) -> str:
     """Return passed, failed, or "" without a gate. producer: a manifest's."""
     gate = producer.get("gate")
-    checks = gate.get("checks") if isinstance(gate, dict) else None
+    checks = None
+    if isinstance(gate, dict):
+        checks = gate.get("checks")
     if not isinstance(checks, dict) or not checks:
         return ""
     if set(checks.values()) == {"passed"}:

@@ -203,7 +203,9 @@ def _ticks(steps: Sequence[int], line: Sequence[int]) -> tuple[float, ...]:
 
 def _versions_read(root: loader.Root, store: Store, outline: TrailOutline) -> tuple[str, ...]:
     """Return the names of the versions in the last start's plan, by its JSON: nothing is opened."""
-    plan = outline.starts[-1].plan if outline.starts else ""
+    plan = ""
+    if outline.starts:
+        plan = outline.starts[-1].plan
     if not plan:
         return ()
     try:

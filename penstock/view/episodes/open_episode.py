@@ -238,7 +238,9 @@ class OpenEpisode:
         clock = self.clocks[name]
         first = int(clock[0])
         last = int(clock[-1])
-        step = (last - first) // (len(clock) - 1) if len(clock) > 1 else 0
+        step = 0
+        if len(clock) > 1:
+            step = (last - first) // (len(clock) - 1)
         return first, max(last, min(last + step, 2**62))
 
     def anchor(self, asked: str = "") -> str:
@@ -283,7 +285,9 @@ class OpenEpisode:
         times = self.clocks[anchor] if anchor else clock
         camera = self.cameras.get(name)
         ends = self.clock_names[name] == "container" and camera is not None and camera.timeline is not None
-        timeline = camera.timeline if ends and camera else None
+        timeline = None
+        if ends and camera:
+            timeline = camera.timeline
         return by_clock(
             _NOW["ns"],
             "last",

@@ -98,7 +98,9 @@ class _WindowSearch:
     ) -> None:
         view = source.view
         key = self.episode.address.key
-        layout = view.layout if isinstance(view, WindowView) else None
+        layout = None
+        if isinstance(view, WindowView):
+            layout = view.layout
         rows = _rows(view, self.episode) if isinstance(view, WindowView) else [-1]
         for number, row in enumerate(_spread(rows)):
             if self.is_over:

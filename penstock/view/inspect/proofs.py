@@ -148,7 +148,9 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdic
         return _by_sum(batch, ranks, world)
     with training.settled_replay(batch.step) as replay:
         now = {rank: replay.digest(batch.step, rank, world) for rank in ranks}
-        whole = replay.digest(batch.step) if len(ranks) == world else None
+        whole = None
+        if len(ranks) == world:
+            whole = replay.digest(batch.step)
     if whole is not None and whole != sum(now.values()) % WHOLE:
         return False, f"the digests of {world} ranks do not add up to the step's"
     if now != ranks:
@@ -156,7 +158,9 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdic
         if batch.settled is None:
             return None, UNDECIDED
         return False, f"digests differ from the trail's at ranks {shortened(differ)} of {world}"
-    n_ranks = "all" if len(ranks) == world else str(len(ranks))
+    n_ranks = "all"
+    if len(ranks) != world:
+        n_ranks = str(len(ranks))
     proved = True if len(ranks) == world else None
     return proved, f"digests of {n_ranks} ranks of {world} equal the trail's"
 
@@ -249,7 +253,9 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
             changes = ", ".join(
                 f"{key}: {current.get(key, 'none')} now, {was.get(key, 'none')} then" for key in differ[:3]
             )
-            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+            more = ""
+            if len(differ) > 3:
+                more = f" and {len(differ) - 3} more"
             return False, f"{what} differ: {changes}{more}"
     return True, "the transform's module, the decoders and the libraries equal the training's"
 
@@ -266,7 +272,9 @@ def _needs_recipe(training: Training, step: int) -> str:
     if not fields:
         return ""
     names = ", ".join(clean(name, 80) for name in fields[:3])
-    more = f" and {len(fields) - 3} more" if len(fields) > 3 else ""
+    more = ""
+    if len(fields) > 3:
+        more = f" and {len(fields) - 3} more"
     return f"the decoders of {names}{more} do not run without {option}"
 
 

@@ -133,7 +133,9 @@ def recorded_lines(record: RecordedStep) -> list[str]:
     """Return a step's recorded facts as text."""
     lines = [f"the trail of {clean(record.training, 80)} has of step {record.step}:"]
     for part in record.parts[:MOST_LINES]:
-        substituted = f", {part.substituted} substituted" if part.substituted else ""
+        substituted = ""
+        if part.substituted:
+            substituted = f", {part.substituted} substituted"
         lines.append(f"  rank {part.rank} of {part.world_size}: digest {part.digest:016x}{substituted}")
         if part.crc32c:
             text = ", ".join(f"{clean(name, 80)} {crc:08x}" for name, crc in sorted(part.crc32c.items()))

@@ -237,7 +237,9 @@ def _shown_fields(
 
 def _rank(field: SampleField) -> int:
     """Return the rank of a field on its page: the main field has the smallest."""
-    kind = "" if field.decoded is None else field.decoded.kind
+    kind = ""
+    if field.decoded is not None:
+        kind = field.decoded.kind
     if kind not in _MAIN_KINDS:
         return len(_MAIN_KINDS)
     return _MAIN_KINDS.index(kind)

@@ -218,7 +218,9 @@ def slot_record(
     stage = slot_stage(training, values, functions, trouble, part)
     fields = _fields(values, version, transformed=stage != "decoded")
     # A packed sequence is not a sample of its version: its ordinal would denote an unrelated sample.
-    sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
+    sample = None
+    if not isinstance(plan.sources[values.source].view, PackedView):
+        sample = version
     columns, column_marks = _columns(values, sample)
     (runs,) = pipeline_runs(training.root, [explained])
     return SlotRecord(

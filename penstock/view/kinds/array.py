@@ -54,7 +54,9 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     if array.size:
         first = [number_text(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
         # A grid shows only the first line, so a single number comes first.
-        place = len(out) if array.size > 1 else 0
+        place = 0
+        if array.size > 1:
+            place = len(out)
         out.insert(place, " ".join(first) + (" …" if array.size > MAX_VALUES else ""))
     if _is_drawn(array):
         n = int(np.prod(array.shape[:-2], dtype=np.int64))

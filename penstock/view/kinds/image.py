@@ -147,7 +147,10 @@ def scaled(array: Array, scale: Scale) -> Pixels:
     is_small_float = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     exact = np.float32 if is_small_float else np.float64
     values: np.ndarray[Any, Any] = array.astype(exact)
-    is_finite = None if scale.finite else np.isfinite(values).all(axis=2)  # [H, W]
+    # [H, W]
+    is_finite = None
+    if not scale.finite:
+        is_finite = np.isfinite(values).all(axis=2)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if scale.low < scale.high:
             values -= scale.low

@@ -104,7 +104,9 @@ def _walk(value: object, head: str, depth: int) -> Iterator[str]:
         return
     brackets = "{}" if isinstance(value, dict) else "[]"
     if not value or depth == MAX_DEPTH:
-        inside = f" {len(value):,} items " if value else ""
+        inside = ""
+        if value:
+            inside = f" {len(value):,} items "
         yield f"{indent}{head}{brackets[0]}{inside}{brackets[1]}"
         return
     yield f"{indent}{head}{brackets[0]}"

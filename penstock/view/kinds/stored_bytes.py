@@ -316,7 +316,9 @@ def _sides(data: bytes) -> tuple[int, int]:
 def _audio(data: bytes, facts: Facts) -> DecodedValue:
     samples, rate_hz, whole = load("audio.decode:read_start")(data, MAX_AUDIO_BYTES)
     cut = () if whole else (f"the first {length(samples.shape[1] / rate_hz)} are shown",)
-    seconds = samples.shape[1] / rate_hz if whole else None
+    seconds = None
+    if whole:
+        seconds = samples.shape[1] / rate_hz
     return DecodedValue(samples, replace(facts, rate=float(rate_hz)), cut, seconds=seconds)
 
 
@@ -350,7 +352,9 @@ def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
         audio_s = _audio_seconds(file.stream.container)
     n = len(timeline)
     seconds = float(timeline.end_s - timeline.begin_s)
-    rate = f"{n / seconds:.4g} a second" if seconds > 0 else "without a length"
+    rate = "without a length"
+    if seconds > 0:
+        rate = f"{n / seconds:.4g} a second"
     times = [float(timeline.time_s(frame)) for frame in frames]
     lines = (
         f"{name}, {n:,} frames, {length(seconds)}, {rate}",

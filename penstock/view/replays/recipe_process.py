@@ -197,7 +197,9 @@ class RecipeProcess:
 
     def _exchange(self, verb: str, arguments: tuple[object, ...]) -> object:
         try:
-            pipe = self._pipe if self._process is not None and self._process.is_alive() else None
+            pipe = None
+            if self._process is not None and self._process.is_alive():
+                pipe = self._pipe
             pipe = pipe or self._start_process()
             pipe.send_bytes(pickle.dumps((verb, arguments)))
             answered, value = self._answer(pipe, self._limit_s)

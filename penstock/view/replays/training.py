@@ -343,7 +343,9 @@ class Training:
         last = self.last_step
         if step > last:
             return f"step {step} was not trained: the trail of {self.name} ends at step {last}"
-        where = f"it begins at step {first}" if step < first else "it has a gap there"
+        where = "it has a gap there"
+        if step < first:
+            where = f"it begins at step {first}"
         return f"the trail of {self.name} does not show that step {step} was trained: {where}"
 
     def missing(self, what: str) -> str:

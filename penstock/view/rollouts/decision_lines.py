@@ -137,7 +137,9 @@ def _path(
         values,
         strict=True,
     ):
-        share = value / most if most else 0.0
+        share = 0.0
+        if most:
+            share = value / most
         y = HEIGHT - 3 - share * (HEIGHT - 6)
         words.append(f"{place:.1f} {y:.1f}")
     if not words:

@@ -70,5 +70,7 @@ class SampleScreen(ValuesScreen):
         """Open the sample before or after this one, below the same page of samples."""
         links = [link for link in self.record.keys if link.key == key] if self.record is not None else []
         if links:
-            by = 1 if key == "→" else -1
+            by = 1
+            if key != "→":
+                by = -1
             self.viewer.open(SamplePage(version=self.page.version, ordinal=self.page.ordinal + by))

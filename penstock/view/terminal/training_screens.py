@@ -114,7 +114,9 @@ class StepScreen(SectionScreen):
             record = self.data.step_record(training, at.step, rank, world_size)
             self.page = replace(at, rank=rank, world_size=world_size)
             self._slots = [row.slot for row in record.slots]
-            first = self._slots.index(at.slot) // CARDS * CARDS if at.slot in self._slots else 0
+            first = 0
+            if at.slot in self._slots:
+                first = self._slots.index(at.slot) // CARDS * CARDS
             self._shown = self._slots[first : first + CARDS]
             for slot in self._shown if self.viewer.pictures != "none" else ():
                 thumbnails, _ = self.data.thumbnails(at.run, at.step, rank, world_size, slot)
@@ -131,7 +133,9 @@ class StepScreen(SectionScreen):
 
     def _card(self, row: SlotRow, is_sample: bool) -> GridCard:
         largest = "".join(f" {name} {value:.3g}" for name, value in row.largest.items())
-        substitute = f" substitute {row.attempt}" if row.attempt else ""
+        substitute = ""
+        if row.attempt:
+            substitute = f" substitute {row.attempt}"
         marks = [f"! {mark.text}" for one in row.shown for mark in one.marks]
         fields = [f"{one.field} {one.lines[0] if one.lines else ''}" for one in row.shown]
         bad = [f"! {clean(row.error, 100)}"] if row.error else []

@@ -117,7 +117,9 @@ class CardGrid(Grid):
     def action_walk(self, by: int) -> None:
         """Move by this many cards; beyond either end, post `Beyond`."""
         cards = self.cards
-        now = cards.index(self.screen.focused) if self.screen.focused in cards else 0
+        now = 0
+        if self.screen.focused in cards:
+            now = cards.index(self.screen.focused)
         if now + by < 0 or (now + by >= len(cards) and now == len(cards) - 1):
             self.post_message(self.Beyond(by))
             return

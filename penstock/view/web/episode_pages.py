@@ -90,7 +90,9 @@ def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
             or not anchor
             or int(row) >= episode.n_values(anchor)
         ):
-            n = episode.n_values(anchor) if anchor else 0
+            n = 0
+            if anchor:
+                n = episode.n_values(anchor)
             raise InvalidRuntime(f"row = {row!r:.100}; {anchor or 'this episode'} has {n} rows, from 0")
         return episode.time_of(anchor, int(row))
     if not time:
@@ -158,11 +160,9 @@ def _lane(site: Site, request: Request) -> Response:
             f"{MOST_DIMS} in 1 to {MOST_COLUMNS} columns"
         )
     rows = episode.number_at(field, begin), episode.number_at(field, end) + 2
-    share = (
-        1.0
-        if summary.is_narrow(*rows, n_columns)
-        else site.opened.outage.ask(lambda: summary.read_more(LANE_S))
-    )
+    share = 1.0
+    if not summary.is_narrow(*rows, n_columns):
+        share = site.opened.outage.ask(lambda: summary.read_more(LANE_S))
     columns = summary.columns(*rows, n_columns, range(first, stop))
     times = columns.rows if episode.is_steps else episode.clocks[field][columns.rows] - episode.origin_ns
     exact = columns.low is columns.high or np.array_equal(columns.low, columns.high, equal_nan=True)

@@ -68,7 +68,9 @@ def _strip_image(site: Site, request: Request) -> Response:
         thumbnail = sample_thumbnail(site, version, *shown[n])
         if thumbnail is not None:
             return media_response(thumbnail)
-    name = ", ".join(fields[n % len(fields)]) if fields else "no sample"
+    name = "no sample"
+    if fields:
+        name = ", ".join(fields[n % len(fields)])
     return Response(_drawing(name), media_type="image/svg+xml")
 
 

@@ -217,7 +217,9 @@ def stored_response(
         etag = _field_etag(version, ordinal, field)
         if (part := range_of(request, nbytes, etag)) is not None:
             part = part[:MOST_PART_BYTES]  # a browser asks for the rest
-            data = item.read(part.start, len(part)) if part else b""
+            data = b""
+            if part:
+                data = item.read(part.start, len(part))
             return _part_response(data, part, nbytes, _media_type(field), {"etag": etag, **_REVALIDATED})
     etag = _field_etag(version, ordinal, field)
     return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request, etag)

@@ -213,7 +213,9 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
     async def as_json(request: Request) -> Response:
         return await in_thread(site.page_threads, partial(respond, request, True))
 
-    json_path = f"{path}.json" if path != "/" else "/index.json"
+    json_path = "/index.json"
+    if path != "/":
+        json_path = f"{path}.json"
     return [Route(json_path, as_json), Route(path, as_html)]
 
 

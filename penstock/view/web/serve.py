@@ -60,7 +60,9 @@ def serve(
         )
     token = new_token()
     listening = _bind(host, port, unix_socket)
-    own_port = 0 if unix_socket else listening.getsockname()[1]
+    own_port = 0
+    if not unix_socket:
+        own_port = listening.getsockname()[1]
     opened = OpenData(root, recipe, metrics=metrics, raw=raw)
     app = application(
         opened,

@@ -111,11 +111,16 @@ def audio_picture(field: str, data: bytes) -> EncodedImage:
     samples: Any = _decoded(field, data)
     if not isinstance(samples, np.ndarray) or samples.ndim != 2 or not samples.shape[1]:
         raise DecodeFailed(f"{field}: no decoder for it here")
-    heard: Floats = samples[:, : int(SOUND_S * rate_hz)].mean(axis=0)
+    n_drawn = int(SOUND_S * rate_hz)
+    heard: Floats = samples[:, :n_drawn].mean(axis=0)  # [samples], one channel
+    # A file of floats may hold NaN, which would blank the whole spectrogram.
     heard = np.nan_to_num(heard, nan=0.0, posinf=1.0, neginf=-1.0)
     width, height = SOUND_PX
     top = height // 3
-    pixels = np.concatenate([envelope(heard, width, top), spectrogram(heard, width, height - top)])
+    upper = envelope(heard, width, top)
+    lower = spectrogram(heard, width, height - top)
+    pixels = np.concatenate([upper, lower])  # [height, width, 3]
+    # Dithering would be noise, which PNG does not compress.
     drawn = Image.fromarray(pixels).quantize(64, dither=Image.Dither.NONE)
     sink = io.BytesIO()
     drawn.save(sink, "PNG", optimize=True)
@@ -157,10 +162,14 @@ def _flat(pixels: Any) -> "Image":
 
 
 def _fitted(width: int, height: int, most: tuple[int, int], *, enlarge: bool = False) -> tuple[int, int]:
-    scale = min(most[0] / width, most[1] / height)
+    most_width, most_height = most
+    scale = min(most_width / width, most_height / height)
     if not enlarge:
         scale = min(1.0, scale)
-    return max(1, round(width * scale)), max(1, round(height * scale))
+    # A narrow strip has at least a pixel across.
+    fitted_width = max(1, round(width * scale))
+    fitted_height = max(1, round(height * scale))
+    return fitted_width, fitted_height
 
 
 def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -> "Image":
@@ -233,7 +242,8 @@ def _rate_hz(field: str, data: bytes) -> int:
     try:
         check_tables(data)
         with av.open(io.BytesIO(data), mode="r", options=alone) as container:
-            if (container.duration or 0) / av.time_base > MAX_SOUND_S:
+            duration_s = (container.duration or 0) / av.time_base
+            if duration_s > MAX_SOUND_S:  # stated by the file: checked before anything is decoded
                 raise DecodeFailed(f"{field}: longer than {MAX_SOUND_S / 3600:.0f} h is not drawn")
             return int(container.streams.audio[0].rate)
     except (av.FFmpegError, ValueError, LookupError) as error:
@@ -242,13 +252,16 @@ def _rate_hz(field: str, data: bytes) -> int:
 
 def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return uint8 [height, width, 3]: the range of samples per pixel column, at full scale."""
-    edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
+    edges = np.linspace(0, len(heard), width + 1).astype(np.int64)  # [width + 1]
+    # `reduceat` accepts no start at the end, which audio of fewer samples than columns would have.
     starts = np.minimum(edges[:-1], len(heard) - 1)
     low = np.clip(np.minimum.reduceat(heard, starts), -1, 1)  # [width]
     high = np.clip(np.maximum.reduceat(heard, starts), -1, 1)  # [width]
     rows = np.linspace(1, -1, height)[:, None]  # [height, 1]: each pixel row's level
-    half = 1.0 / height
-    inked = (rows >= low[None] - half) & (rows <= high[None] + half)  # [height, width]
+    half = 1.0 / height  # half a pixel, so that silence is a line
+    is_above = rows >= low[None] - half  # [height, width]
+    is_below = rows <= high[None] + half  # [height, width]
+    inked = is_above & is_below
     pixels = np.empty((height, width, 3), np.uint8)
     pixels[:] = _SOUND_COLOURS[0].astype(np.uint8)
     pixels[inked] = _SOUND_COLOURS[3].astype(np.uint8)
@@ -258,18 +271,23 @@ def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype
 def spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return uint8 [height, width, 3]: power down to 80 dB below the maximum, from Hann windows of 512 samples."""
     n = 512
-    padded = np.pad(heard, (0, max(0, n - len(heard))))
+    n_missing = max(0, n - len(heard))
+    padded = np.pad(heard, (0, n_missing))
     starts = np.linspace(0, len(padded) - n, width).astype(np.int64)
-    windows = padded[starts[:, None] + np.arange(n)] * np.hanning(n)  # [width, n]
-    power = np.abs(np.fft.rfft(windows, axis=1)) ** 2  # [width, n // 2 + 1]
-    level = 10 * np.log10(np.maximum(power, 1e-12))
+    positions = starts[:, None] + np.arange(n)  # [width, n]
+    windows = padded[positions] * np.hanning(n)  # [width, n]
+    spectra = np.fft.rfft(windows, axis=1)  # [width, n // 2 + 1]
+    power = np.abs(spectra) ** 2
+    level = 10 * np.log10(np.maximum(power, 1e-12))  # in dB; silence has no logarithm
     # Rows run from the highest frequency down to 1/128 of it, in equal steps of pitch.
     bins = np.round(np.geomspace(n // 2, 2, height)).astype(int)
     bins = np.clip(bins, 0, n // 2)
-    shown = np.clip((level[:, bins].T - level.max()) / 80 + 1, 0, 1)  # [height, width]: 0 to 1
+    below_maximum = level[:, bins].T - level.max()  # [height, width]: in dB, at most 0
+    shown = np.clip(below_maximum / 80 + 1, 0, 1)  # [height, width]: 0 to 1
     # Interpolate between two neighbouring colours.
     place = shown * (len(_SOUND_COLOURS) - 1)
-    low = np.minimum(np.floor(place).astype(int), len(_SOUND_COLOURS) - 2)
+    low = np.floor(place).astype(int)
+    low = np.minimum(low, len(_SOUND_COLOURS) - 2)  # the maximum has no colour above it
     share = (place - low)[:, :, None]
     mixed = _SOUND_COLOURS[low] * (1 - share) + _SOUND_COLOURS[low + 1] * share
     pixels: np.ndarray[Any, np.dtype[np.uint8]] = np.round(mixed).astype(np.uint8)

@@ -94,7 +94,8 @@ class NameTally:
         if self.overflowed:
             return
         for item in pc.value_counts(values.drop_null()):
-            self._counts[str(item["values"].as_py())] += item["counts"].as_py()
+            name = str(item["values"].as_py())
+            self._counts[name] += item["counts"].as_py()
         self._check()
 
     def add_codes(self, codes: Int64s) -> None:
@@ -102,8 +103,9 @@ class NameTally:
         self.n += len(codes)
         if self.overflowed:
             return
-        for code, n in zip(*np.unique(codes, return_counts=True), strict=True):
-            self._counts[str(code)] += int(n)
+        different_codes, counts = np.unique(codes, return_counts=True)
+        for code, n in zip(different_codes.tolist(), counts.tolist(), strict=True):
+            self._counts[str(code)] += n
         self._check()
 
     def _check(self) -> None:
@@ -149,8 +151,10 @@ class NumberSummary:
 
     def add(self, values: Floats) -> None:
         """Add finite numbers below 1e150; magnitudes below 1e-150 count as 0."""
+        # Squares and logarithms of these magnitudes stay within a double. NaN compares false.
         numbers = values[np.abs(values) < 1e150]
-        numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
+        is_tiny = np.abs(numbers) < 1e-150
+        numbers = np.where(is_tiny, 0.0, numbers)
         if not len(numbers):
             return
         self.n += len(numbers)
@@ -161,8 +165,10 @@ class NumberSummary:
         step = np.zeros(len(numbers), np.int64)  # 0: counts as zero
         large = size >= SMALLEST
         ratios = np.log(size[large] / SMALLEST) / math.log(RATIO)
-        step[large] = 1 + np.clip(ratios, 0, _STEPS - 1).astype(int)
-        marks = _STEPS + step * np.sign(numbers).astype(int)
+        ratios = np.clip(ratios, 0, _STEPS - 1)
+        step[large] = 1 + ratios.astype(int)
+        signs = np.sign(numbers).astype(int)
+        marks = _STEPS + step * signs  # [numbers]: sketch bins
         self._marks += np.bincount(marks, minlength=len(self._marks))
         self._sums += np.bincount(marks, weights=numbers, minlength=len(self._sums))
         self._bins.add(numbers, self._low, self._high)
@@ -219,8 +225,10 @@ class _Bins:
         if self._k is not None:
             start = self._first - first
             counts[start : start + len(self._counts)] = self._counts
-        bins = np.floor(np.ldexp(values, -k)).astype(np.int64) - first  # [values]
-        counts += np.bincount(np.clip(bins, 0, last - first), minlength=len(counts))
+        scaled = np.ldexp(values, -k)
+        bins = np.floor(scaled).astype(np.int64) - first  # [values]
+        bins = np.clip(bins, 0, last - first)
+        counts += np.bincount(bins, minlength=len(counts))
         self._k = k
         self._first = first
         self._counts = counts
@@ -327,11 +335,15 @@ class KindScan:
         rows: row numbers in the version. run: index of their change.
         """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
+            # Negative: the heap's first candidate has the largest hash, and is replaced first.
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
+            candidate = (hashed, row, run)
             if len(self.best) < CANDIDATES * n_examples:
-                heapq.heappush(self.best, (hashed, row, run))
-            elif hashed > self.best[0][0]:
-                heapq.heapreplace(self.best, (hashed, row, run))
+                heapq.heappush(self.best, candidate)
+                continue
+            largest_hash, _, _ = self.best[0]
+            if hashed > largest_hash:
+                heapq.heapreplace(self.best, candidate)
 
     def _add_sides(self, width_px: Floats, height_px: Floats) -> None:
         has_width = (width_px > 0) & (width_px < 2**31)
@@ -347,12 +359,15 @@ class KindScan:
         self.aspects += np.bincount(aspect, minlength=len(self.aspects))
 
     def _add_seconds(self, seconds: Floats, splits: Int64s, with_sound: Bools) -> None:
-        known = np.flatnonzero((seconds >= 0) & (seconds < 1e12))
+        is_known = (seconds >= 0) & (seconds < 1e12)
+        known = np.flatnonzero(is_known)
         seconds = seconds[known]
         self.duration_s.add(seconds)
-        self.durations += np.bincount(classes.duration_class(seconds), minlength=len(self.durations))
+        duration = classes.duration_class(seconds)
+        self.durations += np.bincount(duration, minlength=len(self.durations))
         self.seconds += np.bincount(splits[known], weights=seconds, minlength=len(self.seconds))
-        self.sound_s += float(seconds[with_sound[known]].sum())
+        seconds_with_sound = seconds[with_sound[known]]
+        self.sound_s += float(seconds_with_sound.sum())
 
 
 class NameCodes:

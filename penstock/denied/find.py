@@ -91,8 +91,13 @@ def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
     names = producer.get(LABELS)
     if isinstance(names, list) and class_names_without(names, marks) != names:
         return True
-    texts = [producer.get(name) for name in WORDS] if "exclusion" in producer else []
-    return any(isinstance(text, str) and marks.names(text) for text in texts)
+    if "exclusion" not in producer:
+        return False  # only an exclusion has text written by a person
+    for name in WORDS:
+        text = producer.get(name)
+        if isinstance(text, str) and marks.names(text):
+            return True
+    return False
 
 
 class _Search:
@@ -146,9 +151,14 @@ class _Search:
         path = entry["path"]
         if path not in self._parts:
             denied = self._findings.rows
-            table = get_table(version.store, TableFile.from_json(dict(entry)), ["part", "row"])
+            file = TableFile.from_json(dict(entry))
+            table = get_table(version.store, file, ["part", "row"])
             rows = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-            self._parts[path] = frozenset(part for part, row in rows if row in denied.get(part, ()))
+            parts = set()
+            for part, row in rows:
+                if row in denied.get(part, ()):
+                    parts.add(part)
+            self._parts[path] = frozenset(parts)
         return self._parts[path]
 
     def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
@@ -158,16 +168,20 @@ class _Search:
             columns = [name for name in entry.get("columns", ["reason"]) if searched(name)]
             self._names[path] = False
             if columns:
-                table = get_table(version.store, TableFile.from_json(dict(entry)), columns)
-                self._names[path] = scrub(table, self._findings.marks) is not table
+                file = TableFile.from_json(dict(entry))
+                table = get_table(version.store, file, columns)
+                without_names = scrub(table, self._findings.marks)
+                self._names[path] = without_names is not table  # the same table: it has no name
         return self._names[path]
 
     def _has_hash(self, version: Version, entry: Mapping[str, Any]) -> bool:
         path = entry["path"]
         if path not in self._hashed:
-            table = get_table(version.store, TableFile.from_json(dict(entry)))
-            is_denied = pc.is_in(table["hash"], value_set=self._hashes)
-            self._hashed[path] = bool(pc.any(is_denied).as_py())
+            file = TableFile.from_json(dict(entry))
+            table = get_table(version.store, file)
+            is_denied = pc.is_in(table["hash"], value_set=self._hashes)  # [rows]
+            has_some = pc.any(is_denied)
+            self._hashed[path] = bool(has_some.as_py())
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
@@ -190,7 +204,8 @@ class _Search:
             if shard.get("index_footer_sha256"):  # it names the index's pages in node caches
                 index = {**index, "footer_sha256": shard["index_footer_sha256"]}
             yield index
-            if seal := IndexPlace.of(shard).seal:
+            seal = IndexPlace.of(shard).seal
+            if seal:
                 yield absent(f"seal of {where}", seal)
         for paths in self._adopted_of(version).values():
             self._findings.adopted.update(paths)
@@ -198,14 +213,17 @@ class _Search:
                 yield absent("adopted object", path)
         changed = set()
         for entry in version.manifest["samples"]:
-            has_rows = bool(parts) and not parts.isdisjoint(self._with_rows(version, entry))
+            has_rows = False
+            if parts:
+                parts_of_table = self._with_rows(version, entry)
+                has_rows = not parts.isdisjoint(parts_of_table)
             if has_rows or self._has_names(version, entry):
                 changed.add(entry["path"])
                 yield absent(f"samples table ({entry['group']})", entry["path"])
         for entry in version.manifest["exclusions"]:
             if self._has_names(version, entry):
                 yield absent("exclusions", entry["path"])
-        if changed and parts:
+        if changed and parts:  # a changed cell changes no key: only denied rows have keys to remove
             for entry in version.manifest.get("key_hashes", ()):
                 if self._has_hash(version, entry):
                     yield absent("hashes of keys", entry["path"])
@@ -240,12 +258,13 @@ def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
 
     Earlier releases gave each annotation of a refresh its own folder, and all statistics another one.
     """
-    folder_of = {
-        entry["path"]: _folder(entry["path"]) for entry in (*manifest["samples"], *manifest["stats"])
-    }
-    samples_folders = {_folder(entry["path"]) for entry in manifest["samples"]}
-    stats_folders = {_folder(entry["path"]) for entry in manifest["stats"]}
-    only_stats = {_folder(folder): folder for folder in stats_folders - samples_folders}  # by transaction
+    samples_folder_of = {entry["path"]: _folder(entry["path"]) for entry in manifest["samples"]}
+    stats_folder_of = {entry["path"]: _folder(entry["path"]) for entry in manifest["stats"]}
+    folder_of = samples_folder_of | stats_folder_of
+    stats_folders = set(stats_folder_of.values())
+    only_stats = {}  # transaction's folder -> its folder that has only statistics
+    for folder in stats_folders.difference(samples_folder_of.values()):
+        only_stats[_folder(folder)] = folder
     for entry in manifest["samples"]:
         folder = folder_of[entry["path"]]
         if is_annotation(entry) and folder not in stats_folders:
@@ -277,5 +296,6 @@ def all_datasets(root: Root) -> Sequence[str]:
     # Every dataset with a version had a transaction first.
     names = {txn.dataset for txn in root.state.txns.values()}
     for folder in ("tables/", "stages/"):
-        names.update(info.key.split("/")[1] for info in listed_twice(root.store, folder))
+        for info in listed_twice(root.store, folder):
+            names.add(info.key.split("/")[1])
     return sorted(names)

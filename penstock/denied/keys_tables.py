@@ -69,8 +69,9 @@ def shared_in(store: Store, marks: Marks, file: KeysFile, denied: DenyEntries) -
     """Return the marks of names that remaining rows share. denied: all denied rows."""
     table = names_in(store, file)
     remains = [not is_denied for is_denied in _are_denied(table, denied)]
-    names = named(marks, _different_names(table, remains))
-    return {marks.mark(text) for text in names}
+    remaining_names = _different_names(table, remains)
+    texts = named(marks, remaining_names)
+    return {marks.mark(text) for text in texts}
 
 
 def _are_denied(table: pa.Table, denied: DenyEntries) -> list[bool]:
@@ -83,25 +84,34 @@ def _different_names(table: pa.Table, chosen: Iterable[bool]) -> Iterator[pa.Chu
     """Yield the different names in each name column of the chosen rows. chosen: bool per row."""
     mask = pa.array(list(chosen), pa.bool_())
     for name in name_columns(table):
-        yield pc.unique(table[name].filter(mask)).drop_null()
+        values = table[name].filter(mask)
+        yield pc.unique(values).drop_null()
 
 
 def names_in(store: Store, file: KeysFile) -> pa.Table:
     """Return a table's name columns, with part and row."""
     names = [name for name in NAMES if name in file["columns"]]
-    return get_table(store, TableFile.from_json(dict(file)), ["part", "row", *names])
+    table_file = TableFile.from_json(dict(file))
+    return get_table(store, table_file, ["part", "row", *names])
 
 
 def name_columns(table: pa.Table) -> list[str]:
     """Return the text columns that name samples."""
-    names = [name for name in NAMES if name in table.column_names]
-    return [name for name in names if pa.types.is_string(table.schema.field(name).type)]
+    names = []
+    for name in NAMES:
+        if name not in table.column_names:
+            continue
+        kind = table.schema.field(name).type
+        if pa.types.is_string(kind):  # a user's column may have one of these names and another type
+            names.append(name)
+    return names
 
 
 def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
     """Return the texts that are denied names. Costs three hashes per text if some are known only by hash."""
     texts: set[str] = set()
     if not marks.all_known:
+        # Names of a deleted sample may be known only by hash: each text is hashed.
         for column in columns:
             texts.update(text for text in column.to_pylist() if marks.has(text))
         return texts
@@ -174,27 +184,37 @@ def names_of(
 
     def collect(path: str, table: pa.Table, are_denied: Sequence[bool]) -> None:
         rows[path] = [number for number, is_denied in enumerate(are_denied) if is_denied]
-        denied_rows = table.select(name_columns(table)).take(pa.array(rows[path], pa.int64()))
+        numbers = pa.array(rows[path], pa.int64())
+        denied_rows = table.select(name_columns(table)).take(numbers)
         for name in denied_rows.column_names:
-            names[name].update(pc.unique(denied_rows[name]).drop_null().to_pylist())
+            different = pc.unique(denied_rows[name]).drop_null()
+            names[name].update(different.to_pylist())
 
     for path, file in files.items():
-        if denied[path].own:
+        own_rows = denied[path].own
+        if own_rows:
             table = names_in(root.store, file)
-            collect(path, table, _are_denied(table, denied[path].own))
+            collect(path, table, _are_denied(table, own_rows))
     uris = names["raw_uri"] - {""}  # of versions only: before the names of open transactions
     own_list = DenyList([deny], dataset)
     whole_list = DenyList(root.state.denies, dataset)
     for path, table in _waiting(root, dataset):
-        collect(path, table, list(own_list.denying_entries(table) != 0))
-        others += _different_names(table, whole_list.denying_entries(table) == 0)
+        is_own = own_list.denying_entries(table) != 0  # bool [rows]
+        collect(path, table, list(is_own))
+        remains = whole_list.denying_entries(table) == 0  # bool [rows]
+        others += _different_names(table, remains)
 
-    every = marks_of(deny, dataset, set().union(*names.values()), known)
+    all_names = set().union(*names.values())
+    every = marks_of(deny, dataset, all_names, known)
+    # A name that a remaining sample has too, such as a raw object of several clips, must stay.
     shared = {every.mark(text) for text in named(every, others)}
     shared = shared.union(*tables.shared(every, list(files.values()), denied))
-    unshared = {}
+    unshared: dict[str, set[str]] = {}
     for name, values in names.items():
-        unshared[name] = {value for value in values if value and every.mark(value) not in shared}
+        unshared[name] = set()
+        for value in values:
+            if value and every.mark(value) not in shared:
+                unshared[name].add(value)
     if any(unshared.values()):
         columns = _names_of_other_rows(root.store, dataset, whole_list, unshared)
         shared |= {every.mark(text) for text in named(every, columns)}
@@ -218,9 +238,12 @@ def _names_of_other_rows(
             present = [name for name in columns if name in table.column_names]
             table = table.select(present).rename_columns([columns[name] for name in present])
             remains = tests.denying_entries(table) == 0  # bool [rows]
+            # A row with one of the names is of a denied sample: its other names go with it.
             for name in table.column_names:
                 values = pa.array(sorted(names[name]), pa.string())
-                remains &= ~pc.is_in(table[name], value_set=values).to_numpy()
+                has_name = pc.is_in(table[name], value_set=values)
+                remains &= ~has_name.to_numpy()
             mask = pa.array(remains)
             for name in table.column_names:
-                yield pc.unique(table[name].filter(mask)).drop_null()
+                others = table[name].filter(mask)
+                yield pc.unique(others).drop_null()

@@ -37,8 +37,11 @@ class TakedownRecord:
     @property
     def paths(self) -> list[str]:
         """Paths of all objects whose bytes had to be deleted or changed."""
-        checks = ("absent", "replaced", "remade")
-        return sorted({place["path"] for place in self.places if place["check"] in checks})
+        paths = set()
+        for place in self.places:
+            if place["check"] in ("absent", "replaced", "remade"):
+                paths.add(place["path"])
+        return sorted(paths)
 
     def having(self, check: str) -> list[Place]:
         return [place for place in self.places if place["check"] == check]
@@ -66,18 +69,25 @@ def read_record(store: Store, n: int) -> TakedownRecord:
             raise Corrupt(
                 f"{store.url}/{info.key} is no record of a takedown ({error}); restore it from a mirror"
             ) from error
+    # Sorted by content: the result does not depend on the files that hold it.
     ordered = tuple(places[key] for key in sorted(places))
-    return TakedownRecord(
-        n=n, places=ordered, marks={name: tuple(sorted(hashes)) for name, hashes in sorted(marks.items())}
-    )
+    sorted_marks = {}
+    for dataset in sorted(marks):
+        sorted_marks[dataset] = tuple(sorted(marks[dataset]))
+    return TakedownRecord(n=n, places=ordered, marks=sorted_marks)
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
     """Add places without duplicates; a raw object's deletion replaces its earlier place."""
     for place in places:
         is_raw = place["check"] == "raw"
-        name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)
-        if name not in known or (is_raw and place["deleted"]):
+        identity = place
+        if is_raw:
+            # Without `deleted`, which changes once the raw object is deleted.
+            identity = {"check": "raw", "mark": place["mark"]}
+        name = canonical(identity)
+        is_deletion = is_raw and place["deleted"]
+        if name not in known or is_deletion:
             known[name] = place
 
 
@@ -86,23 +96,30 @@ def add_to_record(
 ) -> TakedownRecord:
     """Record new places and marks. Returns the whole record."""
     known = read_record(store, n)
-    there = {canonical(place) for place in known.places}
+    recorded = {canonical(place) for place in known.places}
     merged: dict[bytes, Place] = {}
-    _put_in(merged, [*known.places, *places])
+    _put_in(merged, known.places)
+    _put_in(merged, places)
     new = {canonical(place): place for place in merged.values()}
-    added = [new[key] for key in sorted(new.keys() - there)]
-    fresh = {
-        name: sorted(set(hashes) - set(known.marks.get(name, ())))
-        for name, hashes in sorted((marks or {}).items())
-    }
-    fresh = {name: hashes for name, hashes in fresh.items() if hashes}
+    added_keys = sorted(new.keys() - recorded)
+    added = [new[key] for key in added_keys]
+    fresh = {}
+    for name, hashes in sorted((marks or {}).items()):
+        unrecorded = set(hashes).difference(known.marks.get(name, ()))
+        if unrecorded:
+            fresh[name] = sorted(unrecorded)
     if not fresh and not added:
         return known
+    # A file for what is new: records are created once and never rewritten, so a kill loses none.
     data = canonical({"format": FORMAT, "takedown": n, "places": added, "marks": fresh})
-    store.put_if_absent(f"{folder(n)}{hashlib.sha256(data).hexdigest()[:16]}.json", data)
+    digest = hashlib.sha256(data).hexdigest()
+    store.put_if_absent(f"{folder(n)}{digest[:16]}.json", data)
     return read_record(store, n)
 
 
 def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
     """Return the ids of versions in which takedowns found samples. Costs a read per record."""
-    return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())
+    ids: set[str] = set()
+    for deny in denies:
+        ids |= read_record(store, deny.n).versions()
+    return frozenset(ids)

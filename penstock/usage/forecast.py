@@ -51,11 +51,13 @@ class Forecast:
         """Return the forecast of a week. ahead: 1 for the week after the history."""
         n = self.weeks
         centre = (n - 1) / 2
-        x = n - 1 + ahead - centre
+        x = n - 1 + ahead - centre  # weeks from the middle of the history
         mean = self.mean + self.slope * x
-        spread = _spread(n)
-        half = student_t(CONFIDENCE, n - 2) * self.error * sqrt(1 + 1 / n + x * x / spread)
-        return Band(mean - half, mean, mean + half)
+        # In variances of a week: the week itself, the line's height, and the line's slope.
+        variances = 1 + 1 / n + x * x / _spread(n)
+        quantile = student_t(CONFIDENCE, n - 2)
+        half = quantile * self.error * sqrt(variances)
+        return Band(low=mean - half, mean=mean, high=mean + half)
 
     def passes(self, limit: float) -> tuple[int | None, int | None]:
         """Return the weeks ahead in which the line and the band's upper end pass a limit; None: not in 10 years."""
@@ -77,16 +79,20 @@ def _spread(n: int) -> float:
 
 def forecast(totals: Sequence[float]) -> Forecast | None:
     """Return the line over weekly totals, oldest first; None below six weeks, counted from the first use."""
-    first = next((place for place, total in enumerate(totals) if total), len(totals))
+    # Weeks of nothing before the first use would tilt the line.
+    first = 0
+    while first < len(totals) and not totals[first]:
+        first += 1
     used = totals[first:]
     n = len(used)
     if n < LEAST_WEEKS:
         return None
     mean = sum(used) / n
     centre = (n - 1) / 2
-    covariation = sum((x - centre) * y for x, y in enumerate(used))
+    offsets = [week - centre for week in range(n)]
+    covariation = sum(x * total for x, total in zip(offsets, used, strict=True))
     slope = covariation / _spread(n)
-    residuals = sum((y - mean - slope * (x - centre)) ** 2 for x, y in enumerate(used))
+    residuals = sum((total - mean - slope * x) ** 2 for x, total in zip(offsets, used, strict=True))
     error = sqrt(residuals / (n - 2))  # the line takes two degrees of freedom
     return Forecast(weeks=n, mean=mean, slope=slope, error=error)
 
@@ -101,7 +107,8 @@ def student_t(confidence: float, freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
     )
-    return z + sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
+    correction = sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
+    return z + correction
 
 
 def outlook(
@@ -118,8 +125,9 @@ def outlook(
         return body, f"{what}: too little history (below {LEAST_WEEKS} weeks)"
     band = line.week(1)
     body |= {"slope": line.slope, "next_week": band._asdict()}
+    low = max(0.0, band.low)  # a total is never negative, but the band of a short history may be
     text = f"{what}: {line.weeks} weeks, {line.slope:+,.1f} {unit} a week; next week {band.mean:,.1f}"
-    text += f" ({max(0.0, band.low):,.1f} to {band.high:,.1f})"
+    text += f" ({low:,.1f} to {band.high:,.1f})"
     if limit is None:
         return body, text
     by_line, by_band = line.passes(limit)

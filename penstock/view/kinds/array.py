@@ -52,16 +52,23 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     array = _array(value)
     out = list(array_lines(value, array))
     if array.size:
-        first = [number_text(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
+        values = _magnitudes(array.flat[:MAX_VALUES])
+        first = " ".join(number_text(value) for value in values.tolist())
+        if array.size > MAX_VALUES:
+            first += " …"
         # A grid shows only the first line, so a single number comes first.
         place = 0
         if array.size > 1:
             place = len(out)
-        out.insert(place, " ".join(first) + (" …" if array.size > MAX_VALUES else ""))
+        out.insert(place, first)
     if _is_drawn(array):
         n = int(np.prod(array.shape[:-2], dtype=np.int64))
-        shown = f"{n} planes" if n <= MAX_PLANES else f"{MAX_PLANES} of {number(n)} planes"
-        out.append(f"{scale_of(array)}" + (f", {shown}" if n > 1 else ""))
+        scale = f"{scale_of(array)}"
+        if n > MAX_PLANES:
+            scale += f", {MAX_PLANES} of {number(n)} planes"
+        elif n > 1:
+            scale += f", {n} planes"
+        out.append(scale)
     return tuple(out)
 
 
@@ -75,20 +82,27 @@ def _is_drawn(array: Array) -> bool:
 
 
 def _magnitudes(array: Array) -> Array:
-    return np.abs(array) if array.dtype.kind == "c" else array
+    if array.dtype.kind == "c":
+        return np.abs(array)
+    return array
 
 
 def _strip(array: Array, most: int) -> Pixels:
-    n = int(np.prod(array.shape[:-2], dtype=np.int64))
-    scale = scale_of(array)
-    chosen = np.unique(np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64))
-    planes = [array[np.unravel_index(int(at), array.shape[:-2])] for at in chosen]
-    drawn = [scaled(thinned(plane, most)[:, :, None], scale) for plane in planes]
-    if len(drawn) == 1:
-        return drawn[0]
-    gap = np.full((drawn[0].shape[0], _GAP_PX, drawn[0].shape[2]), 255, np.uint8)
-    row = [part for plane in drawn for part in (plane, gap)]
-    return np.concatenate(row[:-1], axis=1)
+    outer_shape = array.shape[:-2]
+    n = int(np.prod(outer_shape, dtype=np.int64))  # planes
+    scale = scale_of(array)  # of the whole array: the planes stay comparable
+    evenly_spaced = np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64)
+    row: list[Pixels] = []
+    for number_of_plane in np.unique(evenly_spaced).tolist():
+        plane = array[np.unravel_index(number_of_plane, outer_shape)]
+        small = thinned(plane, most)  # [height, width]
+        drawn = scaled(small[:, :, None], scale)  # [height, width, channels]
+        if row:
+            height, _, channels = drawn.shape
+            gap = np.full((height, _GAP_PX, channels), 255, np.uint8)
+            row.append(gap)
+        row.append(drawn)
+    return np.concatenate(row, axis=1)
 
 
 ARRAY = Kind(name="array", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)

@@ -50,7 +50,7 @@ from .versions.version import Version
 from .versions.view import View
 
 if TYPE_CHECKING:
-    from .root import Root
+    from .root_calls import RootCalls
 
 Samples: TypeAlias = "str | View | Collection[str] | Sequence[int] | Int64s"
 """SQL text; or a view, keys or version ordinals."""
@@ -107,7 +107,7 @@ class SliceDifference:
 
 
 def save_slice(
-    root: "Root",
+    root: "RootCalls",
     ref: str,
     name: str,
     samples: Samples,
@@ -152,7 +152,7 @@ def save_slice(
     return _store_next(version, record, ordinals)
 
 
-def remove_slice(root: "Root", dataset: str, name: str, *, by: str, why: str) -> SliceRecord:
+def remove_slice(root: "RootCalls", dataset: str, name: str, *, by: str, why: str) -> SliceRecord:
     """End a slice, and return the record of it. Plans with its numbers stay as they are.
 
     Raises: SliceNotFound, also for a slice that was removed; InvalidName; Conflict in a mirror.
@@ -188,7 +188,7 @@ def remove_slice(root: "Root", dataset: str, name: str, *, by: str, why: str) ->
 
 
 def list_slices(
-    root: "Root", dataset: str | None = None, *, most: int | None = None, first: int = 0
+    root: "RootCalls", dataset: str | None = None, *, most: int | None = None, first: int = 0
 ) -> SliceListing:
     """Return the slices of a dataset, or of all. Costs a listing, and a request per slice, sixteen at a time.
 
@@ -242,7 +242,9 @@ def list_slices(
     )
 
 
-def show_slice(root: "Root", dataset: str, name: str, n: int | None = None, *, ref: str = "") -> ShownSlice:
+def show_slice(
+    root: "RootCalls", dataset: str, name: str, n: int | None = None, *, ref: str = ""
+) -> ShownSlice:
     """Return a slice, and what a version has of it. ref: None is the dataset's newest version.
 
     Raises: SliceNotFound; VersionNotFound; Corrupt.
@@ -269,7 +271,7 @@ def show_slice(root: "Root", dataset: str, name: str, n: int | None = None, *, r
 
 
 def diff_slices(
-    root: "Root", dataset: str, name: str, before: int | None = None, after: int | None = None
+    root: "RootCalls", dataset: str, name: str, before: int | None = None, after: int | None = None
 ) -> SliceDifference:
     """Return the samples that two numbers of a slice do not share, in the dataset's newest version.
 
@@ -376,7 +378,7 @@ def _ordinals_of_keys(version: Version, keys: Sequence[str]) -> Int64s:
     return distinct(ordinals)
 
 
-def _check_writable(root: "Root") -> None:
+def _check_writable(root: "RootCalls") -> None:
     root.create()
     check_primary(root.store, root.state)
 

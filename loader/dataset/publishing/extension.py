@@ -15,7 +15,7 @@ from .publication_gate import Check, FreeGroup, SameCells
 from .publish import new_prefix
 
 if TYPE_CHECKING:
-    from ..root import Root
+    from ..root_calls import RootCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def open_published_part(version: Version, part: str) -> Part:
 
 
 def publish_extension(
-    root: "Root",
+    root: "RootCalls",
     version: Version,
     txn: str,
     extension: Extension,
@@ -93,7 +93,7 @@ def publish_extension(
 
 
 def _write_change(
-    root: "Root",
+    root: "RootCalls",
     version: Version,
     prefix: str,
     extension: Extension,

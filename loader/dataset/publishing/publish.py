@@ -43,7 +43,7 @@ from .commit import Pending, check_facts, check_producer, commit, with_statistic
 from .publication_gate import Check, FreeGroup, NewKeys, Onto, PassedVerdict, SameCells, check_verdict
 
 if TYPE_CHECKING:
-    from ..root import Root
+    from ..root_calls import RootCalls
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ObjectsTable:
 
 
 def publish_parts(
-    root: "Root",
+    root: "RootCalls",
     dataset: str,
     parts: Sequence[Part],
     parent: str | None,
@@ -133,7 +133,7 @@ def _check_transaction(state: State, txn: str, dataset: str, parent: str | None)
     return transaction
 
 
-def _newest_version(root: "Root", state: State, dataset: str) -> Version | None:
+def _newest_version(root: "RootCalls", state: State, dataset: str) -> Version | None:
     record = state.newest(dataset)
     if record is None:
         return None
@@ -179,7 +179,7 @@ def _check_foreign(
 
 
 def publish_registered(
-    root: "Root",
+    root: "RootCalls",
     dataset: str,
     txn: str,
     prefix: str,
@@ -239,7 +239,7 @@ def publish_registered(
 
 
 def _registration_checks(
-    root: "Root",
+    root: "RootCalls",
     parent: Version | None,
     new_keys: RunKeys,
     parent_rows: RowsToExclude,
@@ -285,7 +285,7 @@ def _with_records(producer: Mapping[str, Any], records: Collection[str]) -> Mapp
 
 
 def publish_without(
-    root: "Root",
+    root: "RootCalls",
     version: Version,
     to_exclude: RowsToExclude = NO_ROWS,
     producer: Producer = None,
@@ -310,7 +310,7 @@ def publish_without(
 
 
 def publish_group(
-    root: "Root",
+    root: "RootCalls",
     ref: str,
     group: str,
     compute: Mapping[str, Callable[[Mapping[str, Any]], Any]],
@@ -338,7 +338,7 @@ def publish_group(
 
 
 def publish_annotation(
-    root: "Root",
+    root: "RootCalls",
     ref: str,
     rows: Any,
     options: AnnotationOptions,
@@ -364,7 +364,7 @@ def publish_annotation(
 
 
 def publish_exclusions(
-    root: "Root",
+    root: "RootCalls",
     ref: str,
     keys: Sequence[str],
     reason: str,
@@ -379,7 +379,7 @@ def publish_exclusions(
 
 
 def _publish_exclusions(
-    root: "Root",
+    root: "RootCalls",
     version: Version,
     to_exclude: RowsToExclude,
     producer: Mapping[str, Any],
@@ -396,7 +396,7 @@ def _publish_exclusions(
         return commit(root.store, root.log, pending, to_exclude.still_live())
 
 
-def abort_failed(root: "Root", txn: str, error: BaseException) -> None:
+def abort_failed(root: "RootCalls", txn: str, error: BaseException) -> None:
     """Abort a transaction because of `error`. A failure to abort is only logged, so that the caller raises `error`."""
     try:
         root.abort(txn, f"{type(error).__name__}: the change was given up")
@@ -406,7 +406,7 @@ def abort_failed(root: "Root", txn: str, error: BaseException) -> None:
 
 
 @contextmanager
-def _transaction(root: "Root", version: Version) -> Iterator[str]:
+def _transaction(root: "RootCalls", version: Version) -> Iterator[str]:
     """Begin a transaction for a change of `version`, and keep it alive; abort it if the block raises."""
     txn = root.begin(version.dataset, parent=version.id)
     try:

@@ -15,7 +15,7 @@ from .commit import check_facts, check_producer
 from .publish import abort_failed
 
 if TYPE_CHECKING:
-    from ..root import Root
+    from ..root_calls import RootCalls
 
 MAX_SHARD_BYTES = 8 * 2**30
 
@@ -31,7 +31,7 @@ class Writer:
 
     def __init__(
         self,
-        root: "Root",
+        root: "RootCalls",
         dataset: str,
         *,
         group: str = "media",

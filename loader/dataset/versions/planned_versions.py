@@ -25,11 +25,11 @@ from .version import Version
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ..root import Root
+    from ..root_calls import OpeningRoot
 
 
 @contextmanager
-def ahead_of_plan(root: "Root", plan: str) -> Iterator[Callable[[object], dict[str, Version]]]:
+def ahead_of_plan(root: "OpeningRoot", plan: str) -> Iterator[Callable[[object], dict[str, Version]]]:
     """Request the marker, the log's listing and the start notes; yield a function that opens a plan's versions.
 
     It returns version id -> version, as `root.open` returns it, for the plan's JSON; an id that `root.open` refuses is
@@ -50,7 +50,7 @@ def ahead_of_plan(root: "Root", plan: str) -> Iterator[Callable[[object], dict[s
         yield open_planned
 
 
-def open_guessed(root: "Root", ref: str) -> Version:
+def open_guessed(root: "OpeningRoot", ref: str) -> Version:
     """Return the version that a ref names, read early if the dataset's start has it.
 
     A wrong guess costs an object that is read in vain. Raises: as `Root.open`.
@@ -71,7 +71,7 @@ def open_guessed(root: "Root", ref: str) -> Version:
 
 
 def _open_guess(
-    root: "Root",
+    root: "OpeningRoot",
     ref: ParsedRef,
     guess: Guess,
 ) -> Version:
@@ -103,7 +103,7 @@ def _open_guess(
 
 
 def _open_together(
-    root: "Root",
+    root: "OpeningRoot",
     ids: Sequence[str],
     paths: Mapping[str, str],
 ) -> dict[str, Version]:
@@ -136,7 +136,7 @@ def _open_together(
 
 @contextmanager
 def _reads(
-    root: "Root",
+    root: "OpeningRoot",
     store: Together,
     state: State,
     ids: Sequence[str],
@@ -150,7 +150,7 @@ def _reads(
 
 
 def _read(
-    root: "Root",
+    root: "OpeningRoot",
     store: Together,
     state: State,
     id: str,

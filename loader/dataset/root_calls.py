@@ -1,0 +1,68 @@
+"""What modules below the root call of it: `Root` has all of these, and the modules need not import it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..storage import Store
+from .log.heartbeats import Heartbeat
+from .log.leases import Lease
+from .log.log import Log
+from .log.marker import Marker
+from .log.state import State, VersionRecord
+from .shards.part import Part
+from .versions.version import Version
+
+
+class RootCalls(Protocol):
+    """A root that publishes versions: see `Root` for what each call returns and raises."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def state(self) -> State: ...
+
+    def create(self) -> None: ...
+
+    def open(self, ref: str, *, retired: bool = False) -> Version: ...
+
+    def begin(
+        self, dataset: str, parent: str | None = None, txn: str | None = None, *, gated: bool = False
+    ) -> str: ...
+
+    def abort(self, txn: str, reason: str) -> None: ...
+
+    def heartbeat(self, txn: str) -> Heartbeat: ...
+
+    def publish(
+        self,
+        dataset: str,
+        parts: Sequence[Part],
+        parent: str | None = None,
+        *,
+        producer: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Version: ...
+
+
+class OpeningRoot(Protocol):
+    """The parts of a root by which `planned_versions` opens versions early."""
+
+    _marker: Marker
+    _log: Log
+    _lease: Lease
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def state(self) -> State: ...
+
+    def record(self, ref: str, *, retired: bool = False) -> VersionRecord: ...
+
+    def _open(self, record: VersionRecord, *, retired: bool = False) -> Version: ...
+
+    def _read(self, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version: ...

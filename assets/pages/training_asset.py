@@ -7,10 +7,7 @@ import dagster as dg
 
 import loader
 from loader.api.report import Report
-from loader.dataset.log.entries import DAMAGED
 from penstock.text import markdown_table
-from penstock.train.run_folder import RunFolder
-from penstock.train.run_usage import recorded_usage
 from resources.alerts import run_page, version_page
 
 from ..pipeline.stages import VERSION
@@ -73,8 +70,12 @@ def _tags(instance: dg.DagsterInstance, records: dg.AssetRecordsFilter) -> Itera
         cursor = page.cursor
 
 
-def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization:
-    """Return a report as a materialization."""
+def training_event(
+    root: loader.Root,
+    report: Report,
+    usage: Mapping[str, Any],
+) -> dg.AssetMaterialization:
+    """Return a report as a materialization. usage: metadata of the run's goodput and GPU hours."""
     names = ", ".join(dict.fromkeys(version["name"] for version in report.versions))
     rows = [
         (version["source"], link(version["name"], _version_page(version["name"])), version["id"])
@@ -95,7 +96,7 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
     }
     if any(True for _ in root.store.list(f"trails/{report.run}/")):
         metadata |= viewer_metadata(run_page(report.run))
-    metadata |= _usage(root, report.run)
+    metadata |= usage
     for name, value in report.metrics.items():
         if isinstance(value, float):
             metadata[f"metric {name}"] = dg.MetadataValue.float(value)
@@ -108,22 +109,6 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
         metadata=metadata,
         tags={REPORT_TAG: report.identity, "dagster/data_version": report.identity},
     )
-
-
-def _usage(root: loader.Root, run: str) -> dict[str, Any]:
-    try:
-        usage = recorded_usage(RunFolder(root.store, run))
-    except DAMAGED as error:
-        return {"run record": dg.MetadataValue.text(f"damaged: {error}")}
-    if usage is None:
-        return {}
-    metadata: dict[str, Any] = {
-        "attempts": dg.MetadataValue.int(usage.attempts),
-        "goodput": dg.MetadataValue.float(usage.goodput),
-    }
-    if usage.gpu_hours is not None:
-        metadata["gpu_hours"] = dg.MetadataValue.float(usage.gpu_hours)
-    return metadata
 
 
 def _version_page(version: str) -> str:

@@ -3,15 +3,20 @@
 import hashlib
 import time
 from itertools import islice
+from typing import Any
 
 import dagster as dg
 
+import loader
 from assets.pages.report import dagster_name
 from assets.pages.training_asset import is_known, report_problem, training_event, training_runs
 from assets.samples.quarantine import MAX_LEDGERS, unjudged_ledgers
 from assets.spec import DatasetSpec
 from dagster_project.jobs import job_name
 from loader.api.report import Report, new_reports
+from loader.dataset.log.entries import DAMAGED
+from penstock.train.run_folder import RunFolder
+from penstock.train.run_usage import recorded_usage
 from resources.storage import RootResource
 
 PER_TICK = 50
@@ -46,7 +51,8 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
                 if problem or not isinstance(report, Report):
                     context.log.error(f"report {number} of a training on {dataset} is not shown: {problem}")
                 elif report.identity not in shown and not is_known(context.instance, report):
-                    shown[report.identity] = training_event(opened, report)
+                    usage = _usage_metadata(opened, report.run)
+                    shown[report.identity] = training_event(opened, report, usage)
                     runs.append(report.run)
                 if number - cursor >= per_tick:
                     break
@@ -59,6 +65,23 @@ def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefin
         )
 
     return training_reports
+
+
+def _usage_metadata(root: loader.Root, run: str) -> dict[str, Any]:
+    """Return the goodput and GPU hours in the run's record as metadata; {} without a record."""
+    try:
+        usage = recorded_usage(RunFolder(root.store, run))
+    except DAMAGED as error:
+        return {"run record": dg.MetadataValue.text(f"damaged: {error}")}
+    if usage is None:
+        return {}
+    metadata: dict[str, Any] = {
+        "attempts": dg.MetadataValue.int(usage.attempts),
+        "goodput": dg.MetadataValue.float(usage.goodput),
+    }
+    if usage.gpu_hours is not None:
+        metadata["gpu_hours"] = dg.MetadataValue.float(usage.gpu_hours)
+    return metadata
 
 
 def quarantine_sensor(spec: DatasetSpec) -> dg.SensorDefinition:

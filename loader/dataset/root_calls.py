@@ -1,4 +1,4 @@
-"""What modules below the root call of it: `Root` has all of these, and the modules need not import it."""
+"""Calls of a root by the modules below it. `Root` has all of these, and they need not import it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

@@ -6,7 +6,7 @@ A list holds samples of one version and outlives it. A rule holds an SQL express
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from ..order.sources.views import list_sha256
 from ..storage.threads import DaemonPool
 from .log.marker import check_primary
 from .names import check_stated
+from .root_calls import RootCalls
 from .tables.parquet import Int64s, take_rows
 from .tables.slice_record import (
     FOLDER,
@@ -48,9 +49,6 @@ from .versions.samples_table import live_ordinals, live_where
 from .versions.slice_members import MISSING, locate_list, missing_keys, slice_ordinals
 from .versions.version import Version
 from .versions.view import View
-
-if TYPE_CHECKING:
-    from .root_calls import RootCalls
 
 Samples: TypeAlias = "str | View | Collection[str] | Sequence[int] | Int64s"
 """SQL text; or a view, keys or version ordinals."""
@@ -107,7 +105,7 @@ class SliceDifference:
 
 
 def save_slice(
-    root: "RootCalls",
+    root: RootCalls,
     ref: str,
     name: str,
     samples: Samples,
@@ -152,7 +150,7 @@ def save_slice(
     return _store_next(version, record, ordinals)
 
 
-def remove_slice(root: "RootCalls", dataset: str, name: str, *, by: str, why: str) -> SliceRecord:
+def remove_slice(root: RootCalls, dataset: str, name: str, *, by: str, why: str) -> SliceRecord:
     """End a slice, and return the record of it. Plans with its numbers stay as they are.
 
     Raises: SliceNotFound, also for a slice that was removed; InvalidName; Conflict in a mirror.
@@ -188,7 +186,7 @@ def remove_slice(root: "RootCalls", dataset: str, name: str, *, by: str, why: st
 
 
 def list_slices(
-    root: "RootCalls", dataset: str | None = None, *, most: int | None = None, first: int = 0
+    root: RootCalls, dataset: str | None = None, *, most: int | None = None, first: int = 0
 ) -> SliceListing:
     """Return the slices of a dataset, or of all. Costs a listing, and a request per slice, sixteen at a time.
 
@@ -243,7 +241,7 @@ def list_slices(
 
 
 def show_slice(
-    root: "RootCalls", dataset: str, name: str, n: int | None = None, *, ref: str = ""
+    root: RootCalls, dataset: str, name: str, n: int | None = None, *, ref: str = ""
 ) -> ShownSlice:
     """Return a slice, and what a version has of it. ref: None is the dataset's newest version.
 
@@ -271,7 +269,7 @@ def show_slice(
 
 
 def diff_slices(
-    root: "RootCalls", dataset: str, name: str, before: int | None = None, after: int | None = None
+    root: RootCalls, dataset: str, name: str, before: int | None = None, after: int | None = None
 ) -> SliceDifference:
     """Return the samples that two numbers of a slice do not share, in the dataset's newest version.
 
@@ -378,7 +376,7 @@ def _ordinals_of_keys(version: Version, keys: Sequence[str]) -> Int64s:
     return distinct(ordinals)
 
 
-def _check_writable(root: "RootCalls") -> None:
+def _check_writable(root: RootCalls) -> None:
     root.create()
     check_primary(root.store, root.state)
 

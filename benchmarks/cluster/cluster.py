@@ -180,12 +180,14 @@ def cluster(
     batch: int = 4,
     page_bytes: int = PAGE_BYTES,
     memory_bytes: int = 0,
+    prefetch_bytes: int | None = None,
     latency_s: float = 0.005,
     has_namespaces: bool = False,
 ) -> Iterator[Cluster]:
     """Yield n nodes over a bucket. limit_bytes: of each node's folder; None keeps nothing.
 
-    memory_bytes: of ranges that a rank without a folder reads ahead.
+    memory_bytes: of ranges that a rank without a folder reads ahead. prefetch_bytes: of batches that a rank makes
+    ahead; None sizes it by need.
 
     has_namespaces: each node and the bucket have a network namespace of their own.
     """
@@ -217,6 +219,7 @@ def cluster(
             "ranks": n,
             "peers": peers,
             "memory_bytes": memory_bytes,
+            "prefetch_bytes": prefetch_bytes,
         }
         steps = [node.start(number, settings) for number, node in enumerate(nodes)]
         yield Cluster(nodes, store, steps[0])

@@ -28,9 +28,12 @@ def main(settings: dict[str, Any]) -> None:
         )
     world = loader.World(rank=settings["rank"], world_size=settings["ranks"])
     workers = settings.get("workers", 0)
+    prefetch = settings.get("prefetch_bytes")
     # Worker processes would not be stopped with the rank, nor would their processor time be the rank's.
     executor = "threads"
-    with loader.Loader(plan, world, cache=cache, workers=workers, executor=executor) as batches:
+    with loader.Loader(
+        plan, world, cache=cache, workers=workers, executor=executor, prefetch=prefetch
+    ) as batches:
         print(json.dumps({"steps_per_epoch": len(version) // settings["global_batch"]}), flush=True)
         iterator = iter(batches)
         for line in sys.stdin:

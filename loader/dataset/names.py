@@ -144,11 +144,17 @@ def check_column(name: object, reserved: frozenset[str]) -> str:
     """Return the name of a metadata column that is not reserved. Raises: InvalidField."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
-            f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
+            f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit",
+            what="column",
+            given=name,
+            accepted="letters, digits and _, not starting with a digit",
         )
     if name in reserved:
         raise InvalidField(
-            f"metadata column {name!r} is reserved; choose another name than {sorted(reserved)}"
+            f"metadata column {name!r} is reserved; choose another name than {sorted(reserved)}",
+            what="column",
+            given=name,
+            accepted=f"names other than {sorted(reserved)}",
         )
     return name
 

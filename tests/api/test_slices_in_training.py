@@ -101,9 +101,9 @@ def test_plan_of_a_rule_grows_and_of_a_list_does_not(
     grown.save(root)
     assert loader.open_plan(root, grown.hash).hash == grown.hash
     assert len(later.slice("high")) == 30
-    with refusal(InvalidPlan, where="source 'p'"):
+    with refusal(InvalidPlan, what="slice cups", where="source 'p'", given="a list of samples"):
         plans["cups"].grow({"p": later}, 3)
-    with refusal(InvalidPlan, where="source 'p'"):
+    with refusal(InvalidPlan, what="slices", where="source 'p'"):
         plans["high"].grow({"p": later.select()}, 3)
 
     seen: dict[str, set[int]] = {}

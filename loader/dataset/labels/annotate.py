@@ -64,14 +64,25 @@ class AnnotationOptions:
         if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
             raise InvalidName(
                 f"annotation {self.name!r} is not accepted; use lower-case letters, digits, '_' and '-', e.g. "
-                f"'labels-v2' ({' and '.join(STORED)} are reserved)"
+                f"'labels-v2' ({' and '.join(STORED)} are reserved)",
+                what="name",
+                given=self.name,
+                accepted="lower-case letters, digits, _ and -",
             )
         if not is_text(self.author) or not self.author.strip():
             raise InvalidSample(
-                f"author={self.author!r}: say who annotated, a person or a model with its version, in UTF-8 text"
+                f"author={self.author!r}: say who annotated, a person or a model with its version, in UTF-8 text",
+                what="author",
+                given=self.author,
+                accepted="UTF-8 text",
             )
         if self.nulls not in ("keep", "remove"):
-            raise InvalidSample(f"nulls={self.nulls!r}; accepted: 'keep' what is there, or 'remove' it")
+            raise InvalidSample(
+                f"nulls={self.nulls!r}; accepted: 'keep' what is there, or 'remove' it",
+                what="nulls",
+                given=self.nulls,
+                accepted=["keep", "remove"],
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +134,20 @@ def write_annotation(
         if how.strict and unmatched:
             raise InvalidKey(
                 f"{len(matches.unmatched)} of {len(keys)} keys have no live sample in {version.name}: "
-                f"{', '.join(f'{key!r} ({where})' for key, where in unmatched)}. Correct them, or do without strict"
+                f"{', '.join(f'{key!r} ({where})' for key, where in unmatched)}. Correct them, or do without strict",
+                what="keys",
+                where=version.name,
+                given=len(matches.unmatched),
+                accepted="keys of live samples",
             )
         files = list(_write(version, prefix, how, spool, matches, types, first))
     if not files:
-        raise InvalidSample(f"{source.name} has no value for any sample: all of its values are null")
+        raise InvalidSample(
+            f"{source.name} has no value for any sample: all of its values are null",
+            what="values",
+            where=source.name,
+            given=None,
+        )
     return files, JoinCounts(
         n_rows=len(keys),
         n_samples=sum(one.file.n_rows for one in files),
@@ -201,7 +221,10 @@ def _read(
         numbers.append(batch.numbers)
     if missing := sorted(set(how.columns or ()) - there) if keys else []:
         raise FieldNotFound(
-            f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}"
+            f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}",
+            what=missing[0],
+            where=source.name,
+            accepted=sorted(there - {how.key}),
         )
     chunks = [chunk for row_batch in keys for chunk in row_batch.chunks]
     return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
@@ -242,7 +265,9 @@ def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, n
                 except FieldMismatch as mismatch:
                     shown = repr(table[name][row].as_py())
                     at = source.at(int(numbers[row]))
-                    raise FieldMismatch(f"{at} has {shown[:60]} for {name!r}: {mismatch}") from error
+                    raise FieldMismatch(
+                        f"{at} has {shown[:60]} for {name!r}: {mismatch}", what=name, where=at, given=shown
+                    ) from error
             error.add_note(f"in {source.name}")
             raise
 
@@ -256,7 +281,10 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
         return values.cast(kind)
     raise InvalidField(
         f"{name}: column {column!r} is {values.type}; it holds {'who' if column == BY else 'when'} annotated the row, "
-        f"as {'a string' if column == BY else 'microseconds since 1970 (UTC) or a timestamp'}"
+        f"as {'a string' if column == BY else 'microseconds since 1970 (UTC) or a timestamp'}",
+        what=column,
+        where=name,
+        given=str(values.type),
     )
 
 

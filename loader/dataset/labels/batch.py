@@ -92,11 +92,19 @@ def arrow_tables(
         there = batch.schema.names
         if key not in there:
             raise FieldNotFound(
-                f"there is no column {key!r} in {name}, but {', '.join(there)}; {_KEY_REMEDY}"
+                f"there is no column {key!r} in {name}, but {', '.join(there)}; {_KEY_REMEDY}",
+                what=key,
+                where=name,
+                accepted=list(there),
             )
         names_read = [key, *selection.of(there)]
         if len(set(names_read)) != len(names_read) or there.count(key) > 1:
-            raise InvalidSample(f"{name} names a column twice: {', '.join(there)}; rename one")
+            raise InvalidSample(
+                f"{name} names a column twice: {', '.join(there)}; rename one",
+                what="columns",
+                where=name,
+                given=list(there),
+            )
         for at in range(0, batch.num_rows, batch_rows):
             table = pa.Table.from_batches([batch.slice(at, batch_rows)])
             columns = {column: plain_column(table[column], column, name) for column in names_read}
@@ -116,7 +124,10 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
     except pa.ArrowException as error:
         raise InvalidField(
             f"{name}: column {column!r} is {values.type}: {error}; accepted: whole numbers of 64 bits, floats, "
-            "strings, booleans, timestamps with a time zone, and lists of these"
+            "strings, booleans, timestamps with a time zone, and lists of these",
+            what=column,
+            where=name,
+            given=str(values.type),
         ) from error
 
 
@@ -142,10 +153,15 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def _keys(values: pa.ChunkedArray, key: str, name: str, start: int) -> pa.ChunkedArray:
     if values.null_count:
         at = start + values.is_null().to_pylist().index(True)
-        raise InvalidSample(f"row {at} of {name} has no key, under {key!r}")
+        raise InvalidSample(
+            f"row {at} of {name} has no key, under {key!r}", what=key, where=f"row {at} of {name}"
+        )
     if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
         raise InvalidSample(
-            f"{name}: keys, under {key!r}, are {values.type}; strings or whole numbers are needed"
+            f"{name}: keys, under {key!r}, are {values.type}; strings or whole numbers are needed",
+            what=key,
+            where=name,
+            given=str(values.type),
         )
     return values.cast(pa.string())
 
@@ -193,7 +209,11 @@ def csv_tables(
     for texts, numbers in _texts(path, name, header, kinds, batch_rows, delimiter):
         if texts[selection.key].null_count:
             row = texts[selection.key].is_null().index(True).as_py()
-            raise InvalidSample(f"line {numbers[row]} of {name} has no key, under {selection.key!r}")
+            raise InvalidSample(
+                f"line {numbers[row]} of {name} has no key, under {selection.key!r}",
+                what=selection.key,
+                where=f"line {numbers[row]} of {name}",
+            )
         columns = {
             column: _column(values, kinds[column], column, name, numbers) for column, values in texts.items()
         }
@@ -213,10 +233,18 @@ def _header(path: str, name: str, key: str, delimiter: str) -> list[str]:
     header = csv_header(path, name, delimiter)
     if key not in header:
         raise FieldNotFound(
-            f"there is no column {key!r} in {name}; its first line is {','.join(header) or 'empty'}; {_KEY_REMEDY}"
+            f"there is no column {key!r} in {name}; its first line is {','.join(header) or 'empty'}; {_KEY_REMEDY}",
+            what=key,
+            where=name,
+            accepted=list(header),
         )
     if len(set(header)) < len(header):
-        raise InvalidSample(f"{name} names a column twice in its first line: {','.join(header)}")
+        raise InvalidSample(
+            f"{name} names a column twice in its first line: {','.join(header)}",
+            what="columns",
+            where=name,
+            given=list(header),
+        )
     return header
 
 
@@ -228,7 +256,11 @@ def _lines(path: str, name: str, header: Sequence[str], delimiter: str) -> Itera
             for cells in reader:
                 if cells and len(cells) != len(header):
                     raise InvalidSample(
-                        f"line {reader.line_num} of {name} has {len(cells)} cells, the first line has {len(header)}"
+                        f"line {reader.line_num} of {name} has {len(cells)} cells, the first line has {len(header)}",
+                        what="cells",
+                        where=f"line {reader.line_num} of {name}",
+                        given=len(cells),
+                        accepted=len(header),
                     )
                 if cells:
                     yield reader.line_num, cells
@@ -271,12 +303,18 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
         return values
     if kind not in _TEXTS:
         raise FieldMismatch(
-            f"column {column!r} is {kind} in the dataset, which CSV has no text for; give Parquet or JSON lines"
+            f"column {column!r} is {kind} in the dataset, which CSV has no text for; give Parquet or JSON lines",
+            what=column,
+            given=str(kind),
         )
     row = next(row for row in range(len(texts)) if _cast(texts.slice(row, 1), kind) is None)
     raise FieldMismatch(
         f"line {numbers[row]} of {name}: {texts[row].as_py()[:60]!r} is not {kind}, which column {column!r} is in the "
-        "dataset"
+        "dataset",
+        what=column,
+        where=f"line {numbers[row]} of {name}",
+        given=texts[row].as_py(),
+        accepted=str(kind),
     )
 
 

@@ -123,7 +123,11 @@ def _column_files(version: Version, on: str) -> list[TableFile]:
         accepted = ", ".join(sorted(there - annotated))
         raise FieldNotFound(
             f"samples of {version.name} are not found by {on!r}; accepted are its columns of texts without "
-            f"annotations: {accepted}"
+            f"annotations: {accepted}",
+            what="on",
+            where=version.name,
+            given=on,
+            accepted=accepted,
         )
     return files
 

@@ -98,7 +98,9 @@ def open_rows(
     else:
         raise InvalidSample(
             f"rows are of type {type(rows).__name__}; accepted: the path or URL of a .parquet, .jsonl, .csv or .tsv "
-            "file, an Arrow table, a mapping key -> values, or mappings that have their key"
+            "file, an Arrow table, a mapping key -> values, or mappings that have their key",
+            what="rows",
+            given=type(rows).__name__,
         )
 
 
@@ -111,7 +113,10 @@ def _address(place: str) -> tuple[str, str]:
     if query and not of_web:
         raise InvalidSample(
             f"{redact(address)} has a query (?...), which signs only http:// and https:// URLs; name the object "
-            "without it, and give credentials in the environment"
+            "without it, and give credentials in the environment",
+            what="rows",
+            where=redact(address),
+            given="a query",
         )
     return address, query
 
@@ -121,7 +126,12 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
     """Yield a local path; a remote file is first downloaded to scratch. query: sent with its requests."""
     if "://" not in place:
         if not isfile(place):
-            raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")
+            raise InvalidSample(
+                f"there is no file {place}; give the path or URL of the rows",
+                what="rows",
+                where=str(place),
+                given="no file",
+            )
         yield place
         return
     folder, _, name = place.rpartition("/")
@@ -206,7 +216,12 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InvalidSample(f"line {number} of {name} is not JSON: {error}") from error
+                raise InvalidSample(
+                    f"line {number} of {name} is not JSON: {error}",
+                    what="line",
+                    where=f"line {number} of {name}",
+                    given=str(error),
+                ) from error
 
 
 def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
@@ -245,12 +260,20 @@ class _Row(NamedTuple):
 def _mapping(row: Any, number: int, selection: ColumnSelection, where: str) -> _Row:
     if not isinstance(row, Mapping):
         raise InvalidSample(
-            f"{where} is {str(row)[:60]!r}; an object with its key under {selection.key!r} is needed"
+            f"{where} is {str(row)[:60]!r}; an object with its key under {selection.key!r} is needed",
+            what="row",
+            where=where,
+            given=str(row),
+            accepted="an object",
         )
     key = row.get(selection.key)
     if not isinstance(key, str | int) or isinstance(key, bool) or not is_text(str(key)):
         raise InvalidSample(
-            f"{where} has {key!r} for its key, under {selection.key!r}; a string (of UTF-8) or whole number is needed"
+            f"{where} has {key!r} for its key, under {selection.key!r}; a string (of UTF-8) or whole number is needed",
+            what=selection.key,
+            where=where,
+            given=key,
+            accepted="a string or whole number",
         )
     try:
         values = check_metadata(str(key), {name: row[name] for name in selection.of(row)})

@@ -427,7 +427,11 @@ class SameCells:
             raise Conflict(
                 f"{name!r} of {changed.height} of these samples was annotated by another writer in {parent.name} (part "
                 f"{first['part']} row {first['row']} is {value_now!r} now, and was {value_before!r} in "
-                f"{self._version.name}); look at theirs and annotate {parent.name}"
+                f"{self._version.name}); look at theirs and annotate {parent.name}",
+                what=name,
+                where=parent.name,
+                given=value_before,
+                accepted=value_now,
             )
 
 

@@ -107,7 +107,10 @@ def _plain(
         return [_plain(key, name, item) for item in value]
     raise InvalidField(
         f"metadata {name!r} of sample {key!r} is {value!r} ({type(value).__name__}); accepted: None, bool, int of 64 "
-        "bits, float, str, a datetime with a time zone, or a list of these"
+        "bits, float, str, a datetime with a time zone, or a list of these",
+        what=name,
+        where=f"sample {key!r}",
+        given=value,
     )
 
 
@@ -194,7 +197,10 @@ def arrow_column(
     if len(first_of_kind) > 1:
         examples = ", ".join(f"{kind} in sample {keys[row]!r}" for kind, row in first_of_kind.items())
         raise FieldMismatch(
-            f"metadata column {name!r} holds different kinds: {examples}; use one kind per column"
+            f"metadata column {name!r} holds different kinds: {examples}; use one kind per column",
+            what=name,
+            given=examples,
+            accepted="one kind per column",
         )
 
     column_type = None  # Arrow infers it
@@ -223,7 +229,10 @@ def _float_column(
             raise FieldMismatch(
                 f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
                 f"{float_key!r}; a column of both is float64, which does not hold {value}: give only "
-                "whole numbers, or text"
+                "whole numbers, or text",
+                what=name,
+                where=f"sample {key!r}",
+                given=value,
             )
         floats.append(as_float)
     return pa.array(floats, pa.float64())

@@ -318,7 +318,8 @@ def parse_table(
     except UNREADABLE as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+        text = f"{name} is not a readable Parquet file: {error}"
+        raise Corrupt(text, what="table", where=name, given=str(error)) from error
 
 
 def parse_stored(

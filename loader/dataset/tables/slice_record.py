@@ -103,7 +103,9 @@ def check_slice_name(name: object) -> str:
     """Return the name of a slice. Raises: InvalidName."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{name!r} cannot be a slice's name: accepted are 1 to 64 of a-z 0-9 . _ - and the first a letter or digit"
+            f"{name!r} cannot be a slice's name: accepted are 1 to 64 of a-z 0-9 . _ - and the first a letter or digit",
+            what="name",
+            given=name,
         )
     return name
 
@@ -114,7 +116,10 @@ def check_record_size(record: SliceRecord) -> None:
     if nbytes > MAX_RECORD_BYTES:
         raise InvalidSample(
             f"the record of the slice {record.name!r} has {nbytes:,} bytes; accepted are up to {MAX_RECORD_BYTES:,}. "
-            "Save a list, or write a shorter rule or reason"
+            "Save a list, or write a shorter rule or reason",
+            what=f"slice {record.name}",
+            given=nbytes,
+            accepted=f"at most {MAX_RECORD_BYTES}",
         )
 
 
@@ -160,7 +165,10 @@ def parse_slice(data: bytes | memoryview, path: str) -> SliceRecord:
         raise
     except DAMAGED as error:
         raise Corrupt(
-            f"{path} is no record of a slice ({error}); restore it from a mirror, or delete it"
+            f"{path} is no record of a slice ({error}); restore it from a mirror, or delete it",
+            what="record",
+            where=path,
+            given=str(error),
         ) from error
     return record
 
@@ -227,12 +235,19 @@ def read_slice(
         if not numbers:
             raise SliceNotFound(
                 f"{store.url} has no slice {dataset}/{name}; penstock slice ls {dataset} lists them, and "
-                "root.save_slice makes one"
+                "root.save_slice makes one",
+                what=f"slice {dataset}/{name}",
+                where=store.url,
             )
         number = numbers[-1]
     is_integer = isinstance(number, int) and not isinstance(number, bool)
     if not is_integer or not 1 <= number <= MAX_NUMBER:
-        raise SliceNotFound(f"n = {number!r}: the number of a slice is from 1 to {MAX_NUMBER}")
+        raise SliceNotFound(
+            f"n = {number!r}: the number of a slice is from 1 to {MAX_NUMBER}",
+            what="n",
+            given=number,
+            accepted=f"1 to {MAX_NUMBER}",
+        )
     path = f"{folder}{number:06d}.json"
 
     def read() -> SliceRecord:
@@ -313,7 +328,9 @@ def read_slice_table(
         return retry_corrupt(read)
     except ObjectNotFound as error:
         raise Corrupt(
-            f"{store.url} lacks {record.table_path}, the table of {record.path}: restore it from a mirror"
+            f"{store.url} lacks {record.table_path}, the table of {record.path}: restore it from a mirror",
+            what=record.table_path,
+            where=store.url,
         ) from error
 
 
@@ -352,7 +369,12 @@ def parse_slice_table(
     facts = table_facts(table)
     written_as = facts.get("path")
     if written_as != path or facts.get("table") != _TABLE:
-        raise Corrupt(f"{path} was written as {written_as}: it was exchanged or renamed")
+        raise Corrupt(
+            f"{path} was written as {written_as}: it was exchanged or renamed",
+            what="table",
+            where=path,
+            given=written_as,
+        )
 
     ordinals = integers(table["ordinal"])
     steps = np.diff(ordinals)

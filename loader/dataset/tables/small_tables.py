@@ -50,7 +50,9 @@ def parse_small_table(
     except (*UNREADABLE, KeyError) as error:
         if is_of_the_machine(error):
             raise
-        raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+        raise Corrupt(
+            f"{name} is not a readable Parquet file: {error}", what="table", where=name, given=str(error)
+        ) from error
     return table
 
 
@@ -67,7 +69,11 @@ def _check_size(
     if metadata.num_rows > most_rows or nbytes > most_bytes:
         raise Corrupt(
             f"{name} has {metadata.num_rows:,} rows and {nbytes:,} bytes; accepted: at most "
-            f"{most_rows:,} rows and {most_bytes:,} bytes"
+            f"{most_rows:,} rows and {most_bytes:,} bytes",
+            what="table",
+            where=name,
+            given=[metadata.num_rows, nbytes],
+            accepted=[most_rows, most_bytes],
         )
 
 

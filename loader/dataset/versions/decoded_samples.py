@@ -170,7 +170,12 @@ def _decode(
     try:
         return find_decoder(field)(data, None)
     except DecodeFailed as error:
-        raise DecodeFailed(f"{version.name}, sample {key!r}, field {field!r}: {error}") from error
+        raise DecodeFailed(
+            f"{version.name}, sample {key!r}, field {field!r}: {error}",
+            what=field,
+            where=f"{version.name}, sample {key!r}",
+            given=str(error),
+        ) from error
 
 
 def _cell(field: str, data: bytes) -> object:

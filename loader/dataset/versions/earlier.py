@@ -69,16 +69,23 @@ def view_delta(view: "View", old: "View", compare: bool = True) -> Delta:
     """
     was, now = old.version, view.version
     if was.dataset != now.dataset or was.id == now.id:
-        raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
+        text = f"{now.name} is not a later version of the dataset of {was.name}"
+        raise InvalidPlan(text, what="version", where=now.name, given=was.name)
     if wrong := _find_rewrite(was, now):
         raise InvalidPlan(
             f"{now.name} does not go on from {was.name}: its {wrong} do not begin with those in {was.name}. "
-            "A version with rewritten parts, or of another line, needs a new plan"
+            "A version with rewritten parts, or of another line, needs a new plan",
+            what=wrong,
+            where=now.name,
+            given=was.name,
         )
     if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
         raise InvalidPlan(
             f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
-            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
+            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})",
+            what="fields",
+            where=now.name,
+            given=sorted(view.fields),
         )
     if view.columns != old.columns:
         raise InvalidPlan(
@@ -88,7 +95,10 @@ def view_delta(view: "View", old: "View", compare: bool = True) -> Delta:
     if view.predicate != old.predicate:
         raise InvalidPlan(
             f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
-            "same predicate is needed, for it decides about the samples that both have"
+            "same predicate is needed, for it decides about the samples that both have",
+            what="where",
+            where=now.name,
+            given=view.predicate,
         )
     _check_slices(view, old)
     removed = _removals(was, now)
@@ -99,7 +109,10 @@ def view_delta(view: "View", old: "View", compare: bool = True) -> Delta:
         if not np.array_equal(old.members()[kept], view.members()[:first]):
             raise InvalidPlan(
                 f"of the samples that {was.name} and {now.name} share, their views do not select the same ones: a "
-                "group or column was added to old parts. Make a new plan"
+                "group or column was added to old parts. Make a new plan",
+                what="view",
+                where=now.name,
+                given=was.name,
             )
     new = view.from_first(first)
     return Delta(view=new if len(new) else None, first=first, removed=removed)
@@ -111,13 +124,18 @@ def _check_slices(view: "View", old: "View") -> None:
     if lists:
         raise InvalidPlan(
             f"the slice {lists[0]!r} is a list of samples, which does not grow: make a new plan over "
-            f"{view.version.name}"
+            f"{view.version.name}",
+            what=f"slice {lists[0]}",
+            given="a list of samples",
         )
     now, was = ([term.selection for term in one.slices] for one in (view, old))
     if now != was:
         raise InvalidPlan(
             f"the view of {view.version.name} has the slices {[term.name for term in now]}, of {old.version.name} "
-            f"{[term.name for term in was]}, or other numbers of them: the same ones are needed"
+            f"{[term.name for term in was]}, or other numbers of them: the same ones are needed",
+            what="slices",
+            given=[term.name for term in now],
+            accepted=[term.name for term in was],
         )
 
 

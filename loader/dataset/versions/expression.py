@@ -275,17 +275,25 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
     if refused := _refusal(text) or _otherwise_read(pl, text):
         raise FieldNotFound(
             f"{what} is refused: {refused}. An expression is made of columns, operators and functions of their values, "
-            "such as \"width >= 256 AND licence = 'cc-by'\""
+            "such as \"width >= 256 AND licence = 'cc-by'\"",
+            what=what,
+            given=str(refused),
         )
     try:
         out: polars.Expr = pl.sql_expr(text)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError) as error:
         raise FieldNotFound(
-            f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
+            f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\"",
+            what=what,
+            given=str(error),
+            accepted="an SQL expression",
         ) from error
     if out.meta.has_multiple_outputs():  # polars takes "*" and "^p.*$" for patterns, even in double quotes
         raise FieldNotFound(
-            f"{what} names a pattern of columns, which gives several values; name one column, without '*' and '^...$'"
+            f"{what} names a pattern of columns, which gives several values; name one column, without '*' and '^...$'",
+            what=what,
+            given="a pattern of columns",
+            accepted="one column",
         )
     return out
 

@@ -60,7 +60,11 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     if frame.height != 1:
         raise Corrupt(
             f"{version.name}: its keys tables have {frame.height} rows of sample {ordinal}; run penstock verify "
-            f"{version.name}, and restore what it names from a mirror"
+            f"{version.name}, and restore what it names from a mirror",
+            what=f"sample {ordinal}",
+            where=version.name,
+            given=frame.height,
+            accepted=1,
         )
     return {"ordinal": ordinal, **frame.row(0, named=True)}
 

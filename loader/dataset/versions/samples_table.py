@@ -155,7 +155,10 @@ def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
     if column not in columns:
         hint = did_you_mean(column, columns) or ";"
         raise FieldNotFound(
-            f"{version.name} has no column {column!r}{hint} it has {', '.join(sorted(columns))}"
+            f"{version.name} has no column {column!r}{hint} it has {', '.join(sorted(columns))}",
+            what=column,
+            where=version.name,
+            accepted=sorted(columns),
         )
     live_keys = scan_samples(version, ["part", "row", "key"])
     edits = read_edits(version.store, version.manifest["samples"], column)

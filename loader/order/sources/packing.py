@@ -165,15 +165,13 @@ class Packing:
                 )
         dtype = _dtype(self.dtype)
         if dtype.kind not in "iu":
-            raise InvalidPlan(
-                f"pack: field {self.field!r} holds {dtype}; tokens are whole numbers, such as uint16"
-            )
+            text = f"pack: field {self.field!r} holds {dtype}; tokens are whole numbers, such as uint16"
+            raise InvalidPlan(text, what=self.field, given=str(dtype))
         if not _fits(self.pad_id, dtype):
             bounds = np.iinfo(dtype)
-            raise InvalidPlan(
-                f"pack: pad_id = {self.pad_id} does not fit into {dtype}, the dtype of {self.field!r}: {bounds.min} to "
-                f"{bounds.max} do"
-            )
+            text = f"pack: pad_id = {self.pad_id} does not fit into {dtype}, the dtype of {self.field!r}"
+            text += f": {bounds.min} to {bounds.max} do"
+            raise InvalidPlan(text, what="pad_id", given=self.pad_id)
 
     @property
     def list_fields(self) -> frozenset[str]:

@@ -261,7 +261,8 @@ class ListedView:
         pack = getattr(self.listed, "packed", None)
         if pack is None:
             kind = type(self.listed).__name__
-            raise InvalidPlan(f"a list of a {kind} cannot be packed; list documents of a version")
+            text = f"a list of a {kind} cannot be packed; list documents of a version"
+            raise InvalidPlan(text, what="list", given=kind)
         return pack(request, self)
 
     @property

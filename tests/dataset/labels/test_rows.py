@@ -14,6 +14,7 @@ import loader
 from loader.dataset.labels.batch import ColumnSelection, csv_tables
 from loader.dataset.labels.rows import open_rows
 from loader.errors import FieldMismatch, FieldNotFound, Forbidden, InvalidField, InvalidSample, ObjectNotFound
+from tests.refusals import refusal
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -134,7 +135,7 @@ def test_signature_is_in_no_message(signed):
 
 @pytest.mark.parametrize("place", ["s3://c/labels.csv", "az://c/labels.csv", "memory://c/labels.csv"])
 def test_query_of_what_is_not_signed_so_is_refused(place):
-    with pytest.raises(InvalidSample, match=f"^{place} has a query") as caught:
+    with refusal(InvalidSample, what="rows", where=place, given="a query") as caught:
         read(f"{place}?{QUERY}")
     assert "SECRET" not in str(caught.value)
 
@@ -199,7 +200,7 @@ def test_kinds_of_arrow_become_those_of_a_table():
     ids=lambda values: str(values.type),
 )
 def test_other_kinds_are_refused(values):
-    with pytest.raises(InvalidField, match="the rows given: column 'v' is"):
+    with refusal(InvalidField, what="v", where="the rows given"):
         read(pa.table({"key": ["a"], "v": values}))
 
 
@@ -296,7 +297,7 @@ def test_text_of_a_column_that_the_dataset_has(tmp_path):
         "x": 1.0,
         "t": datetime(2026, 1, 2, tzinfo=UTC),
     }
-    with pytest.raises(FieldMismatch, match="'2026-01-02' is not timestamp"):
+    with refusal(FieldMismatch, what="t", where="line 2 of labels.csv", given="2026-01-02"):
         read(csv(tmp_path, "key,t\na,2026-01-02\n"), types=types)
 
 
@@ -370,15 +371,15 @@ def test_mapping_of_keys_to_values_without_columns(value):
 
 
 def test_lines_that_json_takes_and_nothing_else_does(tmp_path):
-    with pytest.raises(InvalidSample, match=r"line 2 of labels.jsonl has '\\ud83d' for its key"):
+    with refusal(InvalidSample, what="key", where="line 2 of labels.jsonl", given="\ud83d"):
         read(jsonl(tmp_path, {"key": "a", "x": 1}, b'{"key": "\\ud83d", "x": 1}\n'))
-    with pytest.raises(InvalidSample, match=r"line 1 of labels.jsonl is not JSON"):
+    with refusal(InvalidSample, what="line", where="line 1 of labels.jsonl"):
         read(jsonl(tmp_path, b"[" * 100_000 + b"\n"))
 
 
 def test_what_is_no_source_of_rows(tmp_path):
     for rows in (3, b"labels.csv"):
-        with pytest.raises(InvalidSample, match="rows are of type"):
+        with refusal(InvalidSample, what="rows", given=type(rows).__name__):
             read(rows)
     for name in ("labels.xlsx", "labels"):
         (tmp_path / name).touch()
@@ -388,11 +389,11 @@ def test_what_is_no_source_of_rows(tmp_path):
     with pytest.raises(InvalidSample, match=r"labels.parquet is not a readable Parquet file"):
         read(tmp_path / "labels.parquet")
     for name in ("no.parquet", "no.jsonl", "no.csv"):
-        with pytest.raises(InvalidSample, match=f"there is no file .*{name}"):
+        with refusal(InvalidSample, what="rows", given="no file"):
             read(tmp_path / name)
-    with pytest.raises(FieldNotFound, match="no column 'key' in the rows given, but id"):
+    with refusal(FieldNotFound, what="key", where="the rows given"):
         read(pa.table({"id": ["a"]}))
-    with pytest.raises(InvalidSample, match="the rows given names a column twice: key, x, x; rename one"):
+    with refusal(InvalidSample, what="columns", where="the rows given", given=["key", "x", "x"]):
         read(pa.table([["a"], [1], [2]], names=["key", "x", "x"]))
     for keys, match in (
         (["a", None], "row 2 of the rows given has no key"),

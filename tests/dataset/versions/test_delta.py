@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidPlan
+from tests.refusals import refusal
 
 ROOTS = itertools.count()
 
@@ -129,7 +130,7 @@ def test_new_samples_are_quarantined_by_their_keys(root):
     assert [loader.open_plan(root, made.hash).batch_ids(step) for step in range(12)] == [
         made.batch_ids(step) for step in range(12)
     ]
-    with pytest.raises(InvalidPlan, match="does not have, the first is 'k66'"):
+    with refusal(InvalidPlan, what="key", where="source 'd'", given="k66"):
         made.quarantined({"d": ["k66"]}, 3)
 
 
@@ -192,7 +193,7 @@ def test_buckets_of_another_predicate_are_refused(root):
     asked = loader.bucket("w % 2")
     before = loader.plan({"d": old}, seed=1, global_batch=2, bucket_by=asked, allow_repeats=True)
     new = add(root, range(20, 30))
-    with pytest.raises(InvalidPlan, match=r"source 'd/0': the view of d@2 is where .*w <> 4"):
+    with refusal(InvalidPlan, what="where", where="source 'd/0'", given="(w <> 4) AND ((w % 2) = 0)"):
         before.grow({"d": new.select("cls").where("w <> 4")}, 3)
     with pytest.raises(InvalidPlan, match="is not the bucket '7' of 'w % 2'"):
         before.sources["d/0"].view.unsplit("w % 2", None, "7")
@@ -224,11 +225,11 @@ def test_what_does_not_go_on_is_refused(root):
         with pytest.raises(InvalidPlan, match=says):
             new.since(old)
     root.add_group("d@2", "more", {"sq.json": lambda sample: int(sample["cls"]) ** 2})
-    with pytest.raises(InvalidPlan, match=r"fields \['cls', 'sq.json'\].*select\('cls'\)"):
+    with refusal(InvalidPlan, what="fields", where="d@3", given=["cls", "sq.json"]):
         root.open("d@3").select().since(two)
     assert len(root.open("d@3").select("cls").since(one).view) == 10
     made = loader.plan({"d": one}, seed=1, global_batch=4)
-    with pytest.raises(InvalidPlan, match="source 'd': other@1 is not a later version"):
+    with refusal(InvalidPlan, what="version", where="source 'd'", given="d@1"):
         made.grow({"d": root.open("other@1")}, 3)
 
 
@@ -242,7 +243,7 @@ def test_samples_that_a_later_group_brings_into_the_view_are_refused(root):
     add(root, range(20, 25))
     new = root.open("d@5").select("cls", "sq.json", where_present=True)
     assert (len(old), len(new)) == (10, 20)
-    with pytest.raises(InvalidPlan, match="do not select the same ones"):
+    with refusal(InvalidPlan, what="view", where="d@5", given="d@3"):
         new.since(old)
 
 
@@ -252,5 +253,5 @@ def test_version_edited_in_its_history_is_refused(root):
     old, new = root.open("d@2").select(), root.open("d@2")
     new.manifest = json.loads(json.dumps(new.manifest)) | {"exclusions": []}
     new.id = "v-other"
-    with pytest.raises(InvalidPlan, match="its exclusions do not begin with those"):
+    with refusal(InvalidPlan, what="exclusions", where="d@2", given="d@2"):
         new.select().since(old)

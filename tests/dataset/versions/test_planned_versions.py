@@ -13,6 +13,7 @@ from loader.dataset.log.start_notes import parse_start_notes, plan_version_ids, 
 from loader.errors import Corrupt, Forbidden, InvalidPlan, NotARoot, VersionNotFound, VersionRetired
 from loader.order.random.plan_hash import content_hash, plan_json
 from tests.proxy_stores import ObservedStore, ProxyStore
+from tests.refusals import refusal
 from tests.servers.patience import PATIENCE_S, until
 
 Observe = Callable[[str, str], object]
@@ -215,7 +216,7 @@ def test_plan_of_other_data_opens_in_a_place_that_is_no_root(url: str) -> None:
 
 def test_missing_plan_is_named_before_anything_else(url: str, root: loader.Root) -> None:
     root.close()
-    with pytest.raises(InvalidPlan, match="has no plan 'p-0'"):
+    with refusal(InvalidPlan, what="plan", where=url, given="p-0"):
         loader.open_plan(loader.Root(url), "p-0")
     assert claims(root) == []
 

@@ -9,6 +9,7 @@ from loader.dataset.versions.sample_rows import live_row
 from loader.dataset.versions.samples_table import join_group
 from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, InvalidRuntime
+from tests.refusals import refusal
 
 KEYS = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "key": list("wxyz")})
 SCORES = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "score": [1.0, 2.0, 3.0, 4.0]})
@@ -59,5 +60,5 @@ def test_row_that_is_not_there_is_told(version, monkeypatch):
     monkeypatch.setattr(
         type(version.parts), "locate", lambda self, ordinals: (ordinals * 0, ordinals * 0 + 99)
     )
-    with pytest.raises(Corrupt, match="0 rows of sample 3"):
+    with refusal(Corrupt, what="sample 3", where="d@4", given=0):
         live_row(version, 3)

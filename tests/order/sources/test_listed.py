@@ -147,7 +147,7 @@ def test_other_lists_are_refused(given_list, error, words):
 
 def test_no_packing_buckets_or_growth():
     view = listed(range(30))
-    with refusal(InvalidPlan, where="source 'a'"):
+    with refusal(InvalidPlan, what="list", where="source 'a'", given="SyntheticView"):
         make_plan({"a": view}, seed=1, global_batch=4, pack=pack("tokens.npy", 8))
     with refusal(InvalidPlan, what="source 'a'", given="ListedView"):
         make_plan({"a": view}, seed=1, global_batch=4, bucket_by=bucket("kind"))

@@ -250,9 +250,9 @@ def test_plans_that_are_refused(documents_of):
         plan_of(documents_of([0, 0]))
     with refusal(BatchTooLarge, what="global_batch", where="source 'docs'", given=3):
         plan_of(documents_of([16, 16]), 3)
-    with refusal(InvalidPlan, where="source 'docs'"):
+    with refusal(InvalidPlan, what="pad_id", where="source 'docs'", given=70_000):
         plan_of(view, 1, pack("t.npy", 16, pad_id=70_000))
-    with refusal(InvalidPlan, where="source 'docs'"):
+    with refusal(InvalidPlan, what="t.npy", where="source 'docs'", given="float32"):
         plan_of(documents_of([5, 9], dtype="<f4"), 1)
     with refusal(InvalidPlan, what="pack", where="t.npy", given="{'a': '<u2', 'b': '<i4'}"):
         make_plan(

@@ -64,6 +64,12 @@ class PageCache(Protocol):
     def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
         """Return the answer to each question, without waiting."""
 
+    def read_present(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        """Return the answer to each question with cuts and without a claim; without a claim of others, for speed.
+
+        A page that another reader is fetching may therefore be answered with NOT_KEPT.
+        """
+
     def put(self, name: str, nonce: Hashable, data: bytes) -> object:
         """Store a claimed page and end the claim. Does nothing if the claim has ended."""
 

@@ -5,26 +5,18 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 from ..errors import Changed, Corrupt
 from ..storage import Blob, ByteRange, RangeReader, ReadLimits
 from .answers import Absence, Answer, Buffer, Grant, PageCache, PageQuestion
+from .cached_ranges import Content, RequestedRanges
 from .pages import PageCuts, page_name
 
 FETCH_BYTES = 16 * 2**20
 """Most bytes of pages that one thread fetches together, which bounds its memory."""
 WAIT_S = 0.3
 """Longest time that one call waits for the pages that other processes fetch; then it reads the ranges."""
-
-
-class Content(NamedTuple):
-    """Identity of an object's bytes; its pages are named by it."""
-
-    sha256: str
-    """SHA-256 of the bytes, in hex."""
-    nbytes: int
-    """Size in bytes."""
 
 
 VERIFIED = " verified"
@@ -128,46 +120,12 @@ class CachedStore:
 
         Asks for the pages of all objects at once. Claims none, and reads nothing from the origin.
         """
-        cuts_of: list[PageCuts | None] = []
-        questions: list[PageQuestion] = []
+        requested = RequestedRanges(self._cache.page_bytes)
         for key, spans in requests:
-            page_cuts = self._cuts_of_request(key, spans, questions)
-            cuts_of.append(page_cuts)
-        answers = iter(self._cache.read_all(questions))
-        blobs: list[list[Blob] | None] = []
-        for (key, _), page_cuts in zip(requests, cuts_of, strict=True):
-            if page_cuts is None:
-                blobs.append(None)
-                continue
-            is_whole = True
-            for number in page_cuts.cuts:
-                answer = next(answers)
-                if isinstance(answer, Grant | Absence):
-                    is_whole = False
-                else:
-                    page_cuts.take(number, answer)
-            if not is_whole:
-                blobs.append(None)
-                continue
-            sha256 = self._certain(key).sha256
-            blobs.append([Blob(bytes(data), sha256) for data in page_cuts.joined()])
-        return blobs
-
-    def _cuts_of_request(
-        self, key: str, spans: Sequence[ByteRange], questions: list[PageQuestion]
-    ) -> PageCuts | None:
-        """Return the cuts of ranges, and add a question for each page; None if only the origin has the ranges."""
-        content = self._content(key)
-        if content is None:
-            return None
-        page_cuts = PageCuts(spans, self._cache.page_bytes)
-        if page_cuts.end > content.nbytes:
-            return None  # the usual read raises the error
-        for number, cuts_of_page in page_cuts.cuts.items():
-            name = self._name(content, number)
-            cuts = [cut for _, cut in cuts_of_page]
-            questions.append(PageQuestion(name, cuts, None))
-        return page_cuts
+            content = self._content(key)
+            requested.add(content, spans)
+        answers = self._cache.read_present(requested.questions)
+        return requested.blobs(answers)
 
     def lend_ranges(
         self,

@@ -44,6 +44,9 @@ class FolderWithMemory:
             wait_s=wait_s,
         )
 
+    def read_present(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        return self.read_all(questions)
+
     def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
         return [self.read(name, cuts, claim=claim) for name, cuts, claim in questions]
 

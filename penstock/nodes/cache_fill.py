@@ -9,7 +9,7 @@ import numpy as np
 
 import loader
 from loader.cache.answers import Absence, Grant, count_nothing
-from loader.cache.cached_store import Content
+from loader.cache.cached_ranges import Content
 from loader.cache.pages import page_name
 from loader.cache.peers.peer_cache import PeerCache
 from loader.dataset.reading.places import Lookup

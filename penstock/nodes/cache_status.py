@@ -3,7 +3,8 @@
 from typing import Any, NamedTuple
 
 from loader.cache.addresses import parse_peers
-from loader.cache.peers.client import PeerClient, PeerFault
+from loader.cache.peers.client import PeerClient
+from loader.cache.peers.health import PeerFault
 from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.members import CacheMembers
 from loader.cache.spec import PAGE_BYTES

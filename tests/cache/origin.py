@@ -5,7 +5,7 @@ import os
 import random
 
 from loader.cache.answers import Grant
-from loader.cache.cached_store import Content
+from loader.cache.cached_ranges import Content
 from loader.cache.object_sets import ObjectSet
 from loader.storage import ByteRange, open_store
 

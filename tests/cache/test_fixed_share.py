@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from loader.cache.cached_store import CachedStore, Content
+from loader.cache.cached_ranges import Content
+from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
 from loader.cache.node_cache import SLACK_PAGES, OpenCache
 from loader.cache.object_sets import ObjectSet

@@ -10,18 +10,16 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...storage.cloud.http_connection import Place
-from ...storage.requests import Limiter, RetryBudget
+from ...storage.requests import RetryBudget
 from ..addresses import split_address
 from ..host_names import HostNames
-from . import deadlines
 from .connection import KEPT, IdleConnections, PeerConnection, connect
-from .heads import AnswerHead, page_answer_start, parse_answer_head
+from .heads import AnswerHead, page_answer_start, parse_answer_head, parse_ranges_head
+from .health import LIES, Deadlines, Peer, PeerFault
 
 logger = logging.getLogger(__name__)
 
@@ -31,51 +29,23 @@ BODY_S = 0.25
 SLOW_BYTES_PER_S = 100e6
 """A call's deadline moves by the time that the bytes it received take at this rate."""
 ROUND = 32
-"""Requests that are sent at once. Their heads must fit into a socket's buffers: no thread reads answers meanwhile."""
+"""Requests that are sent at once."""
+ROUND_BYTES = 2**16
+"""Bytes after which a round ends. They must fit into a socket's buffers: no thread reads answers meanwhile."""
 PARTIAL = 206
 """Status of an answer that is a page's bytes."""
 TEXT_BYTES = 4096
 """Longest text of an answer."""
 LEFT_OUT_S = 5.0
 LEFT_OUT_MOST_S = 60.0
-IN_FLIGHT = 4
-"""Most calls of this process to one peer at a time, halved after a fault. Without a bound a burst of reads opens more
-connections than a server accepts, and its peers leave it out."""
 PAUSES = RetryBudget(base_s=0.05, cap_s=0.25)
 """The pause between a peer's fault and the read of the bucket. All readers find a dead peer at once: they must not all
 ask the bucket at once."""
-LIES = 3
-"""Wrong pages within LIES_S for which a peer is left out."""
 LIES_S = 3600.0
 
 
 # From the operating system: a training script may have seeded the other one, alike on all ranks.
 _random = random.SystemRandom().random
-
-
-class PeerFault(OSError):
-    """A peer did not answer as it should.
-
-    is_unsent: no byte of the request has left. is_known: the peer was left out before.
-    """
-
-    is_unsent = False
-    is_known = False
-
-
-@dataclass(slots=True)
-class _Peer:
-    """State of one peer. Guarded by the client's lock."""
-
-    place: Place
-    idle: IdleConnections
-    left_out_until_s: float = 0.0
-    left_out_s: float = 0.0
-    """Seconds of the last exclusion; 0 while the peer is healthy."""
-    limiter: Limiter = field(default_factory=lambda: Limiter(IN_FLIGHT))
-    is_tested: bool = False
-    """True while one request tests a peer that was left out."""
-    lies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LIES))
 
 
 class PeerAnswer(NamedTuple):
@@ -117,10 +87,10 @@ class PeerClient:
         if token is not None:
             self.authorization = f"Authorization: Bearer {token}\r\n"
         self._clock = clock
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Peer] = {}
         self._lock = threading.Lock()
         self._names = HostNames()
-        self._deadlines = deadlines.Deadlines(late_s)
+        self._deadlines = Deadlines(late_s)
         self._send_s = self._deadlines.least_s + page_bytes / SLOW_BYTES_PER_S
 
     def is_excluded(self, address: str) -> bool:
@@ -219,43 +189,43 @@ class PeerClient:
         for peer in peers:
             peer.idle.close()
 
-    def _peer(self, address: str) -> _Peer:
+    def _peer(self, address: str) -> Peer:
         with self._lock:
             peer = self._peers.get(address)
             if peer is None:
                 host, port = split_address(address)
-                peer = self._peers[address] = _Peer(Place(host, port, None), IdleConnections(self._kept))
+                peer = self._peers[address] = Peer(Place(host, port, None), IdleConnections(self._kept))
             return peer
 
-    def _admit(self, address: str, peer: _Peer) -> None:
+    def _admit(self, address: str, peer: Peer) -> None:
         """Note that a call begins. Raises: PeerFault."""
         with self._lock:
             self._refuse_excluded(address, peer)
             peer.is_tested = peer.left_out_s > 0
 
-    def _refuse_excluded(self, address: str, peer: _Peer) -> None:
+    def _refuse_excluded(self, address: str, peer: Peer) -> None:
         if self._clock() < peer.left_out_until_s or peer.is_tested:
             fault = PeerFault(f"{address} is left out")
             fault.is_unsent = True
             fault.is_known = True
             raise fault
 
-    def idle_connection(self, peer: _Peer) -> PeerConnection | None:
+    def idle_connection(self, peer: Peer) -> PeerConnection | None:
         """Return a kept connection, which the server may have closed meanwhile."""
         return peer.idle.take(self._clock())
 
-    def new_connection(self, peer: _Peer) -> PeerConnection:
+    def new_connection(self, peer: Peer) -> PeerConnection:
         """Return a new connection. Raises: OSError."""
         least_s = self._deadlines.least_s
         connect_s = max(CONNECT_S, least_s)
         addresses = self._names.addresses(peer.place.host, connect_s)
         return connect(peer.place, addresses, connect_s, least_s, self._send_s)
 
-    def keep(self, peer: _Peer, connection: PeerConnection) -> None:
+    def keep(self, peer: Peer, connection: PeerConnection) -> None:
         """Keep a connection for the next call, or close it."""
         peer.idle.keep(connection, self._clock())
 
-    def note_success(self, peer: _Peer, seconds: float) -> None:
+    def note_success(self, peer: Peer, seconds: float) -> None:
         """Note that a peer answered a call whose first answer took so long."""
         with self._lock:
             peer.left_out_s = 0.0
@@ -263,7 +233,7 @@ class PeerClient:
             if self._deadlines.add(seconds):
                 self._update_deadline()
 
-    def failed(self, address: str, peer: _Peer, reason: str) -> None:
+    def failed(self, address: str, peer: Peer, reason: str) -> None:
         """Leave a peer out."""
         with self._lock:
             first = peer.left_out_s == 0
@@ -295,7 +265,7 @@ class PeerCall:
         self,
         client: PeerClient,
         address: str,
-        peer: _Peer,
+        peer: Peer,
         token: int,
         requests: Sequence[bytes],
         *,
@@ -338,10 +308,8 @@ class PeerCall:
 
         deadline_s: of `time.monotonic`. cut: [start, stop) of the page whose bytes may come; None expects a text.
         """
-        if self._n_answered == self._n_sent:
-            self.send()
         deadline_s += self._transfer_s
-        head = self._read_head(deadline_s)
+        head = self._next_head(deadline_s)
         nbytes = 0
         is_page = cut is not None and head.startswith(page_answer_start(*cut))
         if cut is not None and is_page:
@@ -351,18 +319,44 @@ class PeerCall:
             parsed = self._parse(head, cut)
             nbytes = parsed.nbytes
             status = parsed.status
+        body = self._read_body(nbytes, deadline_s)
+        if status == PARTIAL:
+            return PeerAnswer(status, "", body)
+        return PeerAnswer(status, body.decode("utf-8", "replace").strip())
+
+    def answer_ranges(self, deadline_s: float, sizes: Sequence[int]) -> tuple[int, bytes]:
+        """Read the next answer, to a list of ranges of these sizes. Raises: PeerFault.
+
+        Returns (present, bytes of the present ranges): bit i of `present` is set if range i is there.
+        """
+        deadline_s += self._transfer_s
+        head = self._next_head(deadline_s)
+        parsed = parse_ranges_head(head, sizes)
+        if parsed is None:
+            other = self._parse(head, None)
+            text = self._read_body(other.nbytes, deadline_s)[:200].decode("utf-8", "replace").strip()
+            raise self.fault(OSError(0, f"it answered {other.status} to a list of ranges: {text}"))
+        return parsed.present, self._read_body(parsed.nbytes, deadline_s)
+
+    def _next_head(self, deadline_s: float) -> bytes:
+        """Return the head of the next answer, after the next round of requests if need be. Raises: PeerFault."""
+        if self._n_answered == self._n_sent:
+            self.send()
+        return self._read_head(deadline_s)
+
+    def _read_body(self, nbytes: int, deadline_s: float) -> bytes:
+        """Return an answer's body, and end the call after the last one. Raises: PeerFault."""
         assert self._connection is not None
-        self._transfer_s += nbytes / SLOW_BYTES_PER_S
+        transfer_s = nbytes / SLOW_BYTES_PER_S
+        self._transfer_s += transfer_s
         try:
-            body = self._connection.read_body(nbytes, deadline_s + BODY_S + nbytes / SLOW_BYTES_PER_S)
+            body = self._connection.read_body(nbytes, deadline_s + BODY_S + transfer_s)
         except OSError as error:
             raise self.fault(error) from error
         self._n_answered += 1
         if self._n_answered == len(self._requests):
             self._end()
-        if status == PARTIAL:
-            return PeerAnswer(status, "", body)
-        return PeerAnswer(status, body.decode("utf-8", "replace").strip())
+        return body
 
     def close(self) -> None:
         """End the call. Answers that were not read are lost."""
@@ -383,9 +377,14 @@ class PeerCall:
         return fault
 
     def _send(self, connection: PeerConnection) -> None:
-        stop = min(len(self._requests), self._n_answered + ROUND)
-        requests = self._requests[self._n_answered : stop]
-        self._n_sent = stop
+        requests: list[bytes] = []
+        nbytes = 0
+        for request in self._requests[self._n_answered : self._n_answered + ROUND]:
+            requests.append(request)
+            nbytes += len(request)
+            if nbytes > ROUND_BYTES:
+                break
+        self._n_sent = self._n_answered + len(requests)
         connection.send(b"".join(requests))
 
     def _send_anew(self) -> None:

@@ -17,22 +17,27 @@ from ..answers import Absence, Grant
 from ..claims import ClaimFile
 from ..pages import HEADER_BYTES, page_checksum
 from ..spec import NodeCache
+from .exchange import Exchange, FileRange
 from .heads import (
     CHECKSUM,
     COMING,
     GRANTED,
+    LIST_BYTES,
     NONCE,
     NOT_STORED,
+    RANGES_PATH,
     UNKNOWN_SET,
     BadHead,
     PageRequest,
     page_answer_head,
     page_request,
+    parse_ranges,
+    ranges_head,
 )
 from .near_answers import PREFIX, NearAnswers
+from .open_pages import OpenPageFile
 from .reader_claims import ReaderClaim, ReaderClaims
 from .served_cache import SETS_BYTES, ServedCache
-from .server import Exchange
 
 ID_BYTES = 16
 """Bytes of the hash that is a list's id."""
@@ -71,6 +76,9 @@ class PageAnswers:
         set_path = _SET_PATH.fullmatch(head.path)
         if set_path is not None and head.method == "PUT":
             self._store_set(exchange, set_path[1])
+            return
+        if head.path == RANGES_PATH and head.method == "POST":
+            self._send_ranges(exchange)
             return
         if head.path.startswith(PREFIX):
             self._near.answer(exchange)
@@ -157,6 +165,29 @@ class PageAnswers:
             HEADER_BYTES + start,
             stop - start,
         )
+
+    def _send_ranges(self, exchange: Exchange) -> None:
+        """Answer with those ranges of a list whose pages are here. Raises: BadHead; BrokenExchange; OSError."""
+        if exchange.head.nbytes > LIST_BYTES:
+            raise BadHead(413, f"a list of ranges has at most {LIST_BYTES} bytes")
+        ranges = parse_ranges(b"".join(map(bytes, exchange.body())))
+        pages: list[OpenPageFile] = []  # keeps their files open
+        files: list[FileRange] = []
+        present = 0
+        nbytes = 0
+        for number, (name, start, stop) in enumerate(ranges):
+            page = self._cache.open_page(name)
+            if page is None:
+                self._counts["misses"] += 1
+                continue
+            if stop > page.nbytes:
+                raise BadHead(416, f"the page {name} has {page.nbytes} bytes")
+            self._counts["hits"] += 1
+            pages.append(page)
+            files.append(FileRange(page.descriptor, HEADER_BYTES + start, stop - start))
+            present |= 1 << number
+            nbytes += stop - start
+        exchange.send_files(ranges_head(nbytes, present), files)
 
     def _verdict(self, request: PageRequest) -> str:
         """Return why a page is not here, after a claim if the caller asks for one."""

@@ -1,10 +1,13 @@
 """Heads of requests and answers between nodes: a strict subset of HTTP/1.1 that curl and a load balancer also send.
 
 The request for a page and its answer have one exact form each, which takes a tenth of the time of the general one.
+
+A list of ranges asks for all that a call needs of an owner. The answer has a bit for each range that the owner has, and
+their bytes follow one another. A list claims nothing: a reader that would fetch a missing page asks for it by its name.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 HEAD_BYTES = 4096
@@ -34,6 +37,12 @@ NOT_STORED = "not stored"
 UNKNOWN_SET = "; unknown set"
 """Ending of a verdict: the server has no list of the set's objects."""
 
+RANGES_PATH = "/v1/ranges"
+MOST_RANGES = 64
+"""Ranges of a list. Each page's file is open until the answer is sent."""
+LIST_BYTES = MOST_RANGES * 80
+"""Most bytes of a list."""
+
 _REQUEST_LINE = re.compile(r"(GET|PUT|POST|DELETE) (/v1/[0-9A-Za-z/_.-]{1,200}) HTTP/1\.1")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,60}):[ \t]*([\x20-\x7e]{0,2000}?)[ \t]*")
 _RANGE = re.compile(r"bytes=(\d{1,12})-(\d{1,12})")
@@ -51,6 +60,10 @@ _PAGE_REQUEST = re.compile(
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)[ \r]")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d{1,12})-(\d{1,12})/", re.IGNORECASE)
+_RANGE_LINE = re.compile(rb"([0-9a-f]{40}) (\d{1,12})-(\d{1,12})\n")
+_RANGES_HEAD = re.compile(
+    rb"HTTP/1\.1 200 OK\r\nContent-Length: (\d{1,12})\r\nPenstock-Present: ([0-9a-f]{1,16}) *\r\n\r\n"
+)
 _CODED = re.compile(rb"\r\n(transfer|content)-encoding:", re.IGNORECASE)
 
 
@@ -191,7 +204,7 @@ def page_request(name: str, head: RequestHead) -> PageRequest:
 def page_answer_head(start: int, stop: int, nbytes: int) -> bytes:
     """Return the head before bytes [start, stop) of a page of so many bytes."""
     head = b'%b%d\r\nETag: "page"' % (page_answer_start(start, stop), nbytes)
-    return _pad_head(head)
+    return pad_head(head)
 
 
 def page_answer_start(start: int, stop: int) -> bytes:
@@ -210,10 +223,11 @@ def answer_head(status: int, reason: str, nbytes: int, *, is_last: bool) -> byte
     )
     if is_last:
         head += "\r\nConnection: close"
-    return _pad_head(head.encode("latin-1"))
+    return pad_head(head.encode("latin-1"))
 
 
-def _pad_head(head: bytes) -> bytes:
+def pad_head(head: bytes) -> bytes:
+    """Return an answer's head of ANSWER_HEAD_BYTES, with its empty line."""
     return head.ljust(ANSWER_HEAD_BYTES - len(HEAD_END)) + HEAD_END
 
 
@@ -238,3 +252,96 @@ def parse_answer_head(head: bytes) -> AnswerHead | None:
     if span is not None:
         cut = int(span[1]), int(span[2]) + 1
     return AnswerHead(int(status[1]), int(length[1]), cut)
+
+
+class PageRange(NamedTuple):
+    """Bytes of a page."""
+
+    name: str
+    start: int
+    """First byte."""
+    stop: int
+    """Byte after the last."""
+
+
+class RangesHead(NamedTuple):
+    """Head of the answer to a list."""
+
+    nbytes: int
+    """Bytes of all ranges that follow."""
+    present: int
+    """Bit i is set if the owner has range i of the list."""
+
+
+def ranges_request(address: str, authorization: str, ranges: Sequence[PageRange]) -> bytes:
+    """Return the request for some ranges, 1 to MOST_RANGES of them.
+
+    authorization: a line that ends with CR LF, or nothing.
+    """
+    lines: list[str] = []
+    for name, start, stop in ranges:
+        last = stop - 1
+        line = f"{name} {start}-{last}\n"
+        lines.append(line)
+    body = "".join(lines)
+    head = [
+        f"POST {RANGES_PATH} HTTP/1.1\r\n",
+        f"Host: {address}\r\n",
+        authorization,
+        f"Content-Length: {len(body)}\r\n",
+        "\r\n",
+        body,
+    ]
+    text = "".join(head)
+    return text.encode("latin-1")
+
+
+def parse_ranges(body: bytes) -> list[PageRange]:
+    """Return the ranges of a request's body. Raises: BadHead."""
+    ranges: list[PageRange] = []
+    end = 0
+    for line in _RANGE_LINE.finditer(body):
+        if line.start() != end:
+            break
+        end = line.end()
+        name, first, last = line.groups()
+        start = int(first)
+        stop = int(last) + 1
+        if stop <= start:
+            raise BadHead(416, "a range ends before it begins")
+        text = name.decode()
+        one_range = PageRange(text, start, stop)
+        ranges.append(one_range)
+    is_list = end == len(body)
+    if not is_list or not 0 < len(ranges) <= MOST_RANGES:
+        raise BadHead(400, f"expected 1 to {MOST_RANGES} lines of a page's name and FIRST-LAST")
+    return ranges
+
+
+def ranges_head(nbytes: int, present: int) -> bytes:
+    """Return the head before the bytes of the ranges that are here."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nPenstock-Present: %x" % (
+        nbytes,
+        present,
+    )
+    return pad_head(head)
+
+
+def parse_ranges_head(head: bytes, sizes: Sequence[int]) -> RangesHead | None:
+    """Parse the head of an answer to a list; None if it is another answer. sizes: bytes of each range of the list."""
+    match = _RANGES_HEAD.fullmatch(head)
+    if match is None:
+        return None
+    nbytes = int(match[1])
+    present = int(match[2], 16)
+    remaining = present
+    present_bytes = 0
+    for range_bytes in sizes:
+        if remaining & 1:
+            present_bytes += range_bytes
+        remaining >>= 1
+    if remaining:  # more ranges than the list has
+        return None
+    if nbytes != present_bytes:
+        return None
+    return RangesHead(nbytes, present)

@@ -15,6 +15,7 @@ from ...cores import lower_thread_priority
 from ...errors import StoreError
 from ...storage.threads import DaemonPool
 from ..spec import NodeCache
+from .exchange import Exchange
 from .heads import CHECKSUM, BadHead, page_answer_head
 from .near_files import (
     FILE_BYTES,
@@ -28,7 +29,6 @@ from .near_files import (
     near_folder,
     part_key,
 )
-from .server import Exchange
 
 PREFIX = "/v1/near"
 AT_ONCE = 8

@@ -2,12 +2,26 @@
 
 import itertools
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..answers import Absence, Answer, Buffer, Grant, PageQuestion
-from .client import PeerCall, PeerClient, PeerFault
-from .heads import COMING, GRANTED, UNKNOWN_SET, PageRequest, page_request_head
+from .client import PeerCall, PeerClient
+from .heads import (
+    COMING,
+    GRANTED,
+    MOST_RANGES,
+    UNKNOWN_SET,
+    PageRange,
+    PageRequest,
+    page_request_head,
+    ranges_request,
+)
+from .health import PeerFault
+
+ANSWER_BYTES = 2**22
+"""Bytes of ranges beyond which a list ends: an answer is in memory whole."""
 
 
 class PeerNonce(NamedTuple):
@@ -30,20 +44,13 @@ class Nonces:
         return f"{self._prefix}{next(self._numbers):016x}"
 
 
-class PageQuestions:
+class OwnerQuestions(ABC):
     """Questions to one owner. Call `send`, then `answers`, which sets the figures.
 
-    set_id: of the objects that this loader reads; empty without one.
+    n: their number.
     """
 
-    def __init__(
-        self,
-        client: PeerClient,
-        owner: str,
-        questions: Sequence[PageQuestion],
-        nonces: Nonces,
-        set_id: str,
-    ) -> None:
+    def __init__(self, client: PeerClient, owner: str, n: int) -> None:
         self.owner = owner
         self.hits = 0
         """Pages whose bytes came."""
@@ -60,32 +67,14 @@ class PageQuestions:
         self.lacks_set = False
         """True if the owner has no list of the set's objects."""
         self._client = client
-        self._questions = questions
-        self._call: PeerCall | None = None
-        self._n_heard = 0
+        self._n = n
         self._n_present = 0  # pages that were only asked for by name
+        self._call: PeerCall | None = None
         self._may_have_claims = True
-        self._pages: list[PageRequest] = []
-        for question in questions:
-            nonce = ""
-            if question.claim is not None:
-                nonce = nonces.new()
-            page = PageRequest(
-                question.name,
-                _range(question.cuts),
-                question.claim,
-                nonce,
-                set_id,
-            )
-            self._pages.append(page)
 
     def send(self) -> None:
         """Send the questions. A fault of the owner shows in `answers`."""
-        authorization = self._client.authorization
-        requests: list[bytes] = []
-        for page in self._pages:
-            head = page_request_head(self.owner, authorization, page)
-            requests.append(head.encode("latin-1"))
+        requests = self._requests()
         try:
             self._call = self._client.begin(self.owner, requests)
         except PeerFault as fault:
@@ -100,15 +89,12 @@ class PageQuestions:
         answers: list[Answer] = []
         if self._call is not None:
             try:
-                for question, page in zip(self._questions, self._pages, strict=True):
-                    answer = self._answer(self._call, question, page, deadline_s)
-                    answers.append(answer)
-                    self._n_heard += 1
+                # `extend` keeps the answers that came before a fault.
+                answers.extend(self._read_answers(self._call, deadline_s))
             except PeerFault:
                 self.has_new_fault = True  # the client logs it and leaves the peer out
-        n = len(self._questions)
-        self.faults = n - len(answers)
-        self.misses = n - self.hits - self._n_present
+        self.faults = self._n - len(answers)
+        self.misses = self._n - self.hits - self._n_present
         answers += [Absence.NOT_KEPT] * self.faults
         return answers
 
@@ -119,11 +105,69 @@ class PageQuestions:
 
     def unheard_claims(self) -> Iterator[tuple[str, PeerNonce]]:
         """Yield (page, claim) of questions without an answer: the owner may have granted them."""
+        return iter(())
+
+    @abstractmethod
+    def _requests(self) -> Sequence[bytes]:
+        """Return the requests, in the order of their answers."""
+
+    @abstractmethod
+    def _read_answers(self, call: PeerCall, deadline_s: float) -> Iterator[Answer]:
+        """Yield the answers to the questions. Raises: PeerFault."""
+
+
+class PageQuestions(OwnerQuestions):
+    """Questions to one owner for pages, which may claim them.
+
+    set_id: of the objects that this loader reads; empty without one.
+    """
+
+    def __init__(
+        self,
+        client: PeerClient,
+        owner: str,
+        questions: Sequence[PageQuestion],
+        nonces: Nonces,
+        set_id: str,
+    ) -> None:
+        super().__init__(client, owner, len(questions))
+        self._questions = questions
+        self._n_heard = 0
+        self._pages: list[PageRequest] = []
+        for question in questions:
+            nonce = ""
+            if question.claim is not None:
+                nonce = nonces.new()
+            page = PageRequest(
+                question.name,
+                _range(question.cuts),
+                question.claim,
+                nonce,
+                set_id,
+            )
+            self._pages.append(page)
+
+    def unheard_claims(self) -> Iterator[tuple[str, PeerNonce]]:
+        """Yield (page, claim) of questions without an answer: the owner may have granted them."""
         if not self._may_have_claims:
             return
         for page in self._pages[self._n_heard :]:
             if page.claim_bytes is not None:
                 yield page.name, PeerNonce(self.owner, page.nonce)
+
+    def _requests(self) -> list[bytes]:
+        authorization = self._client.authorization
+        requests: list[bytes] = []
+        for page in self._pages:
+            head = page_request_head(self.owner, authorization, page)
+            requests.append(head.encode("latin-1"))
+        return requests
+
+    def _read_answers(self, call: PeerCall, deadline_s: float) -> Iterator[Answer]:
+        for question, page in zip(self._questions, self._pages, strict=True):
+            answer = self._answer(call, question, page, deadline_s)
+            self._n_heard += 1
+            yield answer
 
     def _answer(
         self,
@@ -158,6 +202,50 @@ class PageQuestions:
         return Absence.NOT_KEPT
 
 
+class RangeQuestions(OwnerQuestions):
+    """Questions to one owner for cuts of pages, in as few lists as possible."""
+
+    def __init__(self, client: PeerClient, owner: str, questions: Sequence[PageQuestion]) -> None:
+        super().__init__(client, owner, len(questions))
+        self._questions = questions
+        self._lists = _range_lists(questions)
+
+    def _requests(self) -> list[bytes]:
+        authorization = self._client.authorization
+        return [ranges_request(self.owner, authorization, ranges) for ranges in self._lists]
+
+    def _read_answers(self, call: PeerCall, deadline_s: float) -> Iterator[Answer]:
+        pieces = self._pieces(call, deadline_s)
+        for question in self._questions:
+            of_page: list[Buffer] = []
+            for _ in question.cuts:
+                piece = next(pieces)
+                if piece is not None:
+                    of_page.append(piece)
+            if len(of_page) < len(question.cuts):
+                yield Absence.NOT_KEPT
+                continue
+            self.hits += 1
+            for piece in of_page:
+                self.nbytes += len(piece)
+            yield of_page
+
+    def _pieces(self, call: PeerCall, deadline_s: float) -> Iterator[Buffer | None]:
+        """Yield the bytes of each cut of each question; None if the owner lacks the page. Raises: PeerFault."""
+        for ranges in self._lists:
+            sizes = [stop - start for _, start, stop in ranges]
+            present, body = call.answer_ranges(deadline_s, sizes)
+            view = memoryview(body)
+            start = 0
+            for number, nbytes in enumerate(sizes):
+                if not present >> number & 1:
+                    yield None
+                    continue
+                stop = start + nbytes
+                yield view[start:stop]
+                start = stop
+
+
 def _range(cuts: Sequence[slice]) -> tuple[int, int] | None:
     """Return the range of a page around its cuts, [start, stop); None without cuts."""
     if not cuts:
@@ -181,3 +269,21 @@ def _cut(data: bytes, cuts: Sequence[slice], start: int) -> list[Buffer]:
         end = cut.stop - start
         pieces.append(view[begin:end])
     return pieces
+
+
+def _range_lists(questions: Sequence[PageQuestion]) -> list[list[PageRange]]:
+    """Return the cuts of all questions, in order, as lists that one request may have."""
+    lists: list[list[PageRange]] = []
+    ranges: list[PageRange] = []
+    nbytes = 0
+    for question in questions:
+        for cut in question.cuts:
+            ranges.append(PageRange(question.name, cut.start, cut.stop))
+            nbytes += cut.stop - cut.start
+            if len(ranges) == MOST_RANGES or nbytes > ANSWER_BYTES:
+                lists.append(ranges)
+                ranges = []
+                nbytes = 0
+    if ranges:
+        lists.append(ranges)
+    return lists

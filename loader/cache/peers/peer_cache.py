@@ -15,19 +15,19 @@ from contextlib import suppress
 from functools import partial
 from queue import Full, Queue
 
-from ...errors import InvalidRuntime
 from ..answers import Absence, Answer, PageQuestion
 from ..node_cache import Count, OpenCache, Sets
 from ..object_sets import ObjectSet
 from ..pages import page_checksum
 from ..spec import NodeCache
 from . import heads
-from .client import PeerClient, PeerFault
+from .client import PeerClient
 from .connection import idle_connections
-from .lifetime import cache_token, live_server, start_server
-from .members import CacheMembers, is_local
-from .page_questions import Nonces, PageQuestions, PeerNonce
-from .training_nodes import listen_address, server_arguments
+from .health import PeerFault
+from .lifetime import cache_token, live_server
+from .members import CacheMembers
+from .page_questions import Nonces, OwnerQuestions, PageQuestions, PeerNonce, RangeQuestions
+from .training_nodes import member_address
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,13 @@ class PeerCache:
 
     def read_all(self, questions: Sequence[PageQuestion]) -> list[Answer]:
         """Return the answer to each question. The owners are asked at once."""
+        return self._read_all(questions, only_present=False)
+
+    def read_present(self, questions: Sequence[PageQuestion]) -> list[Answer]:
+        """Return the answer to each question, by one list of ranges for each owner."""
+        return self._read_all(questions, only_present=True)
+
+    def _read_all(self, questions: Sequence[PageQuestion], *, only_present: bool) -> list[Answer]:
         answers: list[Answer] = [Absence.NOT_KEPT] * len(questions)
         numbers: list[int] = []  # of the questions for peers
         remote: list[PageQuestion] = []
@@ -153,7 +160,7 @@ class PeerCache:
             numbers.append(number)
             remote.append(question)
             owners.append(owner)
-        remote_answers = self._ask(remote, owners)
+        remote_answers = self._ask(remote, owners, only_present=only_present)
         for number, answer in zip(numbers, remote_answers, strict=True):
             answers[number] = answer
         return answers
@@ -243,7 +250,13 @@ class PeerCache:
         owner = self._members.owner(name)
         return None if owner == self.own_address else owner
 
-    def _ask(self, questions: Sequence[PageQuestion], owners: Sequence[str]) -> list[Answer]:
+    def _ask(
+        self,
+        questions: Sequence[PageQuestion],
+        owners: Sequence[str],
+        *,
+        only_present: bool = False,
+    ) -> list[Answer]:
         """Ask peers for pages, all at once, and return their answers."""
         if not questions:
             return []
@@ -254,31 +267,35 @@ class PeerCache:
             by_owner.setdefault(owner, []).append(number)
         set_id = self._set_id()
         answers: list[Answer] = [Absence.NOT_KEPT] * len(questions)
-        sent: list[PageQuestions] = []
+        sent: list[OwnerQuestions] = []
         try:
             # In one order: calls that wait for each other's peers would wait for ever.
             for owner in sorted(by_owner):
                 own = [questions[number] for number in by_owner[owner]]
-                page_questions = PageQuestions(self._client, owner, own, self._nonces, set_id)
-                sent.append(page_questions)
-                page_questions.send()
+                owner_questions: OwnerQuestions
+                if only_present:
+                    owner_questions = RangeQuestions(self._client, owner, own)
+                else:
+                    owner_questions = PageQuestions(self._client, owner, own, self._nonces, set_id)
+                sent.append(owner_questions)
+                owner_questions.send()
             deadline_s = time.monotonic() + self._client.deadline_s()
-            for page_questions in sent:
-                own_answers = page_questions.answers(deadline_s)
-                numbers = by_owner[page_questions.owner]
+            for owner_questions in sent:
+                own_answers = owner_questions.answers(deadline_s)
+                numbers = by_owner[owner_questions.owner]
                 for number, answer in zip(numbers, own_answers, strict=True):
                     answers[number] = answer
         finally:
-            for page_questions in sent:
-                page_questions.close()
-                self._note(page_questions)
-        if any(page_questions.has_new_fault for page_questions in sent):
+            for owner_questions in sent:
+                owner_questions.close()
+                self._note(owner_questions)
+        if any(owner_questions.has_new_fault for owner_questions in sent):
             self._client.pause_after_fault()
         wait_s = time.perf_counter() - begun_s
         self.count("cache_peer_us", int(1e6 * wait_s))
         return answers
 
-    def _note(self, questions: PageQuestions) -> None:
+    def _note(self, questions: OwnerQuestions) -> None:
         """Count the answers of one owner, and remember its grants."""
         counts = {
             "cache_peer_hits": questions.hits,
@@ -407,33 +424,3 @@ class PeerCache:
                     shares.append(share)
                 self._own_sets = shares
             return self._own_sets
-
-
-def member_address(spec: NodeCache, members: Sequence[str]) -> str | None:
-    """Return this node's address among the members, whose server runs from now on; None if it is none of them."""
-    folder = os.fspath(spec.path)
-    record = live_server(folder)
-    if record is not None and record.address in members:
-        return record.address
-    local = [address for address in members if is_local(address)]
-    names = ", ".join(members)
-    if record is not None:
-        raise InvalidRuntime(
-            f"the cache server of {folder} serves at {record.address}, which is none of the peers {names}: give the "
-            "peers the address that `penstock cache serve --address` has"
-        )
-    if not local:
-        return None
-    if len(local) > 1:
-        raise InvalidRuntime(
-            f"several of the peers {names} are this machine: start `penstock cache serve` for each folder before the "
-            "training"
-        )
-    (address,) = local
-    start_server(
-        folder,
-        listen_address(address),
-        address,
-        server_arguments(spec),
-    )
-    return address

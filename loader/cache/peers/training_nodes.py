@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from ..pages import make_place
 from ..spec import NodeCache
 from .environment import TOKEN_VARIABLE, master_host, slurm_node
 from .lifetime import cache_token, last_server, live_server, start_server, write_token
+from .members import is_local
 
 DISCARD_PORT = 9
 
@@ -194,3 +195,33 @@ def _raise_first(errors: Iterable[str]) -> None:
     for error in errors:
         if error:
             raise InvalidRuntime(f"the cluster's cache cannot start: {error}")
+
+
+def member_address(spec: NodeCache, members: Sequence[str]) -> str | None:
+    """Return this node's address among the members, whose server runs from now on; None if it is none of them."""
+    folder = os.fspath(spec.path)
+    record = live_server(folder)
+    if record is not None and record.address in members:
+        return record.address
+    local = [address for address in members if is_local(address)]
+    names = ", ".join(members)
+    if record is not None:
+        raise InvalidRuntime(
+            f"the cache server of {folder} serves at {record.address}, which is none of the peers {names}: give the "
+            "peers the address that `penstock cache serve --address` has"
+        )
+    if not local:
+        return None
+    if len(local) > 1:
+        raise InvalidRuntime(
+            f"several of the peers {names} are this machine: start `penstock cache serve` for each folder before the "
+            "training"
+        )
+    (address,) = local
+    start_server(
+        folder,
+        listen_address(address),
+        address,
+        server_arguments(spec),
+    )
+    return address

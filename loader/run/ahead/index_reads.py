@@ -7,7 +7,8 @@ checksum of its reader's: if its bytes are wrong, the second read takes the orig
 from collections.abc import Callable
 
 from ...cache.answers import PageCache
-from ...cache.cached_store import CachedStore, Content
+from ...cache.cached_ranges import Content
+from ...cache.cached_store import CachedStore
 from ...dataset.shards.index import IndexPlace
 from ...dataset.versions.version import Version
 from ...storage import Blob, ByteRange, Store

@@ -13,7 +13,7 @@ from ...dataset.reading.places import Map
 from ...modalities.video.packet_table import SUFFIX
 from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import find_pieces
-from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
+from ..recipe.rank_slots import Locate, LocatedSamples, SlotPlanner, real_slots
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import Group
 from .read_ahead import Claim
@@ -63,11 +63,26 @@ class RankFuture:
                 parted |= set(windowed.layout.at)
             fields[source] = tuple(field for field in view.fields if field not in parted)
         self._locate = Locate(recipe.stored, fields, dict.fromkeys(fields), windows)
+        self._plan_slots = SlotPlanner(recipe, end, self._locate)
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
         """Return view -> shard path -> ranges; None after the last step."""
         if self._end is not None and step >= self._end:
             return None
+        samples = self._samples(step)
+        if samples is None:
+            return None
+        out: dict[int, dict[str, Extents]] = {}
+        for located in samples:
+            out.update(by_path(located))
+        return dict(sorted(out.items()))
+
+    def _samples(self, step: int) -> Sequence[LocatedSamples] | None:
+        """Return the samples that a step reads; None after the last step."""
+        # A look-up for many steps costs a twentieth of one for each.
+        planned = self._plan_slots.planned_ahead([step])
+        if planned is not None and planned.located is not None:
+            return planned.located
         slots, rows = real_slots(self._recipe, step)
         if not len(rows):
             return None
@@ -75,10 +90,7 @@ class RankFuture:
             pieces = find_pieces(self._recipe.plan, step, slots, rows)
             slots = pieces.documents
             rows = np.flatnonzero(~pieces.is_masked)
-        out = {}
-        for located in self._locate(slots, rows, self._run):
-            out.update(by_path(located))
-        return dict(sorted(out.items()))
+        return self._locate(slots, rows, self._run)
 
 
 def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
@@ -89,13 +101,19 @@ def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
             paths.setdefault(shard.path, []).append(
                 Extents(at.offset[rows_of_shard], at.nbytes[rows_of_shard])
             )
-    return {
-        source: {
-            path: Extents(*(np.concatenate(column) for column in zip(*extents, strict=True)))
-            for path, extents in paths.items()
-        }
-        for source, paths in extents_of.items()
-    }
+    joined: dict[int, dict[str, Extents]] = {}
+    for source, paths in extents_of.items():
+        joined[source] = {path: _joined(extents) for path, extents in paths.items()}
+    return joined
+
+
+def _joined(extents: Sequence[Extents]) -> Extents:
+    """Return the ranges of several fields of a shard as one."""
+    if len(extents) == 1:
+        return extents[0]
+    offset = np.concatenate([one.offset for one in extents])
+    nbytes = np.concatenate([one.nbytes for one in extents])
+    return Extents(offset, nbytes)
 
 
 class ObjectPage(NamedTuple):

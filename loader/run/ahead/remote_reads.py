@@ -7,7 +7,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ...cache.answers import PageCache
-from ...cache.cached_store import INDEX, VERIFIED, CachedStore, Content
+from ...cache.cached_ranges import Content
+from ...cache.cached_store import INDEX, VERIFIED, CachedStore
 from ...cache.memory import Count, MemoryPages, Sets
 from ...cache.object_sets import ObjectSet
 from ...cache.spec import CacheSpec, NodeCache, PageMemory, WorkersNodeCache

@@ -238,8 +238,15 @@ class SlotPlanner:
 
     def __call__(self, steps: Sequence[int]) -> list[RankSlots]:
         """Return the slots of consecutive steps; the caller may change them."""
+        planned = self.planned_ahead(steps)
+        if planned is not None:
+            return [planned]
+        return rank_slots(self._recipe, steps)
+
+    def planned_ahead(self, steps: Sequence[int]) -> RankSlots | None:
+        """Return the slots of consecutive steps that are planned together with later ones; None for others."""
         if self._recipe.plan.pack is not None:
-            return rank_slots(self._recipe, steps)
+            return None
         first = steps[0]
         with self._turn:
             before = self._asked
@@ -248,9 +255,9 @@ class SlotPlanner:
                 self._plan(steps)
             planned = [self._kept.pop(step, None) for step in steps]
         together = planned[0]
-        if together is not None and all(one is together for one in planned):
-            return [together.part(steps)]
-        return rank_slots(self._recipe, steps)
+        if together is None or any(one is not together for one in planned):
+            return None
+        return together.part(steps)
 
     def _plan(self, steps: Sequence[int]) -> None:
         first = steps[0]

@@ -17,7 +17,7 @@ from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.members import CacheMembers
 from loader.cache.peers.near_client import NearClient, NearFault
 from loader.cache.peers.near_files import NearFiles, marker_key, near_folder
-from loader.cache.peers.peer_cache import member_address
+from loader.cache.peers.training_nodes import member_address
 from loader.cache.running_loaders import BEAT_S
 from loader.errors import InvalidRuntime, StoreError
 from loader.native import crc32c

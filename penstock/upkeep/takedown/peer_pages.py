@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from loader.cache.addresses import parse_peers
-from loader.cache.peers.client import PeerClient, PeerFault
+from loader.cache.peers.client import PeerClient
+from loader.cache.peers.health import PeerFault
 from loader.cache.peers.lifetime import cache_token
 from loader.cache.peers.members import CacheMembers
 from loader.cache.spec import PAGE_BYTES

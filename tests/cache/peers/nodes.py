@@ -12,7 +12,7 @@ import pytest
 
 from loader.cache.cached_store import CachedStore
 from loader.cache.object_sets import ObjectSet
-from loader.cache.peers import client, deadlines, peer_cache
+from loader.cache.peers import client, health, peer_cache
 from loader.cache.peers.lifetime import live_server
 from loader.cache.peers.peer_cache import PeerCache
 from loader.cache.peers.serve import ServeSettings, open_server
@@ -72,7 +72,7 @@ class Node:
 
 PATIENT = {
     client: ("CONNECT_S", "BODY_S"),
-    deadlines: ("LATE_S", "MOST_WAIT_S"),
+    health: ("LATE_S", "MOST_WAIT_S"),
     peer_cache: ("SEND_S", "CLOSE_S"),
 }
 """Deadlines of readers, set to PATIENCE_S, which no busy machine exceeds."""

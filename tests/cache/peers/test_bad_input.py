@@ -159,7 +159,7 @@ def test_resolver_that_hangs_holds_no_read(tmp_path, origin, caplog, monkeypatch
         return look_up("127.0.0.1" if host == "slow" else host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr("loader.cache.peers.peer_cache.is_local", lambda address: "slow" not in address)
+    monkeypatch.setattr("loader.cache.peers.training_nodes.is_local", lambda address: "slow" not in address)
     with running_nodes(tmp_path, 1, is_patient=False) as nodes:
         reader = Reader(nodes[0], [nodes[0].address, "slow:7070"], origin)
         read_all(reader.store)  # while the resolver hangs

@@ -35,6 +35,12 @@ SERVER_PAGE = {"fstat": 1, "preadv": 1, "send": 1}
 SERVER_CALL = {"recv": 1, "epoll.modify": 1}
 """A wait for the next event follows each `epoll.modify`."""
 READER_CALL = {"sendall": 1}
+SERVER_RANGE = {"fstat": 1, "preadv": 1}
+"""A range of a list: its bytes leave with those of the others."""
+SERVER_LIST = {**SERVER_CALL, "send": 2}
+"""72 kB leave in two parts."""
+READER_LIST = {"sendall": 1, "recv": 2}
+"""One head, and one body."""
 
 
 class SystemCalls:
@@ -95,11 +101,13 @@ def test_page_of_a_peer_takes_few_system_calls(tmp_path):
                 pass  # the sender is at work
             one_by_one = counted(calls, lambda: [cache.read_all([question]) for question in questions])
             together = counted(calls, lambda: cache.read_all(questions))
+            by_list = counted(calls, lambda: cache.read_present(questions))
             cache.close()
     finally:
         threading.setprofile(None)
     assert one_by_one == (total(READER_CALL, READER_PAGE, PAGES), total(SERVER_CALL, SERVER_PAGE, PAGES))
     assert together == (total(READER_CALL, READER_PAGE, 1), total(SERVER_CALL, SERVER_PAGE, 1))
+    assert by_list == (READER_LIST, total(SERVER_LIST, SERVER_RANGE, 1))
 
 
 def counted(calls, read):

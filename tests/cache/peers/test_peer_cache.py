@@ -14,7 +14,7 @@ from loader.cache.answers import Absence, Grant
 from loader.cache.object_sets import ObjectSet
 from loader.cache.pages import page_name
 from loader.cache.peers import client as client_module
-from loader.cache.peers import deadlines
+from loader.cache.peers import health
 from loader.cache.peers import members as members_module
 from loader.cache.peers import peer_cache as peer_cache_module
 from loader.cache.peers.client import PeerClient
@@ -324,10 +324,10 @@ def test_patient_client_waits_longer_also_after_faults():
     hasty = client_module.PeerClient(None, PAGE)
     patient = client_module.PeerClient(None, PAGE, late_s=1.5)
     for client in (hasty, patient):
-        with pytest.raises(client_module.PeerFault):
+        with pytest.raises(health.PeerFault):
             client.ask(address, "GET", "/", wait_s=1.0)
         assert client.left_out() == [address]
-    assert (hasty.deadline_s(), patient.deadline_s()) == (deadlines.LATE_S, 1.5)
+    assert (hasty.deadline_s(), patient.deadline_s()) == (health.LATE_S, 1.5)
 
 
 def test_liar_is_left_out_after_three_wrong_pages(tmp_path, origin):
@@ -390,24 +390,24 @@ def test_threads_that_ask_at_once_keep_their_connections(tmp_path, origin, monke
         read_all(reader.store)
         settled(nodes[1])
         monkeypatch.setattr(client_module.PeerClient, "new_connection", counted)
-        barrier = threading.Barrier(client_module.IN_FLIGHT)
+        barrier = threading.Barrier(health.IN_FLIGHT)
 
         def read_often():
             for _ in range(8):
                 barrier.wait()
                 read_all(reader.store)
 
-        with ThreadPoolExecutor(client_module.IN_FLIGHT) as pool:
-            threads = [pool.submit(read_often) for _ in range(client_module.IN_FLIGHT)]
+        with ThreadPoolExecutor(health.IN_FLIGHT) as pool:
+            threads = [pool.submit(read_often) for _ in range(health.IN_FLIGHT)]
         for thread in threads:
             thread.result()
         reader.close()
-    assert len(opened) <= client_module.IN_FLIGHT
+    assert len(opened) <= health.IN_FLIGHT
 
 
 def test_kept_connections_of_all_processes_fit_a_server():
     for nodes in range(1, 65):
-        assert 2 <= idle_connections(nodes) <= client_module.IN_FLIGHT
+        assert 2 <= idle_connections(nodes) <= health.IN_FLIGHT
         assert nodes * 32 * idle_connections(nodes) <= MOST_CONNECTIONS
 
 
@@ -429,7 +429,7 @@ def test_calls_to_one_peer_are_few_at_a_time(tmp_path, origin, monkeypatch):
         threads = [threading.Thread(target=reader.cache.read, args=(name, [slice(0, 5)])) for _ in range(12)]
         for thread in threads:
             thread.start()
-        for _ in range(client_module.IN_FLIGHT):
+        for _ in range(health.IN_FLIGHT):
             assert waiting.acquire(timeout=30)
         assert not waiting.acquire(timeout=0.1)
         may_answer.set()

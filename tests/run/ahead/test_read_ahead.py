@@ -16,7 +16,7 @@ from loader.cache.cached_store import CachedStore
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import ObjectNotFound, Transient
-from loader.run.ahead import read_ahead
+from loader.run.ahead import range_reads, read_ahead
 from loader.run.ahead.next_reads import Extents, PagesAhead
 from loader.run.ahead.range_reads import APART_STEPS, MISSES_AT_ONCE, AheadReader, Ranges, RangesAhead
 from loader.run.ahead.read_ahead import Claim
@@ -259,7 +259,7 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
 
 
 def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
-    """A call per step once 16 steps found all pages, a call per object after a read of the bucket."""
+    """A call for four steps once 16 steps found all pages, a call per object after a read of the bucket."""
     sizes = {"a": 3 * PAGE, "b": 2 * PAGE + 7, "c": PAGE}
     origin = origin_of(tmp_path / "origin", sizes)
     cache = MemoryPages(PageMemory(limit_bytes=2**24, page_bytes=PAGE), count_nothing)
@@ -275,34 +275,53 @@ def test_steps_of_cached_pages_are_read_by_one_call(tmp_path, monkeypatch):
         return read_all(self, questions)
 
     monkeypatch.setattr(MemoryPages, "read_all", counted)
-    offsets = np.array([5, PAGE - 9])
-    extents = Extents(offsets, np.array([40, 9]))
-    across = Extents(np.array([PAGE - 4]), np.array([8]))
-    ahead = RangesAhead(lambda step: {0: {"a": extents, "b": across, "c": extents}}, {0: store}, 2**20)
+    end = 61
+
+    def extents_of(step):
+        near_the_end = PAGE - 70 + step
+        extents = Extents(np.array([5 + step, near_the_end]), np.array([40, 9]))
+        across = Extents(np.array([near_the_end]), np.array([PAGE - near_the_end + 4]))
+        return {"a": extents, "b": across, "c": extents}
+
+    def steps(step):
+        return {0: extents_of(step)} if step < end else None
+
+    ahead = RangesAhead(steps, {0: store}, 2**20)
 
     def read(step):
         units = ahead.units(step)
+        if units is None:
+            return None
         for unit in units:
             assert ahead.claim(unit) is Claim.GRANTED
         for unit in units:
             ahead.fetch(unit)
         reader = AheadReader(ahead, 0, store)
-        for key, spans in (("a", extents), ("b", across), ("c", extents)):
-            wanted = [*map(ByteRange, spans.offset.tolist(), spans.nbytes.tolist())]
-            assert reader.is_read_ahead(key, wanted[0])
-            for span, blob in zip(wanted, reader.get_ranges(key, wanted), strict=True):
-                assert blob.data == body(key, sizes[key])[span.offset : span.offset + span.nbytes]
-            assert not reader.is_read_ahead(key, wanted[0])
+        for of_step in sorted({ranges.step for unit in units for ranges in unit}):
+            for key, spans in extents_of(of_step).items():
+                wanted = [*map(ByteRange, spans.offset.tolist(), spans.nbytes.tolist())]
+                assert reader.is_read_ahead(key, wanted[0])
+                for span, blob in zip(wanted, reader.get_ranges(key, wanted), strict=True):
+                    assert blob.data == body(key, sizes[key])[span.offset : span.offset + span.nbytes]
+                assert not reader.is_read_ahead(key, wanted[0])
         return len(units)
 
     origin.asked.clear()
-    assert [read(step) for step in range(20)] == [3] * 16 + [1] * 4
-    assert calls[48:] == [4] * 4
+    assert [read(step) for step in range(24)] == [3] * 16 + [0, 0, 0, 1] * 2
+    assert calls[48:] == [24] * 2  # questions: 6 of each step
     assert origin.asked == []
     store.get_range("b", 0, 1)  # drops a page, as for wrong bytes
-    assert read(20) == 1
-    assert [read(step) for step in range(21, 38)] == [3] * 16 + [1]
-    assert [key for key, _, _ in origin.asked] == ["b", "b"]
+    assert [read(step) for step in range(24, 28)] == [0, 0, 0, 1]
+    assert [read(step) for step in range(28, 46)] == [3] * 16 + [0, 0]
+    assert {key for key, _, _ in origin.asked} == {"b"}
+    assert read(50) == 0  # a seek: the two steps that waited are dropped
+    assert read(end) is None
+    assert [read(step) for step in (end - 1, end, end + 1)] == [0, 1, None]
+
+
+@pytest.fixture
+def one_step_a_call(monkeypatch):
+    monkeypatch.setattr(range_reads, "GROUP_STEPS", 1)
 
 
 def filled(origin, sizes, steps):
@@ -318,6 +337,7 @@ def filled(origin, sizes, steps):
     return cache, store, ahead
 
 
+@pytest.mark.usefixtures("one_step_a_call")
 @pytest.mark.parametrize(("misses", "in_flight"), [(5, 5), (12, MISSES_AT_ONCE)])
 def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
     """A server that answers nothing before so many requests are there."""
@@ -358,6 +378,7 @@ def test_missing_pages_of_one_call_are_read_at_once(misses, in_flight):
     server.close()
 
 
+@pytest.mark.usefixtures("one_step_a_call")
 def test_missing_pages_of_one_call_that_fail_are_given_back(tmp_path):
     """The others are read, and the error is raised once all reads have ended."""
     sizes = {f"{number}": PAGE for number in range(6)}
@@ -378,6 +399,7 @@ def test_missing_pages_of_one_call_that_fail_are_given_back(tmp_path):
         assert (blob and blob.data) == expected
 
 
+@pytest.mark.usefixtures("one_step_a_call")
 def test_objects_without_pages_are_read_beside_the_one_call(tmp_path):
     """Objects with redacted samples have no pages: each step reads them from the bucket, which switches nothing."""
     sizes = {"a": PAGE, "b": PAGE}

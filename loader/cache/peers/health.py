@@ -1,6 +1,11 @@
-"""When the answer of a peer is late: after a multiple of what answers usually take."""
+"""The health of peers: their faults, and when an answer is late, after a multiple of what answers usually take."""
 
 from collections import deque
+from dataclasses import dataclass, field
+
+from ...storage.cloud.http_connection import Place
+from ...storage.requests import Limiter
+from .connection import IdleConnections
 
 LATE_S = 0.25
 """Seconds after which an answer is late, if the peers' usual time is short."""
@@ -14,6 +19,37 @@ LATENCIES = 512
 """Newest answers whose times give the 99th percentile."""
 SORT_ANSWERS = 64
 """Answers after which the 99th percentile is computed anew: sorting takes longer than an answer."""
+
+IN_FLIGHT = 4
+"""Most calls of this process to one peer at a time, halved after a fault. Without a bound a burst of reads opens more
+connections than a server accepts, and its peers leave it out."""
+LIES = 3
+"""Wrong pages within an hour for which a peer is left out."""
+
+
+class PeerFault(OSError):
+    """A peer did not answer as it should.
+
+    is_unsent: no byte of the request has left. is_known: the peer was left out before.
+    """
+
+    is_unsent = False
+    is_known = False
+
+
+@dataclass(slots=True)
+class Peer:
+    """State of one peer. Guarded by the client's lock."""
+
+    place: Place
+    idle: IdleConnections
+    left_out_until_s: float = 0.0
+    left_out_s: float = 0.0
+    """Seconds of the last exclusion; 0 while the peer is healthy."""
+    limiter: Limiter = field(default_factory=lambda: Limiter(IN_FLIGHT))
+    is_tested: bool = False
+    """True while one request tests a peer that was left out."""
+    lies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LIES))
 
 
 class Deadlines:

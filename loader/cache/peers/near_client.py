@@ -276,7 +276,7 @@ class NearClient:
             yield connection
         except OSError as error:
             connection.close()
-            raise NearFault(f"{address}: {error}") from error
+            raise _fault(address, error) from error
 
     def _await(self, address: str, connection: HttpConnection, deadline_s: float) -> None:
         """Wait until an answer begins, as long as the node answers others. Raises: NearFault; TimeoutError."""
@@ -285,7 +285,7 @@ class NearClient:
             if connection.has_data(max(0.0, min(PROGRESS_S, remaining_s))):
                 return
             if remaining_s <= PROGRESS_S:
-                raise TimeoutError("it did not answer in time")
+                raise TimeoutError("its disk or the network is slow: it did not answer in time")
             # The sync of a part may take longer than PROGRESS_S. A node that is silent answers nothing at all.
             self._check_alive(address)
 
@@ -314,7 +314,7 @@ class NearClient:
         try:
             return HttpConnection(place, CONNECT_S, PROGRESS_S)
         except OSError as error:
-            raise NearFault(f"{address}: {error}") from error
+            raise _fault(address, error) from error
 
     def _keep(self, address: str, connection: HttpConnection) -> None:
         """Keep a connection whose answer was read."""
@@ -325,6 +325,14 @@ class NearClient:
                 idle.append(connection)
                 return
         connection.close()
+
+
+def _fault(address: str, error: OSError) -> NearFault:
+    if isinstance(error, NearFault):
+        return error
+    # A store needs the prefix to translate its errors; a near save has none.
+    text = str(error).removeprefix("HTTP error: ")
+    return NearFault(f"{address}: {text}")
 
 
 def _blocks(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
@@ -350,7 +358,7 @@ def _blocks(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview
 
 def _check_time(deadline_s: float) -> None:
     if time.monotonic() > deadline_s:
-        raise TimeoutError("it takes a file too slowly")
+        raise TimeoutError("the network or its disk is slow: it did not take a file in time")
 
 
 def _text(connection: HttpConnection) -> str:

@@ -22,7 +22,7 @@ import torch._dynamo  # optimizers import it on first use, for a second of every
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from loader import NodeCache, Root
 from loader.cache.peers.near_client import NearClient
@@ -32,6 +32,7 @@ from loader.storage.disk.store import LocalStore
 from loader.storage.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
 from penstock.checkpoints.near import rank_group
+from penstock.checkpoints.near.host_copy import HostCopy
 
 SIZES = {"small": (1001, 32, 1), "9M": (20_001, 192, 12), "100M": (20_001, 768, 12)}
 
@@ -225,6 +226,34 @@ def save_near_with_a_pause(request, rank):
         saved.wait()
         counts = saved.near_counts()
     return {"counts": counts}
+
+
+def copy_to_host(request, rank):
+    """Copy a state of sharded tensors twice, with a change in between.
+
+    Return whether the second copy is in the first one's memory, and has the state of its time.
+    """
+    mesh = init_device_mesh(request["device"], (distributed.get_world_size(),))
+    whole = torch.arange(4096.0).reshape(64, 64)
+    state = {
+        "shard": distribute_tensor(whole, mesh, [Shard(0)]),
+        "all": distribute_tensor(whole, mesh, [Replicate()]),
+    }
+    host_copy = HostCopy()
+    first = {name: value.to_local() for name, value in host_copy.take(state).items()}
+    for value in state.values():
+        value.mul_(2.0)
+    staged = host_copy.take(state)
+    expected = {name: value.to_local().cpu().clone() for name, value in state.items()}
+    for value in state.values():
+        value.zero_()
+    second = {name: value.to_local() for name, value in staged.items()}
+    return {
+        "in_place": all(first[name].data_ptr() == second[name].data_ptr() for name in state),
+        "devices": sorted({value.device.type for value in second.values()}),
+        "equal": all(torch.equal(second[name], expected[name]) for name in state),
+        "sizes": [list(value.shape) for value in staged.values()],
+    }
 
 
 def pause(owner, name, seconds):

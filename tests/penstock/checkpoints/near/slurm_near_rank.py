@@ -1,4 +1,4 @@
-"""A rank of a Slurm job with near saves: prints `loss STEP VALUE` after each step. All numbers are exact."""
+"""A rank with near saves, of a Slurm job or of `peers`: prints `loss STEP VALUE` each step. All numbers are exact."""
 
 import json
 import os
@@ -34,8 +34,13 @@ def plan_of(root, run_seed=3):
 
 def main(settings):
     with Run.joined(name="near", checkpoints=settings["root"]) as run:
-        folder = os.path.join(settings["folder"], os.environ["SLURMD_NODENAME"])
-        cache = run.node_cache(folder, limit_bytes=2**26)
+        if "peers" in settings:
+            cache = loader.NodeCache(
+                path=os.environ["NEAR_FOLDER"], limit_bytes=2**26, peers=settings["peers"]
+            )
+        else:
+            folder = os.path.join(settings["folder"], os.environ["SLURMD_NODENAME"])
+            cache = run.node_cache(folder, limit_bytes=2**26)
         state = {"weights": weights()}
         plan = plan_of(settings["root"])
         saved = Checkpoints(

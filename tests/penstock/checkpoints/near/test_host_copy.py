@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from penstock.checkpoints.near.host_copy import HostCopy
+from tests.penstock.checkpoints.conftest import ranks
+
+__all__ = ["ranks"]  # a fixture
 
 PAGE_BYTES = resource.getpagesize()
 
@@ -54,6 +57,19 @@ def test_copy_of_a_state_that_changed_equals_the_state(after):
         assert staged[name] is not after[name]
     assert staged["n"][1:] == after["n"][1:]
     assert type(staged["n"]) is type(after["n"])
+
+
+COPIED = {"in_place": True, "devices": ["cpu"], "equal": True, "sizes": [[64, 64], [64, 64]]}
+
+
+def test_sharded_tensors_are_copied_into_the_same_memory(ranks):
+    """Planted: a layout without shards, for which each copy takes new memory."""
+    assert ranks(2, "copy_to_host") == COPIED
+
+
+@pytest.mark.gpu
+def test_tensors_of_a_gpu_are_copied_into_the_same_memory(ranks):
+    assert ranks(1, "copy_to_host", device="cuda") == COPIED
 
 
 def test_copies_of_a_scalar_follow_it():

@@ -8,9 +8,9 @@
 4. `Lookup._places_in_group`: from the index rows, the shard, offset, size and checksum of each field.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -19,14 +19,7 @@ from ..shards.bitmap import Bools, SelectTable
 from ..shards.index import ROW_GROUP_ROWS
 from ..shards.index_rows import IndexRows
 from ..shards.parts_table import PartsTable, locate
-from .sample_places import FieldPlaces, Int64s, SamplePlaces, Shard, run_starts
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
-
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""The built-in `map`, or a thread pool's."""
+from .sample_places import FieldPlaces, Int64s, Map, RowStretch, SamplePlaces, Shard, VersionData, run_starts
 
 
 class GroupLayout(NamedTuple):
@@ -41,7 +34,7 @@ Layout = tuple[GroupLayout, ...]
 
 
 def group_fields(
-    version: "Version",
+    version: VersionData,
     fields: Sequence[str],
 ) -> dict[str, list[str]]:
     """Return group -> the requested fields that it holds, groups sorted. Raises: FieldNotFound."""
@@ -53,7 +46,7 @@ def group_fields(
 
 
 def field_layout(
-    version: "Version",
+    version: VersionData,
     fields: Sequence[str],
 ) -> Layout:
     """Return the layout of requested fields. A `Lookup` reads versions together if theirs are equal."""
@@ -69,14 +62,6 @@ def field_layout(
     return tuple(layout)
 
 
-class RowStretch(NamedTuple):
-    """Index rows of one stretch of a shard: at most `ROW_GROUP_ROWS`."""
-
-    rows: IndexRows
-    path: str
-    """Shard path."""
-
-
 class Lookup:
     """Finds one or more fields of samples, in versions that share a layout. `versions[i]` is version number i.
 
@@ -87,7 +72,7 @@ class Lookup:
 
     def __init__(
         self,
-        versions: Sequence["Version"],
+        versions: Sequence[VersionData],
         fields: Sequence[str],
     ) -> None:
         self._versions = versions

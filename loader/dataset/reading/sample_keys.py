@@ -9,12 +9,12 @@ from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from .sample_places import VersionData
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def sample_keys(version: "Version", ordinals: Int64s) -> list[str]:
+def sample_keys(version: "VersionData", ordinals: Int64s) -> list[str]:
     """Return the keys of live ordinals, in order. Costs one index row group for each stretch not in memory."""
     part, row = version.parts.locate(ordinals)  # [n] each
     stretch = row // ROW_GROUP_ROWS
@@ -33,7 +33,7 @@ def sample_keys(version: "Version", ordinals: Int64s) -> list[str]:
     return [keys[number][local] for number, local in located]
 
 
-def key_addresses(version: "Version", ordinals: Int64s) -> list[SampleAddress]:
+def key_addresses(version: "VersionData", ordinals: Int64s) -> list[SampleAddress]:
     """Return the addresses of live ordinals, in order, without fields."""
     part, row = version.parts.locate(ordinals)
     keys = sample_keys(version, ordinals)

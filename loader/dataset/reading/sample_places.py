@@ -1,9 +1,9 @@
 """Places of many samples' bytes, as arrays: shard, offset, size and checksum of each field."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,10 +11,86 @@ from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.index_rows import IndexRows
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ...storage import RangeReader, Store
+    from ..shards.parts_table import PartsTable
 
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""The built-in `map`, or a thread pool's."""
+
+
+class RowStretch(NamedTuple):
+    """Index rows of one stretch of a shard: at most `ROW_GROUP_ROWS`."""
+
+    rows: IndexRows
+    path: str
+    """Shard path."""
+
+
+class VersionData(Protocol):
+    """An open version, for modules below `Version`: see there for what each member returns and raises."""
+
+    dataset: str
+    number: int
+    id: str
+    manifest: dict[str, Any]
+    reader: object
+    searches: object
+
+    def __len__(self) -> int: ...
+
+    @property
+    def store(self) -> "Store": ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    @property
+    def facts(self) -> dict[str, dict[str, Any]]: ...
+
+    @property
+    def parts(self) -> "PartsTable": ...
+
+    @property
+    def shard_store(self) -> "RangeReader": ...
+
+    def group_of(self, field: str) -> str: ...
+
+    def address(
+        self,
+        ordinals: Int64s,
+        fields: Sequence[str],
+        run: Map = map,
+    ) -> list[SampleAddress]: ...
+
+    def places(
+        self,
+        ordinals: Int64s,
+        fields: Sequence[str],
+        run: Map = map,
+    ) -> "SamplePlaces": ...
+
+    def keys(self, ordinals: Int64s) -> list[str]: ...
+
+    def stretch_keys(self, part: int, number: int) -> list[str]: ...
+
+    def find_cached_stretch(
+        self,
+        group: str,
+        part: int,
+        number: int,
+    ) -> RowStretch | None: ...
+
+    def stretch(
+        self,
+        group: str,
+        part: int,
+        number: int,
+    ) -> RowStretch: ...
 
 
 class Shard(NamedTuple):
@@ -141,7 +217,7 @@ def run_starts(values: Int64s) -> Int64s:
 class SamplePlaces:
     """n samples of several versions, and the place of each requested field."""
 
-    versions: Sequence["Version"]
+    versions: Sequence[VersionData]
     version: Int64s
     """int64 [n]: index into `versions`."""
     part: Int64s

@@ -11,8 +11,7 @@ from ...errors import Corrupt
 from ...storage import RangeReader
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
-from .places import Map
-from .sample_places import Int64s, SamplePlaces
+from .sample_places import Int64s, Map, SamplePlaces
 from .shard_read import FindAddress, FindReading, OnRead, Reading, ShardRead, extent
 
 OnCorrupt = Callable[[int, Corrupt], object]

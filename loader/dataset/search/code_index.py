@@ -19,7 +19,7 @@ from .segments import SegmentPart, VersionPart, version_parts
 from .vectors import Floats
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 MOST_CODES = 20_000_000
 """Most codes that a query scans: 2 s."""
@@ -45,7 +45,7 @@ class CodeIndex:
 
     def __init__(
         self,
-        version: "Version",
+        version: "VersionData",
         how: How,
         cache: str | os.PathLike[str] | None,
     ) -> None:

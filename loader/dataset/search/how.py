@@ -22,7 +22,7 @@ from ..names import check_dataset_name
 from .field_texts import LINE_FIELDS, TASK_FIELD, is_text_field
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 FORMAT = 1
 FOLDER = "search/"
@@ -96,7 +96,7 @@ class How:
 
 
 def how_of_field(
-    version: "Version",
+    version: "VersionData",
     field_name: str,
     code: int,
     numbers: int = 0,
@@ -190,7 +190,7 @@ def first_similar(fields: Iterable[str]) -> str | None:
     return None
 
 
-def similarity_field(version: "Version", field_name: str | None) -> str:
+def similarity_field(version: "VersionData", field_name: str | None) -> str:
     """Return the field to compare: the named one, or the version's embedding. Raises: FieldNotFound."""
     if field_name is not None:
         version.group_of(field_name)
@@ -206,7 +206,7 @@ def similarity_field(version: "Version", field_name: str | None) -> str:
     )
 
 
-def text_fields(version: "Version", field_name: str | None) -> tuple[str, ...]:
+def text_fields(version: "VersionData", field_name: str | None) -> tuple[str, ...]:
     """Return the text fields whose words are searched: the named one, or all. Raises: FieldNotFound."""
     texts = tuple(name for name in version.fields if is_text_field(name))
     if field_name is None and texts:

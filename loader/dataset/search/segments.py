@@ -28,7 +28,7 @@ from ..tables.arrow_values import without_nulls
 from ..tables.parquet import SCHEMA_VERSION, Int64s, integers, take_rows, texts
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 MAX_SEGMENT_ROWS = 131_072
 """Most rows of a new segment: 64 MiB of codes of 512 numbers. A part with more is a segment by itself.
@@ -105,7 +105,7 @@ def part_starts(parts: Sequence[SegmentPart]) -> Int64s:
     return starts
 
 
-def version_parts(version: "Version", field: str) -> list[VersionPart]:
+def version_parts(version: "VersionData", field: str) -> list[VersionPart]:
     """Return the parts of a version that have a field, in its order. Raises: FieldNotFound."""
     group = version.group_of(field)
     parts = version.parts

@@ -17,7 +17,7 @@ from .how import SQ8, how_of_field, read_how
 from .vectors import VectorReader, unit_vector
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 MOST_COMPARED = 100_000
 """Most embeddings that a query compares without an index: 0.7 s of 512 numbers."""
@@ -48,7 +48,7 @@ class Similarity:
 
     def __init__(
         self,
-        version: "Version",
+        version: "VersionData",
         field: str,
         cache: str | os.PathLike[str] | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from .text_reads import TextReader, text_kind
 from .words import WordTerm, fold_texts, in_order, term_matches
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 MOST_READ = 100_000
 """Most texts that a query reads without an index."""
@@ -32,7 +32,7 @@ class TextIndex:
     Opening reads the segments; samples without one are read when a query first needs them.
     """
 
-    def __init__(self, version: "Version", field: str) -> None:
+    def __init__(self, version: "VersionData", field: str) -> None:
         self._version = version
         self.field = field
         """Text field."""

@@ -21,7 +21,7 @@ from .segments import SegmentKind
 from .vectors import BLOCK_ROWS, open_reading, part_places
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 _READS_AT_ONCE = 16
 _MOST_BLOCK_BYTES = 32 * 2**20
@@ -42,7 +42,7 @@ def text_kind(how: How) -> SegmentKind:
 class TextReader:
     """Reads one field's texts of a version. Not thread-safe. Opens shards of a local disk once."""
 
-    def __init__(self, version: "Version", field: str) -> None:
+    def __init__(self, version: "VersionData", field: str) -> None:
         self._version = version
         self._field = field
         self._reading = open_reading(version)

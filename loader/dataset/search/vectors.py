@@ -24,7 +24,7 @@ from ..shards.index import ROW_GROUP_ROWS
 from ..tables.parquet import Int64s
 
 if TYPE_CHECKING:
-    from ..versions.version import Version
+    from ..reading.sample_places import VersionData
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 BLOCK_ROWS = 8192
@@ -52,7 +52,7 @@ class UnitVectors(NamedTuple):
     """bool [n]: False for an embedding that is missing, damaged, not finite, zero, or of another width."""
 
 
-def open_reading(version: "Version") -> Reading:
+def open_reading(version: "VersionData") -> Reading:
     """Return how a version's shards are read. The caller closes its files, which only a local disk has."""
     store = version.shard_store
     disk = disk_of(store)
@@ -65,7 +65,7 @@ def open_reading(version: "Version") -> Reading:
 class VectorReader:
     """Reads one field's embeddings of a version. Not thread-safe. Opens shards of a local disk once."""
 
-    def __init__(self, version: "Version", field: str) -> None:
+    def __init__(self, version: "VersionData", field: str) -> None:
         self._version = version
         self._field = field
         self._layout: _EmbeddingLayout | None = None
@@ -270,7 +270,7 @@ def unit_vector(vector: object, width: int, field: str) -> np.ndarray:
     return unit
 
 
-def field_ordinals(version: "Version", field: str) -> Int64s:
+def field_ordinals(version: "VersionData", field: str) -> Int64s:
     """Return int64 [n]: the live ordinals of samples with a field. Raises: FieldNotFound."""
     group = version.group_of(field)
     has_field = version.parts.has_live_group(group)
@@ -278,7 +278,7 @@ def field_ordinals(version: "Version", field: str) -> Int64s:
 
 
 def part_places(
-    version: "Version",
+    version: "VersionData",
     field: str,
     position: int,
 ) -> Iterator[SamplePlaces]:
@@ -297,7 +297,7 @@ def part_places(
 
 
 def _row_places(
-    version: "Version",
+    version: "VersionData",
     group: str,
     field: str,
     position: int,

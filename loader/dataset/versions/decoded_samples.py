@@ -14,7 +14,7 @@ from .samples_table import Int64s, import_polars
 if TYPE_CHECKING:
     import polars
 
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 KEY = "__key__"
 """Name of the key in a sample; no field name may start with it."""
@@ -85,7 +85,7 @@ def select_samples(
 
 
 def decoded(
-    version: "Version",
+    version: "VersionData",
     fields: Sequence[str],
     ordinals: Int64s,
 ) -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ def decoded(
 
 
 def decode_table(
-    version: "Version",
+    version: "VersionData",
     fields: Sequence[str],
     ordinals: Int64s,
 ) -> "polars.DataFrame":
@@ -133,7 +133,7 @@ def decode_table(
 
 
 def _read_stored(
-    version: "Version",
+    version: "VersionData",
     fields: Sequence[str],
     ordinals: Int64s,
 ) -> list[dict[str, bytes]]:
@@ -160,7 +160,7 @@ def _read_stored(
 
 
 def _decode(
-    version: "Version",
+    version: "VersionData",
     key: str,
     field: str,
     data: bytes,

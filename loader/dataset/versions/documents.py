@@ -20,7 +20,7 @@ from .samples_table import import_polars, live_values
 if TYPE_CHECKING:
     import polars
 
-    from .version import Version
+    from ..reading.sample_places import VersionData
     from .view import View
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -145,7 +145,7 @@ def view_documents(source: "View | ListedView") -> ViewDocuments:
 
 
 def field_nbytes(
-    version: "Version",
+    version: "VersionData",
     field: str,
     first_part: int = 0,
 ) -> Iterator[Int64s]:

@@ -13,13 +13,13 @@ from ..tables.parquet import READ_AHEAD
 from .view_columns import Int64s, Map, SampleColumns, check_columns
 
 if TYPE_CHECKING:
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 _BLOCK_DOCUMENTS = 2**18
 """Documents whose values are in memory while they are checked."""
 
 
-def column_types(version: "Version", names: Sequence[str]) -> dict[str, str]:
+def column_types(version: "VersionData", names: Sequence[str]) -> dict[str, str]:
     """Return column of `pack(columns=)` -> its Arrow type. Raises: InvalidPlan."""
     stored = [name for name in names if name != ORDINAL]
     try:
@@ -38,7 +38,7 @@ def column_types(version: "Version", names: Sequence[str]) -> dict[str, str]:
 class DocumentColumns:
     """Reads columns of a version's documents; thread-safe. column_types: column -> its Arrow type."""
 
-    def __init__(self, version: "Version", column_types: Mapping[str, str]) -> None:
+    def __init__(self, version: "VersionData", column_types: Mapping[str, str]) -> None:
         self._version = version
         self._types = dict(column_types)
         stored = [name for name in self._types if name != ORDINAL]
@@ -81,7 +81,7 @@ class DocumentColumns:
 
 
 def check_documents(
-    version: "Version",
+    version: "VersionData",
     column_types: Mapping[str, str],
     documents: Int64s,
 ) -> None:

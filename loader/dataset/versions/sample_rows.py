@@ -18,10 +18,10 @@ from ..tables.table_rows import distinct, get_rows, run_codes
 from .samples_table import import_polars, join_group, other_groups, read_group
 
 if TYPE_CHECKING:
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 
-def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
+def live_row(version: "VersionData", ordinal: int) -> dict[str, Any]:
     """Return column -> value for one sample, as in `scan_samples`, reading one row group per table.
 
     Raises: InvalidRuntime for an unknown ordinal; Corrupt.
@@ -70,7 +70,7 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
 
 
 def sample_rows(
-    version: "Version",
+    version: "VersionData",
     addresses: Sequence[SampleAddress],
     group: str,
     columns: Collection[str],
@@ -125,7 +125,7 @@ def sample_rows(
 
 
 def columns_of_rows(
-    version: "Version",
+    version: "VersionData",
     positions: Int64s,
     rows: Int64s,
     columns: Sequence[str],
@@ -171,7 +171,7 @@ def columns_of_rows(
 
 
 def _piece(
-    version: "Version",
+    version: "VersionData",
     columns: Sequence[str],
     positions: Int64s,
     rows: Int64s,
@@ -216,7 +216,7 @@ def _piece(
 
 
 def _out_of_order(
-    version: "Version",
+    version: "VersionData",
     stored: str,
     place: Sequence[Any],
     address: SampleAddress,
@@ -233,7 +233,7 @@ def _out_of_order(
 
 def _group_row(
     pl: Any,
-    version: "Version",
+    version: "VersionData",
     group: str,
     place: tuple[str, int],
     table_row: int,

@@ -22,7 +22,7 @@ from ..shards.bitmap import Bools
 from .samples_table import Int64s, key_files, live_ordinals, live_where, ordinals_in_tables
 
 if TYPE_CHECKING:
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 Like: TypeAlias = "str | Collection[str] | Collection[float] | np.ndarray[Any, Any]"
 """A key; keys, whose mean is compared; or a vector."""
@@ -37,7 +37,7 @@ MOST_SAMPLES_OF_WORDS = 20_000_000
 class SearchResult:
     """Samples that a search returned."""
 
-    version: "Version"
+    version: "VersionData"
     field: str
     """Field that was compared; of words, the text fields, separated by commas."""
     ordinals: Int64s
@@ -85,7 +85,7 @@ class SearchResult:
 
 
 def search_samples(
-    version: "Version",
+    version: "VersionData",
     words: str | None = None,
     *,
     like: "Like | None" = None,
@@ -141,7 +141,7 @@ def search_samples(
 
 
 def search_ordinals(
-    version: "Version",
+    version: "VersionData",
     words: str | None,
     *,
     like: "Like | None",
@@ -170,7 +170,7 @@ def search_ordinals(
 
 
 def _select(
-    version: "Version",
+    version: "VersionData",
     where: str | None,
     members: Bools | None,
 ) -> Bools:
@@ -184,7 +184,7 @@ def _select(
 
 
 def match_words(
-    version: "Version",
+    version: "VersionData",
     words: str,
     members: Bools | None = None,
 ) -> "WordMatches":
@@ -238,7 +238,7 @@ class WordMatches:
 
 
 def _first_result(
-    version: "Version",
+    version: "VersionData",
     matches: WordMatches,
     k: int,
 ) -> SearchResult:
@@ -284,7 +284,7 @@ def _check_count(k: object) -> None:
         raise InvalidRuntime(f"k = {k!r}; a whole number from 1 to {MOST_RESULTS:,} is accepted")
 
 
-def parse_keys(version: "Version", text: str) -> list[str]:
+def parse_keys(version: "VersionData", text: str) -> list[str]:
     """Return the keys that a text names: one key, or keys with commas between them.
 
     A text that is the key of a live sample names that sample. Otherwise a key that has a comma stands in double quotes.
@@ -328,7 +328,7 @@ def _are_keys(like: Any) -> bool:
 class _SearchState:
     """Open indexes of one version, which its searches share."""
 
-    def __init__(self, version: "Version", cache: str | os.PathLike[str] | None) -> None:
+    def __init__(self, version: "VersionData", cache: str | os.PathLike[str] | None) -> None:
         self.lock = Lock()
         self.cache = cache
         self.version = version
@@ -389,7 +389,7 @@ class _SearchState:
 _states_lock = Lock()
 
 
-def _search_state(version: "Version", cache: str | os.PathLike[str] | None) -> _SearchState:
+def _search_state(version: "VersionData", cache: str | os.PathLike[str] | None) -> _SearchState:
     with _states_lock:
         state = version.searches
         if not isinstance(state, _SearchState) or state.cache != cache:
@@ -398,7 +398,7 @@ def _search_state(version: "Version", cache: str | os.PathLike[str] | None) -> _
         return state
 
 
-def open_similarity(version: "Version") -> Similarity | None:
+def open_similarity(version: "VersionData") -> Similarity | None:
     """Return the open similarity search of a version's embedding; None before its first search."""
     state = version.searches
     if not isinstance(state, _SearchState):
@@ -406,6 +406,6 @@ def open_similarity(version: "Version") -> Similarity | None:
     return state.similarities.get(similarity_field(version, None))
 
 
-def forget_searches(version: "Version") -> None:
+def forget_searches(version: "VersionData") -> None:
     """Let the next search of a version read its segments again."""
     version.searches = None

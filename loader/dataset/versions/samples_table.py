@@ -20,7 +20,7 @@ from .expression import parse_expression, sql_names
 if TYPE_CHECKING:
     import polars
 
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 WHOLE_BELOW_BYTES = 64 * 2**20
 """Bytes below which a file is read whole for some of its columns."""
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Scan = Callable[["Version", Sequence[str]], "polars.LazyFrame"]
+Scan = Callable[[Any, Sequence[str]], "polars.LazyFrame"]
 """Returns ordinal and these columns of the live samples, in version order."""
 
 
-def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
+def live_rows(version: "VersionData", keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Return part id -> row -> key for the live ones among these keys. Reads every run's key column."""
     rows: dict[str, dict[int, str]] = {}
     for live, _ in _live_matches(version, _read_rows(version, keys)):
@@ -43,13 +43,13 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
     return rows
 
 
-def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
+def live_ordinals(version: "VersionData", keys: Sequence[str]) -> Int64s:
     """Return each key's int64 live ordinal, -1 if it is not live. Costs as much as `live_rows`."""
     return ordinals_in_tables(version, _read_rows(version, frozenset(keys)), keys)
 
 
 def ordinals_in_tables(
-    version: "Version",
+    version: "VersionData",
     tables: Iterable[pa.Table],
     keys: Sequence[str],
 ) -> Int64s:
@@ -64,7 +64,7 @@ def ordinals_in_tables(
     return np.array([ordinal_by_key.get(key, -1) for key in keys], np.int64)
 
 
-def _read_rows(version: "Version", keys: frozenset[str]) -> Iterator[pa.Table]:
+def _read_rows(version: "VersionData", keys: frozenset[str]) -> Iterator[pa.Table]:
     """Yield part, row and key of the rows with these keys, a table per file."""
     # A text with half a character is no key, and Arrow cannot hold it.
     texts = [key for key in keys if is_text(key)]
@@ -74,13 +74,13 @@ def _read_rows(version: "Version", keys: frozenset[str]) -> Iterator[pa.Table]:
     yield from rows_of_keys(version.store, files, texts)
 
 
-def key_files(version: "Version") -> list[TableFile]:
+def key_files(version: "VersionData") -> list[TableFile]:
     """Return the tables with a version's keys."""
     entries = version.manifest["samples"]
     return [TableFile.from_json(entry) for entry in entries if entry["group"] == "keys"]
 
 
-def _live_matches(version: "Version", tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, Int64s]]:
+def _live_matches(version: "VersionData", tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, Int64s]]:
     """Yield (part, row and key of the live rows; int64 [rows], live ordinals) of each table."""
     parts = version.parts
     for matching in tables:
@@ -101,7 +101,7 @@ def import_polars() -> Any:
     return polars
 
 
-def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
+def scan_samples(version: "VersionData", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
     """Return ordinal, part, row, key and the other columns (or only `columns`), in version order, with annotations."""
     pl = import_polars()
     entries = version.manifest["samples"]
@@ -149,7 +149,7 @@ def other_groups(entries: Sequence[Mapping[str, Any]], columns: Sequence[str] | 
     return sorted(groups - {"keys"})
 
 
-def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
+def scan_edits(version: "VersionData", column: str) -> "polars.LazyFrame":
     import_polars()
     columns = version.manifest["columns"]
     if column not in columns:
@@ -174,7 +174,7 @@ def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
 
 def read_group(
     pl: Any,
-    version: "Version",
+    version: "VersionData",
     group: str,
     columns: Sequence[str] | None,
     where: Any = None,
@@ -201,7 +201,7 @@ def read_group(
 
 def _read_columns(
     pl: Any,
-    version: "Version",
+    version: "VersionData",
     file: Mapping[str, Any],
     columns: Sequence[str],
 ) -> Any:
@@ -229,7 +229,7 @@ def join_group(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.
     )
 
 
-def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
+def _in_order(version: "VersionData", keys: "polars.DataFrame") -> "polars.DataFrame":
     """Return the keys table sorted by part and row; earlier releases merged some tables out of order."""
     n_rows = version.parts.n_rows
     first_row = np.cumsum(n_rows) - n_rows  # [parts]: rows before each part
@@ -254,7 +254,7 @@ def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame
     return keys[order]
 
 
-def live_where(version: "Version", predicate: str) -> Bools:
+def live_where(version: "VersionData", predicate: str) -> Bools:
     """Return bool [len(version)]: True for live ordinals that satisfy an SQL expression; null is false.
 
     Raises: FieldNotFound for an unknown column or a malformed expression.
@@ -270,7 +270,7 @@ def live_where(version: "Version", predicate: str) -> Bools:
 
 
 def live_values(
-    version: "Version",
+    version: "VersionData",
     expressions: Sequence[str],
     what: str,
     *,
@@ -288,7 +288,7 @@ def live_values(
     return live_columns(version, queries, n_truths)
 
 
-def check_names(version: "Version", predicate: str) -> None:
+def check_names(version: "VersionData", predicate: str) -> None:
     """Check the names in an SQL expression, and the whole expression if polars is imported. Raises: FieldNotFound.
 
     Names are compared with the columns first, so that training with stored views imports no polars.
@@ -312,7 +312,7 @@ def check_names(version: "Version", predicate: str) -> None:
 
 
 def expression_columns(
-    version: "Version",
+    version: "VersionData",
     text: str,
     what: str,
     extra: Collection[str] = (),
@@ -334,7 +334,7 @@ def expression_columns(
 
 def _parse_expression(
     pl: Any,
-    version: "Version",
+    version: "VersionData",
     text: object,
     what: str,
     extra: Collection[str] = (),
@@ -354,13 +354,13 @@ def _parse_expression(
     return expression
 
 
-def _expression_names(version: "Version") -> set[str]:
+def _expression_names(version: "VersionData") -> set[str]:
     """Return the names that an expression may use."""
     return {*version.manifest["columns"], "part", "row"}
 
 
 def live_columns(
-    version: "Version",
+    version: "VersionData",
     queries: Sequence[tuple[str, str]],
     truths: int = 0,
     scan: "Scan | None" = None,

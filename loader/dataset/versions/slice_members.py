@@ -28,7 +28,7 @@ from ..tables.table_rows import distinct, run_codes
 from .samples_table import check_names, live_ordinals, live_where
 
 if TYPE_CHECKING:
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 MISSING = -1
 """Ordinal of a sample that a version lacks."""
@@ -108,7 +108,7 @@ class SliceTerm:
 
 
 def slice_term(
-    version: "Version",
+    version: "VersionData",
     name: str,
     n: int | None,
     *,
@@ -137,7 +137,7 @@ def slice_term(
     )
 
 
-def version_term(version: "Version", term: SliceTerm) -> SliceTerm:
+def version_term(version: "VersionData", term: SliceTerm) -> SliceTerm:
     """Return the term of the same number in another version. Raises: as `slice_term`."""
     if term.is_list:
         ordinals = _list_ordinals(version, term)
@@ -146,7 +146,7 @@ def version_term(version: "Version", term: SliceTerm) -> SliceTerm:
     return replace(term, sha256=list_sha256(ordinals))
 
 
-def _list_ordinals(version: "Version", term: SliceTerm) -> Int64s:
+def _list_ordinals(version: "VersionData", term: SliceTerm) -> Int64s:
     record = read_slice(
         version.store,
         version.dataset,
@@ -156,7 +156,7 @@ def _list_ordinals(version: "Version", term: SliceTerm) -> Int64s:
     return slice_ordinals(version, record)
 
 
-def term_members(version: "Version", term: SliceTerm) -> Bools:
+def term_members(version: "VersionData", term: SliceTerm) -> Bools:
     """Return bool [len(version)]: True for live ordinals that the term selects. Raises: Corrupt; SliceNotFound."""
     if term.is_list:
         members = np.zeros(len(version), bool)
@@ -168,7 +168,7 @@ def term_members(version: "Version", term: SliceTerm) -> Bools:
     return selected
 
 
-def newest_slice(version: "Version", name: str) -> SliceRecord:
+def newest_slice(version: "VersionData", name: str) -> SliceRecord:
     """Return the newest number of a slice of the version's dataset. Writes nothing.
 
     Raises: SliceNotFound, also for a removed slice; InvalidName; Corrupt; FormatTooNew.
@@ -187,7 +187,7 @@ def _check_not_removed(record: SliceRecord) -> None:
 
 
 def check_term(
-    version: "Version",
+    version: "VersionData",
     term: SliceTerm,
     selected: Bools,
     what: str,
@@ -203,7 +203,7 @@ def check_term(
         )
 
 
-def slice_ordinals(version: "Version", record: SliceRecord) -> Int64s:
+def slice_ordinals(version: "VersionData", record: SliceRecord) -> Int64s:
     """Return the int64 live ordinals of a slice's samples in a version, ascending. Raises: Corrupt; FieldNotFound."""
     if record.kind == "rule":
         members = live_where(version, record.where)
@@ -220,7 +220,7 @@ def slice_ordinals(version: "Version", record: SliceRecord) -> Int64s:
     return distinct(located[is_live])
 
 
-def missing_keys(version: "Version", record: SliceRecord) -> list[str]:
+def missing_keys(version: "VersionData", record: SliceRecord) -> list[str]:
     """Return the keys of a list's samples that a version lacks, sorted; a rule has none."""
     if record.kind == "rule":
         return []
@@ -231,7 +231,7 @@ def missing_keys(version: "Version", record: SliceRecord) -> list[str]:
     return sorted(keys)
 
 
-def locate_list(version: "Version", record: SliceRecord) -> Int64s:
+def locate_list(version: "VersionData", record: SliceRecord) -> Int64s:
     """Return int64 [n_samples]: the live ordinal of each row of a list, or MISSING.
 
     Costs the table; if rows of it are no longer live, also a scan of the version's keys. Raises: Corrupt by the table's
@@ -265,7 +265,7 @@ def locate_list(version: "Version", record: SliceRecord) -> Int64s:
     return ordinals
 
 
-def _positions(version: "Version", part_names: pa.Array) -> Int64s:
+def _positions(version: "VersionData", part_names: pa.Array) -> Int64s:
     """Return int64 [parts]: position of each part in the version, or MISSING."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
@@ -274,7 +274,7 @@ def _positions(version: "Version", part_names: pa.Array) -> Int64s:
 
 
 def _live_ordinals(
-    version: "Version",
+    version: "VersionData",
     record: SliceRecord,
     position: Int64s,
     row: Int64s,

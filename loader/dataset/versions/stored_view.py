@@ -14,7 +14,7 @@ from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes
 
 if TYPE_CHECKING:
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ CHUNK_BITS = 2**20
 """Ordinals per row of a stored view: 128 KiB of bitmap."""
 
 
-def read_view(version: "Version", path: str) -> SelectTable | None:
+def read_view(version: "VersionData", path: str) -> SelectTable | None:
     """Return a stored view of a version; None if the root has none. Raises: Corrupt."""
     try:
         data = version.store.get(path).data
@@ -66,7 +66,7 @@ def _checksums(table: pa.Table, rows: list[bytes]) -> list[int]:
 
 
 def save_view(
-    version: "Version",
+    version: "VersionData",
     path: str,
     packed: bytes,
     id: str,

@@ -15,8 +15,8 @@ from ...modalities.fields import without_row_blocks
 from ...storage import RangeReader, Store
 from ...storage.threads import Together, lock
 from ..log.state import VersionRecord
-from ..reading.places import Lookup, Map, RowStretch
-from ..reading.sample_places import SamplePlaces
+from ..reading.places import Lookup
+from ..reading.sample_places import Map, RowStretch, SamplePlaces
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexPlace

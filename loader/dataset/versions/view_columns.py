@@ -20,7 +20,7 @@ from ..tables.parquet import ROW_GROUP_ROWS, TableFile
 from ..tables.table_rows import get_rows
 
 if TYPE_CHECKING:
-    from .version import Version
+    from ..reading.sample_places import VersionData
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Map = Callable[..., Iterable[Any]]
@@ -49,7 +49,7 @@ UNKNOWN = -1
 
 
 def check_columns(
-    version: "Version",
+    version: "VersionData",
     asked: AskedColumns,
     fields: Sequence[str],
 ) -> dict[str, Classes]:
@@ -82,7 +82,7 @@ def check_columns(
 
 
 def _check_kind(
-    version: "Version",
+    version: "VersionData",
     name: str,
     fields: Sequence[str],
 ) -> str:
@@ -137,7 +137,7 @@ def _check_classes(
 
 
 def class_names(
-    version: "Version",
+    version: "VersionData",
     column: str,
     first: Sequence[str] = (),
 ) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class SampleColumns:
 
     def __init__(
         self,
-        version: "Version",
+        version: "VersionData",
         columns: Mapping[str, Classes],
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
@@ -435,7 +435,7 @@ class SampleColumns:
         return pc.if_else(is_valid, numbers, null)
 
 
-def column_values(version: "Version", names: Sequence[str]) -> dict[str, Any]:
+def column_values(version: "VersionData", names: Sequence[str]) -> dict[str, Any]:
     """Return column -> its values, one per live ordinal of a version. Reads them whole. Raises: FieldNotFound."""
     from .samples_table import live_values  # imports polars
 

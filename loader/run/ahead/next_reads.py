@@ -9,7 +9,7 @@ import numpy as np
 from ...cache.answers import Absence, Grant
 from ...cache.cached_store import CachedStore
 from ...cache.memory import MemoryPages
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...modalities.video.packet_table import SUFFIX
 from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import find_pieces

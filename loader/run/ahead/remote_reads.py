@@ -12,7 +12,7 @@ from ...cache.cached_store import INDEX, VERIFIED, CachedStore
 from ...cache.memory import Count, MemoryPages, Sets
 from ...cache.object_sets import ObjectSet
 from ...cache.spec import CacheSpec, NodeCache, PageMemory, WorkersNodeCache
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...dataset.shards.index import IndexFile, IndexPlace
 from ...dataset.shards.shard import END_BYTES
 from ...dataset.tables.foreign_objects import is_foreign

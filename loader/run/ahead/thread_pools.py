@@ -11,7 +11,7 @@ from threading import Thread
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...order.plan import Plan
 from ...storage import is_local
 from ...storage.threads import DaemonPool, ends_with_the_process

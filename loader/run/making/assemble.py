@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...cache.spec import CacheSpec, PageMemory
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt
 from ...modalities import Decoder

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.threads import DaemonPool

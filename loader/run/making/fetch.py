@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.places import Map
-from ...dataset.reading.sample_places import SamplePlaces
+from ...dataset.reading.sample_places import Map, SamplePlaces
 from ...dataset.reading.shard_read import FindReading, Reading
 from ...dataset.reading.verified_bucket_reads import (
     FieldRead,

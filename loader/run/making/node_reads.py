@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ...cache.spec import CacheSpec, NodeCache
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...storage import RangeReader, is_local
 from ..metrics import Metrics
 from ..recipe.recipe import Recipe

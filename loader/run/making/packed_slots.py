@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.places import Map
-from ...dataset.reading.sample_places import run_starts
+from ...dataset.reading.sample_places import Map, run_starts
 from ...dataset.reading.verified_gathers import GatheredBytes
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, InvalidPlan

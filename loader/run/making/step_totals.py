@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...dataset.versions.pack_columns import DocumentColumns
 from ...order.slots import Slots
 from ...order.sources.packing import COLUMN_TYPES

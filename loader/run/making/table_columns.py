@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...dataset.versions.view import View
 from ...dataset.versions.view_columns import SampleColumns
 from ...order.slots import Slots

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.places import Lookup, Map, field_layout
-from ...dataset.reading.sample_places import Int64s, SamplePlaces
+from ...dataset.reading.places import Lookup, field_layout
+from ...dataset.reading.sample_places import Int64s, Map, SamplePlaces
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime, PenstockError
 from ...order.random.keyed_permutation import I64

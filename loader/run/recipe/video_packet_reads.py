@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from ...dataset.reading.places import Map
+from ...dataset.reading.sample_places import Map
 from ...dataset.reading.verified_bucket_reads import FieldPart, OnCorrupt, PartsOfField, raise_corrupt
 from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, crc_text
 from ...dataset.versions.version import Version
